@@ -1,4 +1,4 @@
-"""numba's compiler, as all kernels here are compiled."""
+"""Optional numba compiler, with the options used for all kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def has_compiler() -> bool:
-    """Whether numba is installed."""
+    """Return whether numba is installed."""
     return njit is not None
 
 
@@ -32,9 +32,9 @@ def check_compiler(what: str, instead: str) -> None:
     Parameters
     ----------
     what : str
-        What is compiled.
+        The part that is compiled.
     instead : str
-        What does without it.
+        The alternative that needs no compiler.
     """
     if not has_compiler():
         raise ConfigurationError(
@@ -44,23 +44,23 @@ def check_compiler(what: str, instead: str) -> None:
 
 
 def jit(function: F) -> F:
-    """Compile on the first call; the code runs without the interpreter's lock, and is kept."""
+    """Compile on the first call; the machine code releases the GIL, and is cached on disk."""
     if njit is None:
         return function  # never called: see check_compiler
     _forget_old_code_once(Path(function.__code__.co_filename).parent)
     compiled: F
     try:
         compiled = njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # there is no folder that it may write to
+    except RuntimeError:  # there is no writable cache folder
         compiled = njit(nogil=True)(function)
     return compiled
 
 
 def forget_old_code(folder: Path) -> None:
-    """Remove code that was compiled before one of the files in a folder was changed.
+    """Remove cached code that is older than one of the files in a folder.
 
-    numba looks at the file of a function alone, but a kernel has those of others in it that it
-    calls.
+    numba checks only the file of a function, but a kernel also contains code of functions in other
+    files that it calls.
     """
     with suppress(OSError):
         changed_ns = max((file.stat().st_mtime_ns for file in folder.glob("*.py")), default=0)

@@ -1,6 +1,6 @@
-"""Settings: from arguments, then the environment (``ACTIVEDB_*``), then ``[tool.activedb]``.
+"""Settings from arguments, then the environment (``ACTIVEDB_*``), then ``[tool.activedb]``.
 
-The table is that of the nearest ``pyproject.toml``, in the working folder or above it.
+The table is read from the nearest ``pyproject.toml``, in the working folder or above it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["Settings", "mask_url"]
 _PREFIX = "ACTIVEDB_"
 
 # Greedy up to the last @, which may have been quoted since: a password may hold any character that
-# somebody forgot to quote.
+# was not quoted by mistake.
 _IN_AUTHORITY = re.compile(r"(://[^:/?#@]*:).*(?:@|%40)", re.DOTALL)
 _HAVE_SECRETS = frozenset(("url", "spark_conf", "monitor_token"))
-"""Settings whose values no error shows."""
-_SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark has it
+"""Settings whose values are not shown in errors."""
+_SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # as in Spark
 _IN_PARAMETERS = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]+)", re.IGNORECASE)
 
 
@@ -46,7 +46,7 @@ def mask_url(url: str) -> str:
 
 
 class Settings(BaseSettings):
-    """How activedb runs; made by `load`, not changed afterwards.
+    """Settings of activedb; made by `load`, not changed afterwards.
 
     Attributes
     ----------
@@ -54,89 +54,91 @@ class Settings(BaseSettings):
         Database URL, ``postgresql+psycopg://…`` or ``memory://``; None for the embedded server.
         Secret: ``repr`` and ``str`` of the settings hide its password.
     db_schema : str or None
-        Postgres schema to keep everything in, created when missing; None for the search path's.
+        Postgres schema for all tables, created when missing; None for the search path's.
     wait_s : float or None
-        How long to wait, when a database is opened, for a server that is starting or recovering or
-        does not answer yet; 0: not at all. None: ten seconds for a server that says that it is
+        Time to wait, when a database is opened, for a server that is starting, recovering or not
+        answering yet; 0: not at all. None: ten seconds for a server that reports that it is
         starting, and not at all if none answers.
     folder : Path
         Folder of the embedded server, relative to the working folder (in a table: to its file).
     threads : int
         Threads on which the subtransactions of all hierarchies run.
     lock_timeout_ms : int
-        How long a lock request waits before it fails.
+        Time that a lock request waits before it fails.
     victim_policy : str
-        Who gives way in a deadlock: ``requester``, ``blocker``, ``youngest``, ``smallest
+        Choice of the victim of a deadlock: ``requester``, ``blocker``, ``youngest``, ``smallest
         hierarchy`` or ``least work`` (``lockmgr/README.md``, "Victims").
     lock_escalation : int or None
-        Row locks that a transaction may own in one table before it gets a lock on the table
-        instead, if nobody is in its way; None: as many as it needs.
+        Number of row locks that a transaction may own in one table before it gets a lock on the
+        table instead, if no other transaction is in the way; None: unlimited.
     retries_max : int
-        How often a deadlock victim, or a transaction that the server gave up, is run again at once.
+        Number of immediate retries of a deadlock victim, or of a transaction that the server
+        aborted.
     retry_pause_ms, retry_pause_ms_max : float
         The longest pause before the first retry, which doubles with each further one, and its
         bound; each pause is a random part of that.
     reconnect_pause_ms, reconnect_pause_ms_max : float
-        The same after a lost connection; at least half of it is waited.
+        The same after a lost connection; a pause is at least half of the longest one.
     restarts_max : int
-        How often a rule in a top-level transaction of its own is started again, after it has been
-        run `retries_max` times more in vain; then it is a dead letter.
+        Number of restarts of a rule in a separate top-level transaction, each after the rule and
+        its `retries_max` retries have failed; then it becomes a dead letter.
     restart_pause_ms, restart_pause_ms_max : float
         The longest pause before the first restart, which doubles with each further one, and its
-        bound; at least half of it is waited.
+        bound; a pause is at least half of that.
     cycles_max : int
-        How many deferred cycles one commit point may need.
+        Upper bound on the deferred cycles of one commit point.
     cascade_max : int
-        How deep rules may trigger rules. Where the stack of one thread has no room for more levels
-        another thread goes on, so some 25 levels take a thread.
+        Maximum depth to which rules may trigger rules. When the stack of a thread has no room for
+        more levels another thread continues, so a thread is needed for about every 25 levels.
     cascade_order : str
-        Whether the immediate rules that a rule triggers run inside it (``depth_first``), or wait
-        for the end of all rules at its level and run beside it then (``breadth_first``).
+        Order of the immediate rules that a rule triggers: inside it (``depth_first``), or beside
+        it, after all rules at its level have ended (``breadth_first``).
     firings : str
-        Who runs the rules that have top-level transactions of their own: ``here``, the process
-        that triggers them, or ``queue``, whichever worker is free (`Database.work`). On
-        ``memory://`` always here, as no other process can see it.
+        Process that runs the rules with separate top-level transactions: ``here``, the process that
+        triggers them, or ``queue``, any free worker (`Database.work`). On ``memory://`` always
+        here, as no other process can see it.
     quarantine_after : int
-        After how many failures in a row a rule that fails alone is not run any more; 0: never.
+        Number of failures in a row after which a rule that fails alone is no longer run; 0: never.
     partials_max : int
-        Occurrences that the detector of one rule keeps for later matches, unless the rule says
-        another number; beyond it the oldest are forgotten, or the event is refused (``on_full``).
-        0: any number; then rules evaluate common subexpressions together, which those that have a
-        bound cannot.
+        Upper bound on the occurrences that the detector of one rule keeps for later matches, unless
+        the rule has its own bound; beyond it the oldest are forgotten, or the event is refused
+        (``on_full``). 0: unbounded; then rules evaluate common subexpressions together, which rules
+        with a bound cannot.
     batch_events_max : int
-        Events in one atomic batch.
+        Upper bound on the events in one atomic batch.
     future_max_s : float
-        How far ahead of this computer's clock the timestamp of an event may begin, its clock's
-        error taken off. One of a stream that is further ahead becomes a dead letter, and
-        `Database.signal` raises `BadEvent`. ``inf``: not checked.
+        How far ahead of this computer's clock the timestamp of an event may begin, after
+        subtraction of the error of the event's clock. An event of a stream that is further ahead
+        becomes a dead letter, and `Database.signal` raises `BadEvent`. ``inf``: not checked.
     scale_out : bool
-        Whether the work of a stream that Spark feeds is spread over Spark's executors, as far as it
-        can be (``docs/scale-out.md``); else Spark cuts the batches and this process does the rest.
-        What comes of it is the same.
+        Whether the work of a stream that Spark feeds is spread over Spark's executors, as far as
+        possible (``docs/scale-out.md``); otherwise Spark cuts the batches and this process does the
+        rest. The results are the same.
     spark_master : str or None
-        Where Spark runs: ``local[4]``, ``local-cluster[2,1,1024]``, ``spark://host:7077``,
+        Spark master: ``local[4]``, ``local-cluster[2,1,1024]``, ``spark://host:7077``,
         ``k8s://https://host:6443`` or ``yarn``; None: in this machine's own process.
     spark_conf : dict of str to str
-        Settings of Spark beside ours, as ``{"spark.executor.memory": "4g"}``; in the environment a
+        Additional settings of Spark, as ``{"spark.executor.memory": "4g"}``; in the environment a
         JSON object. ``repr`` and ``str`` hide values that Spark would hide.
     recording : str
-        Whether ``db.history()`` tells what transactions did: ``off``, ``sampled`` or ``full``.
+        Recording of transactions for ``db.history()``: ``off``, ``sampled`` or ``full``.
     recording_one_in : int
-        When sampled: of how many top-level transactions one is recorded, with its inferiors.
+        When sampled: one top-level transaction in this many is recorded, with its inferiors.
     recording_events_max : int
-        Events that are kept; for more, whole hierarchies are dropped, the oldest first.
+        Upper bound on the recorded events; beyond it, whole hierarchies are dropped, the oldest
+        first.
     monitor : str
-        ``on``: what the process does is kept, within a bound, and told over HTTP
+        ``on``: the activity of the process is recorded, within a bound, and served over HTTP
         (``docs/monitoring.md``); ``off``.
     monitor_host, monitor_port : str, int
-        Where that listens; 0: at any free port.
+        Address of the monitor's server; port 0: any free port.
     monitor_token : SecretStr or None
-        What who asks has to know. Required unless the host is a loopback address and nothing can
-        be changed from outside.
+        Secret that the monitor's clients must send. Required unless the host is a loopback address
+        and the monitor is read-only.
     monitor_writable : bool
-        Whether rules can be enabled and disabled, and open decisions made, from there.
+        Whether clients of the monitor can enable and disable rules, and make open decisions.
     monitor_values : bool
-        Whether keys of rows, parameters of events and messages of errors are shown there.
+        Whether the monitor shows keys of rows, parameters of events and messages of errors.
     """
 
     model_config = SettingsConfigDict(
@@ -189,7 +191,7 @@ class Settings(BaseSettings):
     @field_validator("monitor_token")
     @classmethod
     def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
-        """A token goes into a header; an error must not quote it."""
+        """Check that the token can be sent in a header; the error must not quote it."""
         text = "" if token is None else token.get_secret_value()
         if not (text.isascii() and text.isprintable()) or text != text.strip():
             raise ValueError("use printable ASCII characters, and no space at either end")
@@ -214,7 +216,7 @@ class Settings(BaseSettings):
                 f"the environment variable {_PREFIX}SPARK_CONF is no JSON object; write it as "
                 '{"spark.executor.memory": "4g"}'
             )
-        # Outside the except clause: what pydantic says would show the secret beside it.
+        # Outside the except clause: pydantic's error would show the secret beside it.
         raise ConfigurationError(problems)
 
     @classmethod
@@ -231,7 +233,7 @@ class Settings(BaseSettings):
 
     @property
     def of_spark(self) -> dict[str, str]:
-        """What Spark's session is to be started with, for ``spark_bridge.session``."""
+        """Settings for Spark's session, to be passed to ``spark_bridge.session``."""
         master = {} if self.spark_master is None else {"spark.master": self.spark_master}
         return self.spark_conf | master
 
@@ -257,7 +259,7 @@ def _pyproject() -> Path | None:
 
 
 def _table() -> dict[str, Any]:
-    """Read ``[tool.activedb]``; its folder is made relative to the file it stands in."""
+    """Read ``[tool.activedb]``; its folder is made relative to the file that contains the table."""
     path = _pyproject()
     if path is None:
         return {}
@@ -275,7 +277,7 @@ def _table() -> dict[str, Any]:
 
 
 def _explain(problem: Any, given: dict[str, Any]) -> str:
-    """Say in one line what is wrong with one setting, and where it was set."""
+    """Describe in one line what is wrong with one setting, and where it was set."""
     name = str(problem["loc"][0])
     if name in given:
         place = "in an argument"

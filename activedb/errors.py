@@ -1,4 +1,4 @@
-"""The one error tree of activedb.
+"""Error tree of activedb.
 
 Every message says what is wrong and what to do; the original error, where there is one, stays
 attached as ``__cause__``::
@@ -7,72 +7,71 @@ attached as ``__cause__``::
     ├── ConfigurationError            a setting, file or tool is missing or wrong
     │   ├── InvalidURL                the database URL cannot be understood
     │   ├── ServerUnreachable         no server answers at the URL
-    │   ├── UnsuitablePooler          a pooler in between does not keep sessions
+    │   ├── UnsuitablePooler          a pooler in between does not preserve sessions
     │   ├── JavaNotFound              Spark needs a JDK 17 or newer
-    │   ├── UntrustedFile             a file of rules or settings that anybody may write
+    │   ├── UntrustedFile             a world-writable file of rules or settings
     │   └── CheckpointMismatch        checkpoint and ledger do not belong together
     ├── DefinitionError               a rule, pattern, stream or table is declared wrongly
     │   ├── RuleSignatureError        a rule function cannot be called as fn(t, o)
     │   ├── ConditionWrites           a rule's condition writes; it may only read
-    │   ├── PatternError              an event expression has no meaning
-    │   ├── RuleSyntaxError           a text of the rule language cannot be read, and where
+    │   ├── PatternError              an event expression is meaningless
+    │   ├── RuleSyntaxError           a syntax error in the rule language, with its place
     │   └── WorkflowError             a workflow of atomic batches is declared wrongly
-    │       ├── WorkflowCycle         programs would have to come before themselves
-    │       ├── UnknownName           a program names a stream or program that nobody defines
-    │       ├── DefinedTwice          two definitions of one name
-    │       └── WorkflowChanged       it is not what batches of that name were recorded of
+    │       ├── WorkflowCycle         the order of the programs is cyclic
+    │       ├── UnknownName           a program names an undefined stream or program
+    │       ├── DefinedTwice          one name has two definitions
+    │       └── WorkflowChanged       the definition differs from that of recorded batches
     ├── TransactionError
     │   ├── TransactionAborted        the transaction, or a superior of it, aborted
-    │   ├── TransactionCancelled      somebody cancelled it from outside
-    │   ├── TransactionTimeout        it did not end in the time it was given
-    │   ├── TransactionStateError     a move the lifecycle does not allow
-    │   │   ├── WrongThread           used by a thread it does not run on
-    │   │   └── WrongProcess          used by a child that was forked from its process
+    │   ├── TransactionCancelled      it was cancelled from outside
+    │   ├── TransactionTimeout        it exceeded its time limit
+    │   ├── TransactionStateError     an operation that the lifecycle does not allow
+    │   │   ├── WrongThread           used by a thread that it does not run on
+    │   │   └── WrongProcess          used by a forked child of its process
     │   ├── SelfDeadlock              a wait that only the waiting thread could end
     │   ├── Deadlock                  chosen as victim; safe to retry
     │   ├── LockTimeout               a lock was not granted in time
-    │   │   └── LockNotAvailable      a lock was not free at once, as asked with nowait
-    │   ├── SerializationConflict     the server gave up the transaction; safe to retry
+    │   │   └── LockNotAvailable      a lock requested with nowait was not free
+    │   ├── SerializationConflict     the server aborted the transaction; safe to retry
     │   └── CycleLimitExceeded        rules keep triggering rules
     ├── StoreError
-    │   ├── RowExists                 insert of a key that is there already
-    │   ├── RowNotFound               update or delete of a key that is not there
+    │   ├── RowExists                 insert of a key that exists already
+    │   ├── RowNotFound               update or delete of a key that does not exist
     │   ├── InvalidRow                missing value, wrong type
     │   │   └── UnknownColumn         a column that the table, or the row, does not have
     │   ├── ConstraintViolation       a constraint of the database refused the row
     │   │   ├── UniqueViolation       another row has the same key or unique value
-    │   │   └── ForeignKeyViolation   a row refers to what is not there, or is referred to
-    │   ├── TableOwned                another process, or a stream, keeps the table to itself
-    │   ├── UnsupportedStatement      a statement this release cannot run over the sphere
-    │   ├── StatementCancelled        somebody told the server to stop the statement
+    │   │   └── ForeignKeyViolation   a row refers to a missing row, or is referred to
+    │   ├── TableOwned                another process, or a stream, owns the table
+    │   ├── UnsupportedStatement      a statement not supported over the sphere
+    │   ├── StatementCancelled        the server was told to stop the statement
     │   └── ConnectionLost            the server went away during a transaction
     ├── RuleError
     │   ├── RuleFailed                a rule raised; carries the rule's name and the cause
-    │   │   └── RuleInQuarantine      it has failed too often, and is not run any more
-    │   └── FiringsLeft               rules that were waited for have not ended
+    │   │   └── RuleInQuarantine      it failed too often and no longer runs
+    │   └── FiringsLeft               awaited rules have not ended
     └── StreamError
-        ├── BadEvent                  an input event that cannot be understood
-        │   ├── UncertainOrder        what an event completes depends on an order nobody knows
-        │   ├── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
-        │   └── MatchesExceeded       one event completes more matches of a pattern than it may
-        │   └── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
-        ├── DecisionClosed            an open choice has been made already, or can no longer be
-        ├── ProducerSilent            a producer has not been heard of for too long
-        ├── StreamFull                as many events as may wait for a producer do so
-        ├── AccessError               an s-transaction accessed what it must not
-        ├── BatchFailed               a batch stopped at an offending event, as asked
+        ├── BadEvent                  an input event that cannot be interpreted
+        │   ├── UncertainOrder        the result depends on an unknown order of events
+        │   ├── PartialsExceeded      a pattern has reached its bound of kept events
+        │   └── MatchesExceeded       one event completes too many matches of a pattern
+        ├── DecisionClosed            an open decision was made, or can no longer be made
+        ├── ProducerSilent            a producer has sent nothing for too long
+        ├── StreamFull                the bound of events waiting for a producer is reached
+        ├── AccessError               an s-transaction made a forbidden access
+        ├── BatchFailed               a batch stopped at an offending event, as requested
         │   └── ProgramFailed         a program of a workflow raised; the batch waits for it
-        ├── CompensationError         a compensation was not done; everything is as it was
-        │   ├── AlreadyCompensated    there is nothing left to compensate
+        ├── CompensationError         a compensation was not done; nothing has changed
+        │   ├── AlreadyCompensated    nothing is left to compensate
         │   ├── CompensationFailed    a compensating action raised
-        │   ├── HistoryForgotten      a part of what it is about is not recorded any more
-        │   ├── Interferes            other batches would be affected, and nobody allowed it
+        │   ├── HistoryForgotten      a part of the history is no longer recorded
+        │   ├── Interferes            other batches would be affected without permission
         │   ├── NotCompensable        a program has no compensating action
         │   └── PlanOutdated          something has changed since the plan was made
-        ├── LineageError              what is told of batches and transactions cannot be
+        ├── LineageError              a report on batches and transactions is inconsistent
         │   ├── NotRecorded           no batch or transaction has that id
         │   ├── RecordedTwice         an id or a number is taken
-        │   └── UsedTwice             a program would use a piece of a batch once more
+        │   └── UsedTwice             a program would use a piece of a batch twice
         └── FeedFailed                the source of a stream failed
 """
 
@@ -160,12 +159,12 @@ _LEFT_SHOWN = 5
 
 
 class ActiveDBError(Exception):
-    """Root of every error that activedb raises on purpose."""
+    """Root of all errors that activedb raises deliberately."""
 
     def again(self) -> Self:
-        """An error like this one, to be raised on one more thread.
+        """Return a copy of this error, to be raised on another thread.
 
-        One object would gather the tracebacks and notes of all threads that raise it.
+        A single object would collect the tracebacks and notes of all threads that raise it.
         """
         other = copy.copy(self)
         other.__cause__ = self.__cause__
@@ -188,10 +187,10 @@ class ServerUnreachable(ConfigurationError):
 
 
 class UnsuitablePooler(ConfigurationError):
-    """A pooler between here and the server does not keep a connection's session.
+    """A connection pooler in front of the server does not preserve a connection's session.
 
-    Its locks and settings would not hold: it shares the server's sessions among its clients, or
-    drops settings.
+    Session locks and settings would not last, because the pooler shares the server's sessions among
+    its clients, or drops settings.
     """
 
 
@@ -200,7 +199,7 @@ class JavaNotFound(ConfigurationError):
 
 
 class UntrustedFile(ConfigurationError):
-    """A file of rules or settings is refused, as every account of the machine may write it."""
+    """A file of rules or settings is refused, because every account of the machine may write it."""
 
 
 class CheckpointMismatch(ConfigurationError):
@@ -216,7 +215,7 @@ class RuleSignatureError(DefinitionError):
 
 
 class ConditionWrites(DefinitionError):
-    """A rule's condition wrote, or changed a rule; it may only read.
+    """A rule's condition wrote a row, or changed a rule; it may only read.
 
     Attributes
     ----------
@@ -230,18 +229,18 @@ class ConditionWrites(DefinitionError):
 
 
 class PatternError(DefinitionError):
-    """An event expression has no meaning."""
+    """An event expression is meaningless."""
 
 
 class RuleSyntaxError(DefinitionError):
-    """A text of the rule language cannot be read.
+    """A text in the rule language has a syntax error.
 
     Attributes
     ----------
     line, column : int
-        Where, both from 1.
+        Place of the error, both from 1.
     excerpt : str
-        The line, and below it a caret at the column.
+        The line, with a caret below it at the column.
     """
 
     def __init__(self, message: str, *, line: int = 1, column: int = 1, excerpt: str = ""):
@@ -251,7 +250,7 @@ class RuleSyntaxError(DefinitionError):
         self.excerpt = excerpt
 
     def of_file(self, path: object) -> RuleSyntaxError:
-        """The same error, naming the file that has the text."""
+        """Return the same error with the name of the file that has the text."""
         return RuleSyntaxError(
             f"{path}: {self}", line=self.line, column=self.column, excerpt=self.excerpt
         )
@@ -262,7 +261,7 @@ class WorkflowError(DefinitionError):
 
 
 class WorkflowCycle(WorkflowError):
-    """Programs would have to come before themselves.
+    """The order of a workflow's programs is cyclic.
 
     Attributes
     ----------
@@ -280,19 +279,19 @@ class WorkflowCycle(WorkflowError):
 
 
 class UnknownName(WorkflowError):
-    """A program names a stream or program that nobody defines."""
+    """A program names a stream or program that is not defined."""
 
 
 class DefinedTwice(WorkflowError):
-    """Two programs, or a program and a source stream, have one name."""
+    """Two programs, or a program and a source stream, have the same name."""
 
 
 class WorkflowChanged(WorkflowError):
-    """A workflow is defined otherwise than when batches of that name were recorded."""
+    """A workflow's definition differs from the one under which its batches were recorded."""
 
 
 class TransactionError(ActiveDBError):
-    """Something about a transaction, not about the data in it."""
+    """An error of a transaction, not of its data."""
 
 
 class TransactionAborted(TransactionError):
@@ -301,7 +300,7 @@ class TransactionAborted(TransactionError):
     Attributes
     ----------
     transaction : int
-        Id of the transaction whose abort this is; 0 where it is not known.
+        Id of the transaction that aborted; 0 if it is not known.
     """
 
     def __init__(self, message: str, *, transaction: int = 0):
@@ -310,15 +309,15 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionCancelled(TransactionError):
-    """Somebody cancelled the transaction, or a superior of it, from outside."""
+    """The transaction, or a superior of it, was cancelled from outside."""
 
 
 class TransactionTimeout(TransactionError):
-    """The transaction, or a superior of it, did not end in the time it was given."""
+    """The transaction, or a superior of it, exceeded its time limit."""
 
 
 class TransactionStateError(TransactionError):
-    """A move that the lifecycle of transactions does not allow."""
+    """An operation that the lifecycle of transactions does not allow."""
 
 
 class WrongThread(TransactionStateError):
@@ -326,25 +325,25 @@ class WrongThread(TransactionStateError):
 
 
 class WrongProcess(TransactionStateError):
-    """Something of a parent process was used by a child that was forked from it."""
+    """An object of a parent process was used by a child that was forked from it."""
 
 
 class SelfDeadlock(TransactionError):
-    """A wait that nothing but the waiting thread itself could end; trying again is of no use."""
+    """A wait that only the waiting thread itself could end; retrying is useless."""
 
 
 class Deadlock(TransactionError):
-    """This transaction was chosen as the victim of a deadlock; retrying it is safe.
+    """The transaction was chosen as the victim of a deadlock; retrying it is safe.
 
     Attributes
     ----------
     exhausted : bool
-        Whether retrying a subtransaction is of no use any more: it was retried as often as
-        allowed, or the cycle goes through another hierarchy. The top-level transaction is
-        retried all the same.
+        True if retrying a subtransaction is useless: it was retried as often as allowed, or the
+        cycle goes through another hierarchy. The top-level transaction is retried nevertheless.
     breaker : int
         Id of the smallest transaction whose abort breaks the cycle: this one, or a superior that
-        retains what others wait for. Trying again what is below it would end as before.
+        retains the locks that other transactions wait for. Retrying an inferior of it would end in
+        the same way.
     """
 
     exhausted = False
@@ -360,7 +359,7 @@ class LockNotAvailable(LockTimeout):
 
 
 class SerializationConflict(TransactionError):
-    """The server gave up the top-level transaction; retrying it as a whole is safe."""
+    """The server aborted the top-level transaction; retrying it as a whole is safe."""
 
 
 class CycleLimitExceeded(TransactionError):
@@ -368,12 +367,13 @@ class CycleLimitExceeded(TransactionError):
 
 
 class StoreError(ActiveDBError):
-    """Something about stored rows or the server that keeps them."""
+    """An error of stored rows or of the database server."""
 
     def during(self, what: str) -> Self:
-        """The same error, saying in which statement or rule it was raised.
+        """Return the same error with the statement or rule in which it was raised.
 
-        One that only repeats another, as the transaction takes no more, is about none of them.
+        An error that only repeats an earlier one, as the transaction accepts no more statements, is
+        returned unchanged.
         """
         if isinstance(self.__cause__, StoreError):
             return self
@@ -383,11 +383,11 @@ class StoreError(ActiveDBError):
 
 
 class RowExists(StoreError):
-    """An insert of a key that is there already."""
+    """An insert of a key that exists already."""
 
 
 class RowNotFound(StoreError):
-    """An update or delete of a key that is not there."""
+    """An update or delete of a key that does not exist."""
 
 
 class InvalidRow(StoreError):
@@ -397,7 +397,7 @@ class InvalidRow(StoreError):
 class UnknownColumn(InvalidRow, KeyError):
     """A column was named that the table, or the row, does not have."""
 
-    __str__ = Exception.__str__  # that of a KeyError shows a repr
+    __str__ = Exception.__str__  # a KeyError would show a repr
 
 
 class ConstraintViolation(StoreError):
@@ -406,7 +406,7 @@ class ConstraintViolation(StoreError):
     Attributes
     ----------
     table, constraint, detail : str
-        What the server says: the table, the constraint's name, the offending key or row.
+        The server's report: the table, the constraint's name, the offending key or row.
     key : mapping of str to value
         The offending values by column, as far as they are known.
     """
@@ -430,20 +430,20 @@ class ConstraintViolation(StoreError):
 class UniqueViolation(ConstraintViolation):
     """Another row has the same primary key or unique value.
 
-    `table` and `key` are those of the row that was refused.
+    `table` and `key` identify the refused row.
     """
 
 
 class ForeignKeyViolation(ConstraintViolation):
-    """A row refers to a row that is not there, or rows refer to one that is to go.
+    """A row refers to a missing row, or rows refer to one that was to be deleted.
 
-    `table` and `key` are those of the row that was refused, the one that refers or the one that
-    was to go; `constraint` is the foreign key's name.
+    `table` and `key` identify the refused row, either the referring one or the one that was to be
+    deleted; `constraint` is the foreign key's name.
     """
 
 
 class TableOwned(StoreError):
-    """Another process keeps the table in its memory, or a stream's programs do, and write it."""
+    """The table is owned by another process, which keeps it in memory, or by a stream."""
 
 
 class UnsupportedStatement(StoreError):
@@ -451,7 +451,7 @@ class UnsupportedStatement(StoreError):
 
 
 class StatementCancelled(StoreError):
-    """The server stopped a statement because somebody told it to, or because of its own limit."""
+    """The server stopped a statement, because of a request or because of its own limit."""
 
 
 class ConnectionLost(StoreError):
@@ -460,8 +460,8 @@ class ConnectionLost(StoreError):
     Attributes
     ----------
     committed : bool or None
-        Whether the transaction had committed. False: nothing of it is there, so trying it again
-        is safe. None: nobody knows.
+        Whether the transaction had committed. False: none of its effects exist, so retrying it is
+        safe. None: it is not known.
     """
 
     def __init__(self, message: str, *, committed: bool | None = False):
@@ -469,12 +469,12 @@ class ConnectionLost(StoreError):
         self.committed = committed
 
     def during(self, what: str) -> Self:
-        """The error itself: it is about whatever ran then."""
+        """Return the error itself: it applies to whatever statement ran at the time."""
         return self
 
 
 class RuleError(ActiveDBError):
-    """Something about the execution of a rule."""
+    """An error in the execution of a rule."""
 
 
 class RuleFailed(RuleError):
@@ -492,29 +492,29 @@ class RuleFailed(RuleError):
 
 
 class RuleInQuarantine(RuleFailed):
-    """A rule has failed too often in a row, and is not run until it is enabled again."""
+    """A rule has failed too often in a row, and does not run until it is enabled again."""
 
 
 class FiringsLeft(RuleError):
-    """Rules in transactions of their own, which were waited for, have not ended.
+    """Awaited rules in separate transactions have not ended.
 
     Attributes
     ----------
     left : dict of str to str
-        Name of what has not ended, to why. The names of firings are as in
-        ``db.pending_firings()``; one whose occurrence cannot be kept is not there, as it is about
-        to become a dead letter. The other names are of work of activedb's own: "look for firings
-        of ours", after a connection was lost while some were recorded; "… falls due" with the name
-        of a firing, of an exclusive rule whose triggering work has failed; "rule … at …", what
-        the clock completes; "abort of …", the event of an abort; "quarantine of …", "expiry of
-        rule …", "silence in stream …".
+        Reasons, by the name of what has not ended. The names of firings are those in
+        ``db.pending_firings()``; a firing whose occurrence cannot be stored is missing there, as it
+        is about to become a dead letter. The other names are of internal work: "look for firings of
+        ours", after a connection was lost while some were recorded; a firing's name with a suffix,
+        for an exclusive rule that becomes due once its triggering work has failed; "rule … at …",
+        for a completion by the clock; "abort of …", the event of an abort; "quarantine of …",
+        "expiry of rule …", "silence in stream …".
     """
 
     left: Mapping[str, str]
 
     @classmethod
     def of(cls, left: Mapping[str, str]) -> Self:
-        """The error for these."""
+        """Return the error for these names and reasons."""
         shown = [f"{name} ({why})" for name, why in sorted(left.items())[:_LEFT_SHOWN]]
         more = f"; and {len(left) - len(shown)} more" if len(left) > len(shown) else ""
         error = cls(
@@ -526,34 +526,34 @@ class FiringsLeft(RuleError):
 
 
 class StreamError(ActiveDBError):
-    """Something about a stream of events."""
+    """An error of a stream of events."""
 
 
 class BadEvent(StreamError):
-    """An input event that cannot be understood; it belongs in the dead-letter table."""
+    """An input event that cannot be interpreted; it belongs in the dead-letter table."""
 
 
 class UncertainOrder(BadEvent):
-    """What an event completes depends on an order of events that their timestamps do not tell.
+    """The result of an event depends on an order of events that their timestamps do not determine.
 
-    A detector with the policy "raise" raises it after the step was taken: the event is kept, what
-    is certain was made (`made`), and what is open is remembered (`undecided`). A function that
-    decides as a policy is given it, and is not to raise it.
+    A detector with the policy "raise" raises it after the step was taken: the event is kept, the
+    certain matches were made (`made`), and the open choices are remembered (`undecided`). A policy
+    function receives this error, and must not raise it.
 
     Attributes
     ----------
     candidates : tuple of mapping
-        The matches that are possible and not certain, each the constituents by part name.
+        Possible matches that are not certain, each with its constituents by part name.
     certain : tuple of mapping
-        What the step has made all the same, as it is made in every order that is possible.
+        Matches that the step has made nevertheless, because they are made in every possible order.
     made : tuple of Occurrence
-        The same as composite occurrences: who catches the error must not lose them.
+        The same matches as composite occurrences: a handler of the error must not lose them.
     rivals : tuple of Rivals
-        For each candidate, by its number, why it is not certain.
+        For each candidate, by its number, the reason why it is not certain.
     undecided : tuple of Undecided
         The choices that the step has left open; `Detector.resolve` decides them.
     rule : str or None
-        The name of the rule, if a rule waits for the match.
+        Name of the rule that waits for the match, if any.
     """
 
     def __init__(
@@ -577,12 +577,12 @@ class UncertainOrder(BadEvent):
 
 
 class DecisionClosed(StreamError):
-    """A choice that was open has been made already, or can no longer be made.
+    """An open decision was made already, or can no longer be made.
 
     Attributes
     ----------
     decision : str
-        Its id.
+        Id of the decision.
     """
 
     def __init__(self, message: str, *, decision: str = ""):
@@ -591,20 +591,20 @@ class DecisionClosed(StreamError):
 
 
 class PartialsExceeded(BadEvent):
-    """A pattern keeps as many events as it may, and its policy is to refuse more."""
+    """A pattern has reached its bound of kept events, and its policy is to refuse more."""
 
 
 class MatchesExceeded(BadEvent):
-    """One event completes more matches of a pattern than it may, and its policy is to refuse."""
+    """An event completes too many matches of a pattern, and its policy is to refuse them."""
 
 
 class ProducerSilent(StreamError):
-    """A producer has sent neither events nor heartbeats for longer than it may.
+    """A producer has sent neither events nor heartbeats for longer than allowed.
 
     Attributes
     ----------
     producer : str
-        Its name.
+        Name of the producer.
     """
 
     def __init__(self, message: str, *, producer: str = ""):
@@ -613,11 +613,11 @@ class ProducerSilent(StreamError):
 
 
 class StreamFull(StreamError):
-    """As many events as may wait until they are stable do so; nothing of the feed was taken."""
+    """The bound of events waiting to become stable is reached; nothing of the feed was taken."""
 
 
 class AccessError(StreamError):
-    """An s-transaction accessed what it must not: no key, or outside what it declared."""
+    """An s-transaction accessed a row without a key, or outside of its declared access."""
 
 
 class BatchFailed(StreamError):
@@ -633,7 +633,7 @@ class ProgramFailed(BatchFailed):
     ----------
     workflow, program, transaction : str
     batches : tuple of str
-        The source batches that it is about.
+        The source batches that the program was processing.
     reason : str
     """
 
@@ -656,12 +656,12 @@ class ProgramFailed(BatchFailed):
 
 
 class CompensationError(StreamError):
-    """A compensation was not done, and everything is as it was.
+    """A compensation was not done, and nothing has changed.
 
     Attributes
     ----------
     plan : activedb.batches.CompensationPlan or None
-        What would be done now.
+        The steps that a compensation would take now.
     """
 
     def __init__(self, message: str, *, plan: Any = None):
@@ -670,23 +670,23 @@ class CompensationError(StreamError):
 
 
 class AlreadyCompensated(CompensationError):
-    """What was asked about is compensated already, as far as it can be."""
+    """The batch or transaction is compensated already, as far as it can be."""
 
 
 class HistoryForgotten(CompensationError):
-    """A part of what was to be compensated has been forgotten, as it was old and complete."""
+    """A part of the history to compensate was forgotten, as it was old and complete."""
 
 
 class Interferes(CompensationError):
-    """The completion of other batches would be affected; ``plan.interference`` says of whom."""
+    """The completion of other batches would be affected; ``plan.interference`` lists them."""
 
 
 class NotCompensable(CompensationError):
-    """A program without a compensating action has executed what is to be undone."""
+    """A program without a compensating action has run within the part to be undone."""
 
 
 class PlanOutdated(CompensationError):
-    """Something that matters to a plan has changed since it was made."""
+    """The situation has changed since a plan was made, in a way that matters to it."""
 
 
 class CompensationFailed(CompensationError):
@@ -695,7 +695,7 @@ class CompensationFailed(CompensationError):
     Attributes
     ----------
     workflow, program, transaction : str
-        Whose action it is, and what it was to compensate.
+        Identity of the action, and of the transaction that it was to compensate.
     """
 
     def __init__(
@@ -708,7 +708,7 @@ class CompensationFailed(CompensationError):
 
 
 class LineageError(StreamError):
-    """What is told of batches and transactions cannot be; nothing of it was recorded."""
+    """A report on batches and transactions is inconsistent; nothing of it was recorded."""
 
 
 class NotRecorded(LineageError):
@@ -720,7 +720,7 @@ class RecordedTwice(LineageError):
 
 
 class UsedTwice(LineageError):
-    """A program would use a piece of a batch once more, although its batches do not overlap."""
+    """A program would use a piece of a batch twice, although its batches do not overlap."""
 
 
 class FeedFailed(StreamError):

@@ -1,8 +1,8 @@
-"""The one check of functions that users hand over: each does its work when it is called.
+"""Check of functions that users pass in: each must do its work when it is called.
 
-What an ``async def`` or a function with ``yield`` returns has done nothing yet, and is true as a
-condition. So these are refused where they are handed over, and what only turns out to be one when
-it is called is refused then.
+The return value of an ``async def`` or of a function with ``yield`` has done no work yet, and is
+true as a condition. Such functions are refused when they are passed in; those that can be
+recognised only by their result are refused when they are called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 LAZY_TYPES = frozenset((CoroutineType, GeneratorType, AsyncGeneratorType))
-"""Types of what has done nothing yet; for hot paths, before `checked_result` is asked."""
+"""Types of results that have done no work yet; checked in hot paths before `checked_result`."""
 _LAZY_FLAGS = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _DEPTH_MAX = 100  # of functions around functions
 
@@ -35,15 +35,15 @@ _DEPTH_MAX = 100  # of functions around functions
 def checked_function(function: F, what: str, *, may_yield: bool = False) -> F:
     """Return `function`, which is called to do something at once.
 
-    Looks through `functools.partial`, methods, caches, and objects that can be called. What a
-    decorator has made may run the coroutine itself; `checked_result` sees whether it does.
+    The check looks through `functools.partial`, methods, caches, and callable objects. A decorated
+    function may run the coroutine itself; `checked_result` sees whether it does.
 
     Parameters
     ----------
     what : str
-        Says what it is, for the message: "the action of rule x".
+        Name of the function for the message: "the action of rule x".
     may_yield : bool
-        Whether what it returns is iterated over at once, so that it may be a generator.
+        Whether the result is iterated over at once, so that the function may be a generator.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def checked_function(function: F, what: str, *, may_yield: bool = False) -> F:
 
 
 def checked_result(value: T, what: str, *, may_yield: bool = False) -> T:
-    """Return what a function that users handed over has returned, unless it is still to be run.
+    """Return the result of a user's function, unless it is still to be run.
 
     Raises
     ------
@@ -88,12 +88,12 @@ def checked_result(value: T, what: str, *, may_yield: bool = False) -> T:
 def calling(
     function: Callable[..., T], where: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[[Any], T]:
-    """Return a function of a transaction alone that calls `function` with more, both checked.
+    """Return a function of a transaction that calls `function` with further arguments, checked.
 
     Raises
     ------
     DefinitionError
-        If it is no function, or one that does nothing when it is called.
+        If `function` is not callable, or does no work when it is called.
     """
     if not callable(function):
         raise DefinitionError(
@@ -111,9 +111,9 @@ def calling(
 
 
 def _kind_of(function: Any) -> str | None:
-    """Name the kind of a function that does nothing when it is called; None: it is another one."""
+    """Name the kind of a function that does no work when it is called; None for other functions."""
     if type(function) is FunctionType and not (
-        function.__code__.co_flags & _LAZY_FLAGS or function.__dict__  # nor is it marked as one
+        function.__code__.co_flags & _LAZY_FLAGS or function.__dict__  # and it is not marked as one
     ):
         return None
     for _ in range(_DEPTH_MAX):
@@ -131,7 +131,7 @@ def _kind_of(function: Any) -> str | None:
 
 
 def _inside(function: Any) -> Any:
-    """The function that another one calls, as far as can be seen; None: none."""
+    """Return the function that another one wraps, if it can be determined; else None."""
     if isinstance(function, functools.partial):
         return function.func
     if inspect.ismethod(function):

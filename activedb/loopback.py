@@ -1,4 +1,4 @@
-"""Return whether a name or an address is that of this computer, reached from it alone."""
+"""Check whether a host name or address is a loopback address."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ __all__ = ["is_loopback"]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this computer can reach what listens at a host.
+    """Return whether only this computer can reach a server that listens on a host.
 
-    ``localhost`` in any case, ``127.0.0.0/8``, ``::1``, also in brackets as in a URL, and what IPv6
-    writes for one of these (``::ffff:127.0.0.1``). No other name is, whatever it resolves to.
+    Accepted are ``localhost`` in any case, ``127.0.0.0/8``, ``::1``, also in brackets as in a URL,
+    and their IPv4-mapped IPv6 forms (``::ffff:127.0.0.1``). No other name is accepted, whatever it
+    resolves to.
     """
     if host.lower() == "localhost":
         return True

@@ -1,4 +1,4 @@
-"""Numbers about a run: durations in a histogram, counts by name. Safe to use from any thread."""
+"""Metrics of a run: durations in a histogram, counters by name. Safe to use from any thread."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from math import ceil, log
 
 __all__ = ["Counters", "Distribution", "Histogram"]
 
-# A bucket reaches from its lower bound to _BASE times that; its representative is at most
-# _ERROR_MAX away from any value in it, relatively. Kept a little under 1 % for rounding.
+# A bucket spans from its lower bound to _BASE times that; its representative is within a relative
+# _ERROR_MAX of any value in it. Kept a little under 1 % for rounding.
 _ERROR_MAX = 0.0099
 _BASE = (1 + _ERROR_MAX) / (1 - _ERROR_MAX)
 _LOG_BASE = math.log(_BASE)
@@ -25,23 +25,23 @@ _LONGEST_S = 1e6
 _FIRST = math.ceil(math.log(_SHORTEST_S) / _LOG_BASE)
 _BUCKETS = math.ceil(math.log(_LONGEST_S) / _LOG_BASE) - _FIRST + 1
 _PAGE_BITS = 5
-_PAGE = 1 << _PAGE_BITS  # buckets that get their memory together
+_PAGE = 1 << _PAGE_BITS  # buckets whose memory is allocated together
 _EMPTY = bytes(8 * _PAGE)
 _UPPER_S = [_SHORTEST_S, *(math.exp((n + _FIRST) * _LOG_BASE) for n in range(_BUCKETS))]
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How durations are spread, at one moment.
+    """Distribution of durations, at one moment.
 
     Attributes
     ----------
     at_most : tuple of int
-        How many are no longer than each of the bounds that were asked for.
+        Number of durations that do not exceed each of the requested bounds.
     count : int
-        All of them.
+        Number of all durations.
     total_s : float
-        Their sum.
+        Sum of all durations.
     """
 
     at_most: tuple[int, ...]
@@ -61,7 +61,7 @@ class Histogram:
 
     def __init__(self) -> None:
         self._latch = threading.Lock()
-        # By number, those that anything was recorded in. Bucket 0: too short to tell.
+        # Pages with recorded buckets, by number. Bucket 0: too short to measure.
         self._pages: dict[int, array[int]] = {}
         self._count = 0
         self._total_s = 0.0
@@ -102,7 +102,7 @@ class Histogram:
     def quantile(self, q: float) -> float:
         """Return the duration, in seconds, that the fraction ``q`` of all does not exceed.
 
-        It is the value of rank ``ceil(q * count)``, the smallest one for 0; 0.0 when nothing was
+        It is the value of rank ``ceil(q * count)``, the smallest one for 0; 0.0 if nothing was
         recorded.
 
         Raises
@@ -128,13 +128,13 @@ class Histogram:
         return min(max(middle_s, shortest_s), longest_s)
 
     def distribution(self, bounds_s: Sequence[float]) -> Distribution:
-        """How many durations are no longer than each bound; O(buckets).
+        """Return how many durations do not exceed each bound; O(buckets).
 
         Parameters
         ----------
         bounds_s : sequence of float
-            In seconds, rising. One that lies inside a bucket counts all of it: so a duration that
-            is up to 2 % longer may count as no longer.
+            In seconds, rising. A bound inside a bucket counts the whole bucket, so a duration that
+            is up to 2 % longer may be counted as well.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Histogram:
 
     @classmethod
     def merged(cls, parts: Iterable[Histogram]) -> Histogram:
-        """A new one with all that was recorded in others so far; O(their buckets)."""
+        """Return a new histogram with all records of others so far; O(their buckets)."""
         whole = cls()
         for part in parts:
             with part._latch:
@@ -169,7 +169,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many durations were recorded."""
+        """Number of recorded durations."""
         with self._latch:
             return self._count
 
@@ -180,7 +180,7 @@ class Histogram:
             return self._total_s
 
     def _buckets(self) -> list[tuple[int, int]]:
-        """The buckets that are not empty, with how many are in each, the shortest first.
+        """Return the buckets that are not empty, with their counts, the shortest first.
 
         REQUIRES: ``_latch``.
         """

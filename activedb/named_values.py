@@ -1,4 +1,4 @@
-"""The values of a row by column, which tell what columns there are when asked for another one."""
+"""Row values by column, with an error that lists the columns when a name is unknown."""
 
 from __future__ import annotations
 

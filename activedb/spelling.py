@@ -1,4 +1,4 @@
-"""What errors say about names: one that nobody knows, and some in a row."""
+"""Wording of error messages about names: unknown ones, and lists of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NEAR_MAX, _SHOWN_MAX = 3, 10
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The known names nearest to a wrong one; where none is near, the first of all that there are.
+    """Return the known names nearest to a wrong one, or the first known names if none is near.
 
     O(n) comparisons for n known names.
     """
@@ -26,13 +26,13 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """As `did_you_mean`, for the end of a message that tells all that there are already."""
+    """Return a suffix with the nearest names, for a message that already lists all names."""
     near = difflib.get_close_matches(str(name), sorted(known), _NEAR_MAX)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in a row for a message: the first of them, and how many more there are."""
+    """Return names as a list for a message: the first ones, and the number of further ones."""
     found = list(names)
     more = len(found) - _SHOWN_MAX
     return (", ".join(found[:_SHOWN_MAX]) or "none") + (f" and {more} more" if more > 0 else "")

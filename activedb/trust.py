@@ -1,10 +1,10 @@
-"""Whether a file that says what is to be run can have been written by anybody at all.
+"""Check that files which name code to run cannot be written by every account of the machine.
 
-Programs that declare rules are run, rule files name functions, and ``[tool.activedb]`` says where
-the rows go. So such a file is refused if every account of the machine may write it, or may put
-another one in its place: it, or a folder above it, is open to all. In a folder that is open to all
-but keeps its entries to their owners, as ``/tmp`` does, entries of this account and of root are
-trusted. Who else may write is for whoever has set the modes: a group, a deploying account.
+Programs that declare rules are run, rule files name functions, and ``[tool.activedb]`` names the
+database. Such a file is refused if every account of the machine may write or replace it, because
+the file or a folder above it is world-writable. In a world-writable folder with the sticky bit,
+such as ``/tmp``, entries of this account and of root are trusted. Any further writers, such as a
+group or a deploying account, are the choice of whoever set the modes.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from activedb.errors import UntrustedFile
 __all__ = ["VARIABLE", "check_trusted"]
 
 VARIABLE = "ACTIVEDB_TRUST_FILES"
-"""Set to 1, nothing is checked: for file systems that know no modes and show every file as open."""
+"""Set to 1 to skip the check: for file systems without modes, where all look world-writable."""
 
 
 def check_trusted(path: str | os.PathLike[str]) -> None:
     """Refuse a file that every account of the machine may write, or replace.
 
-    Both the path as given and the one behind its symbolic links are looked at. What is missing is
-    left to whoever reads the file. Nothing is checked where there are no such modes (Windows).
+    Both the path as given and the target of its symbolic links are checked. A missing file is not
+    an error; its reader handles it. No check is made on platforms without such modes (Windows).
     O(parts of the path) system calls.
 
     Raises
     ------
     UntrustedFile
-        Naming what is open to all.
+        Names the file or folder that is world-writable.
     """
     if os.name != "posix" or os.environ.get(VARIABLE) == "1":
         return
-    given = Path(os.path.abspath(path))  # as it stands: resolve() would follow the links
+    given = Path(os.path.abspath(path))  # not resolve(), which would follow the links
     for place in dict.fromkeys((given, given.resolve())):
         _check(place, given)
 
 
 def _check(place: Path, shown: Path) -> None:
     trusted = {0, os.geteuid()}
-    owner_below: int | None = None  # of the entry that the folder at hand has on the way
+    owner_below: int | None = None  # of the entry of the current folder on the path
     for part in (place, *place.parents):
         try:
             found = part.lstat()

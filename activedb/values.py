@@ -33,25 +33,25 @@ IMMUTABLE: Final = frozenset(
         UUID,
     }
 )
-"""Classes whose instances cannot be changed: exactly these, as a subclass may have attributes."""
+"""Immutable classes: exactly these, as a subclass may have attributes."""
 
 
 def copied(value: Any, other: Callable[[Any], Any] = deepcopy) -> Any:
-    """A value that shares nothing that can be changed with the one given.
+    """Return a value that shares no mutable part with the given one.
 
-    One that cannot be changed is itself. Others are copied as `copy.deepcopy` does, plain lists and
-    dicts some ten times faster.
+    An immutable value is returned itself. Others are copied as `copy.deepcopy` does, plain lists
+    and dicts about ten times as fast.
 
     Parameters
     ----------
     value : object
     other : callable
-        Makes the copies of what is no plain container.
+        Copies values that are not plain containers.
 
     Raises
     ------
     Exception
-        What the class of a value raises that cannot be copied.
+        Any exception that the class of a value raises because it cannot be copied.
     """
     kind = type(value)
     if kind in IMMUTABLE:
@@ -75,7 +75,7 @@ def copied(value: Any, other: Callable[[Any], Any] = deepcopy) -> Any:
 
 
 def containers_copied(value: Any) -> Any:
-    """As `copied`, but objects that are no plain containers are the ones given."""
+    """Copy like `copied`, but keep objects that are not plain containers."""
     return copied(value, _itself)
 
 

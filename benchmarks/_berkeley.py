@@ -1,12 +1,13 @@
-"""Berkeley DB's side of `benchmarks.locks`, through its Python binding, where it is installed.
+"""Berkeley DB's side of `benchmarks.locks`, through its Python binding, if it is installed.
 
 A private environment in memory with the lock, transaction and log subsystems and no database:
-transactions write no log records, since they only lock. Everything but the sizes is as it comes.
-Its locks are exact: a caller that wants a table's intention lock takes it itself. Here none does,
-which spares Berkeley DB a lock per transaction that the lock manager takes.
+transactions write no log records, since they only lock. Everything except the sizes is at its
+default. Its locks are exact: a caller that wants a table's intention lock acquires it itself. No
+caller does here, which saves Berkeley DB one lock per transaction compared with our lock manager.
 
-A child that commits hands its locks to its parent, as with us. Its detector is a call that looks
-at the whole lock table; its waiters are blocked threads, which let other Python threads run.
+A child that commits hands its locks to its parent, as in our lock manager. Its detector is a call
+that scans the whole lock table; its waiters are blocked threads, which let other Python threads
+run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WAIT_S_MAX = 30.0
 
 
 class Berkeley:
-    """An open environment; its methods do one run each of what `benchmarks._lockmgr` does."""
+    """An open environment; each method does one run of the measurement of the same name."""
 
     name = "Berkeley DB"
 
@@ -51,7 +52,7 @@ class Berkeley:
 
     @classmethod
     def open(cls) -> Berkeley | None:
-        """Open an environment; without the binding say how to install it and return None."""
+        """Open an environment; without the binding, print how to install it and return None."""
         try:
             db = importlib.import_module("berkeleydb.db")
         except ImportError as error:
@@ -69,7 +70,7 @@ class Berkeley:
         self._home.cleanup()
 
     def acquire_release_per_s(self, locks: int) -> float:
-        """Locks per second acquired and released one by one, `HELD` at a time by one locker."""
+        """Return the locks per second acquired and released one by one, `HELD` at a time."""
         env, write = self._env, self._write
         rounds = max(1, locks // HELD)
         locker = env.lock_id()
@@ -83,7 +84,7 @@ class Berkeley:
         return rounds * HELD / taken_s
 
     def nested_per_s(self, transactions: int) -> float:
-        """Top-level transactions per second, each with one child that locks one object."""
+        """Return top-level transactions per second, each with one child that locks one object."""
         env, write = self._env, self._write
         started_s = time.perf_counter()
         for number in range(transactions):
@@ -95,7 +96,7 @@ class Berkeley:
         return transactions / (time.perf_counter() - started_s)
 
     def inherit_ms(self, locks: int) -> float:
-        """Commit of a child whose parent inherits so many locks."""
+        """Return the time of the commit of a child whose parent inherits this number of locks."""
         parent = self._env.txn_begin()
         child = self._env.txn_begin(parent)
         locker = child.id()
@@ -108,7 +109,7 @@ class Berkeley:
         return 1e3 * taken_s
 
     def handover_us(self, handovers: int) -> float:
-        """Time from a commit to the other thread's having the lock it waited for; a median."""
+        """Return the median time from a commit until the waiting thread has the lock."""
         transactions: dict[int, Any] = {}
 
         def acquire(party: int) -> None:
@@ -121,9 +122,9 @@ class Berkeley:
         return _handover.handover_us(handovers, acquire, release, self._waited)
 
     def detect_ms(self, waiting: int) -> float:
-        """Run the detector over a chain of so many waiting threads without a cycle; a median.
+        """Return the median time of the detector over a chain of waiting threads without a cycle.
 
-        One run per chain: without a new waiter since the last run it does nothing.
+        One run per chain: without a new waiter since the last run the detector does nothing.
         """
         return statistics.median(self._detect_once_ms(waiting) for _ in range(_DETECTIONS))
 
@@ -164,5 +165,5 @@ class Berkeley:
         return 1e3 * taken_s
 
     def _waited(self) -> int:
-        """How many requests have had to wait since the environment was opened."""
+        """Return the number of requests that have waited since the environment was opened."""
         return int(self._env.lock_stat()["lock_wait"])

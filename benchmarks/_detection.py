@@ -14,21 +14,21 @@ _TIMED_MIN = 3
 
 
 def detect_ms(waiting: int) -> float:
-    """A request that must wait at the head of a chain of waiting transactions, and walks it all.
+    """Time a request that must wait at the head of a chain of waiters, and traverses all of it.
 
-    The requester is waited for itself, so it may be on a cycle; it is on none.
+    Another transaction waits for the requester, so it may be on a cycle; it is on none.
     """
     table = _chain(waiting)
     return _request_ms(table, _newcomer(table, waiting), ("rows", 0), Blocked)
 
 
 def deadlock_ms(waiting: int) -> float:
-    """The request that makes a ring of that chain: the search, the report and the denial."""
+    """Time the request that closes that chain to a ring: the search, the report and the denial."""
     return _request_ms(_chain(waiting), waiting, ("rows", 0), Denied)
 
 
 def detect_unreached_ms(waiting: int) -> float:
-    """A request that waits for a running transaction while `waiting` others wait elsewhere."""
+    """Time a request that waits for a running transaction while `waiting` others wait elsewhere."""
     table = _chain(waiting)
     tid = _newcomer(table, waiting)
     table.begin(tid + 2)
@@ -37,7 +37,7 @@ def detect_unreached_ms(waiting: int) -> float:
 
 
 def detect_queue_ms(waiting: int) -> float:
-    """A request at the end of a queue of writers of one row, each waiting for all ahead of it."""
+    """Time a request behind a queue of writers of one row, each waiting for all before it."""
     table = LockTable()
     for tid in range(waiting + 1):
         table.begin(tid)
@@ -46,7 +46,7 @@ def detect_queue_ms(waiting: int) -> float:
 
 
 def _chain(waiting: int) -> LockTable:
-    """Let transaction i hold row i and, but for the last, wait for row i + 1."""
+    """Return a table where transaction i holds row i and, except the last, waits for row i + 1."""
     table = LockTable()
     for tid in range(waiting + 1):
         table.begin(tid)
@@ -57,7 +57,7 @@ def _chain(waiting: int) -> LockTable:
 
 
 def _newcomer(table: LockTable, waiting: int) -> int:
-    """Begin a transaction for which another one waits; return its number."""
+    """Begin a transaction that another one waits for; return its number."""
     tid = waiting + 1
     table.begin(tid)
     table.request(tid, ("newcomer",), Mode.X)

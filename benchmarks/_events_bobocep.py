@@ -1,9 +1,9 @@
-"""BoboCEP, an engine for complex events in Python, where it is installed.
+"""BoboCEP, a Python engine for complex events, as a peer if it is installed.
 
-Its decider alone is driven, without its threads and queues between them. It knows neither keys nor
-windows: both are written as predicates, which every run is asked for every event. It goes on with
-the next event that fits, so ours is told to select next; both find as many matches, which is
-checked. There are few workers, so that there are few runs.
+Only its decider is driven, without its threads and the queues between them. It supports neither
+keys nor windows: both are written as predicates, which every run evaluates for every event. It
+continues with the next event that fits, so our pattern selects next; both must find the same number
+of matches. There are few workers, so that there are few runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BesideBoboCEP", "BoboCEP"]
 
 
 class BoboCEP:
-    """The three steps as a pattern of its own."""
+    """The three steps as a pattern of BoboCEP."""
 
     name = "BoboCEP"
 
@@ -57,7 +57,7 @@ class BoboCEP:
 
     @classmethod
     def open(cls) -> BoboCEP | None:
-        """A new one; None, said on standard error, where it is not installed."""
+        """Return a new instance; print to standard error and return None if it is not installed."""
         try:
             return cls(
                 importlib.import_module("bobocep.cep.engine.decider.decider"),
@@ -73,7 +73,7 @@ class BoboCEP:
     def on_decider_update(
         self, completed: list[Any], halted: list[Any], updated: list[Any], local: bool
     ) -> None:
-        """Count what is whole: it calls this."""
+        """Count the complete matches; BoboCEP calls this."""
         self._matches += len(completed)
 
     def feed(self, events: list[Occurrence]) -> int:

@@ -1,7 +1,7 @@
-"""Detection in columns: batches through `ColumnarDetector`, beside DuckDB where it is installed.
+"""Detection in columns: batches through `ColumnarDetector`, against DuckDB if it is installed.
 
-DuckDB gets all events at once, as a table, and joins them on one thread; ours gets them in batches,
-as they come, and keeps nothing but the window. Both find the same matches, which is checked.
+DuckDB gets all events at once, as a table, and joins them on one thread; our detector gets them in
+batches, as they arrive, and keeps only the window. Both must find the same matches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ContextsInColumns", "DuckDB", "InColumns", "columnar_s"]
 pa: Any = pyarrow  # it has no types
 
 _WINDOW_US = 1_000_000 * WINDOW_S
-# For each event the latest SANITIZE of its worker before it: a match has none from the EXIT on.
+# For each event the latest SANITIZE of its worker before it: a match has none after its EXIT.
 _SQL = f"""
 WITH judged AS MATERIALIZED (
     SELECT event_type, event_time_us AS us, p_worker AS worker,
@@ -41,7 +41,7 @@ WHERE a.event_type = 'EXIT' AND b.event_type = 'ENTER' AND c.event_type = 'TOUCH
 
 
 class DuckDB:
-    """The three steps as a query."""
+    """The three steps as a SQL query."""
 
     name = "DuckDB"
 
@@ -52,7 +52,7 @@ class DuckDB:
 
     @classmethod
     def open(cls, events: Any) -> DuckDB | None:
-        """Over these events; None, said on standard error, where it is not installed."""
+        """Open DuckDB over these events; print and return None if it is not installed."""
         try:
             package = importlib.import_module("duckdb")
         except ModuleNotFoundError:
@@ -118,7 +118,7 @@ class ContextsInColumns:
 
 
 def columnar_s(pattern: Sequence, tables: list[Any]) -> tuple[float, int]:
-    """Processor time of a new detector for some batches, and how many matches it finds."""
+    """Return the processor time of a new detector for some batches, and its number of matches."""
     detector = ColumnarDetector(pattern)
     started_s = time.process_time()
     matches = sum(len(detector.feed(table)) for table in tables)

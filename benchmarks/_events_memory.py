@@ -1,8 +1,8 @@
-"""Memory of a columnar detector over very many events, in a process of its own.
+"""Memory of a columnar detector over very many events, in a separate process.
 
-``python -m benchmarks._events_memory EVENTS BATCH`` prints a JSON object: the most memory that the
-process has ever had, in MB, after a tenth of the events and after all, and what the detector keeps.
-The batches are made one after another, as they are fed, and keys come and go with them.
+``python -m benchmarks._events_memory EVENTS BATCH`` prints a JSON object: the peak memory of the
+process, in MB, after a tenth of the events and after all, and the state that the detector keeps.
+Batches are generated one after another, as they are fed, and keys come and go with them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MB: Final = 1_000_000
 
 
 class Memory:
-    """One run: the memory of a process of its own over so many events; measured once.
+    """One run: the memory of a separate process over this number of events; measured once.
 
-    What the generator of the events takes is in it.
+    It includes the memory of the generator of the events.
     """
 
     def __init__(self, events: int, batch: int):
@@ -36,7 +36,7 @@ class Memory:
         self._figures: dict[str, Figure] | None = None
 
     def __call__(self) -> dict[str, Figure]:
-        """Do the run, or tell again what the first one gave: memory is no matter of luck."""
+        """Do the run, or return the figures of the first one, as memory hardly varies."""
         if self._figures is None:
             command = [sys.executable, "-m", __name__, str(self._events), str(self._batch)]
             root = Path(__file__).parent.parent
@@ -52,9 +52,9 @@ class Memory:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had, in MB."""
+    """Return the peak memory of this process, in MB."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count the process that began this one
+    if status.exists():  # getrusage would count the process that started this one
         [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) * 1_024 / _MB
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Many registered patterns over one stream, found through the catalog as an open database does."""
+"""Many registered patterns over one stream, found through the catalog of an open database."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TYPES = 50
 _SEED = 7
 _TRIM_EVERY = 1_000
 _RISE = 0.5
-"""By how much the second price is above the first, where prices lie between 0 and 1."""
+"""Difference between the second price and the first, where prices lie between 0 and 1."""
 _RISE_WINDOW_S = 6
 
 
 class Registered:
     """One run: the events of one stream, with few and with many patterns registered.
 
-    Each pattern is three steps of one worker with a negation and a window of their own, over four
-    of fifty types; so each event is one that two in 25 of the patterns listen to.
+    Each pattern has three steps of one worker with a negation and a window, over four of fifty
+    types; so two in 25 of the patterns listen to each event.
 
-    Those by constant are a rise on one event type, TICK, of a symbol of their own each: two steps
-    that both demand it. Every event is one that all of them listen to, and that one of them takes.
+    The patterns by constant are a rise on one event type, TICK, each of another symbol: two steps
+    that both demand it. All patterns listen to every event, and one of them takes it.
     """
 
     def __init__(self, counts: Sequence[int], events: Events):
@@ -58,7 +58,7 @@ class Registered:
         return figures
 
     def _figure(self, count: int) -> Figure:
-        # The more patterns, the fewer events: what is measured is a rate.
+        # The more patterns, the fewer events: the figure is a rate.
         events = self._events[: max(len(self._events) // max(1, count // 10), _TYPES)]
         return self._rate(_catalog(map(_pattern, self._patterns[:count])), events)
 
@@ -112,4 +112,4 @@ def _catalog(patterns: Iterable[Expression]) -> Catalog:
 
 
 def _do_nothing(t: object, o: Occurrence) -> None:
-    """Do nothing: that the pattern is found is what is measured."""
+    """Do nothing: only the lookup of the pattern is measured."""

@@ -1,7 +1,7 @@
-"""Detection one event at a time: `Detector`, beside a loop written by hand for the one pattern.
+"""Detection one event at a time: `Detector`, against a hand-written loop for the same pattern.
 
-The loop knows the pattern and nothing else: no other windows, no equal times, no late events. It
-gives tuples of events where a detector gives composite occurrences.
+The loop supports only this pattern: no other windows, no equal times, no late events. It returns
+tuples of events where a detector returns composite occurrences.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Contexts:
 
 
 def single_s(pattern: Sequence, events: list[Occurrence]) -> tuple[float, int]:
-    """Processor time of a new detector for some events, and how many matches it finds."""
+    """Return the processor time of a new detector for some events, and its number of matches."""
     detector = Detector(pattern)
     matches = 0
     started_s = time.process_time()
@@ -79,7 +79,7 @@ def single_s(pattern: Sequence, events: list[Occurrence]) -> tuple[float, int]:
 
 
 def seq3_by_hand(events: Iterable[Occurrence]) -> list[Match]:
-    """The matches of `seq3`, of events in strict order of time."""
+    """Return the matches of `seq3`, for events in strict order of time."""
     exits: dict[int, deque[Occurrence]] = {}
     entered: dict[int, deque[tuple[Occurrence, int]]] = {}
     sanitized: dict[int, int] = {}
@@ -110,8 +110,8 @@ def seq3_by_hand(events: Iterable[Occurrence]) -> list[Match]:
 
 
 def kleene_by_hand(events: Iterable[Occurrence]) -> list[Match]:
-    """The matches of `kleene`, of events in strict order of time."""
-    # Per worker the open ones: the EXIT, its ENTERs, and whether one came since the last TOUCH.
+    """Return the matches of `kleene`, for events in strict order of time."""
+    # Open matches per worker: the EXIT, its ENTERs, and whether one came since the last TOUCH.
     runs: dict[int, list[tuple[Occurrence, list[Occurrence]]]] = {}
     entered: set[int] = set()
     found: list[Match] = []

@@ -1,8 +1,8 @@
-"""Skips: the time that an event takes after few and after many matches were made.
+"""Skips: the time per event after few and after many matches were made.
 
-All matches lie within one window and belong to one key, so all that they skip has to be known. A
-gap bounds how many matches an event completes, so that what is unrestricted can be set beside it.
-The loop written by hand knows the pattern and its skip, and nothing else.
+All matches lie within one window and belong to one key, so everything that they skip has to be
+remembered. A gap bounds the matches that an event completes, so that the unrestricted pattern is
+comparable. The hand-written loop supports only this pattern and its skip.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _GAP_US = 1_000_000 * _GAP_S
 
 
 def pairs(skip: str, events: list[Occurrence]) -> Sequence:
-    """An EXIT and a soon ENTER, in one window for all the events, with a skip."""
+    """Return an EXIT and a soon ENTER, in one window for all the events, with a skip."""
     window_s = 1 + (events[-1].us - events[0].us) / 1e6
     return seq(event("EXIT"), event("ENTER")).gap(_GAP_S).within(window_s).skipping(skip)
 
 
 class PairsByHand:
-    """The matches of `pairs`, of events in strict order of time."""
+    """Hand-written detector of `pairs`, for events in strict order of time."""
 
     def __init__(self, skip: str):
         self._skip = skip
         self._exits: deque[Occurrence] = deque()
 
     def feed(self, o: Occurrence) -> list[tuple[Occurrence, Occurrence]]:
-        """Take the next event; return what it completes."""
+        """Feed the next event; return the matches that it completes."""
         if o.name == "EXIT":
             self._exits.append(o)
         if o.name != "ENTER":
@@ -75,7 +75,7 @@ class Skips:
 
 
 def _us_per_event(detector: Detector | PairsByHand, events: list[Occurrence]) -> tuple[float, int]:
-    """Processor time for each of some events, and how many matches they complete."""
+    """Return the processor time per event, and the number of matches."""
     matches = 0
     started_s = time.process_time()
     for o in events:

@@ -1,8 +1,8 @@
-"""The stream of the events benchmark, in columns and one by one, and the patterns over it.
+"""Stream of the events benchmark, in columns and one by one, and the patterns over it.
 
-Four types of events, equally often, of many workers, each with an event every ten seconds: within a
-window of a minute six of one worker. How fast a detector is does not depend on how many workers
-there are, but for the processor's caches.
+Four types of events, equally frequent, of many workers, each with an event every ten seconds: six
+events of one worker within a window of a minute. The speed of a detector does not depend on the
+number of workers, except through the processor's caches.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _SEED: Final = 6
 
 
 def seq3() -> Sequence:
-    """Three steps of one worker, without another between the first two."""
+    """Return three steps of one worker, with a negation between the first two."""
     parts = (event("EXIT"), ~event("SANITIZE"), event("ENTER"), event("TOUCH"))
     return seq(*parts).same("worker").within(WINDOW_S)
 
 
 def kleene() -> Sequence:
-    """As many ENTER as there are, each the next one, between two others of one worker."""
+    """Return a Kleene step of ENTER between two other steps of one worker, selecting next."""
     parts = (event("EXIT"), many(event("ENTER")), event("TOUCH"))
     return seq(*parts).same("worker").within(WINDOW_S).selecting("next")
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A stream of so many events of so many workers, the same one every time."""
+    """A stream of `count` events of `workers` workers, the same one every time."""
 
     count: int
     workers: int
 
     def tables(self, batch: int, *, drifting: bool = False) -> Iterator[Any]:
-        """In batches, as a stream hands them over.
+        """Yield the events in batches, as a stream delivers them.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class Events:
             )
 
     def occurrences(self) -> list[Occurrence]:
-        """One by one."""
+        """Return the events one by one."""
         found: list[Occurrence] = []
         for table in self.tables(self.count):
             columns: list[list[Any]] = [

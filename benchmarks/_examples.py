@@ -1,4 +1,4 @@
-"""Loads programs of ``examples/streams``, which is no package: its files import each other."""
+"""Loader for ``examples/streams``, which is not a package: its files import each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(name: str) -> ModuleType:
     Parameters
     ----------
     name : str
-        Such as ``"streaming_ledger"``.
+        Name of the module, such as ``"streaming_ledger"``.
     """
     if str(STREAMS) not in sys.path:
         sys.path.insert(0, str(STREAMS))

@@ -2,17 +2,17 @@
 
 As in their section 5, the transactions of a hierarchy access 100,000 objects in all, each gets an
 equal part, and 20% of the accesses are writes, the rest reads. The objects are drawn at random and
-no two transactions share one: there are no hot spots, nobody waits, and what is measured is the
-overhead of the protocol.
+no two transactions share one: there are no hot spots, no transaction waits, and the figures measure
+the overhead of the protocol.
 
 The hierarchy is filled level by level with the given fan-out. A transaction acquires its objects,
-offers them to its children if it has any, lets these run, and commits. As in the paper each is a
-real nested transaction on a thread of its own; but a parent starts the next child when the one
-before has ended. When all run at once, they contend for the interpreter's lock and the manager's
-latch: measured so, the same hierarchies take up to three times the CPU time, varying as much from
-one run to the next, which says much about the interpreter and little about the protocol.
+offers them to its children if it has any, runs these, and commits. As in the paper each is a real
+nested transaction on a separate thread; but a parent starts the next child after the previous one
+has ended. When all children run at once, they contend for the interpreter's lock and the manager's
+latch: the same hierarchies then take up to three times the CPU time, with as much variation between
+runs, which reflects the interpreter rather than the protocol.
 
-The lists of accesses are made beforehand and kept from the garbage collector, which is on.
+The lists of accesses are made beforehand and kept from the garbage collector, which is enabled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Accesses: TypeAlias = list[tuple[Resource, Mode]]
 
 
 def _generate(transactions: int, objects: int) -> list[_Accesses]:
-    """Return what each transaction acquires, in order."""
+    """Return the accesses of each transaction, in order."""
     chance = random.Random(_SEED)  # noqa: S311  # repeatable, not secret
     names = chance.sample(range(10 * objects), objects)
     modes = [Mode.X if place < _WRITES * objects else Mode.S for place in range(objects)]
@@ -108,7 +108,7 @@ def draw(
     transactions at fan-out 3. Flatness is (max - min) / median over the points of one figure, of
     their medians or of the best of their runs, to which a noisy machine has added least.
     """
-    figure = _matplotlib_figure()  # before a minute of measuring, not after
+    figure = _matplotlib_figure()  # fail before a minute of measuring, not after
     shapes = {f"fanout_{fanout}_cpu_s": (max(transactions), fanout) for fanout in fanouts}
     shapes |= {f"transactions_{number}_cpu_s": (number, 3) for number in transactions}
     measurements = [

@@ -1,4 +1,4 @@
-"""The flush of a large write set beside what one would write by hand for it.
+"""Flush of a large write set, against hand-written SQL for the same rows.
 
 By hand: a binary COPY into a temporary table, then INSERT … ON CONFLICT DO UPDATE, then COMMIT.
 Ours is the whole end of a top-level transaction: the checks, the write set, the flush, the commit
@@ -29,8 +29,8 @@ _Record = tuple[int, str, int, float]
 class Flush:
     """One run writes `rows` new rows, then changes all of them, by ours and by hand in turn.
 
-    Each has a table of its own, emptied and vacuumed before. Of several rounds the medians count,
-    because the server's background work meets now the one, now the other.
+    Each side has its own table, emptied and vacuumed before. The medians of several rounds count,
+    because the server's background work may disturb either side.
     """
 
     def __init__(self, server: Server, rows: int, rounds: int = 5):
@@ -47,7 +47,7 @@ class Flush:
         self._db.close()
 
     def __call__(self) -> dict[str, Figure]:
-        """Do one run; rows per second."""
+        """Do one run; return rows per second."""
         new = [(n, f"owner {n}", 0, n / 3) for n in range(self._rows)]
         changed = [(n, owner, n + 1, rate / 2) for n, owner, _, rate in new]
         calls: tuple[Callable[[], float], ...] = (
@@ -70,7 +70,7 @@ class Flush:
         }
 
     def _insert(self, records: Sequence[_Record]) -> float:
-        """Seconds that the end of a transaction with these new rows takes."""
+        """Return the seconds that the end of a transaction with these new rows takes."""
         with self._db.transaction() as t:
             t.get_many(self._ours, range(self._rows), for_update=True)  # one round trip
             for record in records:
@@ -79,7 +79,7 @@ class Flush:
         return time.perf_counter() - started_s
 
     def _update(self, records: Sequence[_Record]) -> float:
-        """Seconds that the end of a transaction that changed the rows to these takes."""
+        """Return the seconds that the end of a transaction with these changed rows takes."""
         with self._db.transaction() as t:
             t.get_many(self._ours, range(self._rows), for_update=True)
             for number, _, balance, rate in records:
@@ -125,6 +125,6 @@ class Flush:
 
 
 def _now_s() -> float:
-    """Read the clock after what is no part of the measurement has been swept away."""
+    """Read the clock, after a garbage collection that must not be part of the measurement."""
     gc.collect()
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""A contended hand-over of one lock from thread to thread, whoever manages the lock."""
+"""Contended hand-over of one lock from thread to thread, for any lock manager."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def handover_us(
     release: Callable[[int], object],
     waits: Callable[[], int],
 ) -> float:
-    """Time from just before a release to the return of the other thread's `acquire`; a median.
+    """Return the median time from just before a release until the other thread's `acquire` returns.
 
-    Two parties, 0 and 1, pass the lock to and fro, each on its own thread, and ask for it again as
-    soon as they have released it. A party releases only when the other is blocked, so that every
-    hand-over is contended; the waiting for that is not counted.
+    Two parties, 0 and 1, pass the lock to and fro, each on a separate thread, and request it again
+    as soon as they have released it. A party releases only when the other is blocked, so that every
+    hand-over is contended; the time spent waiting for that is not counted.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def handover_us(
     acquire, release : callable
         Called with the party.
     waits : callable
-        How many requests have had to wait so far.
+        Returns the number of requests that have waited so far.
     """
     waits_before = waits()
     released_s = 0.0

@@ -1,8 +1,8 @@
-"""The lock manager's side of `benchmarks.locks`: each function does one run of one measurement.
+"""Lock manager's side of `benchmarks.locks`: each function does one run of one measurement.
 
-It needs nothing but the standard library and `lockmgr`, so that it can be run in a process of its
-own with another build of that: ``python -P -m benchmarks._lockmgr nested_per_s 30000`` prints one
-JSON object, the value after a warm-up and whether the build is compiled.
+It needs only the standard library and `lockmgr`, so that it can be run in a separate process with
+another build of `lockmgr`: ``python -P -m benchmarks._lockmgr nested_per_s 30000`` prints one JSON
+object, the value after a warm-up and whether the build is compiled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMMITTED_LOCKS = 10
 
 
 def is_compiled() -> bool:
-    """Tell whether the imported lock table is an extension module."""
+    """Return whether the imported lock table is an extension module."""
     return Path(str(sys.modules[LockTable.__module__].__file__)).suffix != ".py"
 
 
@@ -45,7 +45,7 @@ def is_compiled() -> bool:
 
 
 def acquire_release_per_s(locks: int) -> float:
-    """Write locks per second acquired on rows and released by commits, `HELD` by each of these.
+    """Return the write locks per second acquired on rows and released by commits of `HELD` locks.
 
     The intention lock on the table is acquired as well, each time, and not counted.
     """
@@ -61,7 +61,7 @@ def acquire_release_per_s(locks: int) -> float:
 
 
 def nested_per_s(transactions: int) -> float:
-    """Top-level transactions per second, each with one child that writes one row."""
+    """Return the top-level transactions per second, each with one child that writes one row."""
     manager = LockManager()
     started_s = time.perf_counter()
     for tid in range(1, 2 * transactions, 2):
@@ -74,7 +74,7 @@ def nested_per_s(transactions: int) -> float:
 
 
 def inherit_ms(locks: int) -> float:
-    """Commit of a child whose parent inherits write locks on so many rows."""
+    """Return the time of the commit of a child whose parent inherits this number of write locks."""
     manager = LockManager()
     manager.begin(1)
     manager.begin(2, parent=1)
@@ -86,7 +86,7 @@ def inherit_ms(locks: int) -> float:
 
 
 def commit_us(others: int) -> float:
-    """Commit of a transaction with 10 locks while another one holds `others`; a median."""
+    """Return the median time of a commit with 10 locks while another transaction holds `others`."""
     manager = LockManager()
     manager.begin(1)
     for row in range(others):
@@ -103,10 +103,11 @@ def commit_us(others: int) -> float:
 
 
 def bytes_per_lock(locks: int) -> tuple[float, float]:
-    """Memory per lock that one transaction holds on a row of one table.
+    """Return the memory per lock that one transaction holds on a row of one table.
 
-    Returns what the lock manager adds to paths that the caller keeps anyway, and the same with
-    these paths (a tuple and its number). As allocated; without the caller's list of them.
+    The first value is the memory that the lock manager adds to paths that the caller keeps anyway,
+    the second includes these paths (a tuple and its number). As allocated; without the caller's
+    list of them.
     """
     manager = LockManager()
     manager.begin(1)
@@ -127,7 +128,7 @@ def bytes_per_lock(locks: int) -> tuple[float, float]:
 
 
 def handover_us(handovers: int) -> float:
-    """Time from a commit to the other thread's holding the row that it waited for; a median."""
+    """Return the median time from a commit until the other thread holds the row it waited for."""
     manager = LockManager()
 
     def acquire(tid: int) -> None:

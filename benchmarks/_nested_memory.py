@@ -21,9 +21,9 @@ _TURNS = 10
 
 
 class BerkeleyRows(Berkeley):
-    """Berkeley DB with a B-tree of rows in memory: what it writes is logged, in memory as well.
+    """Berkeley DB with a B-tree of rows in memory: writes are logged, in memory as well.
 
-    Each row is put as 16 bytes under 8 bytes of key; it isn't read first, as ours is.
+    Each row is put as 16 bytes under 8 bytes of key; unlike ours it isn't read first.
     """
 
     def __init__(self, db: Any):
@@ -33,7 +33,7 @@ class BerkeleyRows(Berkeley):
         self._rows.open(None, "rows", dbtype=db.DB_BTREE, flags=create)
         for number in range(_ROWS):
             self._rows.put(_KEY.pack(number), _ROW.pack(number, 0))
-        self._done = _ROWS  # goes on growing, since a row is not written with the value it has
+        self._done = _ROWS  # grows on, since a row is not written if its value is unchanged
 
     def close(self) -> None:
         """Close the rows, then the environment."""
@@ -41,7 +41,7 @@ class BerkeleyRows(Berkeley):
         super().close()
 
     def write_nested(self, transactions: int) -> None:
-        """Top-level transactions with one child each, which writes one row."""
+        """Run top-level transactions with one child each, which writes one row."""
         env, rows = self._env, self._rows
         for number in range(self._done, self._done + transactions):
             parent = env.txn_begin()
@@ -53,18 +53,18 @@ class BerkeleyRows(Berkeley):
         self._done += transactions
 
     def balance(self, key: int) -> int:
-        """Return what is in a row."""
+        """Return the balance of a row."""
         found: tuple[int, int] = _ROW.unpack(self._rows.get(_KEY.pack(key)))
         return found[1]
 
 
 class NestedInMemory:
-    """An open ``memory://`` database, with the peer's rows where there is a peer.
+    """An open ``memory://`` database, with the peer's rows if there is a peer.
 
     Parameters
     ----------
     transactions : int
-        Top-level transactions of ours in one run; Berkeley DB does ten times as many.
+        Number of our top-level transactions in one run; Berkeley DB does ten times as many.
     """
 
     def __init__(self, transactions: int, peer: BerkeleyRows | None):
@@ -95,7 +95,7 @@ class NestedInMemory:
         return {"memory_nested_per_s": figure}
 
     def write_nested(self, transactions: int) -> None:
-        """Top-level transactions with one child each, which writes one row."""
+        """Run top-level transactions with one child each, which writes one row."""
         db, rows = self._db, self._rows
         for number in range(self._done, self._done + transactions):
             with db.transaction() as t, t.subtransaction() as s:
@@ -103,7 +103,7 @@ class NestedInMemory:
         self._done += transactions
 
     def balance(self, key: int) -> int:
-        """Return what is in a row."""
+        """Return the balance of a row."""
         with self._db.transaction() as t:
             row = t.get(self._rows, key)
         assert row is not None

@@ -1,4 +1,4 @@
-"""A one-row transaction with one child on Postgres beside the same statements in plain psycopg."""
+"""One-row transaction with one child on Postgres, against the same statements in plain psycopg."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class OneRow:
 
     - ours: ``db.run``, in it a subtransaction, in it the update of a row by key;
     - psycopg: BEGIN, UPDATE … WHERE id, COMMIT;
-    - psycopg that locks first: BEGIN, SELECT … FOR UPDATE, UPDATE … WHERE id, COMMIT, which is
-      what ours comes down to.
+    - psycopg that locks first: BEGIN, SELECT … FOR UPDATE, UPDATE … WHERE id, COMMIT, which are the
+      statements that ours sends.
 
-    ``pg_plain_commit_p50_us`` is psycopg's COMMIT alone, nearly all of it the disk's: the faster
-    the disk, the more of each transaction's time is the program's.
+    ``pg_plain_commit_p50_us`` is psycopg's COMMIT alone, nearly all of it disk time: the faster the
+    disk, the larger the program's share of each transaction's time.
     """
 
     def __init__(self, server: Server, transactions: int):
         self._transactions = transactions
         self._db = server.database(threads=4)
         self._rows = rows_of(self._db, "one_row", _ROWS)
-        # One for each, so that every way wakes a server process that has rested meanwhile.
+        # One connection each, so that every way wakes a server process that was idle.
         self._plain_connection = server.connection()
         self._locking_connection = server.connection()
         self._commits_s: list[float] = []
@@ -66,7 +66,7 @@ class OneRow:
         }
 
     def nested(self, number: int) -> None:
-        """Run one transaction of ours."""
+        """Run one of our transactions."""
 
         def in_child(t: activedb.Transaction) -> None:
             with t.subtransaction() as s:

@@ -1,4 +1,4 @@
-"""What it costs a query to see uncommitted rows: `Transaction.query` and the plain statement."""
+"""Cost of seeing uncommitted rows in a query: `Transaction.query` against the plain statement."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DIRTY = (0, 10, 1_000)
 class QueryOverhead:
     """One run: a transaction per number of dirty rows, in it `rounds` queries of each kind.
 
-    Each is made in turn with the plain statement on a SQLAlchemy connection that is kept open.
+    Each query alternates with the plain statement on a SQLAlchemy connection that is kept open.
     ``query_overhead_N_dirty`` is the ratio of the times of an aggregate over all of the `rows`
-    rows, ``query_point_overhead_N_dirty`` of a statement that finds one row by its key. The
+    rows, ``query_point_overhead_N_dirty`` that of a statement that finds one row by its key. The
     first query of a transaction, which locks the table, is not counted.
     """
 
@@ -46,7 +46,7 @@ class QueryOverhead:
         self._db.close()
 
     def __call__(self) -> dict[str, Figure]:
-        """Do one run; nothing of it is committed."""
+        """Do one run, without a commit."""
         figures = {}
         for dirty in DIRTY:
             t = self._db.transaction()

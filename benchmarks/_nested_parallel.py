@@ -22,9 +22,9 @@ _ROWS = 100
 class ParallelChildren:
     """One run: `rounds` transactions of each kind, in turn, from begin to commit.
 
-    ``parallel_children_speedup_k``: k children whose queries only sleep, in parallel, against
-    the same one after another. ``parallel_readers_speedup_k``: the queries sleep as they read a
-    table, in which the parent has changed a row that they have to see.
+    ``parallel_children_speedup_k``: k children whose queries only sleep, in parallel, against the
+    same children one after another. ``parallel_readers_speedup_k``: the queries sleep as they read
+    a table in which the parent has changed a row that they have to see.
     """
 
     def __init__(self, server: Server, rounds: int):
@@ -61,7 +61,7 @@ class ParallelChildren:
         return Figure(p50(sequence) / p50(parallel), "times")
 
     def _run(self, children: int, number: int, *, reading: bool, parallel: bool) -> None:
-        """Run the transaction of this number; `times_in_turn` gives that."""
+        """Run the transaction of this number, which `times_in_turn` passes."""
         query = self._read if reading else self._sleep
         with self._db.transaction() as t:
             if reading:

@@ -17,7 +17,7 @@ __all__ = ["Figure", "Part", "measure_parts", "p50", "p95", "times_in_turn"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One value of one run, and the peer's of the same run where there is a peer."""
+    """One value of one run, and the peer's value of the same run if there is a peer."""
 
     value: float
     unit: str
@@ -27,7 +27,7 @@ class Figure:
 
 
 Part: TypeAlias = Callable[[], Mapping[str, Figure]]
-"""Does one run of one part; returns its figures by metric name, the same ones every time."""
+"""One run of one part; returns its figures by metric name, the same ones every time."""
 
 
 def measure_parts(
@@ -48,9 +48,9 @@ def measure_parts(
 
 
 def times_in_turn(calls: Sequence[Callable[[int], object]], rounds: int) -> list[list[float]]:
-    """Seconds of each call, `rounds` of each, so interleaved that noise meets all alike.
+    """Return the seconds of `rounds` calls of each function, interleaved so that noise affects all.
 
-    In each round every call is made once with the number of the round; who begins changes.
+    In each round every function is called once with the number of the round; the first one rotates.
     """
     taken: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))

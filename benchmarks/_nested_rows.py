@@ -1,4 +1,4 @@
-"""The tables that `benchmarks.nested` works on, and the server that they lie on."""
+"""Tables that `benchmarks.nested` works on, and their server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Server:
     ----------
     url, schema : str
     description : str
-        Its version and whether it waits for the disk.
+        Version of the server and whether it waits for the disk.
     """
 
     url: str
@@ -65,9 +65,9 @@ class Server:
 
 @contextmanager
 def open_server() -> Iterator[Server]:
-    """Yield the server that ``ACTIVEDB_URL`` names, else an embedded one in a folder of its own.
+    """Yield the server of ``ACTIVEDB_URL``, else an embedded one in a temporary folder.
 
-    The schema is made, and dropped at the end.
+    The schema is created, and dropped at the end.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def open_server() -> Iterator[Server]:
             yield server
         return
     with tempfile.TemporaryDirectory(prefix="activedb-bench-") as folder:
-        # As root, the embedded server runs as another user, who has to get in.
+        # As root, the embedded server runs as another user, which needs access.
         Path(folder).chmod(0o755)
         with (
             EmbeddedServer.start(Path(folder) / ".activedb") as embedded,

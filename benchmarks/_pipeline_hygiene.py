@@ -1,14 +1,14 @@
-"""Hygiene for the pipeline: a hospital's workers, their badges, and rules over what they do.
+"""Hygiene workload of the pipeline: hospital workers, their badges, and rules over their actions.
 
 After (Wang, Rundensteiner, Ellison 2011, figure 1). A badge is safe, warning or violation:
 
-- who leaves a room and enters another one without sanitising in between, and is safe: warning
-- who is in warning, puts on a mask and leaves within five seconds: safe
-- who has entered so, is in warning, and touches a patient without having sanitised: violation
-- who has entered so, and sanitises: safe
+- a safe worker leaves a room and enters another one without sanitising in between: warning
+- a worker in warning puts on a mask and leaves within five seconds: safe
+- a worker in warning who has entered so touches a patient without having sanitised: violation
+- a worker who has entered so sanitises: safe
 
-Each change of a badge is a row of its own, too. A worker comes to another room every 40 seconds;
-nearly all sanitise in between, so that one event in a hundred makes a pattern complete.
+Each change of a badge is also stored as a row. A worker comes to another room every 40 seconds;
+nearly all sanitise in between, so that one event in a hundred completes a pattern.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["Hygiene"]
 
 _EXAMPLE: Any = load("_columns")
 KINDS: Final = ("EXIT", "SANITIZE", "ENTER", "MASK", "TOUCH")
-# How long before an event that ends a pattern the pattern may begin.
+# Time before an event that ends a pattern at which the pattern may begin.
 _WITHIN_S: Final = {"ENTER": 45, "EXIT": 5, "TOUCH": 60, "SANITIZE": 90}
 _WITHIN_US: Final = {kind: seconds * 1_000_000 for kind, seconds in _WITHIN_S.items()}
 _NEVER_US: Final = -(2**62)
 _ROOMS: Final = 50
 _VISIT_US: Final = 40_000_000
 _MOMENT_US: Final = 1_000
-# What a visit consists of, and when: seconds after its begin. The first one is as it should be.
+# Steps of a visit, with their times in seconds after its begin. The first visit is correct.
 _VISITS: Final = (
     (("EXIT", 0), ("SANITIZE", 4), ("ENTER", 8), ("TOUCH", 16)),
     (("EXIT", 0), ("ENTER", 8), ("TOUCH", 16)),
@@ -52,16 +52,16 @@ _VISITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Hygiene:
-    """So many workers, each with four events in 40 seconds.
+    """Workload of `workers` workers, each with four events in 40 seconds.
 
     Parameters
     ----------
     workers : int
-        10,000 are 1,000 events for each second of their time.
+        Number of workers; 10,000 make 1,000 events for each second of their time.
     violations : float
         The share of visits without sanitising before.
     columns : bool
-        Whether patterns are looked for in columns.
+        Whether patterns are detected in columns.
     """
 
     workers: int = 10_000
@@ -71,7 +71,7 @@ class Hygiene:
     params: tuple[str, ...] = ("worker", "location")
 
     def events(self, count: int) -> Any:
-        """So many events; no two are at the same time."""
+        """Return `count` events, no two of them at the same time."""
         rng = np.random.default_rng(1)
         steps_max = max(map(len, _VISITS))
         visits = count // (3 * self.workers) + 2  # of each worker, and more than there are events
@@ -92,7 +92,7 @@ class Hygiene:
         jitter = rng.integers(0, 1_000_000, (visits, self.workers, steps_max))
         us = begins[:, :, None] + offsets[kinds] + jitter
         rooms = rng.integers(0, _ROOMS, self.workers) + np.arange(visits + 1)[:, None]
-        # Whoever exits leaves the room of the visit before.
+        # An EXIT leaves the room of the visit before.
         room = np.where(
             codes[kinds] == KINDS.index("EXIT"), rooms[:-1, :, None], rooms[1:, :, None]
         )
@@ -103,7 +103,7 @@ class Hygiene:
         def column(values: Any) -> Any:
             return np.ascontiguousarray(values.ravel()[there][order]).astype(np.int64)
 
-        # Those of the same moment come one after the other.
+        # Events of the same moment are put one after the other.
         at = np.maximum.accumulate(column(us) - np.arange(count)) + np.arange(count) + _MOMENT_US
         return _EXAMPLE.EventColumns(
             dict.fromkeys(KINDS, self.params),
@@ -113,7 +113,7 @@ class Hygiene:
         )
 
     def open(self, server: Server, source: Any) -> Opened:
-        """Make the tables, a badge for each worker, the stream and the rules."""
+        """Create the tables, a badge for each worker, the stream and the rules."""
         db = server.database(threads=4)
         badges = Table(
             "badges",
@@ -148,15 +148,15 @@ class Hygiene:
         return Opened(db, stream, db.stream_run(stream))
 
     def per_event(self, connection: psycopg.Connection) -> PerEvent:
-        """The same tables, one statement per event, and what it has to know of events before."""
+        """Create the same tables, with the state of earlier events; return the SQL per event."""
         return SqlWard(connection, self.workers, _WITHIN_US).do
 
     def expected(self, columns: Any) -> Rows:
-        """Badges and their changes, as one loop in the order of time says."""
+        """Return badges and their changes, computed by one loop in the order of time."""
         status = ["safe"] * self.workers
         changes: list[tuple[int, int, str]] = []
-        # Since a worker has sanitised: rooms left, and when; the last of these moments after which
-        # another room was entered. And when a mask was put on.
+        # Per worker, since sanitising: rooms left, with times; the last of these times after which
+        # another room was entered. And the time at which a mask was put on.
         left: list[list[tuple[int, int]]] = [[] for _ in range(self.workers)]
         entered = [_NEVER_US] * self.workers
         masked = [_NEVER_US] * self.workers
@@ -189,7 +189,7 @@ class Hygiene:
         return {"badges": list(enumerate(status)), "changes": changes}
 
     def found(self, connection: psycopg.Connection) -> Rows:
-        """Badges and their changes."""
+        """Return badges and their changes."""
         return {
             "badges": connection.execute("SELECT * FROM badges ORDER BY worker").fetchall(),
             "changes": connection.execute("SELECT * FROM changes ORDER BY us").fetchall(),
@@ -197,7 +197,7 @@ class Hygiene:
 
 
 def _define(db: activedb.Database, badges: Table, changes: Table) -> None:
-    """The rules."""
+    """Define the rules."""
     exit_, sanitize, enter = of_type("EXIT"), of_type("SANITIZE"), of_type("ENTER")
     moved = part("EXIT").location != part("ENTER").location
     before = (exit_, ~sanitize, enter, ~sanitize)

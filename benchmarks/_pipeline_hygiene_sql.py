@@ -1,8 +1,8 @@
-"""The hygiene logic as SQL: one statement, so one round trip and one transaction, per event.
+"""Hygiene logic as SQL: one statement, so one round trip and one transaction, per event.
 
-What the events before have to do with an event is kept in one row per worker: when the worker has
-left which room since sanitising, the last of these moments after which another room was entered,
-and when a mask was put on.
+The state of earlier events is kept in one row per worker: when the worker has left which room since
+sanitising, the last of these times after which another room was entered, and when a mask was put
+on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILL: Final = (
     "INSERT INTO steps SELECT worker, '{}', '{}' FROM generate_series(0, %s) AS worker",
 )
 
-# Each ends with the badge that it has turned, if it has.
+# Each ends with the badge that it has turned, if any.
 _STEPS: Final = {
     "EXIT": """
 WITH step AS (
@@ -74,15 +74,15 @@ _STATEMENTS: Final = {kind: steps + _CHANGED for kind, steps in _STEPS.items()} 
 
 
 class SqlWard:
-    """The tables, made and filled, and what does one event.
+    """The tables, created and filled, with a function for one event.
 
     Parameters
     ----------
     connection : psycopg.Connection
-        Commits by itself.
+        A connection in autocommit mode.
     workers : int
     within_us : mapping of str to int
-        How long before an event of a kind its pattern may begin, for those that end one.
+        For each kind of event that ends a pattern: how long before it the pattern may begin.
     """
 
     def __init__(self, connection: psycopg.Connection, workers: int, within_us: Mapping[str, int]):
@@ -95,7 +95,7 @@ class SqlWard:
         self._within_us = within_us
 
     def do(self, event: tuple[Any, ...]) -> None:
-        """Do an event: time in microseconds, type, worker, location."""
+        """Process an event: time in microseconds, type, worker, location."""
         us, type_, worker, location = event
         given = {"us": us, "worker": worker, "location": location}
         if type_ in self._within_us:

@@ -1,7 +1,7 @@
-"""How long an event takes from when it is due to when its effects are committed, at half load.
+"""Latency at half load, from when an event is due until its effects are committed.
 
 Files arrive in the folder that the stream follows: each is moved there when the last of its events
-is due. An event waits for its file, for the batch at hand, and for the batch that takes it.
+is due. An event waits for its file, for the batch in progress, and for its own batch.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = ["HalfLoad", "Latency"]
 
 _FILES_AT_ONCE: Final = 1_000
 _WAIT_S_MAX: Final = 120.0
-_BEFORE_END: Final = 0.9  # of the events: those after them wait for a punctuation that comes later
+_BEFORE_END: Final = 0.9  # of the events: later ones wait for a punctuation that comes later
 
 
 @dataclass(frozen=True, slots=True)
 class HalfLoad:
-    """How long a run takes.
+    """Durations of a run.
 
     Attributes
     ----------
     seconds : float
-        For which events are due.
+        Period over which events are due.
     skipped_s : float
-        From the beginning of that, until it is steady: Spark plans its first batches slowly.
+        Initial part that is skipped, until the run is steady: Spark plans its first batches slowly.
     file_s : float
-        For which the events of a file are due.
+        Period over which the events of a file are due.
     """
 
     seconds: float = 25.0
@@ -51,7 +51,7 @@ class HalfLoad:
 
 
 class Latency:
-    """One run at half of the rate that `per_s` tells."""
+    """One run at half of the rate that `per_s` returns."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class _Arriving:
     ----------
     opened : Opened
     place : Path
-        For the folder and the checkpoint.
+        Place of the folder and the checkpoint.
     staged : list of Path
-        The files, whole. The first is there from the beginning.
+        The complete files. The first is in the folder from the beginning.
     file_s : float
-        Between one and the next.
+        Interval between two files.
     last_us : int
         The time of the last event.
     """
@@ -139,11 +139,11 @@ class _Arriving:
             mover.join()
 
     def latencies_ms(self, us: Any, rate: float, load: HalfLoad) -> Any:
-        """Of the events that were due when it was steady, each."""
+        """Return the latency of each event that was due in the steady state."""
         due_s = self._began_s + np.arange(len(us)) / rate
         reached = [b for b in self._batches if b.punctuation_us is not None]
         places = np.array([b.punctuation_us for b in reached]).searchsorted(us, side="right")
-        # The batches' ends, for events that are before their punctuation.
+        # Ends of the batches, for events before their punctuation.
         ends_s = np.array([b.ended_s for b in reached])
         steady = slice(round(rate * load.skipped_s), round(len(us) * _BEFORE_END))
         assert places[steady].max() < len(ends_s), "not all events were committed in time"
@@ -162,7 +162,7 @@ class _Arriving:
         self._began_s = time.perf_counter() - self._file_s
         for number in range(1, len(self._staged)):
             due_s = self._began_s + (number + 1) * self._file_s
-            if self._is_over.wait(max(due_s - time.perf_counter(), 0.0)):  # it has failed
+            if self._is_over.wait(max(due_s - time.perf_counter(), 0.0)):  # the feed has failed
                 return
             self._move(number)
         self._is_over.wait(_WAIT_S_MAX)

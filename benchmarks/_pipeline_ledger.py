@@ -1,7 +1,7 @@
-"""Streaming Ledger for the pipeline: its program in columns, and SQL for one event.
+"""Streaming Ledger workload of the pipeline: its program in columns, and SQL for one event.
 
-The tables have room to update a row within its page, which halves what the server does for it; that
-is as good for one event at a time.
+The tables have room to update a row within its page, which halves the server's work; one event at a
+time benefits as much.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _EXAMPLE: Any = load("streaming_ledger")
 _NAMES: Final = ("accounts", "assets")
 _FILL_PERCENT: Final = 45
 
-# One statement is one round trip, and one transaction. Both balances of a table are changed by one
-# UPDATE, if both senders have enough.
+# One statement is one round trip, and one transaction. One UPDATE changes both balances of a table,
+# if both senders have enough.
 _TRANSFER = """
 WITH enough AS (
     SELECT FROM accounts AS a, assets AS b
@@ -54,7 +54,7 @@ class Ledger:
     Parameters
     ----------
     accounts : int
-        And as many assets.
+        Number of accounts, and of assets.
     """
 
     accounts: int = _EXAMPLE.ACCOUNTS
@@ -62,11 +62,11 @@ class Ledger:
     params: tuple[str, ...] = ("from0", "to0", "amount0", "from1", "to1", "amount1")
 
     def events(self, count: int) -> Any:
-        """So many events, 1,000 for each second of their time."""
+        """Return `count` events, 1,000 for each second of their time."""
         return _EXAMPLE.columns(count, accounts=self.accounts)
 
     def open(self, server: Server, source: Any) -> Opened:
-        """Make the tables, full, the stream and the program on it."""
+        """Create the tables, filled, the stream and the program on it."""
         db = server.database(threads=4)
         program = _EXAMPLE.program(accounts=self.accounts)
         tables = {
@@ -94,7 +94,7 @@ class Ledger:
         return Opened(db, stream, db.stream_run(stream))
 
     def per_event(self, connection: psycopg.Connection) -> PerEvent:
-        """The same tables, and one statement per event."""
+        """Create the same tables and return one statement per event."""
         for name in _NAMES:
             connection.execute(
                 sql.SQL(
@@ -114,12 +114,12 @@ class Ledger:
         return do
 
     def expected(self, columns: Any) -> Rows:
-        """What the loop of the example says."""
+        """Return the tables that the example's loop computes."""
         books = _EXAMPLE.replay(columns, self.accounts).tables
         return {name: list(enumerate(books[name])) for name in _NAMES}
 
     def found(self, connection: psycopg.Connection) -> Rows:
-        """The balances."""
+        """Return the balances."""
         return {
             name: connection.execute(
                 sql.SQL("SELECT id, balance FROM {} ORDER BY id").format(sql.Identifier(name))

@@ -1,4 +1,4 @@
-"""How the memory of this process and of Spark's grows while events go through."""
+"""Memory growth of this process and of Spark while events are processed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How much a run does.
+    """Amount of work in a run.
 
     Attributes
     ----------
     events : int
-        3,600,000 are an hour's worth of the workloads here.
+        Number of events; 3,600,000 are an hour's worth of these workloads.
     batch : int
         Events in a file.
     first : float
-        After this share of the batches memory is taken for the first time; after all, again.
+        Share of the batches after which memory is first measured; it is measured again after all.
     """
 
     events: int = 1_200_000
@@ -43,7 +43,7 @@ class Kept:
 class _Taken:
     python_mb: float
     jvm_mb: float
-    live_mb: float  # of the JVM, after it has collected
+    live_mb: float  # of the JVM, after a garbage collection
 
     @classmethod
     def now(cls, spark: Any) -> _Taken:

@@ -1,4 +1,4 @@
-"""The peer: Spark's ``foreachBatch`` with one SQL transaction for each event, through psycopg."""
+"""Peer: Spark's ``foreachBatch`` with one SQL transaction for each event, through psycopg."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["per_event_per_s"]
 def per_event_per_s(
     workload: Workload, server: Server, folder: Path, checkpoint: Path, columns: Any
 ) -> float:
-    """Events per second, of a file that has been read before; what it writes is checked.
+    """Return events per second, for files that have been read before; the written rows are checked.
 
-    Only the batch function counts: Spark's start and its bookkeeping do not. Nothing keeps it from
-    doing an event twice after a crash.
+    Only the batch function counts: Spark's start and its bookkeeping do not. The peer does not
+    prevent that an event is processed twice after a crash.
 
     Parameters
     ----------
     workload : Workload
     server : Server
-        With an empty schema.
+        The server, with an empty schema.
     folder : Path
         The events as files.
     checkpoint : Path

@@ -1,4 +1,4 @@
-"""Where the pipeline benchmark keeps inputs and tables: folders of Parquet, fresh schemas."""
+"""Inputs and tables of the pipeline benchmark: folders of Parquet files, fresh schemas."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def fresh_schema(server: Server, name: str) -> Iterator[Server]:
 
 
 def write_files(folder: Path, columns: Any, size: int) -> list[Path]:
-    """Write events as files of Parquet, `size` events each, in their order; returns the files.
+    """Write events as Parquet files, `size` events each, in their order; return the files.
 
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if missing.
     columns : EventColumns
         See ``examples/streams/_columns.py``.
     size : int
@@ -66,7 +66,7 @@ def write_files(folder: Path, columns: Any, size: int) -> list[Path]:
 
 
 def resident_mb(process_id: int) -> float:
-    """Memory that a process has now, in MB. REQUIRES: a system with ``/proc``."""
+    """Return the present memory of a process, in MB. REQUIRES: a system with ``/proc``."""
     status = Path(f"/proc/{process_id}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) * 1_024 / _MB

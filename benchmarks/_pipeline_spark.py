@@ -1,7 +1,7 @@
-"""Runs of the pipeline: a workload from files, through Spark, to rows that are committed.
+"""Pipeline runs: a workload from files, through Spark, to committed rows.
 
-Everything is seen from outside: when a batch came, when it had been applied, and up to which moment
-of event time its effects are then committed.
+All measurements are from outside: when a batch arrived, when it had been applied, and up to which
+event time its effects are then committed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Applied", "Ran", "check", "feed_all"]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One batch.
+    """Measurements of one batch.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Applied:
     cpu_s : float
         Processor time of this process in between.
     punctuation_us : int or None
-        What is before this moment of event time has been processed.
+        All events before this event time have been processed.
     """
 
     began_s: float
@@ -49,11 +49,11 @@ class Ran:
     Attributes
     ----------
     batches : list of Applied
-        The last one is what was left at the end of the source.
+        The last one is the remainder at the end of the source.
     seconds : float
-        Of all: from before Spark's query begins to the end.
+        Total time, from before Spark's query begins to the end.
     last : AtomicBatch or None
-        The last batch that Spark gave.
+        The last batch from Spark.
     """
 
     batches: list[Applied] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Ran:
     last: AtomicBatch | None = None
 
     def steady_per_s(self, us: Any, skipped: int) -> float:
-        """Events per second whose effects were committed after so many batches.
+        """Return the events per second whose effects were committed after `skipped` batches.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class Ran:
         return float(count / (last.ended_s - first.ended_s))
 
     def medians_ms(self, skipped: int) -> dict[str, float]:
-        """What a batch takes: of Spark, of Python, and of waiting for Postgres."""
+        """Return the median times of a batch: in Spark, in Python, and waiting for Postgres."""
         batches = self.batches[skipped - 1 : -1]
         pairs = list(pairwise(batches))
         return {
@@ -101,7 +101,7 @@ def feed_all(
     opened : Opened
     folder, checkpoint : Path
     on_applied : callable, optional
-        Told how many batches there have been, after each.
+        Called after each batch with the number of batches so far.
     """
     ran = Ran()
     feed = SparkFeed(opened.stream, folder, checkpoint)
@@ -122,7 +122,7 @@ def feed_all(
 
 
 def applied(opened: Opened, batch: AtomicBatch) -> Applied:
-    """Apply a batch."""
+    """Apply a batch and return its measurements."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
     opened.run.apply(batch)
     cpu_s = time.process_time() - cpu_s
@@ -130,7 +130,7 @@ def applied(opened: Opened, batch: AtomicBatch) -> Applied:
 
 
 def check(found: Rows, expected: Rows, who: str) -> None:
-    """Compare the tables with what has to be in them.
+    """Compare the tables with their expected contents.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Events per second from files to committed rows, beside one SQL transaction per event."""
+"""Events per second from files to committed rows, against one SQL transaction per event."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REPLAYS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much a run does.
+    """Amount of work in a run.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Load:
         Events in a file, and so in a batch.
     batches : int
     skipped : int
-        Batches until it is steady: those in which Spark and numba compile. At least 2: the first
+        Batches until the run is steady: Spark and numba compile during these. At least 2: the first
         one has no punctuation.
     peer : int
         Events of the peer.
@@ -91,14 +91,14 @@ class Throughput:
         }
 
     def last_per_s(self) -> float:
-        """Events per second of the last run; of one that is done now, if there was none."""
+        """Return the events per second of the last run; do a run if there was none."""
         if self._per_s is None:
             self()
         assert self._per_s is not None
         return self._per_s
 
     def _made(self) -> Any:
-        """The events; as files, too."""
+        """Return the events, and write them as files, too."""
         if self._columns is None:
             load = self._load
             self._columns = self._workload.events(load.batch * load.batches)
@@ -114,7 +114,7 @@ class Throughput:
 
 
 def _replayed_ms(opened: Opened, batch: Any) -> float:
-    """How long a batch takes that has been applied before."""
+    """Return the time of a batch that has been applied before."""
     taken_s = []
     for _ in range(_REPLAYS):
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the pipeline benchmark needs of a workload: events, a stream for them, what has to come."""
+"""Interface of a workload of the pipeline benchmark: events, a stream, the expected result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows: TypeAlias = Mapping[str, list[tuple[Any, ...]]]
 """Rows by table, in the order of their keys."""
 
 PerEvent: TypeAlias = Callable[[tuple[Any, ...]], object]
-"""Does one event, a tuple of its time in microseconds, its type and its parameters, and commits."""
+"""Callable that processes and commits one event: its time in microseconds, type and parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Opened:
     ----------
     db : Database
     stream : Stream
-        With its source.
+        The stream, with its source.
     run : StreamRun
     """
 
@@ -43,12 +43,12 @@ class Opened:
 
 
 class Workload(Protocol):
-    """A workload, the same events every time.
+    """A workload, with the same events every time.
 
     Attributes
     ----------
     name : str
-        As metrics begin.
+        Prefix of its metrics.
     params : tuple of str
         Parameters of events, in the order in which `PerEvent` takes them.
     """
@@ -60,22 +60,22 @@ class Workload(Protocol):
     def params(self) -> tuple[str, ...]: ...
 
     def events(self, count: int) -> Any:
-        """So many events, an ``EventColumns``, in the order of time."""
+        """Return `count` events, an ``EventColumns``, in the order of time."""
 
     def open(self, server: Server, source: Files) -> Opened:
-        """Make its tables in a schema, its stream, and what processes it."""
+        """Create its tables in a schema, its stream, and the rules or program on it."""
 
     def per_event(self, connection: psycopg.Connection) -> PerEvent:
-        """Make the same tables in a schema; return the same logic, one SQL transaction per event.
+        """Create the same tables; return the same logic, as one SQL transaction per event.
 
         Parameters
         ----------
         connection : psycopg.Connection
-            Commits by itself.
+            A connection in autocommit mode.
         """
 
     def expected(self, columns: Any) -> Rows:
-        """What has to be in the tables after these events: a plain loop over them."""
+        """Return the expected contents of the tables after these events, from a plain loop."""
 
     def found(self, connection: psycopg.Connection) -> Rows:
-        """What is in the tables."""
+        """Return the contents of the tables."""

@@ -17,7 +17,7 @@ _SILENT_S = 2.0
 
 @contextmanager
 def progress(steps: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function to call at the beginning of each step, with what will be done."""
+    """Yield a function to call at the beginning of each step, with a description of the step."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines(steps)

@@ -1,4 +1,4 @@
-"""Metrics of a benchmark: medians over runs, beside a peer's where there is one."""
+"""Metrics of a benchmark: medians over runs, with a peer's if there is one."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Metric:
     Attributes
     ----------
     values : list of float
-        The project's, one per run.
+        The project's values, one per run.
     unit : str
     peer : str or None
-        Name of the peer measured beside it.
+        Name of the peer that was measured.
     peer_values : sequence of float
         The peer's, one per run; empty without a peer.
     smaller_is_better : bool
-        For times and sizes; it turns the ratio round.
+        For times and sizes; it inverts the ratio.
     """
 
     values: list[float]
@@ -46,7 +46,7 @@ class Metric:
     smaller_is_better: bool = False
 
     def summary(self) -> dict[str, Any]:
-        """Median, the peer's median, their ratio, and the spread (max - min) / median.
+        """Return the median, the peer's median, their ratio, and the spread (max - min) / median.
 
         A ratio above 1 is in the project's favour, whichever way the metric is read.
         """
@@ -69,7 +69,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How one metric comes about: `ours` and, where there is one, `peer` return one run's value."""
+    """Definition of one metric: `ours` and, if there is one, `peer` return one run's value."""
 
     name: str
     unit: str
@@ -128,7 +128,7 @@ def show(
     metrics : mapping of str to Metric
     as_json : bool
     elsewhere : mapping, optional
-        By metric, figures that were not measured here, but by others on other machines, by system.
+        Figures by metric and system that were not measured here, but by others on other machines.
     """
     summaries = {name: metric.summary() for name, metric in metrics.items()}
     if elsewhere:
@@ -164,7 +164,7 @@ def main(description: str, measure: Callable[[int], Mapping[str, Metric]]) -> No
 
 
 def _count(text: str) -> int:
-    """Read a number of runs: a median needs one at least."""
+    """Parse a number of runs: a median needs at least one."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")

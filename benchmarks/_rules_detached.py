@@ -1,4 +1,4 @@
-"""Detached and sequential rules, beside the jobs of a queue on the same Postgres."""
+"""Detached and sequential rules, against the jobs of a queue on the same Postgres."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _COUPLINGS = ("detached", "sequential")
 class DetachedRules:
     """One run: `firings` of each coupling and as many jobs of the peer, in turn, several times.
 
-    Each begins with the first event and ends when the last firing is done and taken off the queue.
-    A firing, and a job, inserts a row; a firing is marked done in the same commit, while
+    Each begins with the first event and ends when the last firing is done and removed from the
+    queue. A firing, and a job, inserts a row; a firing is marked done in the same commit, while
     procrastinate fetches a job, runs it and marks it done in a commit each. Caller and workers are
-    threads of this process, as the peer's are.
+    threads of this process, as are the peer's.
 
-    ``detached_per_s``, ``sequential_per_s``: one caller raises each event, and defers each job,
-    in a transaction of its own; meanwhile they are executed. ``sequential_batch_per_s``: all
-    events are raised in one transaction, all jobs deferred by one call.
+    ``detached_per_s``, ``sequential_per_s``: one caller raises each event, and defers each job, in
+    a separate transaction; meanwhile they are executed. ``sequential_batch_per_s``: all events are
+    raised in one transaction, all jobs deferred by one call.
     """
 
     def __init__(self, server: Server, firings: int, peer: Procrastinate | None):
@@ -45,7 +45,7 @@ class DetachedRules:
         self._db.close()
 
     def __call__(self) -> dict[str, Figure]:
-        """Do one run; firings per second."""
+        """Do one run; return firings per second."""
         one_by_one: list[Callable[[int], None]] = [
             self._one_by_one(coupling) for coupling in _COUPLINGS
         ]
@@ -69,12 +69,12 @@ class DetachedRules:
         return figures
 
     def written(self, coupling: str) -> int:
-        """How many firings have written their row."""
+        """Return the number of firings that have written their row."""
         with self._db.transaction() as t:
             return len(t.query(select(self._tables[coupling].c.id)))
 
     def _define(self, coupling: str) -> None:
-        """Make table and rule of one coupling."""
+        """Define table and rule of one coupling."""
         written = self._tables[coupling] = rows_of(self._db, f"{coupling}_written", 0)
 
         def write(t: activedb.Transaction, o: activedb.Occurrence) -> None:

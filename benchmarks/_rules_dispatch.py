@@ -18,7 +18,7 @@ class Dispatch:
     """One run: transactions of `events` events each, over databases with more and more rules.
 
     One rule listens, immediate and without a condition, and runs for each event in a
-    subtransaction of its own; the others listen to events of their own that nobody raises.
+    subtransaction; each of the others listens to an event that is never raised.
     ``dispatch_flatness`` is (max - min) / median of the rates of one run.
     """
 
@@ -49,15 +49,15 @@ class Dispatch:
         return figures
 
     def _define(self, server: Server, count: int, opened: ExitStack) -> Callable[[int], None]:
-        """Open a database with so many rules; returns one transaction over it."""
+        """Open a database with `count` rules; return a function that runs one transaction."""
         db = opened.enter_context(closing(server.database(threads=4)))
         heard: list[int] = []
 
         def hear(t: activedb.Transaction, o: activedb.Occurrence) -> None:
             heard.append(o.params["number"])
 
-        # All databases keep the versions of their rules in one table: names differ.
-        with db.transaction():  # one for all; each definition outside would be one of its own
+        # All databases keep the versions of their rules in one table: names must differ.
+        with db.transaction():  # one for all; otherwise each definition would have its own
             for number in range(count - 1):
                 unheard = activedb.event(f"UNHEARD {number}")
                 db.rule(on=unheard, name=f"unheard {number} of {count}")(hear)

@@ -1,4 +1,4 @@
-"""A row updated with one immediate rule, beside the same as a plpgsql trigger."""
+"""Update of a row with one immediate rule, against the same as a plpgsql trigger."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OneRule:
         return figures
 
     def _define(self, kind: str) -> tuple[Callable[[int], None], Callable[[int], None]]:
-        """Make tables, rule and trigger of one kind; returns one transaction of each."""
+        """Create tables, rule and trigger of one kind; return one transaction of each."""
         count = _ROWS if kind == "rule" else 0
         rows = rows_of(self._db, f"{kind}_rows", _ROWS)
         written = rows_of(self._db, f"{kind}_written", count)
@@ -99,6 +99,6 @@ class OneRule:
         return ours, triggered
 
     def _next(self) -> int:
-        """Return a balance that no row has: it is the key of the audit's row, too."""
+        """Return a balance that no row has: it is also the key of the audit's row."""
         self._done += 1
         return self._done

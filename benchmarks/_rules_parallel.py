@@ -1,4 +1,4 @@
-"""Immediate rules whose conditions are slow queries, beside triggers one after another."""
+"""Immediate rules whose conditions are slow queries, against triggers one after another."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ParallelRules:
     """One run: `rounds` transactions with each number of rules, ours and psycopg's in turn.
 
     Each updates a row. Our rules have equal priorities, so they run in parallel, each condition a
-    query of 5 ms. The server runs its triggers in sequence, each of them evaluates the same
-    query. ``parallel_rules_speedup_k`` is the ratio of the median times, begin to commit.
+    query of 5 ms. The server runs its triggers in sequence; each evaluates the same query.
+    ``parallel_rules_speedup_k`` is the ratio of the median times, begin to commit.
     """
 
     def __init__(self, server: Server, rounds: int):
@@ -60,7 +60,7 @@ class ParallelRules:
         return figures
 
     def _define(self, count: int) -> tuple[Callable[[int], None], Callable[[int], None]]:
-        """Make so many rules on one table and triggers on another; one transaction of each."""
+        """Define `count` rules on one table and triggers on another; return a call for each."""
         rows = rows_of(self._db, f"parallel_{count}", _ROWS)
         rows_of(self._db, f"triggers_{count}", _ROWS)
         fired: list[int] = []

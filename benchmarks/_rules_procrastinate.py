@@ -1,4 +1,4 @@
-"""procrastinate, a job queue on Postgres, where it is installed: the peer of detached rules."""
+"""Peer of detached rules: procrastinate, a job queue on Postgres, if it is installed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _POLL_S = 0.01  # of batches that take seconds
 class Procrastinate:
     """A worker that runs jobs on a thread of this process, and a caller that defers them.
 
-    Everything is as it comes, but that a job that has succeeded is deleted, as a finished firing
-    of ours is, and that there are as many jobs at once as our pool has threads. A job is a
-    coroutine, as procrastinate wants them where several run at once, and inserts one row.
+    Everything is at its default, except that a job that has succeeded is deleted, like a finished
+    firing of ours, and that there are as many concurrent jobs as our pool has threads. A job is a
+    coroutine, as procrastinate requires for concurrency, and inserts one row.
 
     Attributes
     ----------
@@ -53,8 +53,8 @@ class Procrastinate:
             )
 
         self._app = app
-        # An app of its own: with `with_connector` the tasks would keep the worker's connections,
-        # which belong to the event loop of another thread.
+        # A separate app: with `with_connector` the tasks would keep the worker's connections, which
+        # belong to the event loop of another thread.
         self._caller = package.App(connector=package.SyncPsycopgConnector(conninfo=where))
         self._caller.open()
         self._caller.schema_manager.apply_schema()
@@ -68,7 +68,7 @@ class Procrastinate:
 
     @classmethod
     def open(cls, server: Server, workers: int) -> Procrastinate | None:
-        """Start the worker; without the package say how to install it and return None."""
+        """Start the worker; without the package, print how to install it and return None."""
         try:
             package = importlib.import_module("procrastinate")
         except ImportError as error:
@@ -88,18 +88,18 @@ class Procrastinate:
         self._watching.close()
 
     def run(self, jobs: int) -> None:
-        """Defer so many jobs, each in a transaction of its own; return when all are done."""
+        """Defer `jobs` jobs, each in a separate transaction; return when all are done."""
         for number in range(jobs):
             self._deferrer.defer(number=number)
         self._await_all()
 
     def run_batch(self, jobs: int) -> None:
-        """Defer so many jobs in one transaction; return when all are done."""
+        """Defer `jobs` jobs in one transaction; return when all are done."""
         self._deferrer.batch_defer(*({"number": number} for number in range(jobs)))
         self._await_all()
 
     def done(self) -> int:
-        """How many jobs have written their row."""
+        """Return the number of jobs that have written their row."""
         return self._count("jobs_done")
 
     def _await_all(self) -> None:
@@ -130,7 +130,7 @@ class Procrastinate:
 
 
 def _conninfo(connection: psycopg.Connection, schema: str) -> str:
-    """How to connect as this connection did, into a schema."""
+    """Return the connection string of this connection, for a schema."""
     return conninfo.make_conninfo(
         connection.info.dsn,
         password=connection.info.password,

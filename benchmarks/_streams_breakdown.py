@@ -1,4 +1,4 @@
-"""Where the time of a scheduler's threads goes: the six parts of (Mao et al., section 8.3.1)."""
+"""Breakdown of the time of a scheduler's threads: the six parts of (Mao et al., section 8.3.1)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from benchmarks._streams_driver import wait
 __all__ = ["PHASES", "SCHEDULERS", "Measured", "scheduler_of"]
 
 PHASES: Final = ("useful", "sync", "lock", "construct", "explore", "abort")
-"""In operations of s-transactions that commit, once each; waiting for others; inserting locks;
-planning; all else; in operations that were redone, failed or belong to s-transactions that abort,
-and handling that."""
+"""Parts of the time: operations of s-transactions that commit, once each; waiting for others;
+inserting locks; planning; all else; operations that were redone, failed or belong to s-transactions
+that abort, with the handling of aborts."""
 
 SCHEDULERS: Final = ("serial order", "S2PL", "LWM", "TPG", "TPG, always a graph")
 
 
 def scheduler_of(name: str, threads: int, gate: Gate | None = None) -> Scheduler:
-    """One of `SCHEDULERS`; those with locks tell the gate of them."""
+    """Return one of `SCHEDULERS`; those with locks report to the gate."""
     makers: dict[str, Callable[[], Scheduler]] = {
         "serial order": SerialOrder,
         "S2PL": lambda: S2PL("row", threads=threads, gate=gate),
@@ -45,7 +45,7 @@ def scheduler_of(name: str, threads: int, gate: Gate | None = None) -> Scheduler
 
 
 class _Listening:
-    """A gate that holds nobody, and tells how long each s-transaction has waited for locks."""
+    """A gate that stops no thread, and records how long each s-transaction has waited for locks."""
 
     def __init__(self) -> None:
         self.waited_s: defaultdict[At, float] = defaultdict(float)
@@ -76,7 +76,7 @@ class _Listening:
 
 
 class _Timed(Operation):
-    """An operation that waits as for I/O, does what another one does, and tells how long it took.
+    """An operation that waits as for I/O, runs another operation, and records its duration.
 
     Waiting for locks, when it reads, does not count.
     """
@@ -115,7 +115,7 @@ class Measured:
     name : str
     threads : int
     wait_s : float
-        How long each operation waits.
+        Waiting time of each operation.
     """
 
     def __init__(self, name: str, threads: int, wait_s: float):
@@ -124,7 +124,7 @@ class Measured:
         self._scheduler = scheduler_of(name, threads, self._gate)
 
     def run(self, transactions: list[STransaction], state: State) -> dict[str, float]:
-        """Run s-transactions; the seconds of all threads, by `PHASES`."""
+        """Run s-transactions; return the seconds of all threads, by `PHASES`."""
         waited_s = self._gate.waited_s
         waited_s.clear()
         timed: list[tuple[STransaction, list[_Timed]]] = []
@@ -148,7 +148,7 @@ class Measured:
         return phases
 
     def _told(self, began_s: float, ended_s: float) -> tuple[dict[str, float], float]:
-        """What the scheduler itself tells, nothing of operations; and the time of all threads."""
+        """Return the scheduler's own times, without operations, and the time of all threads."""
         phases = dict.fromkeys(PHASES, 0.0)
         if isinstance(self._scheduler, TPG):
             times = self._scheduler.times

@@ -1,14 +1,15 @@
 """Compiled functions that compute for 10 µs each: how near two threads come to the bound.
 
 The bound is two cores and nothing but the functions: 2 / (operations x C). An operation counts if
-its function has run its loop: all of an s-transaction that commits, of one that aborts those before
-the operation that failed, whose function gives up before the loop.
+its function has run its loop: all operations of an s-transaction that commits; of one that aborts,
+those before the operation that failed, whose function stops before the loop.
 
-How long the loop takes is measured by itself: compiled, alone, in processor time of its thread; the
-shortest of several tries, so that what else runs on the machine does not make C look longer. The
-loop is a chain of multiplications, each of which needs the one before.
+The duration of the loop is measured separately: compiled, alone, in processor time of its thread;
+the shortest of several tries, so that other load on the machine does not inflate C. The loop is a
+chain of multiplications, each of which needs the one before.
 
-The peer is what the machine gives at that time: two threads with as many turns of the bare loop.
+The peer is the capacity of the machine at that time: two threads with as many turns of the bare
+loop.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TURNS: Final = 500_000
 
 
 def turn_s() -> float:
-    """Seconds that a turn of the busy loop takes, compiled."""
+    """Return the seconds that a turn of the busy loop takes, compiled."""
     loop = jit(load_example("_delays").nothing)
     loop(1)  # compiled now
     taken = []
@@ -48,19 +49,19 @@ def turn_s() -> float:
 
 
 def busy_turns(busy_us: float) -> int:
-    """Turns of a loop that takes so long."""
+    """Return the turns of a loop that takes `busy_us`."""
     return max(round(busy_us / 1e6 / turn_s()), 1)
 
 
 def computed(results: Any) -> int:
-    """Operations that have run their loop."""
+    """Return the number of operations that have run their loop."""
     widths = np.array(results.layout.widths)[results.codes]
     reasons = results.reasons.astype(np.int64)
     return int(np.where(reasons == 0, widths, reasons - 1).sum())
 
 
 def bare_share(turns: int, a_turn_s: float) -> float:
-    """The share of the bound that so many turns of nothing but the loop reach, on all threads."""
+    """Return the share of the bound that this number of bare turns reaches, on all threads."""
     loop = jit(load_example("_delays").nothing)
     threads = [
         threading.Thread(target=loop, args=(turns // THREADS,), name=f"loop {number}")

@@ -1,8 +1,8 @@
-"""What the programs do, written by hand: plain loops over dicts, for these programs alone.
+"""Hand-written equivalents of the programs: plain loops over dicts, for these programs alone.
 
 Each takes the events in columns, in the order of time, and changes its tables, which are dicts.
 Nothing is scheduled, nothing can be undone, no outcome is kept: a bound for Python rather than a
-way to work.
+practical method.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MODULUS = 1_000_003.0
 
 
 def streaming_ledger(events: Any, tables: Tables) -> None:
-    """Deposits and transfers of length 4."""
+    """Run deposits and transfers of length 4."""
     owned, assets = tables["accounts"], tables["assets"]
     names = ("from0", "to0", "amount0", "from1", "to1", "amount1")
     columns = [events.params[name].tolist() for name in names]
@@ -37,7 +37,7 @@ def streaming_ledger(events: Any, tables: Tables) -> None:
 
 
 def grep_sum(events: Any, tables: Tables) -> None:
-    """Sums of two keys and a number."""
+    """Run sums of two keys and a number."""
     values = tables["values"]
     columns = [events.params[name].tolist() for name in ("key0", "number0", "read0_0", "read0_1")]
     for key, number, first, second in zip(*columns, strict=True):
@@ -47,7 +47,7 @@ def grep_sum(events: Any, tables: Tables) -> None:
 
 
 def toll_processing(events: Any, tables: Tables) -> None:
-    """Reports of one segment each."""
+    """Run reports of one segment each."""
     speeds, counts = tables["speeds"], tables["counts"]
     columns = [events.params[name].tolist() for name in ("segment0", "speed0")]
     for segment, speed in zip(*columns, strict=True):

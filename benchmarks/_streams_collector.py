@@ -1,7 +1,7 @@
-"""Keeps what a benchmark has made so far from the garbage collector, which stays on.
+"""Exemption of existing objects from the garbage collector, which stays enabled.
 
-The modules that are loaded here, a compiler among them, are half a million objects that no program
-of its own would have; to look through them once takes longer than many a run.
+The modules loaded here, a compiler among them, are half a million objects that no ordinary program
+has; scanning them once takes longer than many runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["frozen"]
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """While this is open only objects that were made in it are collected."""
+    """Let the block collect only objects that were made in it."""
     gc.freeze()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Runs that are compared in one figure: throughput, and latency percentiles."""
+"""Comparison of runs in one figure: throughput, and latency percentiles."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from benchmarks._streams_plots import Panel
 __all__ = ["PERCENTILES", "ROUNDS", "Comparison", "Makers", "decided", "general", "median"]
 
 Makers = dict[str, Callable[[], Scheduler]]
-"""Makes schedulers, by the names that curves get."""
+"""Functions that make schedulers, by the names of their curves."""
 
 PERCENTILES: Final = (50, 95, 99)
 ROUNDS: Final = 3
-_FEW: Final = 3  # curves, of which one sees two percentiles each
+_FEW: Final = 3  # curves, each shown with two percentiles
 
 
 def general(threads: int, *names: str) -> Makers:
-    """General schedulers by name; locks are on rows, and the TPG's model decides."""
+    """Return general schedulers by name; locks are on rows, and the TPG's model decides."""
     known: Makers = {
         "serial order": SerialOrder,
         "SEI": SEI,
@@ -34,7 +34,7 @@ def general(threads: int, *names: str) -> Makers:
 
 
 def decided(threads: int, **decisions: Decision) -> Makers:
-    """TPGs with fixed decisions, by the name of each."""
+    """Return TPGs with fixed decisions, by the name of each."""
 
     def maker(decision: Decision) -> Callable[[], Scheduler]:
         return lambda: TPG(threads, decision)
@@ -43,14 +43,14 @@ def decided(threads: int, **decisions: Decision) -> Makers:
 
 
 class Comparison:
-    """Collects runs, by curve and place on the x axis.
+    """Collection of runs, by curve and place on the x axis.
 
     Parameters
     ----------
     title, x_label : str
-        Of the panel of throughput.
+        Labels of the throughput panel.
     options
-        Of both panels; see `Panel`.
+        Options of both panels; see `Panel`.
     """
 
     def __init__(self, title: str, x_label: str, **options: Any):
@@ -60,13 +60,13 @@ class Comparison:
         self._runs: dict[tuple[str, Any], Driven] = {}
 
     def add(self, curve: str, place: Any, driven: Driven) -> None:
-        """Take a run."""
+        """Add a run."""
         self._runs[curve, place] = driven
 
     def run(
         self, makers: Makers, place: Any, program: Program, parts: Iterable[Any], wait_s: float
     ) -> None:
-        """Run the same events by each scheduler, in turn, each operation waiting so long."""
+        """Run the same events by each scheduler, in turn, each operation waiting `wait_s`."""
         parts = list(parts)
         runs: dict[str, list[Driven]] = {curve: [] for curve in makers}
         for _ in range(ROUNDS):
@@ -76,11 +76,11 @@ class Comparison:
             self.add(curve, place, median(driven))
 
     def panels(self) -> list[Panel]:
-        """Throughput, and latency."""
+        """Return the throughput panel and the latency panel."""
         return [self.throughput(), self.latency()]
 
     def throughput(self) -> Panel:
-        """Events per second; of bars of one place each curve's is one."""
+        """Return events per second; bars at a single place have one curve each."""
         panel = Panel(self._title, self._x_label, "events per second", **self._options)
         for (curve, place), driven in self._runs.items():
             series, at = ("", curve) if place == "" else (curve, place)
@@ -90,7 +90,7 @@ class Comparison:
         return panel
 
     def latency(self) -> Panel:
-        """Percentiles of the latency; of more than a few curves one sees the last alone."""
+        """Return latency percentiles; with more than a few curves only the last one."""
         panel = Panel(f"{self._title}: latency", self._x_label, "latency, ms", **self._options)
         panel.log_y = panel.log_y or not panel.bars
         few = len({curve for curve, _ in self._runs}) <= _FEW
@@ -106,5 +106,5 @@ class Comparison:
 
 
 def median(runs: Sequence[Driven]) -> Driven:
-    """The one of several runs that took neither long nor short."""
+    """Return the run with the median duration."""
     return sorted(runs, key=lambda driven: driven.seconds)[len(runs) // 2]

@@ -1,4 +1,4 @@
-"""Compiled state-access functions over batches in columns, C = 0, beside loops by hand."""
+"""Compiled state-access functions over batches in columns, C = 0, against loops by hand."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["Compiled", "InPython", "Load", "per_s"]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many batches, of how many events, over how many keys; None: as in table 6."""
+    """Number of batches, events per batch and keys; None: as in table 6."""
 
     batches: int
     batch: int | None = None
     keys: int | None = None
 
     def events(self, application: Application, **options: Any) -> Any:
-        """Events in columns."""
+        """Return the events in columns."""
         size = (self.batch or application.batch) * self.batches
         return application.module.columns(size, **application.of_size(self.keys), **options)
 
     def fed(self, application: Application, events: Any) -> Batches:
-        """They in batches."""
+        """Return the events in batches."""
         return batches_of(events, self.batch or application.batch)
 
 
 def per_s(run: ColumnRun, batches: Batches) -> float:
-    """Events per second of wall-clock time, from columns in memory to the committed state."""
+    """Return events per second of wall-clock time, from columns to the committed state."""
     events = counted(batches)
     with frozen():
         began_s = time.perf_counter()
@@ -54,7 +54,7 @@ class _OfApplication:
         self.batches = load.fed(application, self.events)
 
     def by_hand_per_s(self) -> float:
-        """Events per second of the loop written by hand."""
+        """Return events per second of the hand-written loop."""
         tables = {
             table.name: dict.fromkeys(range(table.size), float(table.initial))
             for table in self.program.tables
@@ -66,7 +66,7 @@ class _OfApplication:
 
 
 class Compiled:
-    """One run: each application on two threads as it decides itself, on one, and in parallel."""
+    """One run: each application on two threads with its own decision, on one, and in parallel."""
 
     def __init__(self, loads: Mapping[str, Load]):
         self._loads = {name: _OfApplication(APPLICATIONS[name], loads[name]) for name in loads}

@@ -1,7 +1,7 @@
-"""Runs programs over events in batches, and tells when each s-transaction has ended.
+"""Driver of programs over events in batches, with the end time of each s-transaction.
 
-All events of a batch are there, in columns in memory, when its run begins; then they are made into
-s-transactions, planned, run. An event's latency is from then to the end of its s-transaction.
+All events of a batch are in memory, in columns, when its run begins; then they are made into
+s-transactions, planned and run. An event's latency is from then to the end of its s-transaction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from activedb.scheduling import (
     Scheduler,
     State,
     STransaction,
-    s_transaction_of,
+    build_s_transaction,
 )
 from benchmarks._streams_collector import frozen
 from benchmarks._streams_loads import Batches
@@ -36,7 +36,7 @@ def wait(wait_s: float) -> None:
 
 
 class Waiting(Operation):
-    """An operation that waits for something outside before it does what another one does."""
+    """An operation that waits as for an external service before it runs another operation."""
 
     __slots__ = ("_operation", "_wait_s")
 
@@ -52,19 +52,19 @@ class Waiting(Operation):
 
 
 class Stamped(STransaction):
-    """One that knows when it has ended.
+    """An s-transaction that records when it has ended.
 
     Attributes
     ----------
     ended_s : float
-        By ``time.perf_counter``.
+        Time of the end, by ``time.perf_counter``.
     """
 
     __slots__ = ("_outcome", "ended_s")
 
     @property
     def outcome(self) -> Outcome | None:
-        """None until it has ended."""
+        """Outcome; None until it has ended."""
         return self._outcome
 
     @outcome.setter
@@ -75,7 +75,7 @@ class Stamped(STransaction):
 
 @dataclass(slots=True)
 class Driven:
-    """What came of it.
+    """Result of a run.
 
     Attributes
     ----------
@@ -83,11 +83,11 @@ class Driven:
     seconds : float
         Wall clock, from columns to committed state.
     latencies_s : list of float
-        Of events.
+        Latencies of events.
     per_batch : list of Driven
-        The same of each batch.
+        Results of each batch.
     decision : str
-        What was decided last, of a scheduler that decides.
+        The last decision, of a scheduler that decides.
     """
 
     events: int = 0
@@ -104,7 +104,7 @@ class Driven:
         return self.events / self.seconds
 
     def add(self, batch: Driven) -> None:
-        """Take a batch in."""
+        """Add the result of a batch."""
         self.events += batch.events
         self.operations += batch.operations
         self.aborted += batch.aborted
@@ -115,7 +115,7 @@ class Driven:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that so many of 100 do not exceed."""
+    """Return the value that `percent` of 100 values do not exceed."""
     return sorted(values)[max(math.ceil(percent / 100 * len(values)), 1) - 1]
 
 
@@ -136,7 +136,7 @@ def drive(
         A punctuation follows each.
     scheduler : Scheduler
     wait_s : float
-        How long each operation waits.
+        Waiting time of each operation.
     state : State, optional
     """
     state = State(program.tables) if state is None else state
@@ -153,7 +153,7 @@ def _drive_batch(
     began_s = time.perf_counter()
     transactions = []
     for arrival, event in enumerate(part.occurrences(), before + 1):
-        made = s_transaction_of(program, event, At(event.us, "", arrival))
+        made = build_s_transaction(program, event, At(event.us, "", arrival))
         assert isinstance(made, STransaction), "the generator made an event that is refused"
         operations = made.operations
         if wait_s:
@@ -180,14 +180,14 @@ def _decision(scheduler: Any) -> str:
 
 
 def decision_name(decision: Any) -> str:
-    """A decision in few words."""
+    """Return a short name of a decision."""
     if decision.explore == "serial":
         return "serial"
     return f"{decision.explore}, {decision.unit}, {decision.abort}"
 
 
 def drive_columns(run: ColumnRun, batches: Batches) -> Driven:
-    """Feed batches to a run over columns; all events of one end together."""
+    """Feed batches to a run over columns; all events of a batch end together."""
     driven = Driven()
     for batch, punctuation_us in batches:
         with frozen():

@@ -1,7 +1,7 @@
-"""Figures 18 to 21 of (Mao et al., sections 8.4 and 8.5): what each decision is good for.
+"""Figures 18 to 21 of (Mao et al., sections 8.4 and 8.5): the effect of each decision.
 
-Each operation waits 0.1 ms, as for I/O, unless it is said otherwise: Python functions that compute
-would not run at once.
+Each operation waits 0.1 ms, as for I/O, unless otherwise noted: Python functions that compute would
+not run concurrently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _size(events: int, scale: float) -> int:
 
 
 def exploration(scale: float) -> list[Panel]:
-    """Figure 18: structured and non-structured exploration."""
+    """Draw figure 18: structured and non-structured exploration."""
     makers = decided(
         THREADS,
         non_structured=Decision("non-structured"),
@@ -59,7 +59,7 @@ def exploration(scale: float) -> list[Panel]:
 
 
 def granularity(scale: float) -> list[Panel]:
-    """Figure 19: operations or groups as the unit."""
+    """Draw figure 19: operations or groups as the unit."""
     makers = decided(THREADS, operations=Decision(unit="operation"), groups=Decision(unit="group"))
     count = _size(400, scale)
     keys = 256
@@ -67,7 +67,7 @@ def granularity(scale: float) -> list[Panel]:
     program = _GS.program(keys=keys)
     events = _GS.columns(count, keys=keys)
     for name in ("acyclic", "cyclic"):
-        if name == "acyclic":  # no key is read for one that comes before it
+        if name == "acyclic":  # no key is read for an earlier key
             for read in ("read0_0", "read0_1"):
                 np.minimum(events.params[read], events.params["key0"], out=events.params[read])
         else:
@@ -89,7 +89,7 @@ def granularity(scale: float) -> list[Panel]:
 
 
 def aborting(scale: float) -> list[Panel]:
-    """Figure 20: eager and lazy handling of aborts."""
+    """Draw figure 20: eager and lazy handling of aborts."""
     makers = decided(THREADS, eager=Decision(abort="eager"), lazy=Decision(abort="lazy"))
     count = _size(256, scale)
     program = _SL.program(accounts=1_024)
@@ -105,7 +105,7 @@ def aborting(scale: float) -> list[Panel]:
 
 
 def scalability(scale: float) -> list[Panel]:
-    """Figure 21b: threads."""
+    """Draw figure 21b: threads."""
     waiting = Comparison("each operation waits 0.5 ms", "threads")
     program = _SL.program()
     events = _SL.columns(_size(128, scale))

@@ -1,12 +1,12 @@
 """Figures 9 and 10 of (Wang et al., section 6): latency where no events wait for others.
 
-One rule listens to a pattern, a sequence of so many events about the same worker. Its condition
-reads the worker's status and waits 1 ms, as for the answer of something outside; the action writes
-it. Each event is there alone, and the next one comes when it has been dealt with.
+One rule listens to a pattern, a sequence of a given number of events about the same worker. Its
+condition reads the worker's status and waits 1 ms, as for the answer of an external service; the
+action writes it. Events come one at a time, each after the previous one has been processed.
 
 The latency of the query is from the arrival of the event that completes a match to the making of
-the s-transaction; that of the rule from there to its end. Medians are shown: what else runs on the
-machine would be in a mean.
+the s-transaction; that of the rule from there to its end. Medians are shown: a mean would include
+other load on the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LATENCIES: Final = ("query", "rule", "combined")
 
 
 def _program(length: int) -> Program:
-    """A pattern of so many events, and its rule."""
+    """Return a program with a pattern of `length` events, and its rule."""
     statuses = SharedTable("statuses", key=int, initial=0)
     program = Program("query_rule_pair", [statuses])
 
@@ -65,7 +65,7 @@ class _Run:
         self._run = ProgramRun(program, self._stamping)
 
     def latencies_s(self, events: list[Occurrence]) -> tuple[float, float]:
-        """Of the query and of the rule, for the one match that the events are."""
+        """Return the latencies of the query and of the rule, for the match that the events form."""
         arrived_s = 0.0
         for one in events:
             arrived_s = time.perf_counter()
@@ -77,14 +77,14 @@ class _Run:
 
 
 def latencies(length: int, matches: int) -> dict[str, list[dict[str, float]]]:
-    """By scheduler, and without one, and match by match: `LATENCIES` in seconds.
+    """Return `LATENCIES` in seconds, by scheduler and without one, match by match.
 
     Parameters
     ----------
     length : int
         Events of a match.
     matches : int
-        Each is given to all schedulers, and another one comes first each time.
+        Number of matches; each is given to all schedulers, and the first scheduler rotates.
     """
     program = _program(length)
     makers: dict[str, Callable[[], Any]] = {BASELINE: lambda: PushBased(threads=1)}
@@ -112,7 +112,7 @@ def _by_length(scale: float) -> dict[int, dict[str, list[dict[str, float]]]]:
 
 
 def baseline(scale: float) -> list[Panel]:
-    """Figure 9: without a scheduler."""
+    """Draw figure 9: without a scheduler."""
     panel = Panel("no scheduler", "events of the pattern", "latency, ms", log_y=True)
     for length, found in _by_length(scale).items():
         for kind in LATENCIES:
@@ -121,7 +121,7 @@ def baseline(scale: float) -> list[Panel]:
 
 
 def overhead(scale: float) -> list[Panel]:
-    """Figure 10: of each scheduler, over figure 9; compared match by match."""
+    """Draw figure 10: each scheduler, relative to figure 9; compared match by match."""
     panels = {
         kind: Panel(f"{kind} latency", "events of the pattern", "more than without scheduler, %")
         for kind in LATENCIES

@@ -23,12 +23,12 @@ _INTERVAL_S: Final = 0.05  # between two punctuations
 
 
 class Stamping:
-    """A scheduler that tells when each s-transaction came, and when it has ended.
+    """A scheduler that records when each s-transaction came, and when it has ended.
 
     Attributes
     ----------
     added_s, ended_s : dict of At to float
-        By ``time.perf_counter``.
+        Times by ``time.perf_counter``.
     """
 
     def __init__(self, scheduler: Scheduler):
@@ -39,7 +39,7 @@ class Stamping:
         self._added: list[tuple[STransaction, Stamped]] = []
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction."""
+        """Add an s-transaction."""
         t = transaction
         self.added_s[t.at] = time.perf_counter()
         stamped = Stamped(t.at, t.type, t.params, t.operations)
@@ -47,12 +47,12 @@ class Stamping:
         self._scheduler.add(stamped)
 
     def discard(self) -> None:
-        """Forget what was added and not run."""
+        """Discard the s-transactions that were added and not run."""
         self._added = []
         self._scheduler.discard()
 
     def run(self, state: State) -> None:
-        """Run what was added."""
+        """Run the added s-transactions."""
         added, self._added = self._added, []
         self._scheduler.run(state)
         for transaction, stamped in added:
@@ -61,7 +61,7 @@ class Stamping:
 
 
 def _at_once(load: RuleLoad, name: str, granularity: str) -> Driven:
-    """Run with all events there at the beginning."""
+    """Run with all events present at the beginning."""
     pool = Pool(load)
     events = pool.events()
     scheduler = Stamping(scheduler_of(name, granularity))
@@ -102,7 +102,7 @@ def _by_writes(granularity: str, scale: float) -> list[Panel]:
 
 
 def _by_rate(scale: float) -> list[Panel]:
-    """Figure 11: events arrive at some rate; each 50 ms a punctuation passes them."""
+    """Draw figure 11: events arrive at some rate; a punctuation passes them every 50 ms."""
     rates = (50, 200, 500, 1_000, 2_000, 5_000) if scale >= 1 else (100, 1_000)
     panels = [
         Panel(f"p{p}", "events per second", "latency, ms", log_x=True, log_y=True)
@@ -119,7 +119,7 @@ def _by_rate(scale: float) -> list[Panel]:
 
 
 def _arriving(load: RuleLoad, rate: float, scheduler: Scheduler) -> list[float]:
-    """Latencies of events that arrive at a rate, whether or not those before have ended."""
+    """Return latencies of events that arrive at a rate, whether or not earlier ones have ended."""
     pool = Pool(load)
     stamping = Stamping(scheduler)
     run = pool.run(stamping)
@@ -140,7 +140,7 @@ def _arriving(load: RuleLoad, rate: float, scheduler: Scheduler) -> list[float]:
 
 
 def _spread(events: Sequence[Occurrence], rate: float) -> list[Occurrence]:
-    """The same events, so many per second."""
+    """Return the same events at `rate` per second."""
     return [
         Occurrence(event.name, number / rate, event.params)
         for number, event in enumerate(events, 1)
@@ -148,7 +148,7 @@ def _spread(events: Sequence[Occurrence], rate: float) -> list[Occurrence]:
 
 
 def _memory_by_rate(scale: float) -> list[Panel]:
-    """Figure 12: the most memory of Python's objects, while events arrive for a second."""
+    """Draw figure 12: peak memory of Python's objects, while events arrive for a second."""
     rates = (200, 500, 1_000, 2_000, 5_000) if scale >= 1 else (100, 200)
     panel = Panel("events of a second", "events per second", "memory, MB", log_x=True)
     for rate in rates:

@@ -1,8 +1,8 @@
-"""Figures 16 and 17 of (Mao et al., section 8.3): what scheduling costs, in time and memory.
+"""Figures 16 and 17 of (Mao et al., section 8.3): cost of scheduling, in time and memory.
 
 Streaming Ledger, for figure 16 while its workload changes. Figure 17 of the paper is about the Java
-heap; here it is what it costs to clean up, that is to trim versions that no reader can need, and
-what that saves.
+heap; here it shows the cost of cleaning up, that is trimming versions that no reader can need, and
+its savings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, Final
 
-from activedb.scheduling import At, Program, Scheduler, State, STransaction, s_transaction_of
+from activedb.scheduling import At, Program, Scheduler, State, STransaction, build_s_transaction
 from benchmarks._streams_breakdown import PHASES, SCHEDULERS, Measured, scheduler_of
 from benchmarks._streams_collector import frozen
 from benchmarks._streams_comparison import ROUNDS
@@ -31,7 +31,7 @@ _SL: Any = APPLICATIONS["sl"].module
 
 
 def breakdown(scale: float) -> list[Panel]:
-    """Figure 16: where the time of threads goes, and the most memory that each batch needs."""
+    """Draw figure 16: breakdown of the threads' time, and the peak memory of each batch."""
     program, parts, spans = changing_ledger(scale)
     panels = [
         _time_panel(program, parts, "each operation waits 0.1 ms", WAIT_S),
@@ -60,7 +60,7 @@ def _time_panel(program: Program, parts: list[Any], title: str, wait_s: float) -
 
 
 def _phases(program: Program, parts: list[Any], measured: Measured) -> Counter[str]:
-    """Seconds by phase, of all batches."""
+    """Return the seconds by phase, of all batches."""
     state, phases = State(program.tables), Counter[str]()
     with frozen():
         for transactions, punctuation in _batches(program, parts):
@@ -70,7 +70,7 @@ def _phases(program: Program, parts: list[Any], measured: Measured) -> Counter[s
 
 
 def _batches(program: Program, parts: list[Any]) -> Iterator[tuple[list[STransaction], At]]:
-    """The s-transactions of each batch, and the place behind them."""
+    """Yield the s-transactions of each batch, and the place behind them."""
     arrived = 0
     for part in parts:
         yield _transactions(program, part, arrived), At(int(part.us.max()) + 1, "", 0)
@@ -80,14 +80,14 @@ def _batches(program: Program, parts: list[Any]) -> Iterator[tuple[list[STransac
 def _transactions(program: Program, part: Any, arrived: int) -> list[STransaction]:
     transactions = []
     for arrival, event in enumerate(part.occurrences(), arrived + 1):
-        made = s_transaction_of(program, event, At(event.us, "", arrival))
+        made = build_s_transaction(program, event, At(event.us, "", arrival))
         assert isinstance(made, STransaction), "the generator made an event that is refused"
         transactions.append(made)
     return transactions
 
 
 def _most_mb(program: Program, parts: list[Any], name: str, *, trims: bool) -> list[float]:
-    """The most memory in each batch, of Python's objects that are made in the run."""
+    """Return the peak memory in each batch, of Python objects that are made in the run."""
     scheduler, state, found = scheduler_of(name, THREADS), State(program.tables), []
     with frozen():
         tracemalloc.start()
@@ -105,7 +105,7 @@ def _most_mb(program: Program, parts: list[Any], name: str, *, trims: bool) -> l
 
 
 def clean_up(scale: float) -> list[Panel]:
-    """Figure 17: throughput and memory, versions being trimmed after each batch or all kept."""
+    """Draw figure 17: throughput and memory, with versions trimmed per batch or all kept."""
     batch = max(round(200 * scale), 20)
     events = _SL.columns(batch * (20 if scale >= 1 else 4), accounts=_FEW, aborts=0.0)
     program = _SL.program(accounts=_FEW)

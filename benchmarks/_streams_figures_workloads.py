@@ -36,7 +36,7 @@ def _parts(events: Any, batch: int) -> list[Any]:
 
 
 def _compiled(program: Any, events: Any, batch: int, decision: str | None = None) -> Driven:
-    """The median of some runs over columns, after one that compiled what they need."""
+    """Return the median of some runs over columns, after a run that compiles the code."""
     batches = batches_of(events, batch)
     if decision != "python":
         drive_columns(ColumnRun(program, 2, decision), batches_of(events.part(slice(0, 1)), 1))
@@ -44,7 +44,7 @@ def _compiled(program: Any, events: Any, batch: int, decision: str | None = None
 
 
 def schedulers(scale: float) -> list[Panel]:
-    """Figure 11: Streaming Ledger at its defaults, C = 0, by everything that can run it."""
+    """Draw figure 11: Streaming Ledger at its defaults, C = 0, by every scheduler."""
     found = Comparison("Streaming Ledger, C = 0", "", bars=True, log_y=True)
     program = _SL.program()
     few = _SL.columns(_size(2_000, scale))
@@ -61,7 +61,7 @@ def schedulers(scale: float) -> list[Panel]:
 
 
 def changing_ledger(scale: float) -> tuple[Any, list[Any], dict[str, tuple[float, float]]]:
-    """Streaming Ledger while its workload changes (Mao et al., section 8.2.2).
+    """Return Streaming Ledger with a changing workload (Mao et al., section 8.2.2).
 
     Returns
     -------
@@ -69,7 +69,7 @@ def changing_ledger(scale: float) -> tuple[Any, list[Any], dict[str, tuple[float
     parts : list of EventColumns
         Batches, one after the other.
     spans : dict of str to (first, last)
-        The phases, by where they begin and end among batches that are numbered from 1.
+        The phases, by their first and last batch, numbered from 1.
     """
     steps = 5 if scale >= 1 else 1
     batch = _size(200, scale)
@@ -94,7 +94,7 @@ def changing_ledger(scale: float) -> tuple[Any, list[Any], dict[str, tuple[float
 
 
 def dynamic(scale: float) -> list[Panel]:
-    """Figure 12: Streaming Ledger while its workload changes, in four phases."""
+    """Draw figure 12: Streaming Ledger while its workload changes, in four phases."""
     program, parts, spans = changing_ledger(scale)
     rates = Panel("each operation waits 0.1 ms", "batch", "events per second", spans=spans)
     latencies = Panel("latency, p99", "batch", "ms", log_y=True, spans=spans)
@@ -114,7 +114,7 @@ def dynamic(scale: float) -> list[Panel]:
 
 
 def nested(scale: float) -> list[Panel]:
-    """Figure 13: two groups of Toll Processing in one batch, one decision or one for each."""
+    """Draw figure 13: two groups of Toll Processing in one batch, one decision or one for each."""
     half = 2_048
     events = _two_groups(_size(300, scale), half)
     first = Decision("non-structured", "group", "lazy")
@@ -138,7 +138,7 @@ def nested(scale: float) -> list[Panel]:
 
 
 def windows(scale: float) -> list[Panel]:
-    """Figure 14: GrepSum with windows, compiled: their size, and how often they are read."""
+    """Draw figure 14: GrepSum with windows, compiled: window size, and frequency of reads."""
     keys, wide = 1_024, 10
     count, batch = _size(40_960, scale), 10_240
     sizes: Sequence[float] = (1, 3, 10, 30) if scale >= 1 else (1,)
@@ -158,7 +158,7 @@ def windows(scale: float) -> list[Panel]:
 
 
 def computed_keys(scale: float) -> list[Panel]:
-    """Figure 15: GrepSum, a share of whose events compute their key from the state."""
+    """Draw figure 15: GrepSum, where a share of the events compute their key from the state."""
     shares = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5) if scale >= 1 else (0.0, 0.5)
     program = _GS.program("computed", keys=4_096)
     waiting = Comparison("each operation waits 0.1 ms", "share of computed keys")
@@ -175,7 +175,7 @@ def computed_keys(scale: float) -> list[Panel]:
 
 
 def compiled_parameters(scale: float) -> list[Panel]:
-    """Compiled functions: skew, aborts and disorder, C = 0."""
+    """Draw compiled functions: skew, aborts and disorder, C = 0."""
     panels = {
         "skew": (Comparison("skew", "theta"), (0.0, 0.2, 0.6, 1.0)),
         "aborts": (Comparison("aborts", "share of aborting events"), (0.0, 0.1, 0.3, 0.5)),
@@ -193,7 +193,7 @@ def compiled_parameters(scale: float) -> list[Panel]:
 
 
 def _two_groups(events: int, half: int) -> Any:
-    """Skewed reports that often abort, and even ones on other segments that never do."""
+    """Return skewed reports that often abort, and even ones on other segments that never do."""
     skewed = _TP.columns(events, segments=half, skew=1.0, aborts=0.5, seed=1)
     even = _TP.columns(events, segments=half, skew=0.0, aborts=0.0, seed=2)
     even.params["segment0"] += half

@@ -23,14 +23,14 @@ class Application:
     Attributes
     ----------
     name : str
-        As metrics begin.
+        Prefix of its metrics.
     title : str
     file : str
-        Of the folder.
+        File of the program.
     by_hand : callable
-        Does the same in a plain loop over dicts; see `_streams_by_hand`.
+        The same program as a plain loop over dicts; see `_streams_by_hand`.
     keys : str
-        The parameter that says how many keys there are.
+        Name of the parameter for the number of keys.
     morphstream_per_s : float
         Events per second of MorphStream on another machine with two cores, C = 0.
     """
@@ -44,7 +44,7 @@ class Application:
 
     @property
     def module(self) -> ModuleType:
-        """Its file."""
+        """Module of the program."""
         return load(self.file)
 
     @property
@@ -54,7 +54,7 @@ class Application:
         return size
 
     def of_size(self, keys: int | None) -> dict[str, int]:
-        """The parameter that gives program and events so many keys; None: as many as usual."""
+        """Return the arguments that set the number of keys; None: the default."""
         return {} if keys is None else {self.keys: keys}
 
 
@@ -70,10 +70,10 @@ APPLICATIONS: Final = {
 
 
 def batches_of(events: Any, size: int) -> Batches:
-    """Events in columns as they are fed to a run over columns."""
+    """Return events in columns as batches for a run over columns."""
     return [(part.batch(), punctuation_us) for part, punctuation_us in events.batches(size)]
 
 
 def counted(batches: Sequence[tuple[Any, int | None]]) -> int:
-    """How many events there are."""
+    """Return the number of events."""
     return sum(len(batch) for batch, _ in batches)

@@ -1,4 +1,4 @@
-"""SEI, S2PL and LWM over rules whose conditions wait for I/O, against each other."""
+"""SEI, S2PL and LWM over rules whose conditions wait for I/O, compared with each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Locks", "rules_per_s"]
 
 
 def rules_per_s(load: RuleLoad, granularity: str) -> dict[str, float]:
-    """Events per second of each scheduler, one after the other, on the same events."""
+    """Return events per second of each scheduler, one after the other, on the same events."""
     pool = Pool(load)
     events = pool.events()
     rates = {}

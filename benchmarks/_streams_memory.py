@@ -1,11 +1,11 @@
-"""Memory of batches, in a process of its own.
+"""Memory of batches, in a separate process.
 
-``python -m benchmarks._streams_memory BATCH BATCHES KEYS GENERAL`` prints a JSON object. Of a batch
-of Streaming Ledger it tells, per operation, the most that Python and numpy have held at a time
-beyond the events themselves and the tables as they were before: plans, versions, outcomes. For
-schedulers that take s-transactions one by one these are there before, and a batch has GENERAL of
-them. And it tells by which factor the memory of the whole process has grown after so many batches,
-from what it was after a tenth of them.
+``python -m benchmarks._streams_memory BATCH BATCHES KEYS GENERAL`` prints a JSON object. For a
+batch of Streaming Ledger it has, per operation, the peak memory of Python and numpy beyond the
+events themselves and the tables before the batch: plans, versions, outcomes. For schedulers that
+take s-transactions one by one these exist beforehand, and a batch has GENERAL of them. It also has
+the factor by which the memory of the whole process has grown after all batches, relative to a tenth
+of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from activedb.columns.program._run import ColumnRun
-from activedb.scheduling import At, ProgramRun, Scheduler, State, STransaction, s_transaction_of
+from activedb.scheduling import At, ProgramRun, Scheduler, State, STransaction, build_s_transaction
 from activedb.scheduling.locking import LWM
 from activedb.scheduling.tpg import TPG, Decision
 from benchmarks._events_memory import peak_mb
@@ -38,14 +38,14 @@ _LEDGER: Any = APPLICATIONS["sl"].module
 
 
 class BatchMemory:
-    """One run: what a process of its own has found; measured once."""
+    """One run: the measurements of a separate process; measured once."""
 
     def __init__(self, batch: int, batches: int, keys: int, general_batch: int):
         self._sizes = (batch, batches, keys, general_batch)
         self._figures: dict[str, Figure] | None = None
 
     def __call__(self) -> dict[str, Figure]:
-        """Do the run, or tell again what the first one gave: memory is no matter of luck."""
+        """Do the run, or return the figures of the first one, as memory hardly varies."""
         if self._figures is None:
             command = [sys.executable, "-m", __name__, *map(str, self._sizes)]
             root = Path(__file__).parent.parent
@@ -58,7 +58,7 @@ class BatchMemory:
 
 
 def resident_mb() -> float:
-    """Memory that this process has now, in MB; where that is not told, the most it has had."""
+    """Return the present memory of this process, in MB; if it is not available, the peak."""
     status = Path("/proc/self/status")
     if not status.exists():
         return peak_mb()
@@ -89,7 +89,7 @@ def _measured(batch: int, batches: int, keys: int, general_batch: int) -> dict[s
 
 
 def _peak(work: Callable[[], object]) -> int:
-    """The most bytes that were held at a time while something was done, beyond those before."""
+    """Return the peak of bytes allocated by a call, beyond those allocated before."""
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -112,7 +112,7 @@ def _of_scheduler(program: Any, scheduler: Scheduler, keys: int, batch: int) -> 
     state = State(program.tables)
     transactions = []
     for number, event in enumerate(_LEDGER.columns(batch, accounts=keys).occurrences(), 1):
-        made = s_transaction_of(program, event, At(event.us, "", number))
+        made = build_s_transaction(program, event, At(event.us, "", number))
         assert isinstance(made, STransaction), "the generator made an event that is refused"
         transactions.append(made)
 
@@ -125,7 +125,7 @@ def _of_scheduler(program: Any, scheduler: Scheduler, keys: int, batch: int) -> 
 
 
 def _growth(program: Any, keys: int, batch: int, batches: int) -> float:
-    """Memory of the process after all batches, over that after the first tenth of them."""
+    """Return the process's memory after all batches, over that after the first tenth of them."""
     fed = batches_of(_LEDGER.columns(batch, accounts=keys), batch)[0][0]
     run = ColumnRun(program, 2, "parallel")
     tenth_mb = 0.0

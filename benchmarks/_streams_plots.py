@@ -1,4 +1,4 @@
-"""Draws panels of curves, and keeps their data beside the picture."""
+"""Panels of curves, drawn as pictures with their data stored alongside."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ class Panel:
     ----------
     title, x_label, y_label : str
     series : dict of str to dict
-        Per curve, or group of bars, its value at each place of the x axis.
+        For each curve, or group of bars, its value at each place of the x axis.
     log_x, log_y : bool
     bars : bool
-        The places are names: bars, from left to right.
+        Whether the places are names: bars, from left to right.
     stacked : bool
-        One bar for each place, of the series one after the other; else a bar for each series.
+        Whether each place has one bar, of the series one after the other; else a bar for each
+        series.
     lines : dict of str to float
-        Values that others have measured elsewhere, as dotted lines.
+        Values measured by others on other machines, as dotted lines.
     spans : dict of str to (first, last)
-        Parts of the x axis with a name.
+        Named parts of the x axis.
     notes : list
-        What else goes into the data, but is not shown.
+        Further data that is stored but not shown.
     """
 
     title: str
@@ -52,11 +53,11 @@ class Panel:
     notes: list[Any] = field(default_factory=list)
 
     def add(self, series: str, place: Any, value: float) -> None:
-        """One point."""
+        """Add one point."""
         self.series.setdefault(series, {})[place] = value
 
     def data(self) -> dict[str, Any]:
-        """All that is shown, for JSON."""
+        """Return all that is shown, for JSON."""
         return {
             "title": self.title,
             "x": self.x_label,
@@ -71,7 +72,7 @@ class Panel:
 
 
 Drawing: TypeAlias = Callable[[float], list[Panel]]
-"""Measures and returns what is to be drawn; of a scale of 1 in some seconds, of less in less."""
+"""Function that measures and returns panels; a scale of 1 takes seconds, a smaller one less."""
 
 
 def draw(folder: Path, name: str, title: str, panels: Sequence[Panel]) -> None:
@@ -83,7 +84,7 @@ def draw(folder: Path, name: str, title: str, panels: Sequence[Panel]) -> None:
 
 
 def picture(title: str, panels: Sequence[Panel]) -> Any:
-    """The figure, two panels in a row at most."""
+    """Return the figure, with at most two panels in a row."""
     columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
     drawing = matplotlib_figure().Figure(
@@ -132,7 +133,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 
 def _draw_curves(axes: Any, panel: Panel, places: list[Any]) -> None:
-    """Curves of one thing in one colour; its percentiles differ in their lines."""
+    """Draw related curves in one colour; its percentiles differ in their line styles."""
     kinds = [_kind(name) for name in panel.series]
     colors = _colors(kinds)
     markers = dict(zip(colors, itertools.cycle("os^DvPX*")))
@@ -159,7 +160,7 @@ def _draw_curves(axes: Any, panel: Panel, places: list[Any]) -> None:
     else:
         axes.axhline(0, color="black", linewidth=0.8)
     axes.yaxis.set_major_formatter(_plain_numbers)
-    if panel.log_y:  # few powers of ten would else be few numbers
+    if panel.log_y:  # few powers of ten would otherwise be few numbers
         low, high = axes.get_ylim()
         digits = "123456789" if high < 5 * low else "25"
         axes.yaxis.set_minor_formatter(
@@ -170,7 +171,7 @@ def _draw_curves(axes: Any, panel: Panel, places: list[Any]) -> None:
 
 
 def _kind(series: str) -> str:
-    """What a series is about, whichever percentile it is."""
+    """Return the subject of a series, without its percentile."""
     return series.rpartition(" p")[0] or series
 
 
@@ -179,7 +180,7 @@ def _colors(kinds: Iterable[str]) -> dict[str, str]:
 
 
 def _draw_bars(axes: Any, panel: Panel, places: list[Any]) -> None:
-    """From left to right, the first place at the top."""
+    """Draw bars from left to right, the first place at the top."""
     height = 0.8 if panel.stacked else 0.8 / len(panel.series)
     colors = _colors(map(_kind, panel.series))
     ends = [0.0] * len(places)
@@ -211,7 +212,7 @@ def _plain_numbers(value: float, place: int) -> str:
 
 
 def matplotlib_figure() -> ModuleType:
-    """The part of matplotlib that needs no screen."""
+    """Import the part of matplotlib that needs no screen."""
     try:
         return importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError:

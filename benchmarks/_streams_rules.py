@@ -1,15 +1,15 @@
 """Rules over shared tables whose conditions wait for I/O: the setting of (Wang et al., section 6).
 
-Each event triggers one rule. Its condition reads so many values of shared tables, and waits each
-time, as for the answer of something outside; of a share of the rules the action then writes one of
-them. Which table and key, is drawn at random: of six tables, as the paper's pool has rules over
-several, with ten rows each, few enough for s-transactions to meet on a row.
+Each event triggers one rule. Its condition reads a number of values of shared tables, and waits
+each time, as for the answer of an external service; a share of the rules then write one of these
+values in their action. Tables and keys are drawn at random: from six tables, as the paper's pool
+has rules over several, with ten rows each, few enough for s-transactions to meet on a row.
 
 There are 768 events: the paper, too, measures batches much larger than the windows of its queries.
-While a run begins and ends, fewer s-transactions go on at a time than in between, which costs the
-more the more of them a scheduler lets go on; and how few events meet is a matter of chance. If
-waiting were all that takes time, LWM over S2PL, by tables and with six reads, would be between 2.5
-and 3.1 for ten draws of 192 events, between 2.7 and 3.2 of 768, and 2.95 in the long run.
+While a run begins and ends, fewer s-transactions run concurrently than in between, which costs a
+scheduler more the more concurrency it allows; and with few events, conflicts are a matter of
+chance. If only waiting took time, LWM over S2PL, by tables and with six reads, would be between 2.5
+and 3.1 for ten draws of 192 events, between 2.7 and 3.2 for 768, and 2.95 in the long run.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from benchmarks._streams_driver import wait
 __all__ = ["SCHEDULERS", "THREADS", "Pool", "RuleLoad", "scheduler_of"]
 
 THREADS: Final = 32
-"""They wait nearly all the time, and the paper does not bound how many s-transactions go on at a
-time. So there are more than any scheduler makes use of: by rows LWM has 26 of 32 at work, and would
-have 15 of 16."""
+"""Threads wait nearly all the time, and the paper does not bound the number of concurrent
+s-transactions. So there are more threads than any scheduler uses: by rows LWM keeps 26 of 32 busy,
+and would keep 15 of 16 busy."""
 SCHEDULERS: Final = ("SEI", "S2PL", "LWM")
 
 
 def scheduler_of(name: str, granularity: str, threads: int = THREADS) -> Scheduler:
-    """One of `SCHEDULERS`; SEI has neither locks nor threads."""
+    """Return one of `SCHEDULERS`; SEI has neither locks nor threads."""
     if name == "SEI":
         return SEI()
     kind: Callable[..., Scheduler] = S2PL if name == "S2PL" else LWM
@@ -43,19 +43,19 @@ def scheduler_of(name: str, granularity: str, threads: int = THREADS) -> Schedul
 
 @dataclass(frozen=True, slots=True)
 class RuleLoad:
-    """What events do.
+    """Work that events cause.
 
     Attributes
     ----------
     events : int
     reads : int
-        Of each condition.
+        Reads of each condition.
     writes : float
-        Per s-transaction on average; up to 1, the share of rules that write.
+        Writes per s-transaction on average; up to 1, the share of rules that write.
     tables, keys : int
-        And keys of each table.
+        Number of tables, and of keys in each table.
     wait_s : float
-        How long each read waits.
+        Waiting time of each read.
     """
 
     events: int = 768
@@ -66,7 +66,7 @@ class RuleLoad:
     wait_s: float = 0.001
 
     def of(self, **changes: Any) -> RuleLoad:
-        """Another one, a little different."""
+        """Return a copy with some changes."""
         return replace(self, **changes)
 
 
@@ -89,7 +89,7 @@ class Pool:
         )(self._writes)
 
     def events(self, seed: int = 1) -> list[Occurrence]:
-        """Events a millisecond apart, always the same."""
+        """Return events a millisecond apart, always the same."""
         drawn = random.Random(seed)  # noqa: S311  # repeatable, not secret
         load = self.load
         made = []
@@ -103,7 +103,7 @@ class Pool:
         return made
 
     def run(self, scheduler: Scheduler) -> ProgramRun:
-        """A new run."""
+        """Start a new run."""
         return ProgramRun(self.program, scheduler)
 
     def _read(self, o: Occurrence) -> list[Ref]:

@@ -30,15 +30,15 @@ DECISIONS: Final = {
 
 
 class GrepSumWaiting:
-    """One run: every decision, and the model's, on so many threads, beside the serial order.
+    """One run: every decision, and the model's, on several threads, beside the serial order.
 
     Parameters
     ----------
     batches, batch : int
-        Events come in so many batches of so many.
+        Number of batches, and of events in each.
     threads : int
     waits_ms : tuple of float
-        How long each function waits, as for I/O.
+        Waiting times of each function, as for I/O.
     keys : int
     """
 

@@ -1,7 +1,7 @@
-"""Events per second of the demo and of the crisis run, each in a process of its own.
+"""Events per second of the demo and of the crisis run, each in a separate process.
 
-Both include everything a user waits for after the database is open: Spark's start, reading,
-rules, commits. There is no peer yet that does the same work.
+Both include everything a user waits for after the database is open: Spark's start, reading, rules,
+commits. No peer does the same work yet.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _EVENTS_WARM_UP = 1_000
 
 
 def _run(*arguments: str | Path, schema: str | None = None) -> dict[str, Any]:
-    """Run a command in a folder of its own; returns its figures."""
+    """Run a command in a temporary folder; return its figures."""
     environment = dict(os.environ)
     if schema is not None:
         environment["ACTIVEDB_DB_SCHEMA"] = schema
     with tempfile.TemporaryDirectory(prefix="activedb-bench-") as folder:
-        # As root, the embedded server runs as another user, who has to get in.
+        # As root, the embedded server runs as another user, which needs access.
         Path(folder).chmod(0o755)
         done = subprocess.run(  # noqa: S603  # our own command line
             [sys.executable, "-m", "activedb", *map(str, arguments), "--json"],
@@ -52,7 +52,7 @@ def _rates(results: Sequence[dict[str, Any]], name: str) -> dict[str, Metric]:
 
 
 def measure(runs: int) -> dict[str, Metric]:
-    """Run the demo and, where its data is, the crisis example."""
+    """Run the demo and, if its data exists, the crisis example."""
     _run("demo", "--events", str(_EVENTS_WARM_UP))
     metrics = _rates([_run("demo") for _ in range(runs)], "demo")
     data = Path(os.environ.get("ACTIVEDB_DATA") or _REPOSITORY.parent / "shared" / "data")

@@ -1,7 +1,7 @@
 """Detection of patterns: events per second, one at a time and in columns, and memory.
 
 ``python -m benchmarks.events`` measures, all in one run and in turn, in events per second of
-processor time where nothing else is said, so per core, ours and the peers':
+processor time unless otherwise noted, so per core, ours and the peers':
 
 - ``seq3_columnar_per_s``: a sequence of three steps by key, with a negation and a window, in
   batches of columns, against DuckDB's join of the same table; at least 2,000,000 wanted.
@@ -10,15 +10,15 @@ processor time where nothing else is said, so per core, ours and the peers':
   next, against BoboCEP.
 - ``kleene_per_s``, ``kleene_columnar_per_s``: with a Kleene step, against a loop written by hand.
 - ``patterns_N_per_s``: N registered patterns over one stream, through the catalog of the rules;
-  ``patterns_by_constant_N_per_s``: N on one event type, each on a constant of its own.
+  ``patterns_by_constant_N_per_s``: N on one event type, each on another constant.
 - ``context_<name>_per_s``, ``context_<name>_columnar_per_s``: the three steps in each context.
 - ``skip_<name>_us_after_N``: processor time per event once N events were fed that make matches in
   one window, with each skip and unrestricted (``none``), against a loop written by hand; it must
   not grow with N.
-- ``peak_rss_mb_50m``: the most memory of a process of its own that has taken 50 million events;
+- ``peak_rss_mb_50m``: the peak memory of a separate process that has taken 50 million events;
   ``peak_rss_mb_5m`` that after the first tenth of them. Measured once.
 
-``--part`` measures some parts only. Peers that are not installed are left out, which is said.
+``--part`` measures some parts only. Peers that are not installed are left out, with a message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["PARTS", "Sizes", "main", "measure"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many events one run takes, and of how many workers."""
+    """Number of events and workers of one run."""
 
     columnar: Events = field(default=Events(2_000_000, 10_000))
     contexts_columnar: Events = field(default=Events(1_000_000, 10_000))

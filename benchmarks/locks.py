@@ -1,24 +1,24 @@
-"""The lock manager beside Berkeley DB: rates, times, bytes, and the figures of its paper.
+"""Lock manager against Berkeley DB: rates, times, bytes, and the figures of its paper.
 
-``python -m benchmarks.locks`` measures `LockManager`, as people use it, on one thread save for the
-hand-over, and deadlock detection through its core, `LockTable`. Berkeley DB, where it is installed,
-does the same in the same run, in turn. It is C behind a thin binding, so what is compared without
-contention is Python with C; with ``--compiled DIR``, a folder with a compiled `lockmgr`
-(``ACTIVEDB_COMPILE=1 pip install --no-deps --no-build-isolation --target DIR .``), that is measured
-too, in a process of its own.
+``python -m benchmarks.locks`` measures `LockManager`, as applications use it, on one thread except
+for the hand-over, and deadlock detection through its core, `LockTable`. Berkeley DB, if it is
+installed, does the same in the same run, in turn. It is C behind a thin binding, so the runs
+without contention compare Python with C. With ``--compiled DIR``, a folder with a compiled
+`lockmgr` (``ACTIVEDB_COMPILE=1 pip install --no-deps --no-build-isolation --target DIR .``), that
+build is measured too, in a separate process.
 
 Detection:
 
-- ``detect_ms_at_N``: a request at the head of a chain of N waiting transactions walks all of it.
-  Berkeley DB's waiters are blocked threads, so the two are compared at 200; 10,000 of them are out
-  of reach. Its detector runs when called, ours with every request that waits.
+- ``detect_ms_at_N``: a request at the head of a chain of N waiting transactions traverses all of
+  it. Berkeley DB's waiters are blocked threads, so the two are compared at 200; 10,000 of them are
+  out of reach. Its detector runs when called, ours with every request that waits.
 - ``deadlock_ms_at_N``: the same request closes a ring, which is reported and denied.
 - ``detect_queue_ms_at_N``: the newcomer stands behind N writers of one row.
 - ``detect_unreached_ms_at_N``: it waits for a running transaction while N others wait elsewhere.
 
 ``commit_growth`` is the time of a commit of ten locks among 200,000 locks of others over that among
 100. ``bytes_per_lock`` is without the path, which the caller has anyway, ``..._and_path`` with it;
-allocation repeats itself exactly, so these are measured once.
+allocation is reproducible, so these are measured once.
 
 ``--figures DIR`` draws figures 11 and 12 instead: see `benchmarks._figures`.
 """
@@ -46,7 +46,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much one run does; part of a metric's name where the metric depends on it."""
+    """Amount of work in one run; part of a metric's name if the metric depends on it."""
 
     acquired: int = 100_000
     nested: int = 30_000
@@ -62,7 +62,7 @@ class Sizes:
 def measure(
     runs: int, sizes: Sizes | None = None, compiled: Path | None = None
 ) -> dict[str, Metric]:
-    """Measure the lock manager, Berkeley DB where it is, and the compiled build where it is."""
+    """Measure the lock manager, and Berkeley DB and the compiled build if available."""
     sizes = sizes or Sizes()
     peer = Berkeley.open()
     try:
@@ -83,7 +83,7 @@ def measure(
 def measurements(
     sizes: Sizes, peer: Berkeley | None = None, compiled: Path | None = None
 ) -> list[Measurement]:
-    """Return what is measured, and how, in the order in which it is."""
+    """Return the measurements in the order in which they are taken."""
     return [
         *_uncontended(sizes, peer, "", _here),
         *_compiled(sizes, peer, compiled),

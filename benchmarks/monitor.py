@@ -1,17 +1,18 @@
-"""What it costs to be watched: transactions per second with the monitor off, on, and looked at.
+"""Cost of the monitor: transactions per second with the monitor off, on, and polled.
 
 ``python -m benchmarks.monitor`` measures, all in one run and in turn, how many times a second
 ``db.run`` updates a row, which triggers an immediate rule whose condition reads it and is true
 every second time:
 
 - ``memory_on_per_s``: on ``memory://`` with the monitor on; the peer is the same with it off, so
-  the ratio is what is left of the rate. At least 0.7 wanted: there is no server that would take
-  most of the time, and each transaction has a child, two locks, an event and a rule to be noted.
-- ``memory_polled_per_s``: while another process asks for the whole state twice a second.
+  the ratio is the remaining share of the rate. At least 0.7 wanted: there is no server that would
+  take most of the time, and each transaction has a child, two locks, an event and a rule to be
+  recorded.
+- ``memory_polled_per_s``: while another process requests the whole state twice a second.
 - ``pg_on_per_s``, ``pg_polled_per_s``: the same on Postgres, where most of the time is the
   server's and the disk's; at least 0.95 wanted.
-- ``look_ms``: one whole state, in the process that is watched, with 500 live transactions, 500
-  locks, and the last 500 that have ended.
+- ``look_ms``: one whole state, in the observed process, with 500 live transactions, 500 locks, and
+  the last 500 that have ended.
 
 The server is the one of ``ACTIVEDB_URL``, else an embedded one.
 """
@@ -47,7 +48,7 @@ while True:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many transactions one run makes, and how many looks it takes."""
+    """Number of transactions, and of looks, in one run."""
 
     in_memory: int = 2_000
     on_postgres: int = 500
@@ -61,7 +62,7 @@ class Workload:
     ----------
     url : str
     name : str
-        Of the table.
+        Name of the table.
     watched : bool
         Whether the monitor is on.
     """
@@ -84,7 +85,7 @@ class Workload:
         def even(t: activedb.Transaction, o: activedb.Occurrence) -> None: ...
 
     def per_s(self, count: int) -> float:
-        """Run `count` transactions; how many there were in a second."""
+        """Run `count` transactions; return how many there were per second."""
         began = time.perf_counter()
         for _ in range(count):
             self._made += 1
@@ -95,7 +96,7 @@ class Workload:
         t.update(self._rows, key, balance=balance)
 
     def be_polled(self) -> None:
-        """Let another process look twice a second from now on."""
+        """Let another process poll the monitor twice a second from now on."""
         monitoring = self.db._monitoring
         assert monitoring is not None
         self._poller = subprocess.Popen(  # noqa: S603  # our own program
@@ -105,7 +106,7 @@ class Workload:
         self._poller.stdout.readline()
 
     def look_ms(self, count: int) -> float:
-        """Look `count` times at 500 live transactions; milliseconds of each."""
+        """Look `count` times at 500 live transactions; return the milliseconds of each."""
         monitor = self.db.monitor
         assert monitor is not None
         with ExitStack() as stack:

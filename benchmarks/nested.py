@@ -1,14 +1,14 @@
-"""Nested transactions: in memory beside Berkeley DB, on Postgres beside psycopg and plain SQL.
+"""Nested transactions: in memory against Berkeley DB, on Postgres against psycopg and plain SQL.
 
 ``python -m benchmarks.nested`` measures, all in one run and in turn:
 
 - ``memory_nested_per_s``: begin, a child, one row written, commit, commit, on ``memory://``. The
-  peer is Berkeley DB, where it is installed, with a B-tree in memory: C below a thin layer of
-  Python, and its rows are bytes that nobody checks.
+  peer is Berkeley DB, if it is installed, with a B-tree in memory: C below a thin layer of Python,
+  and its rows are bytes that are not validated.
 - ``pg_one_row_…``: a transaction with one child that updates a row, against BEGIN, UPDATE, COMMIT
   in psycopg on a connection kept open. ``…_ratio_to_psycopg`` is the ratio of the median times, at
   most 1.5 wanted; ``…_ratio_to_locking`` is that to psycopg with a SELECT … FOR UPDATE of the row
-  before the UPDATE. ``pg_plain_commit_p50_us`` tells how long the disk takes of each.
+  before the UPDATE. ``pg_plain_commit_p50_us`` is the disk's part of each.
 - ``parallel_children_speedup_k``: k children, each running a query of 20 ms, on eight threads,
   against the same one after another; at least 0.8 k wanted. ``parallel_readers_…``: their queries
   read a table in which the parent has changed a row.
@@ -17,10 +17,10 @@
   them all. At least 0.8 of the peer's rate wanted.
 - ``query_overhead_N_dirty``: `Transaction.query` over a table of which the transaction has changed
   N rows, against the plain statement: the ratio of the median times of an aggregate over the whole
-  table; ``query_point_…``: of finding one row by its key.
+  table; ``query_point_…``: that of finding one row by its key.
 
-The server is the one of ``ACTIVEDB_URL``, else an embedded one as activedb starts it, which waits
-for the disk; the title of the table says which, with ``--json`` standard error does.
+The server is that of ``ACTIVEDB_URL``, else an embedded one as activedb starts it, which waits for
+the disk; the title of the table names it, with ``--json`` standard error does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["Sizes", "main", "measure"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much one run does."""
+    """Amount of work in one run."""
 
     in_memory: int = 5_000
     one_row: int = 1_000

@@ -1,30 +1,30 @@
-"""The pipeline: Hygiene and Streaming Ledger, from Spark to committed rows in Postgres.
+"""Pipeline: Hygiene and Streaming Ledger, from Spark to committed rows in Postgres.
 
 ``python -m benchmarks.pipeline`` measures, in one run and in turn:
 
-- ``sl_pipeline_per_s``, ``hygiene_pipeline_per_s``: events per second from files of Parquet through
-  Spark to rows that are committed, exactly-once, in the steady state: without the start of Spark
-  and its first batches. At least 100,000 wanted. The peer is Spark's ``foreachBatch`` with one SQL
-  transaction per event, each of them one prepared statement. What either has written is compared
-  with a plain loop over the same events.
+- ``sl_pipeline_per_s``, ``hygiene_pipeline_per_s``: events per second from Parquet files through
+  Spark to committed rows, exactly-once, in the steady state: without the start of Spark and its
+  first batches. At least 100,000 wanted. The peer is Spark's ``foreachBatch`` with one SQL
+  transaction per event, each of them one prepared statement. The results of both are compared with
+  a plain loop over the same events.
 - ``pipeline_over_per_event_sql``: the smaller of the two ratios; at least 20 wanted.
 - ``…_whole_per_s``: the same with the first batches and the end, Spark running already.
-- ``…_batch_spark_ms``, ``…_python_ms``, ``…_postgres_ms``: where the time of a batch goes: from the
+- ``…_batch_spark_ms``, ``…_python_ms``, ``…_postgres_ms``: parts of the time of a batch: from the
   end of one to the beginning of the next, in Spark; while it is applied, processor time of this
   process, and the rest, which is waiting for the server.
-- ``…_replayed_batch_ms``: what applying a batch costs that the ledger has already; less than 50
+- ``…_replayed_batch_ms``: the cost of applying a batch that is in the ledger already; less than 50
   wanted. ``replayed_batch_ms`` is the larger one.
-- ``…_e2e_p50_ms_half_load``, ``…_p99_…``: from when an event is due to when its effects are
-  committed, at half of the rate measured before; `_pipeline_latency` says how.
+- ``…_e2e_p50_ms_half_load``, ``…_p99_…``: from when an event is due until its effects are
+  committed, at half of the rate measured before, as `_pipeline_latency` describes.
   ``e2e_p99_ms_half_load``, the larger one, is to be less than 2,000.
 - ``…_python_growth``, ``…_jvm_growth``, ``…_jvm_live_growth``: memory at the end over memory after
-  two fifths of the events, of this process, of Spark's, and of what Spark's has after collecting
-  its garbage. ``--hour``: over an hour's worth of events, 3,600,000 of each workload.
+  two fifths of the events, of this process, of Spark's, and of the live part of Spark's after a
+  garbage collection. ``--hour``: over an hour's worth of events, 3,600,000 of each workload.
 
 ``--part`` measures some parts only.
 
-The server is the one of ``ACTIVEDB_URL``, else an embedded one as activedb starts it, which waits
-for the disk; the title of the table says which, with ``--json`` standard error does.
+The server is that of ``ACTIVEDB_URL``, else an embedded one as activedb starts it, which waits for
+the disk; the title of the table names it, with ``--json`` standard error does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HOUR: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much one run does."""
+    """Amount of work in one run."""
 
     workloads: Sequence[Workload] = (Ledger(), Hygiene())
     loads: Mapping[str, Load] = field(default_factory=lambda: {"sl": Load(), "hygiene": Load()})
@@ -75,7 +75,7 @@ def measure(
     parts : sequence of str
     server : Server
     folder : Path
-        For inputs and checkpoints.
+        Folder for inputs and checkpoints.
     sizes : Sizes, optional
     """
     sizes = sizes or Sizes()
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def with_worst(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
-    """The metrics, and those that are about the workload that is worse."""
+    """Return the metrics, with those of the worse workload."""
     found = dict(metrics)
     rates = [metrics[name] for name in metrics if name.endswith("_pipeline_per_s")]
     if rates:

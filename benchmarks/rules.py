@@ -1,22 +1,22 @@
-"""Rules on Postgres beside triggers in plpgsql and a job queue.
+"""Rules on Postgres against triggers in plpgsql and a job queue.
 
 ``python -m benchmarks.rules`` measures, all in one run and in turn:
 
 - ``immediate_rule_per_s``: a transaction that updates a row and has one immediate rule, which
   updates the row of another table, against BEGIN, UPDATE, COMMIT in psycopg on a table whose
-  plpgsql trigger does the same; ``…_ratio_to_trigger`` is our rate against the trigger's, at least
-  0.7 wanted. ``immediate_audit_…``: rule and trigger insert a row.
+  plpgsql trigger does the same; ``…_ratio_to_trigger`` is our rate over the trigger's, at least 0.7
+  wanted. ``immediate_audit_…``: rule and trigger insert a row.
 - ``parallel_rules_k_ms``: an update with k immediate rules, the condition of each a query of 5 ms,
   against k triggers with that query, which the server runs one after another;
   ``parallel_rules_speedup_k`` is the ratio of the times, at least 3 wanted at k = 4.
 - ``dispatch_per_s_N_rules``: events signalled in one transaction, with N registered rules of which
   one listens and runs; ``dispatch_flatness``, (max - min) / median over N, at most 0.2 wanted.
 - ``detached_per_s``, ``sequential_per_s``: such rules enqueued and executed, against jobs of
-  procrastinate, where it is installed, with as many workers; at least the same wanted.
+  procrastinate, if it is installed, with as many workers; at least the same wanted.
   ``sequential_batch_per_s``: all enqueued by one transaction.
 
-The server is the one of ``ACTIVEDB_URL``, else an embedded one as activedb starts it, which waits
-for the disk; the title of the table says which, with ``--json`` standard error does.
+The server is that of ``ACTIVEDB_URL``, else an embedded one as activedb starts it, which waits for
+the disk; the title of the table names it, with ``--json`` standard error does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Sizes", "main", "measure"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much one run does."""
+    """Amount of work in one run."""
 
     immediate: int = 1_000
     parallel: int = 30

@@ -1,4 +1,4 @@
-"""Stream transactions: throughput, schedulers against each other, memory; and the papers' figures.
+"""Stream transactions: throughput, comparison of schedulers, memory; and the papers' figures.
 
 ``python -m benchmarks.streams`` measures, in one run and in turn:
 
@@ -6,15 +6,15 @@
   and Toll Processing at the defaults of (Mao et al., table 6), C = 0, compiled functions, wall
   clock from batches in columns in memory to the committed state in memory, planning included;
   5,000,000 wanted. The peer is a plain loop over dicts, written by hand for the program alone. Two
-  threads may be used, if that is decided to be worth it; ``…_1_thread_…``: one;
-  ``…_in_parallel_…``: two are used.
+  threads may be used, if the scheduler decides so; ``…_1_thread_…``: one; ``…_in_parallel_…``: two
+  are used.
 - ``sl_c10_share_of_bound``, …: C = 10 µs per operation, on two threads: the share of the bound,
   two cores / (operations x C), that is reached; at least 0.9 wanted. ``…_share_of_cpu``: that of
   the processor time that was taken. `_streams_busy` says how C is measured.
 - ``sl_python_per_s``: with functions in Python; at least 300,000 wanted.
-- ``lwm_over_s2pl_table_read6``, ``s2pl_over_sei_table_read6``: throughput of schedulers over each
-  other, rules whose conditions wait 1 ms at each read; 2.5 and 1 wanted. Also by rows, and with
-  fewer reads.
+- ``lwm_over_s2pl_table_read6``, ``s2pl_over_sei_table_read6``: ratios of schedulers' throughput,
+  for rules whose conditions wait 1 ms at each read; 2.5 and 1 wanted. Also by rows, and with fewer
+  reads.
 - ``gs_1ms_tpg_<decision>_per_s``, …: points of the TPG's decision space on four threads, where
   each function waits 1 ms, against the serial order.
 - ``bytes_per_operation``: of a batch's plan, outcomes and versions, at most 200 wanted; over
@@ -22,8 +22,8 @@
   ``rss_growth_100_batches``: memory of the process after 100 batches over that after 10; 1 is flat.
 
 ``--part`` measures some parts only. ``--plots FOLDER`` draws the papers' figures instead, of which
-``--figure`` chooses some: each picture, and its data as JSON. What others have measured on other
-machines is below the table, and dotted in the pictures.
+``--figure`` chooses some: each picture, and its data as JSON. Figures measured by others on other
+machines are below the table, and dotted in the pictures.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ELSEWHERE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much one run does."""
+    """Amount of work in one run."""
 
     compiled: Mapping[str, Load] = field(
         default_factory=lambda: {"sl": Load(40), "gs": Load(40), "tp": Load(10)}
@@ -113,13 +113,13 @@ def draw_figures(folder: Path, names: Sequence[str], scale: float = 1.0) -> None
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if missing.
     names : sequence of str
-        Of `FIGURES`.
+        Names in `FIGURES`.
     scale : float
         Less than 1: fewer events, at fewer places.
     """
-    matplotlib_figure()  # before anything is measured, not after
+    matplotlib_figure()  # fail before the measurements, not after
     with progress(len(names)) as step:
         for name in names:
             step(f"{name}: {TITLES[name]}")

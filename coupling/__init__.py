@@ -1,4 +1,4 @@
-"""Coupling as pure logic: who runs when and where, and who depends on whom.
+"""Coupling as pure logic: modes, plans, deferred cycles and dependencies of transactions.
 
 Standard library only; no threads, no store. See ``README.md`` in this folder.
 """

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class CycleBoundReached(Exception):
-    """More cycles than the bound allows; ``pending`` is what the next one would run."""
+    """The bound on cycles is used up; ``pending`` has the items of the next cycle."""
 
     def __init__(self, bound: int, pending: list[object]):
         super().__init__(f"more than {bound} deferred cycles")
@@ -19,16 +19,16 @@ class CycleBoundReached(Exception):
 
 
 class DeferredCycles(Generic[T]):
-    """What waits for one commit point, cycle by cycle.
+    """Items that wait for one commit point, cycle by cycle.
 
-    Cycle 0 is everything deferred up to the commit point. What is deferred while a cycle runs
-    belongs to the next cycle, after all siblings of the current one. (Saygin, Ulusoy,
+    Cycle 0 holds the items deferred up to the commit point. Items deferred while a cycle runs
+    belong to the next cycle, after all siblings of the current one. (Saygin, Ulusoy,
     Chakravarthy, sections 2.1 and 3.3.2.)
 
     Parameters
     ----------
     bound : int
-        The most cycles that one commit point may take.
+        Maximum number of cycles of one commit point.
     """
 
     __slots__ = ("_bound", "_taken", "_waiting")
@@ -40,11 +40,11 @@ class DeferredCycles(Generic[T]):
 
     @property
     def taken(self) -> int:
-        """How many cycles have been taken so far; the one that runs has the number before that."""
+        """Number of cycles taken so far; the running cycle has the number before that."""
         return self._taken
 
     def defer(self, item: T) -> None:
-        """Add `item` to the cycle that comes next."""
+        """Add `item` to the next cycle."""
         self._waiting.append(item)
 
     def next_cycle(self) -> list[T]:
@@ -53,7 +53,7 @@ class DeferredCycles(Generic[T]):
         Raises
         ------
         CycleBoundReached
-            When items are waiting and the bound is used up.
+            If items are waiting and the bound is used up.
         """
         if not self._waiting:
             return []

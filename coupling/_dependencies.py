@@ -1,4 +1,4 @@
-"""Dependencies between live transactions: who may go on, who waits, who must abort."""
+"""Dependencies between live transactions: permission to proceed, waits, and required aborts."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ _MAY_HAVE_CHILDREN: Final = (Phase.ACTIVE, Phase.COMMITTING)
 
 
 class DependencyGraph(Generic[T]):
-    """The dependencies between live transactions, and what follows from them.
+    """Dependencies between live transactions, and their consequences.
 
-    A transaction is any hashable name. It is `add`-ed, attempts to `begin` and to `commit`, and
-    is gone when its end is told with `committed` or `aborted`. A child has the two dependencies
-    of every subtransaction by itself: it depends on its parent weakly (WD), its parent on its
-    commit (CD).
+    A transaction is any hashable name. It is `add`-ed, attempts to `begin` and to `commit`, and is
+    removed when its end is reported by `committed` or `aborted`. A child automatically has the two
+    dependencies of a subtransaction: it depends on its parent weakly (WD), and its parent depends
+    on its commit (CD).
 
-    A dependency on a subtransaction is one on its whole line: at its commit the dependency is
-    handed over to its parent, and ends only with the top-level transaction, or below the first
-    superior that both have in common (whose abort undoes both, so that nothing more can come in
-    between).
+    A dependency on a subtransaction extends to its superiors: at its commit the dependency is
+    handed over to its parent. It ends only with the top-level transaction, or below the first
+    common superior of both (whose abort undoes both, so that no other outcome is possible).
 
-    No threads, no clock; the caller sees to it that calls come one after another. A call that
-    raises has changed nothing.
+    There are no threads and no clock; the caller must serialise calls. A call that raises has
+    changed nothing.
 
     Notes
     -----
     `begin`, `commit`, `committed` and `aborted` are O(dependencies of that transaction), `add` is
-    O(depth). `depend` is O(depth of both) when nobody depends on the dependent yet, else O(graph)
-    at most.
+    O(depth). `depend` is O(depth of both) if no transaction depends on the dependent yet, else at
+    most O(graph).
     """
 
     __slots__ = ("_nodes",)
@@ -46,32 +45,32 @@ class DependencyGraph(Generic[T]):
     def __init__(self) -> None:
         self._nodes: dict[T, Node[T]] = {}
 
-    # -- what there is ---------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Count the live transactions."""
+        """Return the number of live transactions."""
         return len(self._nodes)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether a transaction is in the graph: added, and not ended."""
+        """Return whether a transaction is in the graph: added, and not ended."""
         return name in self._nodes
 
     def dependencies(self) -> tuple[Dependency[T], ...]:
-        """Return all dependencies that still count, by dependent, oldest first. O(graph)."""
+        """Return all dependencies in force, by dependent, oldest first. O(graph)."""
         return tuple(edge.shown() for node in self._nodes.values() for edge in node.needs)
 
     def waits(self) -> tuple[Dependency[T], ...]:
-        """Return those for which somebody waits now: edges for a deadlock detector. O(graph)."""
+        """Return the dependencies that cause waits now, for a deadlock detector. O(graph)."""
         return tuple(edge for name in self._nodes for edge in self.waits_of(name))
 
     def waits_of(self, name: T) -> tuple[Dependency[T], ...]:
-        """Return those for which this transaction waits now; none if it does not wait."""
+        """Return the dependencies that block this transaction now; empty if it does not wait."""
         node = self._live(name)
         if node.because or node.phase not in (Phase.BEGINNING, Phase.COMMITTING):
             return ()
         return tuple(edge.shown() for edge in holding(node))
 
-    # -- what is added ---------------------------------------------------------------------
+    # -- additions -------------------------------------------------------------------------
 
     def add(self, name: T, *, parent: T | None = None) -> None:
         """Add a transaction that has not begun yet; with `parent`, a subtransaction.
@@ -79,8 +78,8 @@ class DependencyGraph(Generic[T]):
         Raises
         ------
         DependencyUsageError
-            If the name is taken by a live one, or the parent is not live, has not begun or has
-            been let commit.
+            If a live transaction has the name, or the parent is not live, has not begun or has
+            been allowed to commit.
         """
         if name in self._nodes:
             raise DependencyUsageError(f"transaction {name} is in the graph already")
@@ -95,15 +94,15 @@ class DependencyGraph(Generic[T]):
             tie(Edge(over, DependencyKind.CD, node))
 
     def depend(self, dependent: T, kind: DependencyKind, on: T) -> None:
-        """Let `dependent` depend on `on`; nothing happens if it does already.
+        """Make `dependent` depend on `on`; do nothing if it already does.
 
         Raises
         ------
         DependencyCycle
-            If each of several transactions would have to wait for the next one's end.
+            If several transactions would have to wait for each other's end in a cycle.
         DependencyUsageError
             If one of the two is not live, if they are the same, or if it is too late: the
-            dependent has begun (for SQD) or has been let commit.
+            dependent has begun (for SQD) or has been allowed to commit.
         """
         below, above = self._live(dependent), self._live(on)
         if below is above:
@@ -128,7 +127,7 @@ class DependencyGraph(Generic[T]):
         Raises
         ------
         DependencyUsageError
-            If it is not live, or has begun before.
+            If the transaction is not live, or has begun before.
         """
         node = self._live(name)
         if node.phase in _HAS_BEGUN:
@@ -136,14 +135,14 @@ class DependencyGraph(Generic[T]):
         return _attempt(node, waiting=Phase.BEGINNING, done=Phase.ACTIVE, held=node.begin_held)
 
     def commit(self, name: T) -> Verdict[T]:
-        """Attempt to commit; after `Answer.GO` the caller does it and then tells `committed`.
+        """Attempt to commit; after `Answer.GO` the caller commits and then reports `committed`.
 
-        Until it tells, another end may still make the transaction abort (WD).
+        Until it reports, the end of another transaction may still force an abort (WD).
 
         Raises
         ------
         DependencyUsageError
-            If it is not live, or has not begun.
+            If the transaction is not live, or has not begun.
         """
         node = self._live(name)
         if node.phase not in _HAS_BEGUN:
@@ -153,12 +152,12 @@ class DependencyGraph(Generic[T]):
     # -- ends ------------------------------------------------------------------------------
 
     def committed(self, name: T) -> Consequences[T]:
-        """Take note of a commit, which `commit` or ``may_commit`` has allowed.
+        """Record a commit that `commit` or ``may_commit`` has allowed.
 
         Raises
         ------
         DependencyUsageError
-            If it is not live, was not let commit, or must abort.
+            If the transaction is not live, was not allowed to commit, or must abort.
         """
         node = self._live(name)
         if node.because:
@@ -168,16 +167,16 @@ class DependencyGraph(Generic[T]):
         return self._end(node, committed=True)
 
     def aborted(self, name: T) -> Consequences[T]:
-        """Take note of an abort. An abort waits for nobody, in any state before the end.
+        """Record an abort. An abort never waits, in any state before the end.
 
         Raises
         ------
         DependencyUsageError
-            If it is not live.
+            If the transaction is not live.
         """
         return self._end(self._live(name), committed=False)
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _live(self, name: T) -> Node[T]:
         node = self._nodes.get(name)

@@ -1,4 +1,4 @@
-"""The kinds of dependency between two transactions, in one table; all else asks it."""
+"""Kinds of dependency between two transactions, in one table that all other code consults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Meaning:
 
 
 class DependencyKind(StrEnum):
-    """How the dependent transaction *d* depends on transaction *t*, read "d AD t".
+    """Kind of dependency of transaction *d* on transaction *t*, read "d AD t".
 
     (Saygin, Ulusoy, Chakravarthy, section 3.3.) ``→`` is "before", ``H`` the history.
 
@@ -38,14 +38,14 @@ class DependencyKind(StrEnum):
     SQD  sequential Begin d ∈ H ⇒ (Commit t → Begin d)           begin         t aborts
     ==== ========== ============================================ ============= =================
 
-    The waits follow from the formulas: what d did too early could make a later, free choice of t
-    a violation, and d could not take it back.
+    The waits follow from the formulas: if d acted too early, a later, free choice of t could be
+    a violation that d could not undo.
 
     Notes
     -----
-    The paper's formula for SQD has the two transactions the other way round than its axiom 22 and
-    its words, "a child transaction cannot start its execution until its parent commits"; axiom 22
-    and the words count here.
+    The paper's formula for SQD has the two transactions in the opposite order to its axiom 22 and
+    its text, "a child transaction cannot start its execution until its parent commits". This table
+    follows axiom 22 and the text.
     """
 
     CD = "CD"
@@ -56,21 +56,21 @@ class DependencyKind(StrEnum):
 
     @property
     def holds_begin(self) -> bool:
-        """Whether the dependent may not begin while the other lives."""
+        """True if the dependent may not begin while the other transaction is live."""
         return _MEANINGS[self].holds_begin
 
     @property
     def holds_commit(self) -> bool:
-        """Whether the dependent may not commit while the other lives."""
+        """True if the dependent may not commit while the other transaction is live."""
         return _MEANINGS[self].holds_commit
 
     @property
     def waits(self) -> bool:
-        """Whether the dependent cannot end well before the other has ended."""
+        """True if the dependent cannot commit before the other transaction has ended."""
         return self.holds_begin or self.holds_commit
 
     def aborts_dependent(self, *, committed: bool) -> bool:
-        """Tell whether the dependent must abort now that the other has committed, or aborted."""
+        """Return whether the dependent must abort after the other's commit or abort."""
         meaning = _MEANINGS[self]
         return meaning.aborts_after_commit if committed else meaning.aborts_after_abort
 

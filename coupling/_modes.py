@@ -1,4 +1,4 @@
-"""The coupling modes and what each one means, in two tables."""
+"""Coupling modes and their meanings, in two tables."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["ConditionAction", "Coupling", "Durability", "Start"]
 
 
 class Start(StrEnum):
-    """When something starts."""
+    """Time at which a transaction starts."""
 
     AT_EVENT = "at the event"
     AT_COMMIT_POINT = "at the commit point"
-    """Of the triggering transaction, in its deferred cycles."""
+    """At the commit point of the triggering transaction, in its deferred cycles."""
     AFTER_COMMIT = "after the triggering commit"
     AT_EVENT_OR_ABORT = "at the event or the abort"
-    """Of the triggering transaction; which of them is for the engine to choose."""
+    """At the event or at the abort of the triggering transaction; the engine chooses."""
     WHEN_TRUE = "when the condition is true"
 
 
 class Durability(StrEnum):
-    """How it is made sure that a triggered rule survives a crash, and runs once."""
+    """Means by which a triggered rule survives a crash and runs once."""
 
     WITH_COMMIT = "with the triggering commit"
-    """Its effects are part of the triggering transaction's; there is nothing to record."""
+    """Its effects are part of the triggering transaction; no record is needed."""
     RECORDED_BY_COMMIT = "recorded by the triggering commit"
     RECORDED_AT_EVENT = "recorded at the event"
-    """When it happens, whatever becomes of the triggering transaction."""
+    """Recorded when the event happens, whatever the outcome of the triggering transaction."""
     ERASED_BY_COMMIT = "recorded at the event, erased by the triggering commit"
-    """An intent, so that a crash, which is an abort, leaves it standing."""
+    """Recorded as an intent, which remains in force after a crash, as a crash is an abort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Meaning:
 
 
 class Coupling(StrEnum):
-    """Where and when a triggered transaction runs, relative to the triggering one (E-C).
+    """Coupling of a triggered transaction to the triggering one (E-C).
 
     (Saygin, Ulusoy, Chakravarthy, sections 2.1 and 3.3.2.)
 
@@ -60,8 +60,8 @@ class Coupling(StrEnum):
                                                                 the triggering commit
     ========== ========= =========================== ========== =================================
 
-    The last three are "detached causally dependent", "sequential causally dependent" and
-    "exclusive causally dependent" in the paper.
+    In the paper, the last three are called "detached causally dependent", "sequential causally
+    dependent" and "exclusive causally dependent".
     """
 
     IMMEDIATE = "immediate"
@@ -73,30 +73,30 @@ class Coupling(StrEnum):
 
     @property
     def is_child(self) -> bool:
-        """Whether the triggered transaction is a child of the triggering one."""
+        """True if the triggered transaction is a child of the triggering one."""
         return _MEANINGS[self].is_child
 
     @property
     def starts(self) -> Start:
-        """When the triggered transaction starts."""
+        """Time at which the triggered transaction starts."""
         return _MEANINGS[self].starts
 
     @property
     def starts_at_event(self) -> bool:
-        """Whether the triggered transaction may start at the event."""
+        """True if the triggered transaction may start at the event."""
         return self.starts in (Start.AT_EVENT, Start.AT_EVENT_OR_ABORT)
 
     @property
     def dependency(self) -> DependencyKind | None:
-        """How the triggered transaction depends on the triggering one, if it does.
+        """Dependency of the triggered transaction on the triggering one, if any.
 
-        WD for a child, and then the triggering one also depends on it: CD.
+        For a child it is WD, and the triggering transaction also depends on the child: CD.
         """
         return _MEANINGS[self].dependency
 
     @property
     def durability(self) -> Durability:
-        """How a triggered rule survives a crash."""
+        """Means by which a triggered rule survives a crash."""
         return _MEANINGS[self].durability
 
 
@@ -141,7 +141,7 @@ _MEANINGS: Final = {
 
 
 class ConditionAction(StrEnum):
-    """Where and when a rule's action runs, relative to its condition (C-A).
+    """Coupling of a rule's action to its condition (C-A).
 
     ========== ======================================================================
     mode       the action
@@ -150,10 +150,10 @@ class ConditionAction(StrEnum):
     sequential starts with the condition, beside it, and commits only if the condition
                commits and is true (Saygin, Ulusoy, Chakravarthy, section 3.3.2)
     deferred   waits for the commit point of the transaction that triggered the rule
-    detached   runs in a top-level transaction of its own, when the condition is true
+    detached   runs in a separate top-level transaction, when the condition is true
     ========== ======================================================================
 
-    `plan` says which transactions that makes, for each coupling of event and condition.
+    For each coupling of event and condition, `plan` returns the transactions that result.
     """
 
     IMMEDIATE = "immediate"

@@ -1,4 +1,4 @@
-"""Order among rules triggered together: what comes after what, then priorities."""
+"""Order of rules triggered together: by dependency, then by priority."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Rank = tuple[bool, int]
 
 
 class Group(NamedTuple, Generic[T]):
-    """Triggered rules that may run in parallel, after those of the groups before.
+    """Triggered rules that may run in parallel, after the groups before.
 
     Attributes
     ----------
     priority : int or None
-        The one they all have, of their own or because of a rule that comes after them.
+        Common priority of the items, given or inherited from a rule that comes after them.
     items : list
     """
 
@@ -35,7 +35,7 @@ class Group(NamedTuple, Generic[T]):
 
 
 class OrderCycle(Exception):
-    """Rules that would have to wait for each other; ``rules`` is the way around."""
+    """Rules that would have to wait for each other; ``rules`` is the cycle."""
 
     def __init__(self, rules: list[str]):
         super().__init__(" after ".join([*rules, rules[0]]))
@@ -48,15 +48,15 @@ def priority_groups(items: Iterable[T], priority: Callable[[T], int | None]) -> 
     Parameters
     ----------
     items : iterable
-        What was triggered together, in a stable order.
+        Items triggered together, in a stable order.
     priority : callable
-        Item to priority; None is the lowest.
+        Function from item to priority; None is the lowest.
 
     Returns
     -------
     list of lists
-        Higher priorities first; items of one group may run in parallel. The order inside a
-        group is the order given.
+        Higher priorities first; items of one group may run in parallel. Items of a group keep
+        their given order.
 
     Notes
     -----
@@ -72,27 +72,27 @@ def ordered_groups(
     priority: Callable[[T], int | None],
     after: Callable[[T], Collection[str]],
 ) -> list[Group[T]]:
-    """Split triggered rules into groups, so that each comes after those it names.
+    """Split triggered rules into groups, each after the rules that its items name.
 
-    A dependency is an implicit priority (Saygin, Ulusoy, Chakravarthy, section 3.3): a rule that
-    another one comes after has at least that one's priority. Among rules of one priority those
-    that name others come in later groups than these.
+    A dependency is an implicit priority (Saygin, Ulusoy, Chakravarthy, section 3.3): if rule A
+    comes after rule B, the priority of B is at least that of A. Among rules of one priority, a rule
+    is in a later group than the rules that it names.
 
     Parameters
     ----------
     items : iterable
-        What was triggered together, in a stable order.
+        Items triggered together, in a stable order.
     name : callable
-        Item to the rule's name; items of one rule stay in one group.
+        Function from item to the rule's name; items of one rule stay in one group.
     priority : callable
-        Item to priority; None is the lowest.
+        Function from item to priority; None is the lowest.
     after : callable
-        Item to the names of rules which have to end first, if they are among the items.
+        Function from item to the names of rules that must end first, if they are among the items.
 
     Returns
     -------
     list of Group
-        The order inside a group is the order given.
+        Groups in order. Items of a group keep their given order.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def ordered_groups(
             ranks[other] = min(ranks[other], ranks[rule])
     steps: dict[str, int] = {}
     for rule in order:
-        # Those of a higher priority have ended when this rule's priority has its turn.
+        # Rules of a higher priority end before this priority starts.
         same = [steps[other] + 1 for other in needs[rule] if ranks[other] == ranks[rule]]
         steps[rule] = max(same, default=0)
     groups = _grouped(found, lambda item: (*ranks[name(item)], steps[name(item)]))
@@ -126,12 +126,12 @@ def ordered_groups(
 
 
 def check_order(after: Mapping[str, Collection[str]]) -> None:
-    """Check that no rule comes, through others, after itself.
+    """Check that no rule comes after itself, directly or through other rules.
 
     Parameters
     ----------
     after : mapping of str to collection of str
-        Rule to the rules it comes after; those that are no keys come after nothing.
+        Rule to the rules it comes after; a rule that is no key comes after none.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def check_order(after: Mapping[str, Collection[str]]) -> None:
 
 
 def priority_rank(priority: int | None) -> Rank:
-    """Rank of a priority: the lower the earlier, None last."""
+    """Return the rank of a priority: lower ranks come first, None last."""
     return (priority is None, -(priority or 0))
 
 
@@ -159,10 +159,10 @@ def _grouped(items: Iterable[T], rank: Callable[[T], tuple[int, ...]]) -> list[l
 
 
 def _in_order(needs: Mapping[str, Collection[str]]) -> list[str]:
-    """The rules, each after those that it needs."""
+    """Return the rules, each after the rules that it needs."""
     try:
         return list(TopologicalSorter(needs).static_order())
     except CycleError as error:
-        # A list in which each one is needed by the next, and the first stands at the end, too.
+        # In the list each rule is needed by the next, and the first is repeated at the end.
         cycle: list[str] = error.args[1]
         raise OrderCycle(cycle[:0:-1]) from None

@@ -1,4 +1,4 @@
-"""Which transactions a triggered rule is made of, for each pair of coupling modes."""
+"""Transactions that a triggered rule needs, for each pair of coupling modes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Plan", "Planned", "Role", "plan"]
 
 
 class Role(StrEnum):
-    """The transactions of which a plan speaks."""
+    """Role of a transaction in a plan."""
 
     TRIGGERING = "triggering"
-    """The one in which the event was raised; it is there already."""
+    """The existing transaction in which the event was raised."""
     RULE = "rule"
-    """The triggered one, which the E-C mode couples to the triggering one."""
+    """The triggered transaction, which the E-C mode couples to the triggering one."""
     CONDITION = "condition"
-    """A child of the rule's for the condition alone."""
+    """A child of the rule's transaction for the condition alone."""
     ACTION = "action"
-    """One for the action alone."""
+    """A transaction for the action alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Planned:
     parent : Role or None
         None for a top-level transaction.
     starts : Start
-        `Start.AT_COMMIT_POINT` is that of its parent.
+        `Start.AT_COMMIT_POINT` refers to the commit point of its parent.
     durability : Durability
     """
 
@@ -47,22 +47,22 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a triggered rule runs.
+    """Transactions of a triggered rule, and the dependencies between them.
 
     Attributes
     ----------
     transactions : tuple of Planned
-        In the order in which they come to be; parents before children.
+        In the order of creation; parents before children.
     condition_in, action_in : Role
-        Where the condition is evaluated and the action runs.
+        Transactions that evaluate the condition and run the action.
     dependencies : tuple of Dependency
-        All there are between the transactions of the plan, those of parents and children
-        included.
+        All dependencies between the transactions of the plan, including those between parents
+        and children.
 
     Notes
     -----
-    A condition that is false aborts the transaction of its own that it has under
-    `ConditionAction.SEQUENTIAL`; that is what the action beside it depends on.
+    Under `ConditionAction.SEQUENTIAL`, the condition has its own transaction, which a false
+    condition aborts. The transaction of the action depends on it.
     """
 
     transactions: tuple[Planned, ...]
@@ -72,14 +72,14 @@ class Plan:
 
 
 def plan(event_condition: Coupling, condition_action: ConditionAction) -> Plan:
-    """Return how a rule with this pair of modes runs; every pair has a meaning.
+    """Return the plan of a rule with this pair of modes; every pair is valid.
 
-    A deferred action waits for the commit point of the triggering transaction if the rule is a
-    child of it; otherwise for that of the rule's own top-level transaction, since the triggering
+    A deferred action waits for the commit point of the triggering transaction if the rule is its
+    child; otherwise for that of the rule's own top-level transaction, since the triggering
     one may be over by then.
 
     A detached action is coupled to the triggering transaction as the rule is, or detached if the
-    rule is a child: what a causal, sequential or exclusive rule promises holds for its action.
+    rule is a child: the guarantee of a causal, sequential or exclusive rule holds for its action.
 
     O(1).
     """
@@ -111,7 +111,7 @@ def plan(event_condition: Coupling, condition_action: ConditionAction) -> Plan:
 
 
 def _coupled(role: Role, mode: Coupling) -> list[Dependency[Role]]:
-    """Return what ties a transaction and the triggering one in this mode."""
+    """Return the dependencies between a transaction and the triggering one in this mode."""
     if mode.is_child:
         return _child(role, Role.TRIGGERING)
     if mode.dependency is None:

@@ -1,10 +1,10 @@
-"""What the dependency graph answers, as values, and the errors with which it refuses.
+"""Replies of the dependency graph, as values, and the errors that it raises.
 
 ::
 
     DependencyError
-    ├── DependencyCycle        nobody in the cycle could ever commit
-    └── DependencyUsageError   a call that has no meaning now: a mistake in the caller
+    ├── DependencyCycle        no transaction in the cycle could ever commit
+    └── DependencyUsageError   a call that is invalid in this state: a mistake in the caller
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Dependency(Generic[T]):
-    """`dependent` depends on `on`: an edge of the graph."""
+    """Edge of the graph: `dependent` depends on `on`."""
 
     dependent: T
     kind: DependencyKind
@@ -42,22 +42,22 @@ class Dependency(Generic[T]):
 
 
 class Answer(StrEnum):
-    """What becomes of an attempt to begin or to commit."""
+    """Outcome of an attempt to begin or to commit."""
 
     GO = "go"
-    """It may go on now."""
+    """The transaction may proceed now."""
     WAIT = "wait"
-    """Not yet; an end to come will say ``may_begin`` or ``may_commit``."""
+    """The transaction must wait; ``may_begin`` or ``may_commit`` of a later end will name it."""
     ABORT = "abort"
-    """Never; the transaction must abort."""
+    """The transaction must abort."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Generic[T]):
-    """The answer to an attempt, and the dependencies that made it, oldest first.
+    """Answer to an attempt, and the dependencies that caused it, oldest first.
 
-    ``because`` is empty for `Answer.GO`; otherwise its ``on`` say for whom to wait, or whose end
-    makes the transaction abort.
+    ``because`` is empty for `Answer.GO`. Otherwise its ``on`` are the transactions to wait for, or
+    the ones whose end forces the abort.
     """
 
     answer: Answer
@@ -66,22 +66,22 @@ class Verdict(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Consequences(Generic[T]):
-    """What the end of a transaction means to those who depend on it.
+    """Consequences of the end of a transaction for its dependents.
 
     Each tuple is in the order in which the dependencies were added to the ended transaction.
 
     Attributes
     ----------
     must_abort : tuple of Dependency
-        Who must abort now, and the dependency because of which. Nobody is named twice, in this
-        or a later answer.
+        Dependencies whose dependents must abort now. No dependent is named twice, in this or a
+        later reply.
     may_begin : tuple
-        Who was told to wait to begin, and has begun now.
+        Transactions that waited to begin, and have begun now.
     may_commit : tuple
-        Who was told to wait to commit, and may do so now.
+        Transactions that waited to commit, and may do so now.
     handed_over : tuple of Dependency
-        Dependencies on the ended subtransaction that are ones on its parent now. Those of
-        transactions that wait are new edges for a deadlock detector.
+        Dependencies on the ended subtransaction, now on its parent. For waiting dependents, they
+        are new edges for a deadlock detector.
     """
 
     must_abort: tuple[Dependency[T], ...] = ()
@@ -91,18 +91,18 @@ class Consequences(Generic[T]):
 
 
 class DependencyError(Exception):
-    """Root of every error that the dependency graph raises; it is unchanged then."""
+    """Base class of the errors that the dependency graph raises; the graph is unchanged."""
 
 
 class DependencyCycle(DependencyError):
-    """The dependency would close a cycle, in which each waits for the next one's end.
+    """The dependency would close a cycle of transactions that wait for each other's end.
 
     Attributes
     ----------
     cycle : tuple of Dependency
-        Beginning with the refused one; each one's ``on``, or a superior of it up to which its
-        commit would have to come, is the next one's ``dependent``, and the last leads to the
-        first.
+        Dependencies of the cycle, beginning with the refused one. The ``on`` of each, or a
+        superior up to which its commit would have to come, is the ``dependent`` of the next; the
+        last one leads to the first.
     """
 
     def __init__(self, cycle: Iterable[Dependency[Any]]):
@@ -115,4 +115,4 @@ class DependencyCycle(DependencyError):
 
 
 class DependencyUsageError(DependencyError):
-    """The call has no meaning in the state in which the transactions are."""
+    """The call is invalid in the present state of the transactions."""

@@ -1,4 +1,4 @@
-"""The nodes and edges of the dependency graph, and how edges are tied, untied and moved."""
+"""Nodes and edges of the dependency graph, and operations that tie, untie and move edges."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Node(Generic[T]):
         self.phase = Phase.NEW
         self.needs: dict[Edge[T], None] = {}
         self.dependents: dict[tuple[T, DependencyKind], Edge[T]] = {}
-        self.begin_held = self.commit_held = 0  # how many of `needs` do so
-        self.because: list[Dependency[T]] = []  # what makes it abort
+        self.begin_held = self.commit_held = 0  # number of `needs` that hold
+        self.because: list[Dependency[T]] = []  # reasons why it must abort
 
     def line(self) -> Iterator[Node[T]]:
-        """Yield the transaction, its parent and so on up."""
+        """Yield the transaction and its superiors, upwards."""
         node: Node[T] | None = self
         while node is not None:
             yield node
@@ -54,7 +54,7 @@ class Node(Generic[T]):
 
 
 class Edge(Generic[T]):
-    """A dependency; it ends with `on`, or goes to the parent of `on`, up to `last`."""
+    """A dependency; at a commit of `on` it moves to the parent of `on`, up to `last`."""
 
     __slots__ = ("dependent", "kind", "last", "on")
 
@@ -71,15 +71,18 @@ class Edge(Generic[T]):
         return Dependency(self.dependent.name, self.kind, self.on.name)
 
     def line(self) -> Iterator[Node[T]]:
-        """Yield those for whose end the dependent waits, or comes to: `on`, and up to `last`."""
+        """Yield the transactions for whose end the dependent waits, now or after handing over.
+
+        These are `on` and its superiors up to `last`.
+        """
         for node in self.on.line():
             yield node
-            if node is self.last or node.because:  # what must abort is not handed over
+            if node is self.last or node.because:  # no handing over after an abort
                 return
 
 
 def holding(node: Node[T]) -> Iterator[Edge[T]]:
-    """Yield the edges for which a waiting transaction waits."""
+    """Yield the edges that block a waiting transaction."""
     for edge in node.needs:
         if edge.kind.holds_begin if node.phase is Phase.BEGINNING else edge.kind.holds_commit:
             yield edge
@@ -94,7 +97,7 @@ def tie(edge: Edge[T]) -> None:
 
 
 def untie(edge: Edge[T]) -> None:
-    """Take an edge from its dependent; `on` has ended and forgets it with itself."""
+    """Remove an edge from its dependent; `on` has ended, and its edges go with it."""
     dependent = edge.dependent
     del dependent.needs[edge]
     dependent.begin_held -= edge.kind.holds_begin
@@ -102,12 +105,15 @@ def untie(edge: Edge[T]) -> None:
 
 
 def hand_over(edge: Edge[T]) -> bool:
-    """Make an edge to a committed subtransaction one to its parent; False if there is one."""
+    """Move an edge from a committed subtransaction to its parent.
+
+    Return False if the parent already has such an edge.
+    """
     parent = edge.on.parent
     assert parent is not None, "an edge is handed over up to `last`, which is a superior"
     key = (edge.dependent.name, edge.kind)
     if key in parent.dependents:
-        untie(edge)  # the other one holds the dependent as long, and says the same
+        untie(edge)  # the other edge holds the dependent for as long and for the same reason
         return False
     edge.on = parent
     parent.dependents[key] = edge

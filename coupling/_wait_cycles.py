@@ -1,4 +1,4 @@
-"""Cycles of transactions that would wait for each other's end."""
+"""Detection of cycles of transactions that would wait for each other's end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T", bound=Hashable)
 
 
 def refuse_cycle(new: Edge[T]) -> None:
-    """Raise if waiting for the end of `new.on`'s line would be waiting for the dependent's.
+    """Raise `DependencyCycle` if an edge would make transactions wait for each other in a cycle.
 
-    Breadth first, so that the cycle named is a shortest one. Whoever has a live child is
-    somebody's dependency, so a transaction on which nobody depends ends no path.
+    The search is breadth first, so the cycle reported is a shortest one. A live child depends on
+    its parent, so a transaction without dependents has no live children, and no path leads to it.
     """
     start = new.dependent
     if start.because or not start.dependents:
-        return  # it will not wait, or nobody for it
+        return  # it will never wait, or no transaction waits for it
     came_by: dict[Node[T], Edge[T]] = {}
     seen = dict.fromkeys(new.line())
     queue = list(seen)
@@ -33,7 +33,7 @@ def refuse_cycle(new: Edge[T]) -> None:
                 node = came_by[node].dependent
             raise DependencyCycle(edge.shown() for edge in (new, *reversed(path)))
         if node.because:
-            continue  # it waits for nobody: all it can do is abort
+            continue  # it will never wait, as it can only abort
         for edge in node.needs:
             if not edge.kind.waits:
                 continue

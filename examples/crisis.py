@@ -1,17 +1,18 @@
-"""Keywords that burst in 60,082 tweets of six crises, found by rules while the tweets stream in.
+"""Keyword bursts in 60,082 tweets of six crises, found by rules while the tweets stream in.
 
 The data is CrisisLexT6 (Olteanu et al. 2014, github.com/sajao/CrisisLex): one CSV per crisis, in
-no order; a tweet's id holds the millisecond it was written. Run it over the folder of the files::
+no particular order; a tweet's id contains the millisecond in which it was written. Run the program
+over the folder of the files::
 
     activedb run examples/crisis.py --input ../shared/data/crisislex
 
-Each tweet is one s-transaction. Its rule counts it in one row per keyword and hour. A keyword
-*bursts* when an hour has ``BURST_COUNT`` tweets with it and ``BURST_FACTOR`` times as many as the
-hour before. That change triggers a second rule, in the same s-transaction, which inserts an alert
-with the tweets that caused it; and the alert triggers a third one, which writes the audit,
-detached, in a transaction of its own. The result is right only if tweets are processed in the
-order of their time, whatever order they arrive in. A few tweets are in the files twice: they
-count once. Afterwards::
+Each tweet is one s-transaction. A rule on it counts the tweet in one row per keyword and hour. A
+keyword *bursts* when an hour has ``BURST_COUNT`` tweets with it and ``BURST_FACTOR`` times as many
+as the hour before. That change triggers a second rule, in the same s-transaction, which inserts an
+alert with the tweets that caused it. The alert triggers a third rule, which writes the audit,
+detached, in a separate transaction. The result is right only if tweets are processed in the order
+of their time, whatever order they arrive in. A few tweets are in the files twice; they count once.
+Afterwards::
 
     SELECT * FROM alerts ORDER BY raised_at;
 """
@@ -89,12 +90,12 @@ tweets = db.stream(
     id="tweet_id",
     params={"tweet_id": _ID, "text": "tweet"},
     types={"TWEET": ("tweet_id", "text")},
-    delay=timedelta(days=160),  # a file reaches back 156 days behind those named before it
+    delay=timedelta(days=160),  # a file reaches 156 days further back than earlier files
 )
 
 
 def keywords(text: str) -> list[str]:
-    """Return the hashtags and longer words of a tweet, sorted: done again, it does the same."""
+    """Return the hashtags and longer words of a tweet, sorted so that a rerun does the same."""
     plain = _NOISE.sub(" ", html.unescape(text)).lower().replace("’", "'")
     found = {word.removesuffix("'s") for word in _WORD.findall(plain)}
     return sorted(word for word in found if len(word) >= 4 and word not in STOPWORDS)
@@ -102,7 +103,7 @@ def keywords(text: str) -> list[str]:
 
 @db.rule(on=adb.event("TWEET"))
 def count_keywords(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Count the tweet for each of its keywords; insert an alert for each that bursts with it."""
+    """Count the tweet for each of its keywords; mark the keywords that burst with it."""
     tweet_id = o.params["tweet_id"]
     hour = datetime.fromtimestamp(o.us // 3_600_000_000 * 3_600, UTC)
     keys = [(hour, word) for word in keywords(o.params["text"])]
@@ -115,18 +116,18 @@ def count_keywords(t: adb.Transaction, o: adb.Occurrence) -> None:
 
 
 def mentioned(t: adb.Transaction, row: Mapping[str, Any], tweet_id: int) -> dict[str, Any]:
-    """Return what changes about a keyword of an hour with one more tweet."""
+    """Return the changed columns of a keyword's hour after one more tweet."""
     new: dict[str, Any] = {"count": row["count"] + 1, "last_tweet": tweet_id}
-    if not row["burst"]:  # the mentions of a burst stay those that caused it
+    if not row["burst"]:  # the mentions of a burst are the tweets that caused it
         new["mentions"] = [*row["mentions"], tweet_id]
         new["burst"] = new["count"] >= max(BURST_COUNT, BURST_FACTOR * before(t, row, new["count"]))
     return new
 
 
 def before(t: adb.Transaction, row: Mapping[str, Any], count: int) -> int:
-    """Return the count of the hour before, which no tweet can change any more."""
+    """Return the count of the hour before, which no further tweet can change."""
     if count < BURST_COUNT:
-        return 0  # not worth a look
+        return 0  # too few for a burst, so the hour before is irrelevant
     previous = t.get(words, (row["hour"] - HOUR, row["word"]))
     return previous["count"] if previous else 0
 
@@ -144,6 +145,6 @@ def raise_alert(t: adb.Transaction, o: adb.Occurrence) -> None:
 
 @db.rule(on=adb.inserted(alerts), coupling="detached")
 def report(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Write the audit, in a transaction of its own that stands even if the batch is undone."""
+    """Write the audit in a separate transaction, which stands even if the batch is undone."""
     message = f"{o.params['count']} tweets, {o.params['baseline']} in the hour before"
     t.insert(audit, {"hour": o.params["hour"], "word": o.params["word"], "message": message})

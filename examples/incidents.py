@@ -1,19 +1,19 @@
-"""Who is woken at night: patterns over alerts, with a clock that this file drives itself.
+"""Incident alerts at night: patterns over alerts, with a clock that this program drives itself.
 
-Run it, no server is needed::
+Run it; no server is needed::
 
     python examples/incidents.py
 
-Monitors raise ALERT, people answer with ACK and RESOLVED. What has to be noticed is mostly what
-does *not* happen, or happens too often:
+Monitors raise ALERT, people answer with ACK and RESOLVED. Most of what must be noticed does *not*
+happen, or happens too often:
 
-* an alert that nobody acknowledges within five minutes is escalated (a time-out),
-* three alerts of one service within a minute are a storm, told once (Kleene, with a skip),
-* an alert goes to whoever has been free the longest (the chronicle context),
+* an alert that is not acknowledged within five minutes is escalated (a time-out),
+* three alerts of one service within a minute are a storm, reported once (Kleene, with a skip),
+* an alert goes to the person who has been free the longest (the chronicle context),
 * at nine in the morning the night is reported (a clock event),
 * a service that was resolved and has stayed quiet for half an hour is healthy (a negation at the
   end),
-* a measurement that comes after its time is noted, and nothing is lost (a late event).
+* a measurement that arrives too late is noted, so nothing is lost (a late event).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def note(t: adb.Transaction, o: adb.Occurrence, what: str) -> None:
     t.insert(log, {"at": datetime.fromtimestamp(o.us / 1_000_000, UTC), "what": what})
 
 
-# -- what must not be missing ------------------------------------------------------------------
+# -- events that do not happen -----------------------------------------------------------------
 
 acknowledged = adb.seq(adb.event("ALERT"), adb.event("ACK")).same("incident").within(5 * MINUTE)
 
 
 @db.rule(on=acknowledged.timed_out())
 def escalate(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Nobody has said anything for five minutes: there is an ALERT, and no ACK."""
+    """Log an incident that was not acknowledged for five minutes: an ALERT without an ACK."""
     note(t, o, f"escalated: incident {o.parts['ALERT'].params['incident']}")
 
 
@@ -59,11 +59,11 @@ quiet = adb.seq(adb.event("RESOLVED"), ~adb.event("ALERT")).same("service").with
 
 @db.rule(on=quiet)
 def recover(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Half an hour without an alert, since somebody said that it was over."""
+    """Log a service that had no alert for half an hour after it was resolved."""
     note(t, o, f"healthy: {o.params['service']}")
 
 
-# -- what happens too often --------------------------------------------------------------------
+# -- events that happen too often --------------------------------------------------------------
 
 alerts = adb.many(adb.event("ALERT"), 3, 3)
 storm = adb.seq(alerts).same("service").within(MINUTE).skipping("past_last")
@@ -71,7 +71,7 @@ storm = adb.seq(alerts).same("service").within(MINUTE).skipping("past_last")
 
 @db.rule(on=storm)
 def declare_storm(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Three alerts make a storm; the fourth begins to count again."""
+    """Log a storm of three alerts; the fourth alert starts a new count."""
     incidents = ", ".join(str(alert.params["incident"]) for alert in o.parts["ALERT"])
     note(t, o, f"storm: {o.params['service']}, incidents {incidents}")
 
@@ -83,21 +83,21 @@ duty = adb.seq(adb.event("FREE"), adb.event("ALERT")).context("chronicle")
 
 @db.rule(on=duty, priority=1)
 def assign(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Each FREE serves one ALERT, the oldest first; who is busy is not asked."""
+    """Log an assignment: each FREE serves one ALERT, oldest first; busy people get none."""
     note(t, o, f"assigned: incident {o.params['incident']} to {o.params['person']}")
 
 
-# -- time itself -------------------------------------------------------------------------------
+# -- clock events ------------------------------------------------------------------------------
 
 
 @db.rule(on=adb.cron("0 9 * * *"))
 def report(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """What the night was like."""
+    """Log the number of escalations of the night."""
     escalations = list(t.query(select(log.c.at).where(log.c.what.like("escalated%"))))
     note(t, o, f"report: {len(escalations)} escalated")
 
 
-# -- what comes too late -----------------------------------------------------------------------
+# -- late events -------------------------------------------------------------------------------
 
 probes = db.stream(
     "probes",
@@ -112,34 +112,34 @@ slow = adb.attr("ms") > 500
 
 @db.rule(on=adb.event("PROBE", where=slow), on_abort="rule")
 def complain(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """A measurement in time."""
+    """Log a slow measurement that arrived in time."""
     note(t, o, f"slow: {o.params['service']}, {o.params['ms']:.0f} ms")
 
 
 @db.rule(on=adb.late(probes), on_abort="rule")
 def regret(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """One that came when its time was over: what it would have triggered is not made up for."""
+    """Log a measurement that arrived too late; the rule on PROBE does not run for it."""
     measured = datetime.fromtimestamp(o.params["timestamp"], UTC)
     note(t, o, f"late: {o.params['params']['service']} as of {measured:%H:%M}")
 
 
-# -- a night -----------------------------------------------------------------------------------
+# -- the simulation ----------------------------------------------------------------------------
 
 
 def after(minutes: float) -> None:
-    """Let time go on, and what is due at its end happen."""
+    """Advance the clock, and run the rules that are due by then."""
     clock.advance(minutes * MINUTE)
     db.join()
 
 
 def probe(service: str, ms: float, *, minutes_ago: float = 0.0) -> adb.Occurrence:
-    """A measurement."""
+    """Return a measurement."""
     at = clock.now() - timedelta(minutes=minutes_ago)
     return adb.Occurrence("PROBE", at.timestamp(), {"service": service, "ms": ms})
 
 
 def night() -> None:
-    """A night of alerts, in which the clock goes on as this function says."""
+    """Simulate a night of alerts, advancing the clock step by step."""
     db.create_all()
     for person in ("Ada", "Grace"):
         db.signal("FREE", person=person)
@@ -149,13 +149,13 @@ def night() -> None:
     db.signal("ACK", incident=1)
     db.signal("RESOLVED", incident=1, service="shop")
     after(45)
-    for incident in (2, 3, 4):  # twenty seconds apart, and nobody answers
+    for incident in (2, 3, 4):  # twenty seconds apart, without an answer
         db.signal("ALERT", incident=incident, service="mail")
         after(1 / 3)
     after(10)
     db.signal("RESOLVED", incident=2, service="mail")
     after(10)
-    db.signal("ALERT", incident=5, service="mail")  # so mail is not healthy yet
+    db.signal("ALERT", incident=5, service="mail")  # mail is therefore not healthy yet
     after(1)
     db.signal("ACK", incident=5)
     now = clock.now()
@@ -165,7 +165,7 @@ def night() -> None:
 
 
 def lines() -> list[tuple[str, str]]:
-    """The log: time and text."""
+    """Return the log as pairs of time and text."""
     with db.transaction() as t:
         rows: Any = t.query(select(log.c.at, log.c.what).order_by(log.c.at, log.c.what))
         return [(f"{at:%d %H:%M:%S}", what) for at, what in rows]

@@ -1,14 +1,15 @@
 """Stocks that move between the groups hold, buy and sell by patterns over one-minute bars.
 
 The data is one day of four stocks (github.com/ilya-kolchinsky/OpenCEP, NASDAQ_MEDIUM.csv: ticker,
-minute in New York, open, high, low, close, volume; no header). Run it over the file's folder::
+minute in New York, open, high, low, close, volume; no header). Run the program over the file's
+folder::
 
     activedb run examples/trading.py --input ../shared/data/nasdaq
 
-Three adjacent bars of a stock whose closes rise, or fall, by a thousandth form a pattern. What a
-pattern means depends on the group the stock is in *at the time of its last bar*, which an earlier
+Three adjacent bars of a stock whose closes rise, or fall, by a thousandth form a pattern. The
+meaning of a pattern depends on the stock's group *at the time of its last bar*, which an earlier
 pattern has set: a rise moves a held stock to buy, but a stock to sell only back to hold. Moving a
-stock is a change of data that triggers the next rule, which logs the move. Afterwards::
+stock changes data, which triggers the next rule, which logs the move. Afterwards::
 
     SELECT from_group, to_group, pattern, count(*) FROM moves GROUP BY 1, 2, 3;
 """
@@ -25,7 +26,7 @@ import activedb as adb
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STEP = 0.001  # the least relative change of the close over three bars
+STEP = 0.001  # minimum relative change of the close over three bars
 AFTER_RISE = {"hold": "buy", "sell": "hold"}
 AFTER_FALL = {"hold": "sell", "buy": "hold"}
 
@@ -37,7 +38,7 @@ stocks = Table(
     Column("ticker", Text, primary_key=True),
     Column("grp", Text, nullable=False),
     Column("since", DateTime(timezone=True), nullable=False),
-    Column("pattern", Text, nullable=False),  # what moved it there
+    Column("pattern", Text, nullable=False),  # pattern that moved it there
 )
 moves = Table(
     "moves",
@@ -82,19 +83,19 @@ def closes(parts: Mapping[str, adb.Occurrence]) -> tuple[float, float, float]:
 
 
 def rises(parts: Mapping[str, adb.Occurrence]) -> bool:
-    """Tell whether each bar closes above the one before, the third by STEP above the first."""
+    """Return whether the closes rise from bar to bar, by STEP or more in total."""
     first, second, third = closes(parts)
     return first < second < third and third - first >= STEP * first
 
 
 def falls(parts: Mapping[str, adb.Occurrence]) -> bool:
-    """Tell whether each bar closes below the one before, the third by STEP below the first."""
+    """Return whether the closes fall from bar to bar, by STEP or more in total."""
     first, second, third = closes(parts)
     return first > second > third and first - third >= STEP * first
 
 
 def group(t: adb.Transaction, o: adb.Occurrence) -> str:
-    """Return the group that the stock is in at the time of the event."""
+    """Return the group of the stock at the time of the event."""
     stock = t.get(stocks, o.params["ticker"])
     return stock["grp"] if stock else ""
 
@@ -129,7 +130,7 @@ def fall(t: adb.Transaction, o: adb.Occurrence) -> None:
 
 @db.rule(on=adb.updated(stocks, "grp"))
 def log_move(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Log a move; this rule is triggered by the change that another rule made."""
+    """Log a move; the change made by another rule triggers this one."""
     old, new = o.old or {}, o.params
     moved = {"ticker": new["ticker"], "at": new["since"], "pattern": new["pattern"]}
     t.insert(moves, moved | {"from_group": old["grp"], "to_group": new["grp"]})

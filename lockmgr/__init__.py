@@ -1,8 +1,8 @@
 """Locks for parallel nested transactions: hold and retain, inheritance, deadlock detection.
 
 After (Härder, Rothermel 1993) and (Saygin, Ulusoy, Chakravarthy, sections 3.1 and 4.2); standard
-library only. `LockManager` blocks threads; `LockTable`, its core, has none and never blocks. The
-README beside this file has the rules, the structures, the invariants and the algorithm.
+library only. `LockManager` blocks threads; its core, `LockTable`, has no threads and never blocks.
+The README beside this file describes the rules, the structures, the invariants and the algorithm.
 """
 
 from __future__ import annotations

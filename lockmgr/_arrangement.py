@@ -1,9 +1,9 @@
-"""Putting queues into an order in which nobody waits in a circle: the last resort before a victim.
+"""Reordering of queues so that no cycle is left: the last resort before a victim.
 
-Soft edges run from behind to ahead. Take an order of the transactions in which everybody comes
-after all for whom they wait by hard edges; there is one if the hard edges form no cycle. If every
-queue stands in that order, soft edges run from later to earlier in it too, and so there is no
-cycle at all.
+Soft edges run from a request to an earlier one in its queue. Take an order of the transactions in
+which each comes after all transactions that it waits for by hard edges; such an order exists if the
+hard edges form no cycle. If every queue follows that order, soft edges too run from later to
+earlier, and so there is no cycle at all.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["arrange"]
 
 
 def arrange(pivot: Transaction) -> list[Entry] | None:
-    """Reorder the queues of all whom `pivot` reaches; return those that changed.
+    """Reorder the queues of all transactions that `pivot` reaches; return the queues that changed.
 
-    None, and nothing changed, if an inline child is among those concerned: it waits for its
-    superior's wait, which has no place of its own in such an order. REQUIRES: no cycle of hard
-    edges. Every queue concerned may change, not only those on a cycle. O(transactions concerned x
-    what each waits for).
+    Return None, and change nothing, if an inline child is among the transactions concerned: it
+    waits for its superior's wait, which has no place of its own in such an order. REQUIRES: no
+    cycle of hard edges. Every queue concerned may change, not only the queues on a cycle.
+    O(transactions concerned x edges of each).
     """
     concerned = _concerned(pivot)
     if any(transaction.inline for transaction in concerned):
@@ -44,10 +44,10 @@ def arrange(pivot: Transaction) -> list[Entry] | None:
 
 
 def _concerned(pivot: Transaction) -> list[Transaction]:
-    """Return all whom `pivot` reaches, with those in the same queues, and whom these reach."""
+    """Return all transactions reachable from `pivot`, counting members of a queue as connected."""
     found: dict[Transaction, None] = {pivot: None}
     frontier = [pivot]
-    for transaction in frontier:  # grows while it is walked
+    for transaction in frontier:  # the list grows during the iteration
         targets = [arc.waited_for for arc in arcs_of(transaction)]
         request = transaction.waiting
         if isinstance(request, Request):
@@ -60,9 +60,9 @@ def _concerned(pivot: Transaction) -> list[Transaction]:
 
 
 def _ranks(transactions: list[Transaction]) -> dict[Transaction, int]:
-    """Number the transactions and whom they wait for, each after all it has hard edges to.
+    """Number all transactions reachable by hard edges, each after the targets of its hard edges.
 
-    Where that leaves a choice, it is in the order in which they are given.
+    Ties are resolved by the order of `transactions`.
     """
     ranks: dict[Transaction, int] = {}
     seen: set[Transaction] = set()

@@ -1,4 +1,4 @@
-"""The resources that anybody waits for, in order of the first to do so."""
+"""Resources with waiting requests, in the order in which they first had one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ if TYPE_CHECKING:
 
     from lockmgr._structures import Entry, Lock, Request
 
-__all__ = ["Contest"]
+__all__ = ["ContendedEntries"]
 
 
-class Contest:
-    """Which entries have a queue; in their order they are swept when several locks go at once."""
+class ContendedEntries:
+    """Entries with a non-empty queue, in the order in which they are swept.
+
+    The order matters when several locks are released at once.
+    """
 
     __slots__ = ("_begun", "_places")
 
@@ -22,17 +25,17 @@ class Contest:
         self._begun = 0
 
     def entries(self) -> set[Entry]:
-        """Return the entries that somebody waits for."""
+        """Return the entries with waiting requests."""
         return set(self._places)
 
     def enter(self, entry: Entry) -> None:
-        """Note that somebody waits for `entry`."""
+        """Record that a request waits for `entry`."""
         if entry not in self._places:
             self._begun += 1
             self._places[entry] = self._begun
 
     def touches(self, *owned: dict[Entry, Lock]) -> bool:
-        """Tell whether somebody waits for one of the locks `owned`. O as `among`."""
+        """Return whether a request waits for one of the locks `owned`. Complexity as in `among`."""
         places = self._places
         for locks in owned:
             if len(locks) < len(places):
@@ -43,9 +46,9 @@ class Contest:
         return False
 
     def among(self, *owned: dict[Entry, Lock]) -> list[Entry]:
-        """Return for which of the locks `owned` somebody waits.
+        """Return the entries of the locks `owned` that have waiting requests.
 
-        O(the fewer of the locks and of the resources that anybody waits for).
+        O(the smaller of the number of locks and the number of entries with a queue).
         """
         places = self._places
         if not places:
@@ -60,7 +63,7 @@ class Contest:
         return found
 
     def sweep(self, entries: Iterable[Entry]) -> list[Request]:
-        """Grant what rule 1 and the queues of `entries` allow; return the requests granted.
+        """Grant the requests that rule 1 and the queues of `entries` allow, and return them.
 
         No search is needed: README, "Deadlock".
         """

@@ -1,7 +1,7 @@
-"""The lock table: the locking rules and deadlock detection, without threads.
+"""Lock table: the locking rules and deadlock detection, without threads.
 
 Rules 1 to 5 are those of (Saygin, Ulusoy, Chakravarthy, section 3.1), after (Härder, Rothermel
-1993); the README says how the queue, the wait-for graph and escalation complete them.
+1993); the README describes the additions: the queue, the wait-for graph and escalation.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockmgr import _refusals as refusals
-from lockmgr._contest import Contest
+from lockmgr._contest import ContendedEntries
 from lockmgr._counters import Counters
 from lockmgr._deadlock import (
+    blocking_edge,
     break_cycles,
-    edge_to_whom_it_must_not_pass,
     move_ahead,
     move_to_front,
 )
@@ -50,23 +50,23 @@ __all__ = ["LockTable"]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LockTable:
-    """Who holds, retains and waits for what; deterministic, and never blocks.
+    """Table of held, retained and requested locks; deterministic, and never blocks.
 
-    Each call that changes locks returns, in order, what it did to *other*, waiting transactions.
-    A call that the protocol does not allow raises `LockUsageError` and changes nothing. A
-    resource is any path; that a path's prefixes must be locked first is the business of
-    `LockManager`, except that with `escalate_at` a request without them is refused.
+    Each call that changes locks returns, in order, its effects on *other*, waiting transactions. A
+    call that the protocol does not allow raises `LockUsageError` and changes nothing. A resource
+    may be any path; `LockManager` locks the prefixes of a path first. The table itself requires
+    this only with `escalate_at`, and then refuses a request without them.
 
-    Not thread-safe: one latch around every call, as in `LockManager`.
+    Not thread-safe: callers need one latch around every call, as in `LockManager`.
 
     Parameters
     ----------
     victim : str
-        Who gives way in a deadlock: ``requester``, ``blocker``, ``youngest``, ``smallest
+        Victim policy for deadlocks: ``requester``, ``blocker``, ``youngest``, ``smallest
         hierarchy`` or ``least work`` (README, "Victims").
     escalate_at : int, optional
-        How many locks a transaction may own directly inside one resource before they are
-        exchanged for one lock on that resource; None: as many as it wants.
+        Maximum number of locks that a transaction may own directly inside one resource; beyond it,
+        they are exchanged for one lock on that resource. None: no limit.
     """
 
     def __init__(self, victim: str = "requester", escalate_at: int | None = None) -> None:
@@ -76,12 +76,12 @@ class LockTable:
         self._victim = victim
         self._transactions: dict[int, Transaction] = {}
         self._entries: dict[Resource, Entry] = {}
-        self._contest = Contest()
+        self._contest = ContendedEntries()
         self._escalation = None if escalate_at is None else Escalation(escalate_at, self._entries)
         self._begun = 0
         self.counters = Counters()
 
-    # -- the life of a transaction -----------------------------------------------------------
+    # -- transactions ------------------------------------------------------------------------
 
     def begin(
         self,
@@ -93,20 +93,21 @@ class LockTable:
     ) -> None:
         """Add transaction `tid`, top-level or as a child of `parent`; from now on `parent` waits.
 
-        The new wait-for-commit edge closes no cycle: the child waits for nobody yet.
+        The new wait-for-commit edge closes no cycle: the child does not wait yet.
 
         Parameters
         ----------
         tid : int
-            A number that no live transaction has.
+            Number that no live transaction has.
         parent : int, optional
             None for a top-level transaction.
         causes : iterable of int
-            For a top-level transaction: those on which it causally depends. What they and their
-            superiors retain is no obstacle to it; it commits after them, and aborts before one of
-            them does. When one of them commits to its parent, that becomes the cause.
+            For a top-level transaction: the transactions on which it causally depends. Locks
+            retained by them and their superiors do not block it; it commits after them, and aborts
+            before one of them does. When one of them commits to its parent, the parent becomes the
+            cause.
         inline : bool
-            For a child: whether it runs on its parent's thread, and so cannot go on while the
+            For a child: whether it runs on its parent's thread, and so cannot proceed while the
             parent waits.
         """
         if tid.__class__ is not int:
@@ -126,10 +127,11 @@ class LockTable:
             depend(transaction, by_tid)
 
     def commit(self, tid: int) -> Effects:
-        """End `tid`: its parent inherits and retains its locks (rule 2), or all go (rule 3).
+        """End `tid`: its parent inherits its locks (rule 2), or all are released (rule 3).
 
-        O(locks of `tid`), or less where the parent retains fewer (`Transaction.bequeath`); and a
-        search of the wait-for graph if somebody waits for one of them or for the end of `tid`.
+        O(locks of `tid`), or less if the parent retains fewer (`Transaction.bequeath`); plus a
+        search of the wait-for graph if a transaction waits for one of these locks or for the end of
+        `tid`.
         """
         transaction = self._live(tid, refusals.COMMIT)
         parent = transaction.parent
@@ -143,12 +145,12 @@ class LockTable:
         return self._end(transaction, heir=parent)
 
     def abort(self, tid: int, heir: int | None = None) -> Effects:
-        """End `tid` and release all it holds or retains; superiors keep theirs (rule 4).
+        """End `tid` and release all locks it holds or retains; superiors keep theirs (rule 4).
 
-        Its children, and whoever causally depends on it, must have ended before, and its request
-        been cancelled. With `heir`, a superior, that one retains the locks instead: for a store
-        beneath that cannot give up the locks of a part of a hierarchy. O(locks of `tid`), and a
-        search as in `commit` then.
+        Its children and its causal dependents must have ended before, and its request must have
+        been cancelled. With `heir`, a superior of `tid`, the heir retains the locks instead: for an
+        underlying store that cannot release the locks of a part of a hierarchy. O(locks of `tid`),
+        plus, with `heir`, a search as in `commit`.
         """
         transaction = self._live(tid, refusals.ABORT)
         self._check_ending(transaction, refusals.ABORT)
@@ -162,13 +164,13 @@ class LockTable:
     # -- locks -------------------------------------------------------------------------------
 
     def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
-        """Ask for `resource` in `mode`, or in the supremum of `mode` and the mode held.
+        """Request `resource` in `mode`, or in the supremum of `mode` and the mode held.
 
-        O(1) when nothing conflicts. What is inside a resource that `tid` holds in a covering mode
-        is granted without a lock of its own. A request that must wait takes its place in the
-        queue; a cycle closed by that is broken at once, by moving a soft waiter ahead (maybe this
-        one, to where it need not wait), else by denying a victim. With ``wait=False`` a request
-        that would have to wait is `Busy` and leaves no trace.
+        O(1) if nothing conflicts. A resource inside one that `tid` holds in a covering mode is
+        granted without a separate lock. A request that must wait takes its place in the queue; if
+        this closes a cycle, the cycle is broken at once: by moving a waiter on a soft edge ahead
+        (possibly this request, to a place where it need not wait), else by denying a victim. With
+        ``wait=False`` a request that would have to wait is `Busy` and leaves no trace.
         """
         transaction = self._transactions.get(tid)
         if transaction is None or transaction.waiting is not None:
@@ -208,10 +210,10 @@ class LockTable:
     def await_end(self, tid: int, of: int, *, wait: bool = True) -> Reply:
         """Wait until transaction `of` has ended; granted at once if it has.
 
-        The end of a subtransaction that commits is final only for those who share its fate from
-        then on, the inferiors of its parent; for others the wait goes on for the parent. It is an
-        edge of the wait-for graph, so a cycle is found and broken as for a lock. With
-        ``wait=False`` it is `Busy` while `of` lives.
+        The end of a committing subtransaction is final only for transactions that share its fate
+        from then on, the inferiors of its parent; for others the wait continues for the parent. The
+        wait is an edge of the wait-for graph, so a cycle is found and broken as for a lock. With
+        ``wait=False`` the reply is `Busy` while `of` lives.
         """
         transaction = self._acting(tid, refusals.DEPENDENCE)
         awaited = self._transactions.get(of)
@@ -227,10 +229,11 @@ class LockTable:
         return self._wait(transaction, [])
 
     def overtake(self, tid: int) -> Effects:
-        """Grant what `tid` waits for ahead of the queue; nothing if rule 1 does not allow it.
+        """Grant the pending request of `tid` ahead of the queue, if rule 1 allows it.
 
-        For a caller who knows that those ahead wait for `tid`. Nothing is granted either where that
-        would close a cycle: through a live child that waits for one of those ahead. A search.
+        For callers that know that the transactions ahead wait for `tid`. Nothing is granted if the
+        grant would close a cycle through a live child that waits for one of the transactions ahead.
+        Costs a search.
         """
         transaction = self._live(tid, refusals.GRANT)
         request = transaction.waiting
@@ -245,16 +248,16 @@ class LockTable:
         return (Grant(tid, entry.resource, request.mode), *self._sweep([entry]))
 
     def cancel(self, tid: int) -> Effects:
-        """Withdraw what `tid` waits for, if anything."""
+        """Withdraw the pending request or wait of `tid`, if any."""
         transaction = self._live(tid, refusals.GRANT)
         wait = transaction.waiting
         stop_waiting(transaction)
         return self._sweep([wait.entry]) if isinstance(wait, Request) else NOTHING
 
     def downgrade(self, tid: int, resource: Resource, mode: Mode | None) -> Effects:
-        """Hold `resource` in the weaker `mode` (None: not at all), retain what was held (rule 5).
+        """Hold `resource` in the weaker `mode` (None: not at all), retain the mode held (rule 5).
 
-        No wait-for edge is added: whom `tid` blocked from outside its sphere it still blocks, and
+        No wait-for edge is added: transactions outside the sphere of `tid` remain blocked, and
         inferiors are blocked less.
         """
         transaction = self._acting(tid, refusals.DOWNGRADE)
@@ -276,7 +279,7 @@ class LockTable:
         return self._sweep([entry]) if entry.queue else NOTHING
 
     def offer(self, tid: int) -> Effects:
-        """Downgrade everything that `tid` holds to none, for its children. O(locks held)."""
+        """Downgrade all locks that `tid` holds to none, for its children. O(locks held)."""
         transaction = self._acting(tid, refusals.DOWNGRADE)
         contested = self._contest.among(transaction.held)
         for entry, lock in transaction.held.items():
@@ -284,31 +287,32 @@ class LockTable:
         transaction.held.clear()
         return self._sweep(contested) if contested else NOTHING
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def __contains__(self, tid: int) -> bool:
         return tid in self._transactions
 
     def held(self, tid: int) -> dict[Resource, Mode]:
-        """Return what `tid` holds, in the order of the grants. O(locks held)."""
+        """Return the modes in which `tid` holds resources, in grant order. O(locks held)."""
         return _modes(self._live(tid, refusals.GRANT).held)
 
     def retained(self, tid: int) -> dict[Resource, Mode]:
-        """Return what `tid` retains. O(locks retained)."""
+        """Return the modes in which `tid` retains resources. O(locks retained)."""
         return _modes(self._live(tid, refusals.GRANT).retained)
 
     def edges(self, tid: int) -> tuple[Edge, ...]:
-        """Return the edges of what `tid` waits for: one per transaction, the hardest."""
+        """Return the edges of the wait of `tid`, one per transaction waited for: the hardest."""
         return edges_of(self._live(tid, refusals.GRANT))
 
     def causes(self, tid: int) -> tuple[int, ...]:
-        """Return on whom `tid` causally depends now; it commits when there is nobody left."""
+        """Return the live causes of `tid`; it may commit when there are none."""
         return tuple(self._live(tid, refusals.DEPENDENCE).causes or ())
 
     def holds(self, tid: int, resource: Resource, mode: Mode) -> bool:
-        """Tell whether `tid` may use `resource` in `mode`. O(length of the path).
+        """Return whether `tid` may use `resource` in `mode`. O(length of the path).
 
-        Either it holds it in a mode that covers `mode`, or what encloses it.
+        True if it holds the resource in a mode that covers `mode`, or an enclosing resource in a
+        covering mode.
         """
         transaction = self._live(tid, refusals.GRANT)
         return transaction.holds(self._entries.get(resource), mode) or encloses(
@@ -320,30 +324,30 @@ class LockTable:
         return take(self._transactions.values(), self._entries.values())
 
     def census(self) -> Census:
-        """Return how many transactions live and wait. O(transactions)."""
+        """Return the numbers of live and waiting transactions. O(transactions)."""
         return census(self._transactions.values())
 
     def glance(self, waiting: Iterable[int], limit: int) -> Glance:
-        """Return a part of the state that is bounded, as values; see `Glance`.
+        """Return a bounded part of the state as values; see `Glance`.
 
-        O(limit + transactions + the locks on each resource that is waited for and looked at).
+        O(limit + transactions + the locks on each resource that is waited for and visited).
 
         Parameters
         ----------
         waiting : iterable of int
-            Transactions that wait, in the order in which they shall be looked at.
+            Waiting transactions, in the order in which they are visited.
         limit : int
-            How many locks, requests and edges are told at most.
+            Maximum number of locks, of requests and of edges returned.
         """
         found = (self._transactions.get(tid) for tid in waiting)
         waiters = [transaction for transaction in found if transaction is not None]
         return glance(waiters, self._transactions.values(), self._entries.values(), limit)
 
     def dump(self) -> str:
-        """Return the whole state as text that depends on nothing but the state."""
+        """Return the whole state as text; equal states give equal text."""
         return self.snapshot().text()
 
-    # -- the moves behind the calls ----------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------
 
     def _granted(self, transaction: Transaction, resource: Resource) -> Granted:
         self.counters.grants += 1
@@ -353,7 +357,7 @@ class LockTable:
         return GRANTED
 
     def _wait(self, transaction: Transaction, touched: list[Entry]) -> Reply:
-        """Break the cycles that the new wait of `transaction` closes; grant what is free to go."""
+        """Break the cycles that the new wait of `transaction` closes; grant requests now free."""
         if not self._may_be_on_a_cycle(transaction):
             return Blocked()
         steps = self._settle(transaction, touched)
@@ -364,11 +368,12 @@ class LockTable:
         return Denied(own.report, others) if isinstance(own, Denial) else Granted(others)
 
     def _may_be_on_a_cycle(self, transaction: Transaction) -> bool:
-        """Tell whether anybody may wait for a transaction that now waits; if not, no search.
+        """Return whether a transaction may wait for `transaction`, which now waits.
 
-        They would wait for a lock of it or of a superior, or for the end of one of these, or stand
-        behind one of these in a queue, or share its thread. O(depth; and for each member of the
-        line the fewer of its locks and of the resources that anybody waits for).
+        If not, no search is needed. Such a transaction would wait for a lock or the end of
+        `transaction` or of a superior, stand behind one of these in a queue, or share the thread.
+        O(depth; plus, for each member of the line, the smaller of the number of its locks and the
+        number of resources that are waited for).
         """
         if transaction.inline_child is not None:
             return True
@@ -383,12 +388,12 @@ class LockTable:
         return False
 
     def _grant_or_withdraw(self, request: Request) -> Reply:
-        """Grant a request that is not to wait, if it may pass the queue; nobody else moves."""
+        """Grant a request without `wait` if it may pass the queue; no other request moves."""
         transaction, entry = request.transaction, request.entry
         may_pass = move_ahead(request)
         edges = edges_of(transaction)
         if not (may_pass or edges):
-            edges = (edge_to_whom_it_must_not_pass(request),)
+            edges = (blocking_edge(request),)
         entry.withdraw(request)
         if edges:
             return Busy(edges)
@@ -398,7 +403,7 @@ class LockTable:
     def _end(
         self, transaction: Transaction, heir: Transaction | None, *, aborted: bool = False
     ) -> Effects:
-        """Forget `transaction`; let `heir` retain its locks, or nobody have them."""
+        """Remove `transaction`; let `heir` retain its locks, or release them if `heir` is None."""
         contested = self._contest.among(transaction.held, transaction.retained)
         if heir is not None:
             transaction.bequeath(heir)
@@ -421,7 +426,7 @@ class LockTable:
     def _settle(
         self, pivot: Transaction, touched: list[Entry], *, inherited: bool = False
     ) -> Effects:
-        """Break the cycles through `pivot`, then sweep the queues in which anything changed."""
+        """Break the cycles through `pivot`, then sweep the queues that changed."""
         broken = break_cycles(pivot, self._victim, inherited=inherited)
         self.counters.deadlocks += broken.cycles
         self.counters.victims += len(broken.denials)
@@ -432,7 +437,7 @@ class LockTable:
             entry.drop(lock)
             if entry.is_idle():
                 del self._entries[entry.resource]
-        locks.clear()  # no cycle of references is left for the garbage collector
+        locks.clear()  # leave no reference cycle for the garbage collector
 
     def _sweep(self, entries: Iterable[Entry]) -> Effects:
         """Grant what rule 1 and the queues of `entries` allow."""
@@ -443,10 +448,10 @@ class LockTable:
         return tuple(steps)
 
     def _is_covered(self, transaction: Transaction, resource: Resource, mode: Mode) -> bool:
-        """Tell whether `transaction` holds what encloses `resource` in a mode that covers `mode`.
+        """Return whether `transaction` holds a prefix of `resource` in a mode that covers `mode`.
 
-        With escalation, it must hold it at least in the intention mode: nobody's locks on the
-        resource itself may be left to tell of a conflict.
+        With escalation, it must hold the prefix at least in the intention mode: the other owners'
+        locks on the resource itself may be gone, and so could not show a conflict.
         """
         if encloses(self._entries, transaction, resource, COVERING[mode]):
             return True
@@ -456,7 +461,7 @@ class LockTable:
                 raise refusals.no_intention(transaction.tid, resource, needed)
         return False
 
-    # -- who may call ------------------------------------------------------------------------
+    # -- preconditions -----------------------------------------------------------------------
 
     def _live(self, tid: int, rule: str) -> Transaction:
         transaction = self._transactions.get(tid)

@@ -1,4 +1,4 @@
-"""What a lock table and its manager have counted."""
+"""Counters of a lock table and its manager."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ __all__ = ["Counters"]
 
 @dataclass
 class Counters:
-    """What happened since the table was made; requests are counted per resource of a path.
+    """Number of events since the table was created; requests are counted per resource of a path.
 
     Attributes
     ----------
     requests, grants : int
-        Requests made, and those granted, at once or after a wait.
+        Requests made, and requests granted, at once or after a wait.
     waits : int
         Calls for which a thread went to sleep.
     wait_s_total : float
         Seconds slept, over all threads.
     timeouts : int
-        Waits given up because their time was up, or the waiting thread was interrupted; requests
-        that did not want to wait and would have had to.
+        Waits that timed out or whose thread was interrupted, and requests without `wait` that would
+        have had to wait.
     deadlocks : int
         Cycles found in the wait-for graph, whether broken by passing or by a victim.
     victims : int
         Waits that were ended to break a cycle.
     escalations : int
-        Times that locks inside a resource were exchanged for one on the resource.
+        Escalations of locks inside a resource to one lock on the resource.
     """
 
     requests: int = 0

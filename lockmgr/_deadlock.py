@@ -1,6 +1,6 @@
-"""Breaking cycles of the wait-for graph: turn a soft edge round, or deny a victim.
+"""Breaking of cycles in the wait-for graph: reverse a soft edge, or deny a victim.
 
-README, "Deadlock", has the argument why this ends and why nothing else needs a search.
+README, "Deadlock", explains why this terminates and why no other change needs a search.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lockmgr._structures import Entry, Request, Transaction
 
 __all__ = [
     "Broken",
+    "blocking_edge",
     "break_cycles",
-    "edge_to_whom_it_must_not_pass",
     "move_ahead",
     "move_to_front",
 ]
 
 
 class Broken(NamedTuple):
-    """How many cycles there were, who was denied, and in which queues anything changed."""
+    """Number of cycles broken, the denials made, and the queues that changed."""
 
     cycles: int
     denials: list[Denial]
@@ -34,11 +34,11 @@ class Broken(NamedTuple):
 def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) -> Broken:
     """Break every cycle through `pivot`.
 
-    New edges begin or end at the requester, or else end at the transaction that inherited
-    (`inherited`): that is the pivot, and all cycles run through it. A cycle is broken by moving
-    ahead the waiter of one of its soft edges; where none can be moved, by arranging the queues
-    anew; and where there is a cycle of hard edges, by denying the victim. The requester of the
-    policies is then the pivot, or the waiter whose edge now ends at it.
+    New edges begin or end at the requester or, after an inheritance (`inherited`), end at the heir:
+    that transaction is the pivot, and all cycles run through it. A cycle is broken by moving the
+    waiter of one of its soft edges ahead; if no waiter can be moved, by rearranging the queues; and
+    if there is a cycle of hard edges, by denying a victim. The policies then regard as the
+    requester the pivot or, after an inheritance, the waiter whose edge now ends at it.
     """
     cycles = 0
     denials: list[Denial] = []
@@ -70,7 +70,7 @@ def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) ->
 
 
 def _cycle_through(transaction: Transaction, *, only_hard: bool = False) -> list[Arc] | None:
-    """Return a cycle through a transaction, or through its wait if inline children share that."""
+    """Return a cycle through a transaction, or through its wait if it has an inline child."""
     cycle = cycle_through(transaction, only_hard=only_hard)
     wait = transaction.waiting
     if cycle is not None or wait is None or transaction.inline_child is None:
@@ -79,11 +79,11 @@ def _cycle_through(transaction: Transaction, *, only_hard: bool = False) -> list
 
 
 def move_ahead(request: Request) -> bool:
-    """Move a request ahead until its transaction is on no cycle; if that cannot be, nowhere.
+    """Move a request ahead until its transaction is on no cycle; if impossible, leave it in place.
 
-    It goes no further than needed: each time just ahead of the request behind which its wait
-    closes a cycle. A cycle that leaves it by a hard edge is there wherever it stands. All edges
-    that a move adds end at the mover, so a move that succeeds closes no other cycle.
+    The request moves no further than needed: each time to just before the request behind which its
+    wait closes a cycle. A cycle that leaves it by a hard edge exists at every place. All edges that
+    a move adds end at the mover, so a successful move closes no other cycle.
     """
     queue = request.entry.queue
     place = queue.index(request)
@@ -98,7 +98,7 @@ def move_ahead(request: Request) -> bool:
 
 
 def move_to_front(request: Request) -> bool:
-    """Move a request ahead of all others, unless its transaction is on a cycle there."""
+    """Move a request to the head of its queue, unless its transaction would be on a cycle there."""
     queue = request.entry.queue
     place = queue.index(request)
     queue.insert(0, queue.pop(place))
@@ -108,11 +108,11 @@ def move_to_front(request: Request) -> bool:
     return False
 
 
-def edge_to_whom_it_must_not_pass(request: Request) -> Edge:
-    """Return why a request that rule 1 admits cannot be granted: a waiter that would deadlock.
+def blocking_edge(request: Request) -> Edge:
+    """Return the edge from a request, admitted by rule 1, to the waiter that it would deadlock.
 
-    That is an inferior of the requester, or somebody for whom an inferior waits; it stands behind
-    the request, but would have to be let through first.
+    The waiter is an inferior of the requester, or a transaction that an inferior waits for; it
+    stands behind the request, but would have to be granted first.
     """
     transaction = request.transaction
     cycle = _cycle_through(transaction)
@@ -129,7 +129,7 @@ def edge_to_whom_it_must_not_pass(request: Request) -> Edge:
 
 
 def _since(arc: Arc) -> int:
-    """When the wait of an edge began, in the order of all begins and waits."""
+    """Return when the wait of an edge began, in the order of all begins and waits."""
     if arc.kind is EdgeKind.COMMIT:
         return arc.waited_for.serial
     wait = arc.waited_for.waiting if arc.kind is EdgeKind.INLINE else arc.waiter.waiting

@@ -1,4 +1,4 @@
-"""Ties between transactions that are not those of the forest: causes, and waits for an end."""
+"""Ties between transactions other than parent and child: causes, and waits for an end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["await_end", "depend", "stop_waiting", "succeed"]
 
 
 def depend(dependent: Transaction, causes: dict[int, Transaction]) -> None:
-    """Let a new transaction causally depend on `causes`."""
+    """Make a new transaction causally dependent on `causes`."""
     dependent.causes = causes
     for cause in causes.values():
         _add_dependent(cause, dependent)
 
 
 def await_end(transaction: Transaction, awaited: Transaction, serial: int) -> None:
-    """Let `transaction` wait until `awaited` has ended; `serial`: when that began."""
+    """Make `transaction` wait until `awaited` has ended; `serial` orders the begin of the wait."""
     transaction.waiting = EndWait(transaction, awaited, serial)
     if awaited.awaited_by is None:
         awaited.awaited_by = {}
@@ -29,7 +29,7 @@ def await_end(transaction: Transaction, awaited: Transaction, serial: int) -> No
 
 
 def stop_waiting(transaction: Transaction) -> None:
-    """Withdraw what a transaction waits for, a lock or the end of another."""
+    """Withdraw the wait of a transaction, whether for a lock or for the end of another."""
     wait = transaction.waiting
     if isinstance(wait, Request):
         wait.entry.withdraw(wait)
@@ -40,11 +40,11 @@ def stop_waiting(transaction: Transaction) -> None:
 
 
 def succeed(ended: Transaction, successor: Transaction | None) -> Effects:
-    """Tie those who wait for or depend on `ended` to its successor, or to nobody.
+    """Move the waiters and dependents of `ended` to `successor`, or release them if it is None.
 
-    A committed subtransaction's successor is its parent, since its fate is the parent's from then
-    on. Those who waited go on if there is none, or if they share that fate, as the parent and its
-    inferiors do: that is what the effects say.
+    The successor of a committed subtransaction is its parent, whose fate it shares from then on. A
+    waiter goes on if there is no successor, or if it shares that fate too, as the parent and its
+    inferiors do; the effects list these waiters.
     """
     _forget_causes(ended)
     for dependent in (ended.dependents or {}).values():

@@ -1,12 +1,12 @@
-"""The errors of the lock manager.
+"""Errors of the lock manager.
 
 ::
 
     LockError
     ├── LockUsageError    a call that the protocol does not allow: a mistake in the caller
-    ├── Deadlock          chosen as victim; abort and retry
+    ├── Deadlock          chosen as the victim; abort and retry
     ├── LockTimeout       not granted in time; the transaction may go on or abort
-    └── WaitCancelled     somebody else ended the wait; abort
+    └── WaitCancelled     another thread ended the wait; abort
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["Deadlock", "LockError", "LockTimeout", "LockUsageError", "WaitCancel
 
 
 class LockError(Exception):
-    """Root of every error that the lock manager raises on purpose."""
+    """Base class of all errors that the lock manager raises deliberately."""
 
 
 class LockUsageError(LockError):
-    """A call that the locking protocol does not allow; nothing was changed by it.
+    """Call that the locking protocol does not allow; it changed nothing.
 
     Attributes
     ----------
     rule : str
-        What it goes against, such as ``rule 5 (downgrade)``.
+        Rule that the call violates, such as ``rule 5 (downgrade)``.
     tid : int or None
-        The transaction that the call was made for.
+        Transaction that the call was made for.
     """
 
     def __init__(self, rule: str, tid: int | None, text: str):
@@ -43,7 +43,8 @@ class LockUsageError(LockError):
 class Deadlock(LockError):
     """The transaction was chosen as the victim of a deadlock; its request is withdrawn.
 
-    It keeps its locks until it aborts, and nothing moves before that. Retrying it is safe.
+    The transaction keeps its locks until it aborts; until then, no other transaction of the cycle
+    can proceed. Retrying it is safe.
 
     Attributes
     ----------
@@ -61,4 +62,4 @@ class LockTimeout(LockError):
 
 
 class WaitCancelled(LockError):
-    """The wait was ended by `LockManager.cancel`; the transaction can only end now."""
+    """The wait was ended by `LockManager.cancel`; the transaction can only abort now."""

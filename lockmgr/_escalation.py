@@ -1,9 +1,9 @@
 """Lock escalation: many locks inside a resource become one lock on the resource.
 
-An escalation is a favour to the table's memory, never a reason to wait: it is made only when
-rule 1 grants the coarser lock at once and nobody waits for the resource or for anything that is
-given up for it, so it adds no edge to the wait-for graph. It relies on every transaction having
-an intention lock on what encloses the resources that it locks.
+Escalation only saves memory and is never a reason to wait: it is done only if rule 1 grants the
+coarser lock at once and no request waits for the resource or for a lock that is given up, so it
+adds no edge to the wait-for graph. It relies on every transaction having an intention lock on the
+resources that enclose those it locks.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Escalation"]
 
 
 class Escalation:
-    """Counts locks per transaction and enclosing resource, and escalates past a number.
+    """Lock counts per transaction and enclosing resource, with escalation above a limit.
 
     Parameters
     ----------
     limit : int
-        The most locks that a transaction may own directly inside one resource.
+        Maximum number of locks that a transaction may own directly inside one resource.
     entries : dict
-        The table's entries.
+        Entries of the lock table.
     """
 
     __slots__ = ("_entries", "_limit")
@@ -38,10 +38,10 @@ class Escalation:
         self._entries = entries
 
     def count(self, transaction: Transaction, enclosing: Resource, locks: int) -> bool:
-        """Add to the number of locks inside `enclosing`; escalate if they are too many.
+        """Add to the number of locks inside `enclosing`; escalate if the limit is exceeded.
 
-        Returns whether it did. An attempt looks at all that the transaction owns; when it fails,
-        the next one is made when there are twice as many inside.
+        Return whether it escalated. An attempt scans all locks that the transaction owns; after a
+        failure, the next attempt is made when the number of locks inside has doubled.
         """
         if transaction.inside is None:
             transaction.inside = {}
@@ -59,14 +59,14 @@ class Escalation:
         return escalated
 
     def inherit(self, parent: Transaction, child: Transaction) -> int:
-        """Add what `child` had inside resources to what its parent has; return the escalations."""
+        """Add the child's lock counts to those of its parent; return the number of escalations."""
         if child.inside is None:
             return 0
         inherited = [(enclosing, inside.count) for enclosing, inside in child.inside.items()]
         return sum(self.count(parent, enclosing, locks) for enclosing, locks in inherited)
 
     def _escalate(self, transaction: Transaction, enclosing: Resource, inside: Inside) -> bool:
-        """Exchange the locks inside `enclosing` for one that covers them all, if that can be."""
+        """Replace the locks inside `enclosing` by one that covers them all, if possible."""
         held = _inside(transaction.held, enclosing)
         retained = _inside(transaction.retained, enclosing)
         depth = len(enclosing) + 1
@@ -79,7 +79,7 @@ class Escalation:
         hold = _coarse(held, transaction.held.get(entry))
         retain = _coarse(retained, transaction.retained.get(entry))
         if hold is not None and (transaction.children or not entry.admits(transaction, hold)):
-            return False  # live children could only deadlock with what is held for them, too
+            return False  # live children that need the coarser lock could only deadlock with it
         if retain is not None and not _may_retain(entry, transaction, retain):
             return False
         if hold is not None:
@@ -105,7 +105,7 @@ def _inside(locks: dict[Entry, Lock], enclosing: Resource) -> dict[Entry, Lock]:
 
 
 def _coarse(given_up: dict[Entry, Lock], own: Lock | None) -> Mode | None:
-    """Return the mode that covers all that is given up, and what is owned already."""
+    """Return the mode that covers all locks given up and the lock owned already."""
     mode: Mode | None = None
     for lock in given_up.values():
         covers = COVERING[lock.mode]
@@ -116,7 +116,7 @@ def _coarse(given_up: dict[Entry, Lock], own: Lock | None) -> Mode | None:
 
 
 def _may_retain(entry: Entry, transaction: Transaction, mode: Mode) -> bool:
-    """Tell whether nobody outside the sphere has what conflicts: invariant I6."""
+    """Return whether no transaction outside the sphere has a conflicting lock: invariant I6."""
     line = transaction.line()
     for lock in entry.owners():
         owner = lock.owner

@@ -1,8 +1,8 @@
-"""The wait-for graph, derived from the table whenever it is asked for, and so never stale.
+"""Wait-for graph, derived from the lock table on each use, and so never stale.
 
-Nodes are the live transactions, and beside them the waits of transactions with inline children:
+Nodes are the live transactions and, in addition, the waits of transactions with inline children:
 such a child waits until its parent's wait is over, not for its parent's end. The kinds of edges are
-those of `EdgeKind`.
+the members of `EdgeKind`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Node: TypeAlias = Transaction | Request | EndWait
 
 
 class Arc:
-    """An edge between the table's own nodes; `edge` copies it out as a value."""
+    """Edge between the table's own nodes; `edge` copies it out as a value."""
 
     __slots__ = ("against", "kind", "waited_for", "waiter")
 
@@ -36,7 +36,7 @@ class Arc:
         self.against = against
 
     def edge(self) -> Edge:
-        """Return this arc as numbers and modes that stay true when the table has moved on."""
+        """Return this arc as numbers and modes, which stay valid when the table changes."""
         request = self.waiter.waiting
         if self.against is None or not isinstance(request, Request):
             return Edge(self.waiter.tid, self.waited_for.tid, self.kind)
@@ -51,7 +51,7 @@ class Arc:
 
 
 def edges_of(transaction: Transaction) -> tuple[Edge, ...]:
-    """Return the edges of a wait: one per transaction waited for, the hardest."""
+    """Return the edges of a wait, one per transaction waited for: the hardest."""
     if transaction.waiting is None:
         return ()
     arcs: dict[Transaction, Arc] = {}
@@ -61,12 +61,12 @@ def edges_of(transaction: Transaction) -> tuple[Edge, ...]:
 
 
 def arcs_of(transaction: Transaction) -> list[Arc]:
-    """Return all arcs that leave a transaction, maybe two to the same one."""
+    """Return all arcs that leave a transaction; two of them may end at the same transaction."""
     return _Search().arcs(transaction)
 
 
 def arcs_of_place(transaction: Transaction) -> list[Arc]:
-    """Return the arcs that a transaction has by its place in the forest: commit and inline."""
+    """Return the arcs that follow from a transaction's place in the forest: commit and inline."""
     arcs: list[Arc] = []
     if transaction.children:
         for child in transaction.children.values():
@@ -83,14 +83,14 @@ def arcs_of_place(transaction: Transaction) -> list[Arc]:
 def cycle_through(start: Node, *, only_hard: bool = False) -> list[Arc] | None:
     """Return a shortest cycle through `start`, in order from `start`, or None.
 
-    With `only_hard` soft edges count for nothing. Breadth-first over what `start` reaches and
-    nothing else. O(nodes + locks and requests on the resources waited for), though n requests
-    waiting for one resource alone have n²/2 edges.
+    With `only_hard`, ignore soft edges. The search is breadth-first and visits only what `start`
+    reaches. O(nodes + locks and requests on the resources waited for), though n requests waiting
+    for one resource alone have n²/2 edges.
     """
     search = _Search(only_hard)
     came_by: dict[Node, tuple[Node, Arc]] = {}
     frontier: list[Node] = [start]
-    for node in frontier:  # grows while it is walked
+    for node in frontier:  # the list grows during the iteration
         for arc in search.arcs(node):
             target: Node = arc.waited_for
             if arc.kind is EdgeKind.INLINE and arc.waited_for.waiting is not None:
@@ -109,12 +109,12 @@ def cycle_through(start: Node, *, only_hard: bool = False) -> list[Arc] | None:
 
 
 class _Search:
-    """The arcs of the graph, less those that can only lead to where the search has been.
+    """Arcs of the graph without those that only lead to nodes already visited.
 
-    Those who want a resource in the same mode wait for nearly the same transactions. So the locks
-    on it are gone through once per mode; what is looked at again, for each further waiter, are
-    only the locks of the waiter's own line that were passed over. Likewise a request looks at
-    those ahead of it only from the place on to which one of its mode has looked already.
+    Requests for a resource in the same mode wait for nearly the same transactions. So its locks are
+    scanned once per mode; for each further waiter, only the skipped locks of the earlier waiters'
+    own lines are scanned again. Likewise a request scans the queue ahead of it only from the place
+    up to which a request of the same mode has scanned already.
     """
 
     __slots__ = ("_looked_to", "_only_hard", "_passed_over", "_places")
@@ -126,20 +126,20 @@ class _Search:
         self._places: dict[Entry, dict[Request, int]] = {}
 
     def arcs(self, node: Node) -> list[Arc]:
-        """Return whom a node waits for, maybe one twice."""
+        """Return the arcs that leave a node; two of them may end at the same transaction."""
         if not isinstance(node, Transaction):
             return self.waits(node)
         arcs = arcs_of_place(node)
         return arcs if node.waiting is None else self.waits(node.waiting) + arcs
 
     def waits(self, wait: Request | EndWait) -> list[Arc]:
-        """Return whom a blocked transaction waits for by its own call."""
+        """Return the arcs of a transaction's own wait."""
         if isinstance(wait, Request):
             return self._lock_arcs(wait)
         return [Arc(wait.transaction, wait.awaited, EdgeKind.DEPENDENCY)]
 
     def _lock_arcs(self, request: Request) -> list[Arc]:
-        """Return whom a request waits for: holders, then retainers, then the queue ahead."""
+        """Return the arcs of a request: to holders, then to retainers, then to the queue ahead."""
         transaction, entry = request.transaction, request.entry
         compatible = COMPATIBLE[request.mode]
         key = (entry, request.mode)
@@ -163,7 +163,7 @@ class _Search:
                 arcs.append(Arc(transaction, owner, kind, lock.mode))
         queue = entry.queue
         if len(queue) == 1:
-            return arcs  # nobody else will look at this entry
+            return arcs  # no other request of the search scans this entry
         self._passed_over[key] = passed_over
         if self._only_hard or not entry.waiting_tally & CONFLICTS[request.mode]:
             return arcs

@@ -1,7 +1,7 @@
-"""What may happen on a thread that inline children share with their superiors.
+"""Rules for threads that inline children share with their superiors.
 
-A thread runs one transaction, the innermost. While that one waits, no call for another of them can
-come from the thread.
+A thread runs one transaction, the innermost. While that transaction waits, no call for another of
+the thread's transactions can come from the thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["check_inline", "check_thread"]
 
 
 def check_inline(tid: int, parent: Transaction | None) -> None:
-    """Refuse an inline child `tid` to a parent that has none, has one, or sleeps."""
+    """Refuse an inline child `tid` if `parent` is None, waits, or has an inline child already."""
     if parent is None:
         raise refusals.inline_without_parent(tid)
     if parent.inline_child is not None:
@@ -27,7 +27,7 @@ def check_inline(tid: int, parent: Transaction | None) -> None:
 
 
 def check_thread(transaction: Transaction, rule: str) -> None:
-    """Refuse a wait of `transaction` while its thread sleeps for an inline inferior of it."""
+    """Refuse a wait of `transaction` while its thread sleeps for one of its inline inferiors."""
     inner = transaction.inline_child
     while inner is not None:
         if inner.waiting is not None:

@@ -1,7 +1,7 @@
-"""The lock manager that threads use: one latch around the lock table, and blocking.
+"""Lock manager for threads: one latch around the lock table, and blocking.
 
-The latch is never held while a thread sleeps or wakes another, and nothing else is latched
-inside it, so it takes part in no cycle.
+The latch is never held while a thread sleeps or wakes another, and no other latch is taken inside
+it, so it takes part in no cycle.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["LockManager"]
 
 
 class _Sleeper:
-    """A blocked call: where its thread sleeps, and what it will find when it is woken."""
+    """Blocked call: the waiter on which its thread sleeps, and the outcome it finds when woken."""
 
     __slots__ = ("cancelled", "outcome", "waiter")
 
@@ -63,12 +63,11 @@ class LockManager:
     Parameters
     ----------
     table : LockTable, optional
-        The table to guard, with the victim policy and the escalation of one's choice; nobody
-        else may touch it.
+        Table to guard, which sets the victim policy and escalation; no other code may use it.
     new_waiter : callable, optional
-        Makes the `Waiter` for one blocked call.
+        Creates the `Waiter` for one blocked call.
     clock : callable, optional
-        Seconds, never going back; used for timeouts and `Counters.wait_s_total`.
+        Monotonic clock in seconds; used for timeouts and `Counters.wait_s_total`.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class LockManager:
         self._sleepers: dict[int, _Sleeper] = {}
         self._cancelled: set[int] = set()
 
-    # -- the life of a transaction -----------------------------------------------------------
+    # -- transactions ------------------------------------------------------------------------
 
     def begin(
         self,
@@ -109,7 +108,7 @@ class LockManager:
     def abort(self, tid: int, heir: int | None = None) -> None:
         """End `tid` and release its locks, or leave them to a superior; see `LockTable.abort`.
 
-        If the thread of `tid` was interrupted on its way to sleep, what it asked for is withdrawn.
+        If the thread of `tid` was interrupted before it slept, its request is withdrawn.
         """
         with self._latch:
             woken: list[_Sleeper] = []
@@ -120,10 +119,11 @@ class LockManager:
         _wake(woken)
 
     def cancel(self, tid: int) -> bool:
-        """Let `tid` wait no more: its call, now blocked or yet to come, is `WaitCancelled`.
+        """End the wait of `tid`: its call, now blocked or yet to come, raises `WaitCancelled`.
 
-        For a superior that aborts: the thread of `tid` may be on its way into `acquire`, so this
-        lasts until `tid` ends. Returns whether a thread was blocked. An ended `tid` is ignored.
+        For a superior that aborts: the thread of `tid` may be about to enter `acquire`, so the
+        cancellation lasts until `tid` ends. Returns whether a thread was blocked. An ended `tid` is
+        ignored.
         """
         with self._latch:
             if tid not in self._table:
@@ -149,7 +149,7 @@ class LockManager:
         on_wait: OnWait | None = None,
         on_sleep: OnSleep | None = None,
     ) -> None:
-        """Hold `resource` in `mode` (at least), blocking until that is granted.
+        """Hold `resource` in `mode` (at least), blocking until the lock is granted.
 
         Parameters
         ----------
@@ -158,22 +158,22 @@ class LockManager:
         resource : tuple
             The path; the intention mode is acquired on each prefix first, and kept on failure.
         mode : Mode
-            Merged with what `tid` holds already.
+            Merged with the mode that `tid` holds already.
         timeout_s : float, optional
-            The longest wait, over all prefixes; 0 or less never waits, and disturbs nobody who
-            does; None waits without end.
+            The longest wait, over all prefixes; with 0 or less the call never waits and does not
+            disturb waiters; None waits without limit.
         on_wait : callable ``(edges)``, optional
-            Called before the thread goes to sleep, with whom it waits for; no latch is held.
+            Called before the thread goes to sleep, with the edges of the wait; no latch is held.
         on_sleep : callable ``()``, optional
-            Called after that, for those who know of waits that the table does not: it may call
-            `overtake`, and what it raises ends the wait.
+            Called after `on_wait`, for callers that know of waits outside the table: it may call
+            `overtake`, and an exception that it raises ends the wait.
 
         Raises
         ------
         Deadlock
             `tid` is the victim of a deadlock.
         LockTimeout
-            The time was up.
+            The timeout expired.
         WaitCancelled
             `cancel` was called for `tid`.
         LockUsageError
@@ -202,11 +202,11 @@ class LockManager:
                 edges = () if on_wait is None or sleeper is None else self._table.edges(tid)
             _wake(woken)
             tell = None if on_wait is None else partial(on_wait, edges)
-            self._see_through(tid, reply, sleeper, deadline_s, tell, on_sleep)
+            self._await_outcome(tid, reply, sleeper, deadline_s, tell, on_sleep)
             wait = deadline_s is None or self._clock() < deadline_s
 
     def overtake(self, tid: int) -> bool:
-        """Let `tid` pass the queue it waits in (`LockTable.overtake`); say if its wait is over."""
+        """Let `tid` pass its queue (`LockTable.overtake`); return whether its wait is over."""
         with self._latch:
             woken = self._hand_over(self._table.overtake(tid))
             is_over = tid not in self._sleepers
@@ -221,10 +221,10 @@ class LockManager:
         on_wait: OnWait | None = None,
         on_sleep: OnSleep | None = None,
     ) -> None:
-        """Block until transaction `of` has ended, for one that depends on it.
+        """Block until transaction `of` has ended, for a transaction that depends on it.
 
-        The end of a subtransaction that commits is final for the inferiors of its parent only; for
-        others the wait goes on for the parent. Raises like `acquire`; the rest is as there.
+        The end of a committing subtransaction is final for the inferiors of its parent only; for
+        others the wait continues for the parent. Parameters and errors are as for `acquire`.
         """
         deadline_s = self._deadline_s(timeout_s)
         wait = timeout_s is None or timeout_s > 0
@@ -235,12 +235,12 @@ class LockManager:
             edges = () if on_wait is None or sleeper is None else self._table.edges(tid)
         _wake(woken)
         tell = None if on_wait is None else partial(on_wait, edges)
-        self._see_through(tid, reply, sleeper, deadline_s, tell, on_sleep)
+        self._await_outcome(tid, reply, sleeper, deadline_s, tell, on_sleep)
 
     def await_causes(self, tid: int, timeout_s: float | None = None) -> None:
-        """Block until nobody is left on whom `tid` causally depends, so that it may commit.
+        """Block until `tid` causally depends on no live transaction, so that it may commit.
 
-        Raises like `acquire`; `timeout_s` is as there.
+        `timeout_s` and errors are as for `acquire`.
         """
         deadline_s = self._deadline_s(timeout_s)
         while True:
@@ -253,26 +253,26 @@ class LockManager:
             self.await_end(tid, causes[0], timeout_s)
 
     def downgrade(self, tid: int, resource: Resource, mode: Mode | None) -> None:
-        """Hold `resource` in a weaker mode (None: not at all) and retain what was held.
+        """Hold `resource` in a weaker mode (None: not at all) and retain the mode held before.
 
-        Refused while `tid` holds something inside `resource` that needs more: that comes first.
-        O(locks that `tid` holds).
+        Refused while `tid` holds a resource inside `resource` that needs more; downgrade that
+        first. O(locks that `tid` holds).
         """
         with self._latch:
-            self._refuse_to_uncover(tid, resource, mode)
+            self._check_prefixes(tid, resource, mode)
             woken = self._hand_over(self._table.downgrade(tid, resource, mode))
         _wake(woken)
 
     def offer(self, tid: int) -> None:
-        """Downgrade everything that `tid` holds to none, so that its children may hold it."""
+        """Downgrade all locks that `tid` holds to none, so that its children may hold them."""
         with self._latch:
             woken = self._hand_over(self._table.offer(tid))
         _wake(woken)
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def holds(self, tid: int, resource: Resource, mode: Mode) -> bool:
-        """Tell whether `tid` may use `resource` in `mode`; see `LockTable.holds`."""
+        """Return whether `tid` may use `resource` in `mode`; see `LockTable.holds`."""
         with self._latch:
             return self._table.holds(tid, resource, mode)
 
@@ -281,23 +281,23 @@ class LockManager:
         return self.snapshot().text()
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state as values, to be looked at without the latch."""
+        """Return the whole state as values, which can be read without the latch."""
         with self._latch:
             return self._table.snapshot()
 
     def glance(self, limit: int) -> Glance:
-        """Return a bounded part of the state, those who sleep first; see `LockTable.glance`."""
+        """Return a bounded part of the state, blocked calls first; see `LockTable.glance`."""
         with self._latch:
             return self._table.glance(self._sleepers, limit)
 
     def census(self) -> Census:
-        """Return how many transactions live and wait; see `LockTable.census`."""
+        """Return the numbers of live and waiting transactions; see `LockTable.census`."""
         with self._latch:
             return self._table.census()
 
     @property
     def counters(self) -> Counters:
-        """The counters as they are now; a copy."""
+        """Copy of the counters' current values."""
         with self._latch:
             return replace(self._table.counters)
 
@@ -307,14 +307,15 @@ class LockManager:
         return None if timeout_s is None else self._clock() + timeout_s
 
     def _refuse_cancelled(self, tid: int) -> None:
-        """Let nobody wait who was told not to. REQUIRES: the latch."""
+        """Raise `WaitCancelled` if `tid` was cancelled. REQUIRES: the latch."""
         if tid in self._cancelled:
             raise _cancelled(tid)
 
     def _receive(self, tid: int, reply: Reply) -> tuple[list[_Sleeper], _Sleeper | None]:
-        """Take over what a reply did to others. REQUIRES: the latch.
+        """Process the effects of a reply on other transactions. REQUIRES: the latch.
 
-        Returns whom to wake once the latch is released, and where `tid` sleeps if it must.
+        Returns the sleepers to wake once the latch is released, and the sleeper of `tid` if it must
+        wait.
         """
         woken = self._hand_over(reply.effects)
         sleeper = None
@@ -323,13 +324,13 @@ class LockManager:
         elif isinstance(reply, Blocked):
             try:
                 sleeper = self._sleepers[tid] = _Sleeper(self._new_waiter())
-            except BaseException:  # whatever it was, nothing waits without a thread
+            except BaseException:  # no request may stay queued without a thread
                 _wake(woken + self._hand_over(self._table.cancel(tid)))
                 raise
             self._table.counters.waits += 1
         return woken, sleeper
 
-    def _see_through(
+    def _await_outcome(
         self,
         tid: int,
         reply: Reply,
@@ -338,7 +339,7 @@ class LockManager:
         tell: Callable[[], object] | None = None,
         on_sleep: OnSleep | None = None,
     ) -> None:
-        """Sleep if need be, until the call may return; raise if it may not."""
+        """Sleep if necessary until the call may return; raise if the request failed."""
         if isinstance(reply, Denied):
             raise Deadlock(reply.report)
         if isinstance(reply, Busy):
@@ -361,7 +362,7 @@ class LockManager:
         tell: Callable[[], object] | None,
         on_sleep: OnSleep | None,
     ) -> tuple[Edge, ...] | None:
-        """Block until somebody ends the wait; if nobody did, return the edges that it had."""
+        """Block until the wait is ended; return None, or the wait's edges if it timed out."""
         started_s = self._clock()
         try:
             if tell is not None:
@@ -374,10 +375,10 @@ class LockManager:
         return edges
 
     def _rise(self, tid: int, started_s: float) -> tuple[Edge, ...] | None:
-        """Give up the wait of `tid`, and return its edges, unless somebody has ended it.
+        """Withdraw the wait of `tid` and return its edges; None if another thread has ended it.
 
-        Whoever ends a wait takes the sleeper out of `_sleepers` under the latch, so a grant that
-        comes as the time is up is either kept or never made.
+        Any thread that ends a wait removes the sleeper from `_sleepers` under the latch, so a grant
+        that races with the timeout is either kept or never made.
         """
         with self._latch:
             self._table.counters.wait_s_total += self._clock() - started_s
@@ -391,22 +392,22 @@ class LockManager:
         return edges
 
     def _hand_over(self, effects: Effects) -> list[_Sleeper]:
-        """Give each effect to the thread it ends the wait of. REQUIRES: the latch.
+        """Assign each effect to the sleeper whose wait it ends. REQUIRES: the latch.
 
-        Returns whom to wake once the latch is released.
+        Returns the sleepers to wake once the latch is released.
         """
         woken: list[_Sleeper] = []
         for step in effects:
             sleeper = self._sleepers.pop(step.tid, None)
-            if sleeper is not None:  # else its thread was interrupted and is on its way out
+            if sleeper is not None:  # else its thread was interrupted and is about to withdraw
                 sleeper.outcome = step
                 woken.append(sleeper)
         return woken
 
-    def _refuse_to_uncover(self, tid: int, resource: Resource, mode: Mode | None) -> None:
-        """Keep the prefixes of what `tid` holds locked. REQUIRES: the latch."""
+    def _check_prefixes(self, tid: int, resource: Resource, mode: Mode | None) -> None:
+        """Refuse a mode too weak for a resource that `tid` holds inside. REQUIRES: the latch."""
         if mode is not None and mode.__class__ is not Mode:
-            return  # the table refuses it
+            return  # the table rejects it
         depth = len(resource)
         for inner, held in self._table.held(tid).items():
             if len(inner) > depth and inner[:depth] == resource:

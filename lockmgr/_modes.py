@@ -1,7 +1,7 @@
-"""Lock modes: which go together, and which is the weakest that covers two.
+"""Lock modes, their compatibility and their suprema.
 
-The two tables below are the only place where this is said; everything else asks this module
-(Gray, Lorie, Putzolu, Traiger 1976).
+The two tables below are the only definition of both relations; all other code goes through this
+module (Gray, Lorie, Putzolu, Traiger 1976).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = [
 
 
 class Mode(IntEnum):
-    """A lock mode; reading needs `S`, writing needs `X`.
+    """Lock mode; reading needs `S`, writing needs `X`.
 
-    The integers are places in the tables, not strengths: modes are only partially ordered, so
+    The integers are indexes into the tables, not strengths: modes are only partially ordered, so
     compare them through `SUPREMUM`, never with ``<``.
     """
 
@@ -63,21 +63,21 @@ SUPREMUM: Final[tuple[tuple[Mode, ...], ...]] = (
 )
 """``SUPREMUM[a][b]``: the weakest mode as strong as both. `a` covers `b` iff it is `a` itself.
 
-The supremum conflicts with exactly what one of the two conflicts with, so merging the modes that
-a transaction retains changes nobody's rights.
+The supremum conflicts with a mode iff one of the two does, so merging the modes that a transaction
+retains changes no other transaction's rights.
 """
 # fmt: on
 
 _TALLY_BITS: Final = 24
-_TALLY_PLACES: Final = (X, S, IX, IS, SIX)  # the commonest lowest: small integers are quicker
+_TALLY_PLACES: Final = (X, S, IX, IS, SIX)  # common modes lowest: small integers are faster
 
 UNIT: Final[tuple[int, ...]] = tuple(
     1 << (_TALLY_BITS * _TALLY_PLACES.index(mode)) for mode in Mode
 )
 """``UNIT[mode]``: one lock of this mode in a *tally*, an integer with a 24-bit count per mode.
 
-``tally & CONFLICTS[mode]`` is non-zero iff something counted conflicts with `mode`, however many
-locks are counted.
+``tally & CONFLICTS[mode]`` is non-zero iff at least one counted lock conflicts with `mode`, however
+many locks are counted.
 """
 
 CONFLICTS: Final[tuple[int, ...]] = tuple(
@@ -88,12 +88,12 @@ CONFLICTS: Final[tuple[int, ...]] = tuple(
 
 
 INTENTION: Final[tuple[Mode, ...]] = (IS, IX, IS, IX, IX)
-"""``INTENTION[mode]``: what is needed on every enclosing resource before `mode` is asked for."""
+"""``INTENTION[mode]``: the mode needed on every enclosing resource before `mode` is requested."""
 
 COVERING: Final[tuple[Mode, ...]] = (S, X, S, X, X)
-"""``COVERING[mode]``: what, held on an enclosing resource, makes `mode` inside it needless."""
+"""``COVERING[mode]``: the mode that, held on an enclosing resource, makes `mode` redundant."""
 
 
 def intention(mode: Mode) -> Mode:
-    """Return the mode needed on every enclosing resource before `mode` is asked for inside it."""
+    """Return the mode needed on every enclosing resource before `mode` is requested inside it."""
     return INTENTION[mode]

@@ -1,4 +1,4 @@
-"""What the compiler is told about a class, and Python need not know. Not compiled itself."""
+"""Compiler hints for classes that Python itself ignores. This module is not compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_settings):
-        """Change nothing: there is no compiler."""
+        """Return a decorator that changes nothing: without the compiler, the hint has no effect."""
         return lambda cls: cls
 
 

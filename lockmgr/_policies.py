@@ -1,7 +1,8 @@
-"""Who gives way when a deadlock is found (Saygin, Ulusoy, Chakravarthy, section 4.2.2).
+"""Victim policies for deadlocks (Saygin, Ulusoy, Chakravarthy, section 4.2.2).
 
-A policy picks one of the blocked transactions of a cycle, given in order from the one whose
-request closed it. Of that one's sphere then the smallest part gives way that breaks the cycle.
+A policy picks one of the blocked transactions of a cycle, given in order from the one whose request
+closed the cycle. The victim is then the smallest subtransaction in the sphere of the transaction
+picked whose abort breaks the cycle.
 """
 
 from __future__ import annotations
@@ -50,18 +51,21 @@ POLICIES: Final[dict[str, Policy]] = {
     "smallest hierarchy": _smallest_hierarchy,
     "least work": _least_work,
 }
-"""By name: the one whose request closed the cycle; the first blocked one that it waits for; the
-one begun last; the one whose abort undoes the fewest transactions; the one whose sphere owns the
-fewest locks. Ties go to whoever comes first in the cycle."""
+"""Victim policies by name, in the order of the README's table, "Victims".
+
+They pick: the transaction whose request closed the cycle; the first blocked transaction that it
+waits for; the transaction begun last; the transaction whose abort undoes the fewest transactions;
+the transaction whose sphere owns the fewest locks. Ties go to the first in the cycle.
+"""
 
 
 def policy_named(name: str) -> Policy:
-    """Return the policy of that name.
+    """Return the policy of the given name.
 
     Raises
     ------
     LockUsageError
-        If there is none.
+        If no policy has this name.
     """
     policy = POLICIES.get(name)
     if policy is None:
@@ -72,10 +76,10 @@ def policy_named(name: str) -> Policy:
 def choose_victim(cycle: list[Arc], policy: Policy) -> Transaction:
     """Return the smallest subtransaction that breaks the cycle where `policy` wants it broken.
 
-    Whom the cycle leaves by a commit or inline edge is not blocked by itself, and is the superior
-    or the inferior of one that is. And where an inferior of the one picked is blocked in the cycle
-    too, it is the inferior that gives way: its abort breaks the cycle and undoes less.
-    O(cycle x depth).
+    A transaction that the cycle leaves by a commit or inline edge is not blocked by itself; it is
+    the superior or the inferior of a blocked one. If an inferior of the transaction picked is
+    blocked in the cycle too, the inferior is the victim: its abort breaks the cycle and undoes
+    less. O(cycle x depth).
     """
     blocked = [arc.waiter for arc in cycle if arc.kind not in _NOT_BLOCKED]
     victim = policy(blocked)
@@ -90,7 +94,7 @@ def _serial(transaction: Transaction) -> int:
 
 
 def _transactions_undone(transaction: Transaction) -> int:
-    """Count the sphere: itself, its live inferiors, and those that have committed into either."""
+    """Count the transaction, its live inferiors, and all transactions committed into them."""
     return sum(1 + member.merged for member in transaction.sphere())
 
 

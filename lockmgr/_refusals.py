@@ -1,4 +1,4 @@
-"""What the lock table answers to calls that the protocol does not allow, rule by rule."""
+"""Errors for calls that the protocol does not allow, rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lock table answers: typed values, no behaviour beyond their text."""
+"""Replies of the lock table: typed values without behaviour beyond their text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Resource: TypeAlias = tuple[Hashable, ...]
 
 
 def resource_text(resource: Resource) -> str:
-    """Write a resource for people: ``accounts/7``; keys that are strings keep their quotes."""
+    """Format a resource for display: ``accounts/7``; keys that are strings keep their quotes."""
     return "/".join(
         part if place == 0 and isinstance(part, str) and "/" not in part else repr(part)
         for place, part in enumerate(resource)
@@ -41,14 +41,18 @@ def resource_text(resource: Resource) -> str:
 
 
 class EdgeKind(StrEnum):
-    """Why one transaction waits for another (Saygin, Ulusoy, Chakravarthy, section 4.2.2)."""
+    """Reason for a wait of one transaction for another.
+
+    After (Saygin, Ulusoy, Chakravarthy, section 4.2.2).
+    """
 
     HELD = "held"
     """wait-for-held-lock: the other holds the lock in a conflicting mode."""
     RETAINED = "retained"
-    """wait-for-retained-lock: the other retains it so, and is no ancestor of the waiter."""
+    """wait-for-retained-lock: the other retains the lock in a conflicting mode and is no ancestor.
+    """
     SOFT = "soft"
-    """The other has a conflicting request ahead in the queue; may be turned round."""
+    """The other has a conflicting request ahead in the queue; the order may be reversed."""
     COMMIT = "commit"
     """wait-for-commit: a parent waits for its live child, from the child's begin on."""
     DEPENDENCY = "dependency"
@@ -56,22 +60,22 @@ class EdgeKind(StrEnum):
     INLINE = "inline"
     """The waiter runs on the thread of the other, a superior, which is blocked."""
     THREAD = "thread"
-    """The waiter goes on on a thread that sleeps in a wait of the other; callers find these."""
+    """The waiter's thread sleeps in a wait of the other; only callers detect these edges."""
 
 
 class Edge(NamedTuple):
-    """One edge of the wait-for graph.
+    """Edge of the wait-for graph.
 
     Attributes
     ----------
     waiter, waited_for : int
     kind : EdgeKind
     resource : Resource or None
-        What the waiter asked for; None for edges that are not about a lock.
+        Resource that the waiter asked for; None for edges that do not concern a lock.
     mode : Mode or None
-        The mode in which the waiter wants it.
+        Mode in which the waiter asked for the resource.
     against : Mode or None
-        The conflicting mode in which the other holds it, retains it or asked for it.
+        Conflicting mode in which the other transaction holds, retains or asked for the resource.
     """
 
     waiter: int
@@ -82,7 +86,7 @@ class Edge(NamedTuple):
     against: Mode | None = None
 
     def text(self) -> str:
-        """Say in one line who waits for whom, and why."""
+        """Return one line that names the waiter, the transaction waited for and the reason."""
         waiter, other = self.waiter, self.waited_for
         if self.resource is None or self.mode is None or self.against is None:
             if self.kind is EdgeKind.COMMIT:
@@ -105,18 +109,18 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True)
 class DeadlockReport:
-    """A cycle of the wait-for graph, and so the reason why its first waiter was refused.
+    """Cycle of the wait-for graph; the reason why its first waiter was denied.
 
     Attributes
     ----------
     cycle : tuple of Edge
-        In cycle order: each edge's `waited_for` is the next one's `waiter`, the last one's is the
-        first one's. The first waiter is the victim.
+        In cycle order: the `waited_for` of each edge is the `waiter` of the next, and that of the
+        last edge is the `waiter` of the first. The first waiter is the victim.
     policy : str
         Name of the policy that chose the victim.
     waits : tuple of Edge
-        The edges of the cycle in the order in which the waits began: the last one closed it.
-        The wait for a child began with the child, that for a thread with its superior's wait.
+        Edges of the cycle in the order in which the waits began: the last one closed the cycle. The
+        wait for a child began with the child, the wait of an inline child with its superior's wait.
     """
 
     cycle: tuple[Edge, ...]
@@ -129,7 +133,7 @@ class DeadlockReport:
         return self.cycle[0].waiter
 
     def text(self) -> str:
-        """Say who is the victim and draw the cycle, one line per edge."""
+        """Return text that names the victim and lists the cycle, one line per edge."""
         lines = [
             f"transaction {self.victim} is the victim of a deadlock (policy: {self.policy}); "
             "abort it and retry:"
@@ -139,7 +143,7 @@ class DeadlockReport:
 
 
 class Grant(NamedTuple):
-    """A waiting transaction got its lock; `mode` is what it holds now."""
+    """A waiting transaction got its lock; `mode` is the mode that it holds now."""
 
     tid: int
     resource: Resource
@@ -154,30 +158,30 @@ class Denial(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A transaction need wait no more: `of`, for whose end it waited, has ended."""
+    """A wait is over: transaction `of`, for whose end `tid` waited, has ended."""
 
     tid: int
     of: int
 
 
 Effects: TypeAlias = tuple[Grant | Denial | Ended, ...]
-"""What a call did to *other* transactions, in the order in which it happened."""
+"""Effects of a call on *other* transactions, in the order in which they happened."""
 
 NOTHING: Final[Effects] = ()
 
 
 @dataclass(frozen=True)
 class Granted:
-    """The requester has what it asked for."""
+    """The request is granted."""
 
     effects: Effects = NOTHING
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """The requester must wait; a later call's effects tell how its wait ends.
+    """The requester must wait; the effects of a later call report how its wait ends.
 
-    For whom it waits, `LockTable.edges` tells.
+    `LockTable.edges` returns the transactions that it waits for.
     """
 
     effects: Effects = NOTHING
@@ -185,12 +189,12 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Busy:
-    """The requester would have to wait and did not want to; nothing has changed.
+    """The requester would have to wait, but was not to; nothing has changed.
 
     Attributes
     ----------
     edges : tuple of Edge
-        The edges that its wait would have had.
+        Edges that the wait would have had.
     """
 
     edges: tuple[Edge, ...]
@@ -208,4 +212,4 @@ class Denied:
 Reply: TypeAlias = Granted | Blocked | Busy | Denied
 
 GRANTED: Final = Granted()
-"""The one reply of every uncontended request."""
+"""Shared reply of all uncontended requests."""

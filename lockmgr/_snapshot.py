@@ -1,4 +1,4 @@
-"""The whole lock table as values: taken under the latch, looked at and drawn outside it."""
+"""Values of the whole lock table: copied under the latch, read and formatted outside it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class TransactionView(NamedTuple):
-    """A live transaction.
+    """Live transaction.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class TransactionView(NamedTuple):
 
 
 class LockView(NamedTuple):
-    """A lock that a transaction holds, or else retains."""
+    """Lock that a transaction holds (`is_held`) or retains."""
 
     resource: Resource
     tid: int
@@ -58,7 +58,7 @@ class LockView(NamedTuple):
 
 
 class RequestView(NamedTuple):
-    """A waiting request; `mode` is what the transaction will hold when it is granted."""
+    """Waiting request; `mode` is the mode that the transaction will hold once granted."""
 
     resource: Resource
     tid: int
@@ -67,19 +67,19 @@ class RequestView(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The lock table at one moment.
+    """State of the lock table at one moment.
 
     Attributes
     ----------
     transactions : tuple of TransactionView
-        In order of their begin, so that parents come before their children.
+        In order of their begin, so that parents precede their children.
     locks : tuple of LockView
         By resource.
     queue : tuple of RequestView
         By resource, and for each resource in the order in which they will be granted.
     edges : tuple of Edge
-        The wait-for graph, by waiter in order of their begin; several lock edges from the same
-        one to the same other are told as one, the hardest.
+        The wait-for graph, by waiter in order of begin; of several lock edges between the same two
+        transactions, only the hardest is listed.
     """
 
     transactions: tuple[TransactionView, ...]
@@ -88,9 +88,9 @@ class Snapshot(NamedTuple):
     edges: tuple[Edge, ...]
 
     def text(self) -> str:
-        """Draw the forest with its waits, then each resource with holders, retainers and queue.
+        """Format the forest with its waits, then each resource with holders, retainers and queue.
 
-        Transactions are sorted by number and resources by name, so equal states read the same::
+        Transactions are sorted by number and resources by name, so equal states give equal text::
 
             1
               2 waits for 3 (held)
@@ -132,19 +132,19 @@ class Snapshot(NamedTuple):
 
 
 class Glance(NamedTuple):
-    """A part of the lock table at one moment, for who looks often and must not keep it long.
+    """Part of the lock table at one moment, for frequent polling under a short latch.
 
     Attributes
     ----------
     locks_total, waits_total : int
-        All locks there are, held or retained, and all transactions that wait.
+        Number of all locks, held or retained, and of all waiting transactions.
     locks : tuple of LockView
-        Those on resources that are waited for come first.
+        Locks on resources that are waited for come first.
     queue : tuple of RequestView
         As in `Snapshot`.
     edges : tuple of Edge
-        Of the waits in the order in which they began, and for each the commit and inline edges of
-        the waiter and of its superiors, as far as they lead to it.
+        Edges of the waits in the order in which these began, each with the commit and inline edges
+        of the waiter and of its superiors that lead to it.
     """
 
     locks_total: int
@@ -155,14 +155,14 @@ class Glance(NamedTuple):
 
 
 class Census(NamedTuple):
-    """How many transactions there are at one moment.
+    """Number of transactions at one moment.
 
     Attributes
     ----------
     live, top_level : int
-        All that have not ended, and those of them without a parent.
+        Transactions that have not ended, and those of them without a parent.
     waiting : int
-        Those that wait for a lock.
+        Transactions that wait for a lock.
     """
 
     live: int
@@ -180,7 +180,7 @@ def census(transactions: Collection[Transaction]) -> Census:
 
 
 def take(transactions: Iterable[Transaction], entries: Iterable[Entry]) -> Snapshot:
-    """Copy the table out. O(transactions + locks + edges)."""
+    """Copy the table into a snapshot. O(transactions + locks + edges)."""
     views: list[TransactionView] = []
     edges: list[Edge] = []
     for transaction in transactions:
@@ -212,7 +212,7 @@ def glance(
     entries: Iterable[Entry],
     limit: int,
 ) -> Glance:
-    """Copy at most `limit` locks, requests and edges out; `waiters` first."""
+    """Copy at most `limit` locks, requests and edges each, those of `waiters` first."""
     edges: list[Edge] = []
     contested: dict[Entry, None] = {}
     told: set[Transaction] = set()

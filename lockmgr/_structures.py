@@ -1,7 +1,7 @@
-"""What the lock table is made of: transactions, locks, entries, requests (README, "Structures").
+"""Data structures of the lock table: transactions, locks, entries, requests (README, "Structures").
 
-A lock is seen from two sides: its transaction has it in ``held`` or ``retained``, its entry in a
-linked list. The methods of `Entry` are the only code that changes the entry's side.
+A lock is reachable from two sides: its transaction has it in ``held`` or ``retained``, its entry in
+a linked list. Only the methods of `Entry` change the entry's side.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["EndWait", "Entry", "Inside", "Lock", "Request", "Transaction", "encl
 
 
 class Transaction:
-    """A live node of the forest and what it owns."""
+    """Live node of the transaction forest, with the locks that it owns."""
 
     __slots__ = (
         "awaited_by",
@@ -49,7 +49,7 @@ class Transaction:
         self.retained: dict[Entry, Lock] = {}
         self.heir: Transaction | None = None
         self.waiting: Request | EndWait | None = None
-        # Few transactions need these, so they are made when first used.
+        # Few transactions need these, so they are created on first use.
         self.children: dict[int, Transaction] | None = None
         self.inline_child: Transaction | None = None
         self.causes: dict[int, Transaction] | None = None
@@ -64,11 +64,11 @@ class Transaction:
                 parent.inline_child = self
 
     def bequeath(self, heir: Transaction) -> None:
-        """Let `heir` retain all that this transaction, which ends, holds and retains.
+        """Let `heir` retain all that this ending transaction holds and retains.
 
-        O(locks held + the fewer of the locks that the two retain): of those the heir takes over
-        the larger collection as it is, with the smaller one put into it. So a lock that is handed
-        up a line of any length moves O(log of the locks) times.
+        O(locks held + the smaller of the two sets of retained locks): the heir takes over the
+        larger set as it is, and the smaller set is merged into it. So a lock that is passed up a
+        chain of any length moves O(log of the locks) times.
         """
         if len(self.retained) > len(heir.retained):
             self.retained, heir.retained = heir.retained, self.retained
@@ -76,24 +76,27 @@ class Transaction:
         for locks in (self.retained, self.held):
             for entry, lock in locks.items():
                 entry.hand_on(lock, heir)
-            locks.clear()  # no cycle of references is left for the garbage collector
+            locks.clear()  # leave no reference cycle for the garbage collector
 
     def leave_parent(self) -> None:
-        """Be no child any more: it has ended."""
+        """Remove this ended transaction from its parent's children."""
         if self.parent is not None and self.parent.children is not None:
             del self.parent.children[self.tid]
             if self.inline:
                 self.parent.inline_child = None
 
     def holds(self, entry: Entry | None, mode: Mode) -> bool:
-        """Tell whether it holds `entry` in a mode as strong as `mode`; nobody holds None. O(1)."""
+        """Return whether the transaction holds `entry` in a mode as strong as `mode`. O(1).
+
+        False if `entry` is None.
+        """
         lock = None if entry is None else self.held.get(entry)
         return lock is not None and SUPREMUM[lock.mode][mode] is lock.mode
 
     def line(self) -> list[Transaction]:
         """Return this transaction, its superiors and its causal ancestors, each once.
 
-        O(what is returned): the depth, for a hierarchy that depends on no other.
+        O(length of the result), which is the depth for a hierarchy that depends on no other.
         """
         line: list[Transaction] = []
         node: Transaction | None = self
@@ -103,7 +106,7 @@ class Transaction:
             node = node.parent
         if top.causes:
             seen = set(line)
-            for member in line:  # grows while it is walked
+            for member in line:  # the list grows during the iteration
                 beyond = list(member.causes.values()) if member.causes else []
                 if member.parent is not None:
                     beyond.append(member.parent)
@@ -114,27 +117,27 @@ class Transaction:
         return line
 
     def is_inferior_of(self, other: Transaction) -> bool:
-        """Tell whether `other` is its parent or that one's parent and so on. O(depth)."""
+        """Return whether `other` is a superior of this transaction. O(depth)."""
         superior = self.parent
         while superior is not None and superior is not other:
             superior = superior.parent
         return superior is not None
 
     def is_tied(self) -> bool:
-        """Tell whether anybody waits for its end, or causally depends on it, or it on others."""
+        """Return whether a transaction awaits its end, depends on it, or is a cause of it."""
         return bool(self.awaited_by or self.dependents or self.causes)
 
     def sphere(self) -> Iterator[Transaction]:
-        """Walk this transaction and its live inferiors."""
+        """Yield this transaction and its live inferiors."""
         found = [self]
-        for member in found:  # grows while it is walked
+        for member in found:  # the list grows during the iteration
             yield member
             if member.children:
                 found.extend(member.children.values())
 
 
 class Inside:
-    """How many locks a transaction has inside one resource, and when to look at escalating."""
+    """Number of a transaction's locks inside one resource, and the next escalation threshold."""
 
     __slots__ = ("count", "due")
 
@@ -144,7 +147,7 @@ class Inside:
 
 
 class Lock:
-    """What one transaction holds, or what it retains, on one resource."""
+    """Lock that one transaction holds or retains on one resource."""
 
     __slots__ = ("_owner", "is_held", "mode", "next", "previous")
 
@@ -157,25 +160,25 @@ class Lock:
 
     @property
     def owner(self) -> Transaction:
-        """The transaction that holds or retains it: who got it, or who is the heir of that one."""
+        """The transaction that holds or retains the lock: the original owner or its heir."""
         owner = self._owner
         heir = owner.heir
         while heir is not None:
             owner = heir
             heir = owner.heir
         ended = self._owner
-        while ended.heir is not None:  # the next one to ask has a shorter way
+        while ended.heir is not None:  # path compression: the next lookup is shorter
             ended.heir, ended = owner, ended.heir
         self._owner = owner
         return owner
 
     def pass_to(self, heir: Transaction) -> None:
-        """Change the owner."""
+        """Make `heir` the owner."""
         self._owner = heir
 
 
 class Request:
-    """A transaction's wait for a lock."""
+    """Wait of a transaction for a lock."""
 
     __slots__ = ("entry", "mode", "serial", "transaction", "upgrade")
 
@@ -190,7 +193,7 @@ class Request:
 
 
 class EndWait:
-    """A transaction's wait for the end of another."""
+    """Wait of a transaction for the end of another."""
 
     __slots__ = ("awaited", "serial", "transaction")
 
@@ -200,11 +203,11 @@ class EndWait:
         self.serial = serial
 
 
-_NOBODY: Final[list[Request]] = []  # the queue of every entry for which nobody has ever waited
+_EMPTY_QUEUE: Final[list[Request]] = []  # shared queue of all entries that were never waited for
 
 
 class Entry:
-    """Everything about one resource: who holds it, who retains it, who waits for it."""
+    """State of one resource: its holders, its retainers and its queue."""
 
     __slots__ = ("held_tally", "locks", "queue", "resource", "retained_tally", "waiting_tally")
 
@@ -213,16 +216,17 @@ class Entry:
         self.locks: Lock | None = None
         self.held_tally = 0
         self.retained_tally = 0
-        self.queue: list[Request] = _NOBODY
+        self.queue: list[Request] = _EMPTY_QUEUE
         self.waiting_tally = 0
 
-    # -- who may have a lock -----------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------
 
     def admits(self, transaction: Transaction, mode: Mode) -> bool:
-        """Tell whether rule 1 lets `transaction` hold the resource in `mode`, the queue apart.
+        """Return whether rule 1 lets `transaction` hold the resource in `mode`, ignoring the queue.
 
-        O(1) while nothing conflicting is retained, else O(depth): however many hold or retain,
-        the locks of the transaction's own line are taken off the tally and the rest is looked at.
+        O(1) while no conflicting lock is retained, else O(depth), whatever the number of holders
+        and retainers: the locks of the transaction's own line are subtracted from the tally, and
+        the rest is tested.
         """
         conflicts = CONFLICTS[mode]
         if self.held_tally & conflicts:
@@ -240,7 +244,7 @@ class Entry:
         return True
 
     def owners(self) -> list[Lock]:
-        """Return the locks held, then those retained; of each kind the oldest first."""
+        """Return the held locks, then the retained ones; oldest first within each kind."""
         held: list[Lock] = []
         retained: list[Lock] = []
         lock = self.locks
@@ -252,13 +256,13 @@ class Entry:
         return held + retained
 
     def is_idle(self) -> bool:
-        """Tell whether nobody holds, retains or waits for the resource."""
+        """Return whether the resource has no holder, no retainer and no waiting request."""
         return self.locks is None and not self.queue
 
     # -- changes of locks --------------------------------------------------------------------
 
     def hold(self, transaction: Transaction, mode: Mode) -> None:
-        """Let `transaction` hold the resource in exactly `mode`, whatever it held before."""
+        """Let `transaction` hold the resource in exactly `mode`, whatever mode it held before."""
         lock = transaction.held.get(self)
         if lock is None:
             transaction.held[self] = self._add(transaction, mode, True)
@@ -268,7 +272,7 @@ class Entry:
         self.held_tally += UNIT[mode]
 
     def retain(self, transaction: Transaction, mode: Mode) -> None:
-        """Let `transaction` retain the resource in the supremum of `mode` and what it retains."""
+        """Let `transaction` retain the supremum of `mode` and the mode that it retains already."""
         lock = transaction.retained.get(self)
         if lock is None:
             transaction.retained[self] = self._add(transaction, mode, False)
@@ -278,9 +282,9 @@ class Entry:
         self.retained_tally += UNIT[mode]
 
     def hand_on(self, lock: Lock, heir: Transaction) -> None:
-        """Let `heir` retain the resource as `lock` has it, whose owner has it no more.
+        """Let `heir` retain the resource in the mode of `lock`; the owner loses the lock.
 
-        The owner clears its own side.
+        The caller removes `lock` from the owner's dictionary.
         """
         if heir.retained.get(self) is not None:
             self.retain(heir, lock.mode)
@@ -295,7 +299,7 @@ class Entry:
         heir.retained[self] = lock
 
     def drop(self, lock: Lock) -> None:
-        """Take a lock away; the owner clears its own side."""
+        """Remove a lock from the entry; the caller removes it from the owner's dictionary."""
         if lock.is_held:
             self.held_tally -= UNIT[lock.mode]
         else:
@@ -318,12 +322,13 @@ class Entry:
     # -- the queue ---------------------------------------------------------------------------
 
     def enqueue(self, request: Request) -> None:
-        """Put a request in its natural place.
+        """Insert a request at its natural place in the queue.
 
-        That is the end; for an upgrade, before the first, upgrades apart, who waits for what the
-        upgrader holds. It must not pass others: a stream of upgrades would starve them.
+        The place is the end of the queue. An upgrade goes ahead of the first request, other
+        upgrades apart, that waits for the lock held by the upgrader. It passes no other request: a
+        stream of upgrades would starve those.
         """
-        if self.queue is _NOBODY:
+        if self.queue is _EMPTY_QUEUE:
             self.queue = []
         place = len(self.queue)
         if request.upgrade:
@@ -337,17 +342,17 @@ class Entry:
         request.transaction.waiting = request
 
     def withdraw(self, request: Request) -> None:
-        """Take a request out of the queue."""
+        """Remove a request from the queue."""
         self.queue.remove(request)
         self.waiting_tally -= UNIT[request.mode]
         request.transaction.waiting = None
 
     def sweep(self) -> list[Request]:
-        """Grant, from the head on, what rule 1 admits and no request left ahead conflicts with.
+        """Grant, from the head on, each request that rule 1 admits and no remaining request blocks.
 
         Returns the requests granted. No grant adds an edge between transactions that were not
         already connected (README, "Why a sweep needs no search"). O(queue up to the first X that
-        stays, but for a copy of it), since that one keeps back all behind it.
+        stays), apart from a copy of the queue, since that X blocks all requests behind it.
         """
         granted: list[Request] = []
         ahead = 0
@@ -367,7 +372,7 @@ class Entry:
 def encloses(
     entries: dict[Resource, Entry], transaction: Transaction, resource: Resource, mode: Mode
 ) -> bool:
-    """Tell whether `transaction` holds what encloses `resource` in a mode as strong as `mode`.
+    """Return whether `transaction` holds a prefix of `resource` in a mode as strong as `mode`.
 
     O(length of the path).
     """

@@ -1,4 +1,4 @@
-"""A lock table that checks its invariants after every call; on in all tests.
+"""Lock table that checks its invariants after every call; enabled in all tests.
 
 The checks are written the slow and obvious way, from the tables of modes alone: they use neither
 the tallies, nor the graph, nor the search of the lock table.
@@ -24,11 +24,11 @@ __all__ = ["InvariantViolated", "VerifyingLockTable"]
 
 
 class InvariantViolated(AssertionError):
-    """The lock table is wrong; the message begins with the name of the invariant."""
+    """The lock table is corrupt; the message begins with the name of the invariant."""
 
 
 class VerifyingLockTable(LockTable):
-    """A `LockTable` that raises `InvariantViolated` as soon as its state is wrong.
+    """`LockTable` that raises `InvariantViolated` as soon as its state is wrong.
 
     Every call costs time quadratic in the size of the table.
     """
@@ -41,68 +41,68 @@ class VerifyingLockTable(LockTable):
         causes: Iterable[int] = (),
         inline: bool = False,
     ) -> None:
-        """Begin, then verify."""
+        """Call `LockTable.begin`, then verify the invariants."""
         super().begin(tid, parent, causes=causes, inline=inline)
         self.verify()
 
     def commit(self, tid: int) -> Effects:
-        """Commit, then verify."""
+        """Call `LockTable.commit`, then verify the invariants."""
         effects = super().commit(tid)
         self.verify()
         self._check_victims(effects)
         return effects
 
     def abort(self, tid: int, heir: int | None = None) -> Effects:
-        """Abort, then verify."""
+        """Call `LockTable.abort`, then verify the invariants."""
         effects = super().abort(tid, heir)
         self.verify()
         self._check_victims(effects)
         return effects
 
     def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
-        """Request, then verify."""
+        """Call `LockTable.request`, then verify the invariants."""
         reply = super().request(tid, resource, mode, wait=wait)
         self.verify()
         self._check_victims(reply.effects, reply)
         return reply
 
     def await_end(self, tid: int, of: int, *, wait: bool = True) -> Reply:
-        """Await, then verify."""
+        """Call `LockTable.await_end`, then verify the invariants."""
         reply = super().await_end(tid, of, wait=wait)
         self.verify()
         self._check_victims(reply.effects, reply)
         return reply
 
     def overtake(self, tid: int) -> Effects:
-        """Overtake, then verify."""
+        """Call `LockTable.overtake`, then verify the invariants."""
         effects = super().overtake(tid)
         self.verify()
         self._check_victims(effects)
         return effects
 
     def cancel(self, tid: int) -> Effects:
-        """Cancel, then verify."""
+        """Call `LockTable.cancel`, then verify the invariants."""
         effects = super().cancel(tid)
         self.verify()
         self._check_victims(effects)
         return effects
 
     def downgrade(self, tid: int, resource: Resource, mode: Mode | None) -> Effects:
-        """Downgrade, then verify."""
+        """Call `LockTable.downgrade`, then verify the invariants."""
         effects = super().downgrade(tid, resource, mode)
         self.verify()
         self._check_victims(effects)
         return effects
 
     def offer(self, tid: int) -> Effects:
-        """Offer, then verify."""
+        """Call `LockTable.offer`, then verify the invariants."""
         effects = super().offer(tid)
         self.verify()
         self._check_victims(effects)
         return effects
 
     def verify(self) -> None:
-        """Check I1 to I8 of the README; the bookkeeping first, as the rest relies on it."""
+        """Check I1 to I8 of the README, bookkeeping first, since the other checks rely on it."""
         live = self._transactions
         for entry in self._entries.values():
             _check_bookkeeping(entry, live)
@@ -120,7 +120,7 @@ class VerifyingLockTable(LockTable):
             raise InvariantViolated(f"{_I4}: who is waited for")
 
     def _check_victims(self, effects: Effects, reply: Reply | None = None) -> None:
-        """Check I9: whoever was denied lies on a cycle that no order of the queues would break."""
+        """Check I9: each denied transaction is on a cycle that no queue order would break."""
         reports = [step.report for step in effects if isinstance(step, Denial)]
         reports += [reply.report] if isinstance(reply, Denied) else []
         if any(transaction.inline for transaction in self._transactions.values()):
@@ -166,7 +166,7 @@ def _check_bookkeeping(entry: Entry, live: Mapping[int, Transaction]) -> None:
 
 
 def _locks(entry: Entry) -> tuple[list[Lock], list[Lock]]:
-    """Walk the linked list, and check that it reads the same backwards."""
+    """Return the held and the retained locks; check that the list is consistent backwards."""
     held: list[Lock] = []
     retained: list[Lock] = []
     previous: Lock | None = None
@@ -243,10 +243,10 @@ def _check_locks(entry: Entry) -> None:
 
 
 def _check_acyclic(transactions: Iterable[Transaction]) -> None:
-    """Take away, again and again, what waits for nothing left; a cycle is what stays.
+    """Repeatedly remove nodes that wait for no remaining node; a non-empty rest has a cycle.
 
-    What waits is a transaction, for its end, and the wait itself of a blocked one: that is what
-    its inline children wait for.
+    The nodes are the transactions, which are waited for until their end, and the waits of blocked
+    transactions, which their inline children wait for.
     """
     waits: dict[_Node, set[_Node]] = {}
     for transaction in transactions:
@@ -272,7 +272,7 @@ def _check_acyclic(transactions: Iterable[Transaction]) -> None:
 
 
 def _blockers(request: Request) -> list[Transaction]:
-    """Rule 1 and the queue, to the letter."""
+    """Return the transactions that block a request by the letter of rule 1 and the queue."""
     entry, transaction, mode = request.entry, request.transaction, request.mode
     held, retained = _locks(entry)
     line = _line(transaction)
@@ -293,7 +293,7 @@ def _blockers(request: Request) -> list[Transaction]:
 
 
 def _line(transaction: Transaction) -> set[Transaction]:
-    """Return the transaction, its superiors, and those on which any of them causally depends."""
+    """Return the transaction, its superiors, and all transactions on which any of them depends."""
     line = {transaction}
     while True:
         beyond = {

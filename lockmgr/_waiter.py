@@ -1,4 +1,4 @@
-"""The one seam through which the lock manager blocks a thread."""
+"""Interface through which the lock manager blocks a thread."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ __all__ = ["ThreadWaiter", "Waiter"]
 
 
 class Waiter(Protocol):
-    """A place for one thread to sleep once; tests put a deterministic scheduler behind it."""
+    """One sleep of one thread; tests substitute a deterministic scheduler."""
 
     def wait(self, timeout_s: float | None) -> None:
-        """Sleep until `wake`, or for `timeout_s` seconds (None: without end), never shorter.
+        """Sleep until `wake`, or for at least `timeout_s` seconds (None: without limit).
 
-        `wake` may have come before `wait`.
+        Return at once if `wake` was called before.
         """
         ...
 
     def wake(self) -> None:
-        """End the wait, from another thread; the latch is not held."""
+        """End the wait. Called from another thread, which does not hold the latch."""
         ...
 
 
 class ThreadWaiter:
-    """Sleeps on a `threading.Event`."""
+    """Waiter that sleeps on a `threading.Event`."""
 
     __slots__ = ("_event",)
 
@@ -32,9 +32,9 @@ class ThreadWaiter:
         self._event = threading.Event()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Sleep until woken or the time is up."""
+        """Sleep until woken or until the timeout expires."""
         self._event.wait(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
 
     def wake(self) -> None:
-        """Wake the sleeper."""
+        """Wake the sleeping thread."""
         self._event.set()

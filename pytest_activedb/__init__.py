@@ -1,8 +1,8 @@
-"""The pytest plugin: databases, a clock that tests drive, and what rules have done.
+"""Pytest plugin: test databases, a simulated clock, and assertions about rules.
 
-``pytest_plugins = ["pytest_activedb"]`` in a ``conftest.py`` turns it on. It imports pytest alone;
-activedb comes with the first fixture that is used. `activedb.testing` has what the fixtures give,
-and its README how they are used.
+``pytest_plugins = ["pytest_activedb"]`` in a ``conftest.py`` enables it. It imports only pytest;
+activedb is imported by the first fixture that is used. `activedb.testing` implements the fixtures,
+and its README describes their use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MARKER = "activedb(**settings): the settings of activedb_memory and activedb_po
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option: where to run what needs a Postgres."""
+    """Add one option: the Postgres for the fixtures."""
     said = "URL of the Postgres for activedb's fixtures, with a role that may create schemas"
     group = parser.getgroup("activedb")
     group.addoption("--activedb-url", metavar="URL", help=f"{said} (else an embedded one)")
@@ -36,12 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
 class _Watched:
-    """The databases of one test, and what their rules have done."""
+    """The databases of one test, with their witnesses."""
 
     def __init__(self) -> None:
         self.witnesses: list[Witness] = []
@@ -75,7 +75,7 @@ class _Watched:
 
 
 class AssertFired:
-    """What the fixture ``assert_fired`` gives: call it with the name of a rule."""
+    """Value of the fixture ``assert_fired``: call it with the name of a rule."""
 
     def __init__(self, watched: _Watched):
         self._watched = watched
@@ -94,13 +94,13 @@ class AssertFired:
         Parameters
         ----------
         db : Database, optional
-            Which one, if the test has several; watched from now on, if it was not before.
+            The database, if the test has several; it is watched from now on, if it was not before.
         """
         __tracebackhide__ = True
         return self._watched.one(db).assert_fired(rule, times, params, wait=wait)
 
     def watch(self, db: Database) -> Witness:
-        """See what the rules of a database do that the test has opened itself."""
+        """Watch the rules of a database that the test has opened itself."""
         return self._watched.watch(db)
 
     def forget(self) -> None:
@@ -110,7 +110,7 @@ class AssertFired:
 
 
 class CrashHere:
-    """What the fixture ``crash_here`` gives: errors, and deaths, at named points."""
+    """Value of the fixture ``crash_here``: errors and process deaths at named points."""
 
     def __init__(self, watched: _Watched, url: Callable[[], str]):
         self._watched = watched
@@ -119,7 +119,7 @@ class CrashHere:
     def __call__(
         self, point: str, *, nth: int = 1, db: Database | None = None
     ) -> AbstractContextManager[Crash]:
-        """A block that ends with an error at a point; see `activedb.testing.crashing`.
+        """Return a block that ends with an error at a point; see `activedb.testing.crashing`.
 
         The databases are those of the test's fixtures, or `db`.
         """
@@ -139,7 +139,7 @@ class CrashHere:
         variables: Mapping[str, str] | None = None,
         timeout_s: float = 120.0,
     ) -> Killed:
-        """Kill a process of its own at a point; see `activedb.testing.run_until_killed`.
+        """Kill a separate process at a point; see `activedb.testing.run_until_killed`.
 
         Its ``ACTIVEDB_URL`` is that of the fixture ``activedb_url``, unless `variables` has one.
         """
@@ -154,7 +154,7 @@ class CrashHere:
 
 @pytest.fixture(scope="session")
 def activedb_server(pytestconfig: pytest.Config) -> Iterator[str]:
-    """The URL of the Postgres of this session, or of this worker: an embedded one, or yours."""
+    """Yield the URL of the session's (or xdist worker's) Postgres: an embedded one, or yours."""
     from activedb.testing import ScratchServer
 
     url = pytestconfig.getoption("--activedb-url") or pytestconfig.getini("activedb_url") or None
@@ -165,19 +165,19 @@ def activedb_server(pytestconfig: pytest.Config) -> Iterator[str]:
 
 @contextmanager
 def _folder(config: pytest.Config) -> Iterator[Path]:
-    """Where the embedded server keeps its data: pytest's cache, so that the next start is fast."""
+    """Yield the embedded server's data folder: pytest's cache, so that the next start is fast."""
     cache = getattr(config, "cache", None)
     if cache is not None:
         yield cache.mkdir("activedb")
         return
     with TemporaryDirectory(prefix="activedb-") as folder:
-        Path(folder).chmod(0o755)  # what is in it belongs to the server's account
+        Path(folder).chmod(0o755)  # its contents belong to the server's account
         yield Path(folder)
 
 
 @pytest.fixture
 def activedb_url(activedb_server: str) -> Iterator[str]:
-    """The URL of an empty schema of this test's own; for programs that open it themselves."""
+    """Yield the URL of an empty schema for this test; for programs that open it themselves."""
     from activedb.testing import scratch_url
 
     with scratch_url(activedb_server) as url:
@@ -186,9 +186,9 @@ def activedb_url(activedb_server: str) -> Iterator[str]:
 
 @pytest.fixture
 def activedb_clock() -> SimulatedClock:
-    """A clock that stands at 2026-01-01T00:00Z until the test calls ``advance(seconds)``.
+    """Return a clock that stands at 2026-01-01T00:00Z until ``advance(seconds)`` is called.
 
-    The databases of the other fixtures go by it in a test that asks for it.
+    In a test that requests it, the databases of the other fixtures use it.
     """
     from datetime import UTC, datetime
 
@@ -201,7 +201,7 @@ def activedb_clock() -> SimulatedClock:
 def _activedb_watched() -> Iterator[_Watched]:
     watched = _Watched()
     yield watched
-    for witness in watched.witnesses:  # a database of the test's own may live on
+    for witness in watched.witnesses:  # a database that the test opened may live on
         witness.close()
 
 
@@ -209,7 +209,7 @@ def _activedb_watched() -> Iterator[_Watched]:
 def activedb_memory(
     request: pytest.FixtureRequest, _activedb_watched: _Watched
 ) -> Iterator[Database]:
-    """An open database in memory, empty; closed after the test."""
+    """Yield an open database in memory, empty; closed after the test."""
     yield from _opened(request, _activedb_watched, "memory://")
 
 
@@ -217,19 +217,19 @@ def activedb_memory(
 def activedb_postgres(
     request: pytest.FixtureRequest, activedb_url: str, _activedb_watched: _Watched
 ) -> Iterator[Database]:
-    """An open database on Postgres, in an empty schema of this test's own; closed after it."""
+    """Yield an open database on Postgres, in an empty schema for this test; closed after it."""
     yield from _opened(request, _activedb_watched, activedb_url)
 
 
 @pytest.fixture
 def assert_fired(_activedb_watched: _Watched) -> AssertFired:
-    """Asserts which rules have fired, how often: ``assert_fired("rule", times=2)``."""
+    """Return an assertion about a rule's firings: ``assert_fired("rule", times=2)``."""
     return AssertFired(_activedb_watched)
 
 
 @pytest.fixture
 def crash_here(request: pytest.FixtureRequest, _activedb_watched: _Watched) -> CrashHere:
-    """Lets a block fail, or a process die, at a named point: ``with crash_here("…"):``."""
+    """Return a helper that makes a block or process fail at a point: ``with crash_here("…"):``."""
     return CrashHere(_activedb_watched, lambda: str(request.getfixturevalue("activedb_url")))
 
 

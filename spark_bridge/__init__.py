@@ -1,7 +1,7 @@
-"""The bridge from Spark Structured Streaming to activedb: micro-batches become atomic batches.
+"""Bridge from Spark Structured Streaming to activedb: micro-batches become atomic batches.
 
-See this package's README for the picture and the guarantees. Importing it imports neither Spark nor
-activedb: Spark's Python processes import it, too, for the data sources, and shall start soon.
+See this package's README for a diagram and the guarantees. Importing it imports neither Spark nor
+activedb: Spark's Python processes import it, too, for the data sources, and should start fast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How large the next batch may be, so that batches take no longer than they should.
+"""Adaptive size of the next batch, so that batches keep within a bound on latency.
 
-Additive increase, multiplicative decrease, as TCP fits its window to a network: it comes to rest
-near the largest size that holds the bound, and finds it again when the cost of a row changes.
+Additive increase, multiplicative decrease, as TCP fits its window to a network: the size settles
+near the largest one that keeps the bound, and adapts when the cost of a row changes.
 
 ::
 
@@ -15,33 +15,33 @@ near the largest size that holds the bound, and finds it again when the cost of 
 
 from __future__ import annotations
 
-_AIM = 0.5  # of the bound: a row that comes just after a batch was cut waits for that one, too
-_CUT_MIN = 0.1  # never to less than this share at once: one slow batch may be bad luck
-_CUT_MAX = 0.8  # a cut that is none would be repeated at the next batch
-_NEAR = 0.85  # of what a batch may take is near enough: a larger one would often be too long
-_STEPS = 16  # how many increases there are between a size and its double
+_AIM = 0.5  # of the bound: a row that arrives just after a batch was cut waits for that batch, too
+_CUT_MIN = 0.1  # never to less than this share at once: one slow batch may be an accident
+_CUT_MAX = 0.8  # a smaller cut would only be repeated at the next batch
+_NEAR = 0.85  # of the allowed time is near enough: a larger size would often take too long
+_STEPS = 16  # number of increases between a size and its double
 
 
 class BatchSize:
-    """The size of the next batch, fitted to how long the last ones took.
+    """Size of the next batch, fitted to the durations of the last ones.
 
     Parameters
     ----------
     first : int
         The size of the first batch.
     latency_max_s : float or None
-        How long a row may take, from when it can be read to when it has been processed. None: the
-        size stays as it is.
+        Upper bound on a row's latency, from when it can be read to when it has been processed.
+        None: the size stays as it is.
     most : int
-        The size is never larger.
+        Upper bound on the size.
 
     Notes
     -----
     A batch may take half of `latency_max_s`: a row may have to wait for the end of the batch before
-    its own. If rows come faster than they can be processed, no size is small enough: they wait in
-    the source, which is what a bound on the batches is for.
+    its own. If rows arrive faster than they can be processed, no size is small enough: they wait in
+    the source, which is the purpose of a bound on the batches.
 
-    Not thread-safe: one thread notes; others may read `size`.
+    Not thread-safe: one thread calls `note`; others may read `size`.
     """
 
     def __init__(self, first: int, latency_max_s: float | None, *, most: int = 1_000_000) -> None:
@@ -53,24 +53,24 @@ class BatchSize:
 
     @property
     def size(self) -> int:
-        """How large the next batch may be; at least 1."""
+        """Upper bound on the rows of the next batch; at least 1."""
         return self._size
 
     def note(self, count: int, seconds: float) -> None:
-        """Take note of a batch of `count` that took so long; O(1).
+        """Record a batch of `count` rows that took `seconds`; O(1).
 
         Parameters
         ----------
         count : int
-            How large it was: one that is not full tells nothing about a larger size.
+            Number of rows: a batch that is not full reveals nothing about a larger size.
         seconds : float
-            From when it was cut to when it had been processed.
+            Time from the cut of the batch to the end of its processing.
         """
         if self._aim_s is None or count < 1:
             return
         if seconds > self._aim_s:
             share = min(max(self._aim_s / seconds, _CUT_MIN), _CUT_MAX)
-            # A batch may be smaller than was allowed, and later than that: cut what was there.
+            # A batch may be smaller than allowed, and come later than that: cut its actual size.
             self._size = max(1, int(min(count, self._size) * share))
             self._has_cut = True
         elif count >= self._size and seconds < self._aim_s * _NEAR:

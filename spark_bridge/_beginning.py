@@ -1,16 +1,16 @@
-"""Where the query of a checkpoint has begun: with nothing, or behind what a lost one had done.
+"""Start of a checkpoint's query: at the beginning, or behind the progress of a lost query.
 
-What is needed for that is in ``<checkpoint>/activedb.json``, written before Spark writes anything,
-and the same as long as there is the checkpoint::
+The start is recorded in ``<checkpoint>/activedb.json``, written before Spark writes anything, and
+unchanged for the life of the checkpoint::
 
     database: batches 0 … 7 of query A        A's checkpoint is lost
                             │ positions
                             ▼
     new checkpoint: query B continues A with batch 8; what Spark calls batch 0 is 8, 1 is 9, …
 
-The batches of one stream are therefore numbered on over its queries. That B goes on where A ended
-is checked by the database with B's first batch: if somebody else has fed the stream meanwhile, that
-batch is refused.
+The batches of a stream are therefore numbered across its queries. The database checks with B's
+first batch that B continues where A ended: if another process has fed the stream in the meantime,
+that batch is refused.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _PYTHON = "Python"
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where a query has begun.
+    """Start of a query.
 
     Attributes
     ----------
     stream : str
         The stream's name.
     place : str
-        The checkpoint, as its path was.
+        Path of the checkpoint when it was created.
     continues : str or None
-        The query before; None: this is the first one.
+        The previous query; None: this is the first one.
     first_batch_id : int
-        What the database calls the batch that Spark calls 0.
+        The database's number of the batch that Spark calls 0.
     files : tuple of str
-        Files that were read before, of a stream of files.
+        Files that were read before, for a stream of files.
     offset : Any
-        The offset behind which it has begun, as the source writes it; None: none.
+        The offset behind which the query begins, as the source writes it; None: none.
     marks : mapping or None
-        What was known of when events are complete.
+        The marks, which determine punctuation, at the start.
     """
 
     stream: str
@@ -66,12 +66,12 @@ class Beginning:
     marks: Mapping[str, Any] | None = None
 
     def write(self, checkpoint: Path) -> None:
-        """Keep it, before the query begins. Does nothing if it is kept already."""
+        """Write the record before the query begins. Does nothing if it is written already."""
         if _read(checkpoint) == self:
             return
         checkpoint.mkdir(parents=True, exist_ok=True)
         if not has_query(checkpoint):
-            for name in _OURS:  # of a run that has not come to a query
+            for name in _OURS:  # left by a run that did not get as far as a query
                 shutil.rmtree(checkpoint / name, ignore_errors=True)
         new = checkpoint / f"{_NAME}.new"
         new.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -79,21 +79,21 @@ class Beginning:
 
 
 def beginning_of(checkpoint: Path, stream: Stream, positions: Positions | None) -> Beginning:
-    """Return where the query of a checkpoint has begun, or will.
+    """Return the start of the query of a checkpoint, existing or new.
 
     Parameters
     ----------
     checkpoint : Path
     stream : Stream
     positions : Positions or None
-        Where to begin if the checkpoint has no query yet; None: with nothing.
+        Where to begin if the checkpoint has no query yet; None: at the beginning.
 
     Raises
     ------
     CheckpointMismatch
-        If the checkpoint is another stream's, or was moved.
+        If the checkpoint belongs to another stream, or was moved.
     ConfigurationError
-        If the source cannot go on from those positions.
+        If the source cannot continue from those positions.
     FeedFailed
         If the checkpoint is damaged.
     """
@@ -130,7 +130,7 @@ def _read(checkpoint: Path) -> Beginning | None:
 
 
 def _behind(checkpoint: Path, stream: Stream, positions: Positions) -> Beginning:
-    """Return the beginning of a query that goes on behind the last batch of the database."""
+    """Return the start of a query that continues behind the last batch of the database."""
     source = stream.source
     if not isinstance(source, Files | Replay | Kafka):
         what = type(source).__name__
@@ -139,7 +139,7 @@ def _behind(checkpoint: Path, stream: Stream, positions: Positions) -> Beginning
             "once it does not send again, so nobody can tell what is missing. Restore the "
             "checkpoint, or start over with an empty database"
         )
-    # What was fed from Python is no part of the source.
+    # Batches fed from Python are not part of the source.
     known = [each for each in positions.known if each is None or _kind(each) != _PYTHON]
     _check_known(stream, known)
     last = known[-1] if known else None
@@ -156,7 +156,7 @@ def _behind(checkpoint: Path, stream: Stream, positions: Positions) -> Beginning
 
 
 def _check_known(stream: Stream, known: list[Mapping[str, Any] | None]) -> None:
-    """Check that positions tell where a stream's source goes on."""
+    """Check that positions determine where a stream's source continues."""
     if not known:
         return
     needed = known if isinstance(stream.source, Files) else known[-1:]

@@ -1,4 +1,4 @@
-"""What Spark's own checkpoint says about a query.
+"""Readers of Spark's own checkpoint of a query.
 
 Spark writes ``offsets/<batch id>`` before it runs a micro-batch and reads it back, unchanged, when
 it runs the micro-batch again after a failure. The watermark in it is therefore the same at every
@@ -20,17 +20,17 @@ _LINES_MIN = {"metadata": 1, "offsets": 3, "commits": 2}
 
 
 def has_query(checkpoint: Path) -> bool:
-    """Whether a query was begun with this checkpoint."""
+    """Return whether a query has begun with this checkpoint."""
     return (checkpoint / "metadata").exists() or any(_logged(checkpoint, log) for log in _LOGS)
 
 
 def check_whole(checkpoint: Path) -> None:
-    """Check that nothing of what Spark needs to go on is missing, or cut off.
+    """Check that no file that Spark needs to continue is missing or cut off.
 
     Raises
     ------
     FeedFailed
-        If something is.
+        If one is.
     """
     if not has_query(checkpoint):
         return
@@ -49,9 +49,10 @@ def check_whole(checkpoint: Path) -> None:
 
 
 def remove_half_written(checkpoint: Path) -> None:
-    """Remove what a kill has left of planning the first micro-batch. REQUIRES: no query runs.
+    """Remove a half-written plan of the first micro-batch. REQUIRES: no query runs.
 
-    Spark wants the folders of its logs empty then, and refuses for ever what it has left there.
+    A process that is killed while planning leaves files in the folders of Spark's logs. Spark wants
+    these folders empty then, and otherwise refuses to start for good.
     """
     if not _logged(checkpoint, "offsets"):
         for log in _LOGS:
@@ -68,7 +69,7 @@ def damaged(checkpoint: Path, what: str) -> FeedFailed:
 
 
 def _check_readable(file: Path, lines_min: int) -> None:
-    """Check that a file of Spark's has a version, but for that of one line, and lines of JSON."""
+    """Check that a file of Spark has a version, unless it has only one line, and lines of JSON."""
     lines = file.read_text(encoding="utf-8").splitlines()
     if len(lines) < lines_min:
         raise ValueError("it is cut off")
@@ -81,12 +82,12 @@ def _parsed(line: str) -> Any:
 
 
 def _logged(checkpoint: Path, log: str) -> list[int]:
-    """Return the micro-batches of which a log has a file, in order."""
+    """Return the micro-batches for which a log has a file, in order."""
     return sorted(int(path.name) for path in (checkpoint / log).glob("[0-9]*"))
 
 
 def read_offsets(checkpoint: Path, batch_id: int) -> list[Any]:
-    """Return where each source stands behind a micro-batch, as the source writes it."""
+    """Return the offset of each source behind a micro-batch, as the source writes it."""
     text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
     return [_parsed(line) for line in text.splitlines()[2:]]
 
@@ -101,8 +102,8 @@ def read_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
     """Return the punctuation of a micro-batch, in microseconds since 1970 UTC.
 
     Spark keeps its watermark in whole milliseconds, rounded down, so the product with 1000 never
-    claims more than has been seen. Spark starts it at 0 and does not tell "nothing seen" from
-    "1970-01-01"; both are None here.
+    claims more than has been seen. Spark starts it at 0 and does not distinguish "nothing seen"
+    from "1970-01-01"; both are None here.
     """
     # Line 1 is the format's version, line 2 the metadata, the others one offset per source.
     text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
@@ -110,7 +111,7 @@ def read_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
 
 
 def read_next_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
-    """Return the punctuation that the batch after a committed micro-batch has, if there is one."""
+    """Return the punctuation of the batch after a committed micro-batch, if there is one."""
     text = (checkpoint / "commits" / str(batch_id)).read_text(encoding="utf-8")
     return _punctuation_us(json.loads(text.splitlines()[1])["nextBatchWatermarkMs"])
 
@@ -120,36 +121,36 @@ def _punctuation_us(watermark_ms: int) -> int | None:
 
 
 def next_batch_id(checkpoint: Path) -> int:
-    """Return the id of the micro-batch after the last one that Spark counts as processed."""
+    """Return the id of the micro-batch after the last one that Spark has committed."""
     done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
     return max(done, default=-1) + 1
 
 
 def is_planned(checkpoint: Path, batch_id: int) -> bool:
-    """Whether Spark has planned a micro-batch."""
+    """Return whether Spark has planned a micro-batch."""
     return (checkpoint / "offsets" / str(batch_id)).exists()
 
 
 def is_committed(checkpoint: Path, batch_id: int) -> bool:
-    """Whether Spark counts a micro-batch as processed; of one of the last hundred."""
+    """Return whether Spark has committed a micro-batch; valid for the last hundred."""
     return (checkpoint / "commits" / str(batch_id)).exists()
 
 
 def planned_ms(checkpoint: Path, batch_id: int) -> int:
-    """Return when Spark has planned a micro-batch, in milliseconds since 1970 UTC."""
+    """Return the time at which Spark planned a micro-batch, in milliseconds since 1970 UTC."""
     text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
     return int(json.loads(text.splitlines()[1])["batchTimestampMs"])
 
 
 def has_ended(checkpoint: Path, since: int = 0) -> bool:
-    """Whether the last micro-batch that counts as processed is the last of its source.
+    """Return whether the last committed micro-batch is the last of its source.
 
-    REQUIRES: the query has one source, one of ours, whose offsets say ``"end"``.
+    REQUIRES: the query has one source, which is one of ours, whose offsets have ``"end"``.
 
     Parameters
     ----------
     since : int
-        The first micro-batch that may be it.
+        The first micro-batch that counts.
     """
     done = next_batch_id(checkpoint) - 1
     if done < since:
@@ -159,7 +160,7 @@ def has_ended(checkpoint: Path, since: int = 0) -> bool:
 
 
 def names_of_files(checkpoint: Path, batch_id: int) -> set[str]:
-    """Return the names of the files of a micro-batch. REQUIRES: its one source is of files.
+    """Return the names of the files of a micro-batch. REQUIRES: its only source is of files.
 
     O(its files), every tenth time O(files read).
     """
@@ -168,14 +169,14 @@ def names_of_files(checkpoint: Path, batch_id: int) -> set[str]:
     logs = checkpoint / "sources" / "0"
     log = logs / str(number)
     if not log.exists():
-        log = logs / f"{number}.compact"  # holds those before it, too
+        log = logs / f"{number}.compact"  # holds the earlier ones, too
     lines = log.read_text(encoding="utf-8").splitlines()[1:]
     entries = (json.loads(line) for line in lines if f'"batchId":{number}' in line)
     return {entry["path"].rpartition("/")[2] for entry in entries if entry["batchId"] == number}
 
 
 def has_read_file(checkpoint: Path, name: str) -> bool:
-    """Whether a file of this name is part of any micro-batch so far. O(files read)."""
-    # One line of JSON per file, in one log per micro-batch; every tenth holds all before it.
+    """Return whether a file of this name is part of any micro-batch so far. O(files read)."""
+    # One line of JSON per file, in one log per micro-batch; every tenth log holds all earlier ones.
     logs = (checkpoint / "sources" / "0").glob("[0-9]*")
     return any(f'/{name}"' in log.read_text(encoding="utf-8") for log in logs)

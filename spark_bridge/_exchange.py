@@ -1,8 +1,8 @@
-"""Hands micro-batches from Spark's thread to the thread that applies them.
+"""Handover of micro-batches from Spark's thread to the thread that applies them.
 
-Spark calls back on a thread of its own. Applying a batch there would tie its transaction to a
-thread nobody can interrupt and would turn its errors into text on their way through the JVM. Here
-the caller's thread applies, and the two meet at each batch::
+Spark calls back on a separate thread. Applying a batch there would tie its transaction to a
+thread that cannot be interrupted, and would turn its errors into text on their way through the JVM.
+Here the caller's thread applies, and the two threads synchronise at each batch::
 
     producer thread     Spark's callback thread          the caller's thread
     ---------------     -----------------------          -------------------
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 Batch = TypeVar("Batch")
 
-_HEED_S_MAX = 0.5  # how late an interrupt may be heeded
+_HEED_S_MAX = 0.5  # upper bound on the delay of an interrupt
 
 
 class RefusedError(Exception):
-    """The batch was not applied and must not count as processed. Told to Spark, never to a user."""
+    """Error for Spark, never for a user: the batch was not applied and is not processed."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,15 @@ class _End:
 
 
 class Exchange(Generic[Batch]):
-    """One meeting place for one run."""
+    """Handover of batches in one run."""
 
     def __init__(self) -> None:
         self._arrivals: SimpleQueue[_Offer[Batch] | _End] = SimpleQueue()
-        # The latch guards the three below: a producer either does not begin, and an offer is
-        # refused, because this is closed, or whoever closes it knows of them. An interrupt can
-        # come between any two steps of the caller's thread, even while it starts the producer or
-        # has just taken an offer from the queue, so nothing may depend on how far it got.
+        # The latch guards the three attributes below: a producer that comes after the close does
+        # not begin, and its offer is refused; one that comes before is known to the thread that
+        # closes. An interrupt can come between any two steps of the caller's thread, even while it
+        # starts the producer or has just taken an offer from the queue, so nothing may depend on
+        # how far it got.
         self._latch = threading.Lock()
         self._closed = False
         self._producing = False
@@ -65,7 +66,7 @@ class Exchange(Generic[Batch]):
         Raises
         ------
         RefusedError
-            If applying it failed, or nobody applies batches any more.
+            If applying it failed, or the run has ended.
         """
         offer = _Offer(batch)
         with self._latch:
@@ -82,9 +83,9 @@ class Exchange(Generic[Batch]):
         apply: Callable[[Batch], None],
         stop: Callable[[], None],
     ) -> None:
-        """Apply what is offered, on this thread, until ``produce`` ends on its own thread.
+        """Apply the offered batches, on this thread, until ``produce`` ends on its own thread.
 
-        An exception from ``apply``, ``produce`` or an interrupt leaves as it is. ``stop`` must
+        An exception from ``apply``, ``produce`` or an interrupt propagates unchanged. ``stop`` must
         make ``produce`` return soon; this returns, or raises, only after it has ended.
         """
         producer = threading.Thread(
@@ -105,12 +106,12 @@ class Exchange(Generic[Batch]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody applies batches any more, as applying one or the caller has failed."""
+        """True if no more batches are applied, because applying one, or the caller, has failed."""
         return self._closed
 
     def _next(self) -> _Offer[Batch] | _End:
-        # A signal that comes between the last look at signals and the wait does not end the wait:
-        # without a bound, an interrupt of an idle feed would now and then be lost.
+        # A signal that arrives between the last check for signals and the wait does not end the
+        # wait: without a bound, an interrupt of an idle feed would occasionally be lost.
         while True:
             with suppress(Empty):
                 return self._arrivals.get(timeout=_HEED_S_MAX)

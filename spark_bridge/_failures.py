@@ -1,7 +1,7 @@
 """Spark's errors as text that outlives its JVM.
 
-An exception of pyspark or py4j asks the JVM for its message each time it is printed, and the JVM
-is gone by the time a user sees it. What it says is therefore taken down while it can be asked.
+An exception of pyspark or py4j asks the JVM for its message each time it is printed, and the JVM is
+gone by the time a user sees it. The message is therefore copied while the JVM runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
 
 
 class SparkError(Exception):
-    """What Spark said, in full; ``__cause__`` of the error that sums it up."""
+    """Spark's full message; ``__cause__`` of the error that sums it up."""
 
 
 def take_down(error: Exception) -> tuple[str, SparkError]:
-    """Return what went wrong, in one line, and all that Spark says about it.
+    """Return a one-line summary of an error, and Spark's full message about it.
 
     REQUIRES: the JVM that raised ``error`` has not been stopped.
     """
@@ -42,16 +42,16 @@ def is_late_python(error: Exception) -> bool:
 
 
 def _summary(text: str) -> str:
-    """Return the first line, or the causes below it where it only says that something failed."""
+    """Return the first line, or the causes below it if it only says that something failed."""
     of_source = _OF_SOURCE.search(text)
     if of_source is not None:
-        # A source of ours, in another process: what it raised is the last line of its traceback.
+        # One of our sources, in another process: its error is the last line of the traceback.
         said = _PYTHON.findall(text[of_source.end() :])
         if said:
             return _STATE.sub("", said[-1]).rstrip(". ")
     causes = [_STATE.sub("", cause) for cause in _CAUSE.findall(text)]
-    # Spark's own causes carry their condition, `[FAILED_READ_FILE.NO_HINT] ...`; the last of all
-    # is what really happened.
+    # Spark's own causes carry their condition, `[FAILED_READ_FILE.NO_HINT] ...`; the last cause is
+    # the root cause.
     named = [cause for cause in causes if cause.startswith("[")][:1]
     lines = dict.fromkeys([*named, *causes[-1:]]) or [_QUERY.sub("", text.split("\n", 1)[0])]
     return ": ".join(_STATE.sub("", line).rstrip(". ") for line in lines)

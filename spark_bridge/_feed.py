@@ -1,4 +1,4 @@
-"""From a declared stream, or from any streaming DataFrame, to atomic batches."""
+"""Feeds of atomic batches, from a declared stream or from any streaming DataFrame."""
 
 from __future__ import annotations
 
@@ -29,53 +29,53 @@ if TYPE_CHECKING:
 
 _FUTURE_MAX_S = 60.0  # as in the settings of a database
 _FOLLOWING = {"processingTime": "200 milliseconds"}  # an idle query takes next to no CPU time
-_STOP_S_MAX = 1  # how soon an idle query notices that its run has ended
+_STOP_S_MAX = 1  # time in which an idle query notices that its run has ended
 
 
 class SparkFeed:
-    """Feeds a declared stream from its source.
+    """Feed of a declared stream from its source.
 
-    Files are read once each, in the order of their names. What other sources do, and what is left
-    of their rows after a restart, their declarations say: `Replay`, `Kafka`, `Socket`, `Rate`.
+    Files are read once each, in the order of their names. The declarations `Replay`, `Kafka`,
+    `Socket` and `Rate` document the other sources, and which of their rows remain after a restart.
 
     Parameters
     ----------
     stream : Stream
         The declaration; its source says where the rows come from.
     input : Path or None
-        For files and replays: a folder, or a single file. A replay may have its own; other sources
-        take none.
+        For files and replays: a folder, or a single file. A replay may have its own path;
+        other sources take none.
     checkpoint : Path
-        A folder of this stream's own. It remembers what has been read: a second run with the same
-        one goes on where the first ended. Created when missing.
+        A folder for this stream alone. It records what has been read: a second run with the same
+        checkpoint continues where the first ended. Created when missing.
     follow : bool
-        Wait for new rows instead of returning when all there are have been processed. A socket is
-        followed beyond the end of a connection, Kafka beyond what is there now.
+        Wait for new rows instead of returning when all present ones are processed. A socket is
+        followed beyond the end of a connection, Kafka beyond its present end.
     future_max_s : float
         How far ahead of the clock an event's time may move the punctuation: the database's setting
         of this name.
     spark : Mapping[str, str], optional
         Settings of Spark, if it has to be started: the database's ``settings.of_spark``.
     matchable : Callable[[], Matchable], optional
-        What Spark's executors shall match: ``stream_run.matchable``. It is asked as each
-        :meth:`run` begins. None: nothing, it is matched where the batches are applied.
+        Work for Spark's executors to match: ``stream_run.matchable``. It is called as each
+        :meth:`run` begins. None: nothing; matching is done where the batches are applied.
     resume : Positions, optional
-        ``stream_run.positions()``: if the checkpoint is empty, because the old one is lost, go on
-        behind the last batch that the database has. Of files, recordings and Kafka. None: begin
-        anew.
+        ``stream_run.positions()``: if the checkpoint is empty, because the old one is lost,
+        continue behind the last batch that the database has. For files, recordings and Kafka. None:
+        begin anew.
 
     Attributes
     ----------
     left : Matched or None
-        What comes of the events that wait on executors when :meth:`run` has returned, for
+        Matches of the events that still wait on executors when :meth:`run` has returned, for
         ``stream_run.finish``; None if there are none.
     matched_here : Mapping[str, str]
-        Rules that executors do not match although others are, and why; known as :meth:`run`
-        begins.
+        Rules that executors do not match although they match others, with the reasons; known as
+        :meth:`run` begins.
     metrics : FeedMetrics
-        How fast it goes and how far it is.
+        Throughput and progress of the feed.
     tasks : SparkTasks
-        Runs tasks in its Spark while it runs, for ``stream_run.run_in_tasks``.
+        Runs tasks in the feed's Spark while it runs, for ``stream_run.run_in_tasks``.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class SparkFeed:
     DefinitionError
         If the stream has no source.
     CheckpointMismatch
-        If the checkpoint is another stream's.
+        If the checkpoint belongs to another stream.
     FeedFailed
         If the checkpoint is damaged.
     """
@@ -162,12 +162,12 @@ class SparkFeed:
 
     @property
     def matched_here(self) -> Mapping[str, str]:
-        """See the attributes; none if nothing is asked of executors."""
+        """Rules that executors do not match, with the reasons; empty if executors match none."""
         return self._here if self._matching is None else self._matching.here
 
     @property
     def query_id(self) -> str | None:
-        """What Spark calls the query of this checkpoint; None before its first run."""
+        """Spark's id of the query of this checkpoint; None before its first run."""
         try:
             return read_query_id(self._checkpoint)
         except FileNotFoundError:
@@ -177,31 +177,31 @@ class SparkFeed:
     def next_batch_id(self) -> int:
         """The micro-batch that the next run begins with; 0 before the first run.
 
-        Of a feed that resumes another one, the one behind the last of that.
+        For a feed that resumes another one, the batch after the last one of that feed.
         """
         return self._beginning.first_batch_id + next_batch_id(self._checkpoint)
 
     @property
     def continues(self) -> str | None:
-        """The query that this one has resumed, or will; None: it has begun with nothing."""
+        """The query that this one resumes; None if it began at the beginning."""
         return self._beginning.continues
 
     def stop(self) -> None:
-        """Make :meth:`run` return soon, of files after those at hand. Callable from any thread."""
+        """Make :meth:`run` return soon, for files after the present ones. Safe on any thread."""
         self._stop.set()
 
     def run(self, apply: Callable[[AtomicBatch], None]) -> None:
         """Call ``apply``, on this thread, with one atomic batch after the other.
 
-        Returns when all is processed or, when following, after :meth:`stop`. What ``apply``
-        raises, and an interrupt, leave unchanged; the batch then does not count as processed and
-        comes again, the same, in the next run.
+        Returns when all is processed or, when following, after :meth:`stop`. An exception of
+        ``apply``, and an interrupt, propagate unchanged; the batch then does not count as processed
+        and comes again, the same, in the next run.
 
         Raises
         ------
         ConfigurationError
-            If Spark runs already, without what the source needs; or if executors cannot match,
-            or have to, as the checkpoint began otherwise.
+            If Spark runs already, without what the source needs; or if executors cannot match, or
+            have to, because the checkpoint began otherwise.
         DefinitionError
             If an expression, the schema or an option cannot be understood.
         FeedFailed
@@ -235,7 +235,7 @@ class SparkFeed:
         self.left = run.left
 
     def _matching_now(self) -> MatchingOnExecutors | None:
-        """What executors match, by the rules and by how far the stream is now; None: nothing."""
+        """Return the matching for executors, by the present rules and progress; None: none."""
         matchable = None if self._matchable is None else self._matchable()
         self._here = {} if matchable is None else matchable.here
         if matchable is None or not matchable.rules:
@@ -263,20 +263,20 @@ def feed(
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The input; for its columns the stream's expressions are written.
+        The input; the stream's expressions refer to its columns.
     stream : Stream
-        The declaration; its source is not looked at, nor its `latency_max`.
+        The declaration; its source and its `latency_max` are ignored.
     apply : Callable[[AtomicBatch], None]
         Called on this thread with one atomic batch after the other; see :meth:`SparkFeed.run`.
     checkpoint : Path
-        A local folder of this query's own.
+        A local folder for this query alone.
     follow : bool
-        Go on until the query is stopped instead of returning when the data that is there now has
-        been processed.
+        Go on until the query is stopped instead of returning when the present data has been
+        processed.
     future_max_s : float
-        As for :class:`SparkFeed`.
+        See :class:`SparkFeed`.
     metrics : FeedMetrics, optional
-        Is filled while it runs.
+        Filled while the feed runs.
 
     Raises
     ------

@@ -1,12 +1,12 @@
-"""The punctuations of a feed, from what `activedb.streams.Marks` knows of its rows.
+"""Punctuations of a feed, computed from its rows by `activedb.streams.Marks`.
 
-Spark's own watermark would not do: it is one for all producers, so the one that is ahead makes late
-what the others still send; and a batch's does not count the rows of the batch, so that each event
-would wait for the batch after its own.
+Spark's own watermark would not do: there is one for all producers, so the fastest producer would
+make the events of the others late; and a batch's watermark does not count the rows of the batch, so
+that each event would wait for the batch after its own.
 
-What is known after each micro-batch is in ``<checkpoint>/marks/<batch id>``. It follows from the
-rows of the batches and from when Spark planned them, which Spark keeps, so a batch that is run
-again has the same punctuation.
+The marks after each micro-batch are in ``<checkpoint>/marks/<batch id>``. They follow from the rows
+of the batches and from the times at which Spark planned them, which Spark keeps, so a batch that is
+run again has the same punctuation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from activedb.streams import Stream
 
 _NAME = "marks"  # the folder
-_US_MAX = 2.0**62  # a time beyond all, of the type of the column
+_US_MAX = 2.0**62  # a time beyond all others, in the type of the column
 
 
 class FeedMarks:
@@ -36,9 +36,9 @@ class FeedMarks:
     checkpoint : Path
         The query's checkpoint folder.
     future_max_s : float
-        A time further ahead than this of when its batch was planned is no mark.
+        A time further ahead than this of the planning of its batch is ignored.
     before : mapping, optional
-        What was known before the query's first batch, as `Marks.record` tells it.
+        The marks before the query's first batch, in the form of `Marks.record`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FeedMarks:
         self._future_max_s = future_max_s
 
     def take(self, batch_id: int, table: Any, planned_ms: int) -> Marks:
-        """Take note of a micro-batch; O(rows), in columns.
+        """Record a micro-batch; O(rows), in columns.
 
         Parameters
         ----------
@@ -62,17 +62,17 @@ class FeedMarks:
         table : pyarrow.Table
             Its event columns.
         planned_ms : int
-            When Spark planned it.
+            Time at which Spark planned it.
 
         Returns
         -------
         Marks
-            What is known behind it.
+            The marks behind it.
 
         Raises
         ------
         FeedFailed
-            If what is known of the batches before is lost or damaged.
+            If the marks of the batches before are lost or damaged.
         """
         latest_us = int(min(planned_ms * 1000 + self._future_max_s * 1e6, _US_MAX))
         newest = newest_times(self._stream, table, latest_us)
@@ -81,7 +81,7 @@ class FeedMarks:
         return known
 
     def _read(self, batch_id: int) -> Marks:
-        """Return what was known before a batch."""
+        """Return the marks before a batch."""
         if batch_id == 0:
             return Marks.restore(self._stream, self._before)
         try:
@@ -100,5 +100,5 @@ class FeedMarks:
         new = self._folder / f"{batch_id}.new"
         new.write_text(json.dumps(known.record()), encoding="utf-8")
         new.replace(self._folder / str(batch_id))
-        with suppress(FileNotFoundError):  # the one before may be needed: this one may come again
+        with suppress(FileNotFoundError):  # keep the one before: this batch may come again
             (self._folder / str(batch_id - 2)).unlink()

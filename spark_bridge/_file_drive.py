@@ -1,4 +1,4 @@
-"""Drives a query over files, group by group."""
+"""Driver of a query over files, one group at a time."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ if TYPE_CHECKING:
     from spark_bridge._beginning import Beginning
     from spark_bridge._run import Run
 
-_FOLLOW_S = 0.05  # how often to look for new files
-_FOLLOW_SHARE = 4  # but the less often the longer a look takes
+_FOLLOW_S = 0.05  # interval between looks for new files
+_FOLLOW_SHARE = 4  # but the longer a look takes, the less often
 _FOLLOWING = {"processingTime": "50 milliseconds"}  # an idle query takes a twentieth of a core
-_COMMIT_S = 0.01  # how often to look whether a micro-batch is committed
-_PLAN_S_MAX = 1.0  # by then Spark has planned one for what it is shown, if it is going to
+_COMMIT_S = 0.01  # interval between checks whether a micro-batch is committed
+_PLAN_S_MAX = 1.0  # time within which Spark plans a micro-batch for a new group, if it is going to
 _FILES_MAX = 10_000
 
 
 class FileDrive:
-    """Shows a query one group of files after the other.
+    """Driver that shows a query one group of files after the other.
 
     Parameters
     ----------
     stream : Stream
     source : Files
-        The stream's.
+        Source of the stream.
     input : Path
         A folder, or a single file.
     checkpoint : Path
     follow : bool
         Wait for new files.
     beginning : Beginning
-        Where the query has begun.
+        Start of the query.
     spark : Mapping[str, str]
         See `session`.
     stopping : threading.Event
-        Set: end after the files at hand.
+        When set: end after the present group of files.
 
     Raises
     ------
     ConfigurationError
-        If the input does not exist, or no file in it matches and none is waited for.
+        If the input does not exist, or no file in it matches and new files are not awaited.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class FileDrive:
             raise ConfigurationError(f"no file in {input} matches {source.glob or '*'!r}")
 
     def begin(self) -> bool:
-        """Whether there is anything to do. REQUIRES: no query of this checkpoint is running."""
+        """Return whether there is work to do. REQUIRES: no query of this checkpoint runs."""
         self._files.open()
         return self._follow or self._files.is_pending() or bool(self._files.list_new())
 
@@ -110,7 +110,7 @@ class FileDrive:
                 raise FeedFailed(self._files.with_real_names(str(error))) from error.__cause__
 
     def _await_first_group(self) -> bool:
-        """Have a group pending, from an earlier run or new; False when stopped before."""
+        """Have a group pending, from an earlier run or new; return False if stopped before."""
         while not self._files.is_pending():
             for group in self._files.groups(self._files.list_new(), self._size):
                 self._files.show(group)
@@ -122,7 +122,7 @@ class FileDrive:
 
     def _drive(self, query: StreamingQuery) -> None:
         self._idle.note_rows()
-        self._settle(query)  # how long the first takes says more of Spark's start than of the batch
+        self._settle(query)  # the duration of the first batch is mostly Spark's start
         while not self._stop.is_set():
             looked_s = time.monotonic()
             new = self._files.list_new()
@@ -155,9 +155,9 @@ class FileDrive:
             self._settle(query)
 
     def _is_committed(self, query: StreamingQuery, batch_id: int) -> bool:
-        """Wait until a micro-batch is committed; False if that is not all of what is shown.
+        """Wait until a micro-batch is committed; return False if it lacks a part of the group.
 
-        A group appears as a whole, so that one is all there is to wait for, as a rule.
+        A group appears as a whole, so normally there is only one micro-batch to wait for.
         """
         planned_by_s = time.monotonic() + _PLAN_S_MAX
         while not query.awaitTermination(_COMMIT_S):  # type: ignore[arg-type]  # takes fractions
@@ -168,9 +168,9 @@ class FileDrive:
         return False
 
     def _settle(self, query: StreamingQuery) -> None:
-        """Wait until Spark has nothing left to read of what is shown, and note that."""
-        # The first call may be answered by a look at the folder from before the group was in it;
-        # such looks come one after the other, so the second call is answered by a later one.
+        """Wait until Spark has read everything that is shown, and settle the group."""
+        # The first call may be answered by a listing of the folder from before the group was in it;
+        # listings happen one after the other, so the second call is answered by a later one.
         query.processAllAvailable()
         query.processAllAvailable()
         if not query.isActive:

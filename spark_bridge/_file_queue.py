@@ -1,8 +1,8 @@
-"""The input's files, shown to Spark one group at a time in the order of their names.
+"""Input files, shown to Spark one group at a time in the order of their names.
 
 Spark's file source reads by modification time, ties as the folder lists them, ignores files older
-than its newest by a week, and takes no single file. None of that is what somebody means who has a
-folder of files, and copying a folder changes it. So Spark reads a folder of ours::
+than its newest by a week, and takes no single file. Users expect none of this of a folder of files,
+and copying a folder changes it. So Spark reads a folder of ours::
 
     <checkpoint>/files/
         groups/00000007/00000007-000000-b.csv.gz     symbolic links to the user's files
@@ -13,9 +13,9 @@ folder of files, and copying a folder changes it. So Spark reads a folder of our
         nothing                                      an empty file, for a group without rows
 
 A group is complete before ``current`` moves to it, in one atomic step, so one group is one
-micro-batch. A group behind ``current`` was never shown. Whatever a crash leaves is therefore
-plain: the group that is current and not settled is shown again, and Spark knows whether it has
-committed it. The user's files are never touched.
+micro-batch. A group behind ``current`` was never shown. The state after a crash is therefore
+unambiguous: the group that is current and not settled is shown again, and Spark knows whether it
+has committed it. The user's files are never touched.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
     from spark_bridge._batch_size import BatchSize
 
 _PLAIN_NAME_CHARS_MAX = 200
-_GROUPS_MAX = 100  # how many are kept until the names of their files are put together
+_GROUPS_MAX = 100  # groups kept until the names of their files are compacted
 
 
 class FileQueue:
-    """Which files of an input have been read, are being read and come next.
+    """Queue of an input's files: read, being read and still to come.
 
     Parameters
     ----------
     source : Files
-        Which files to read.
+        Selection of the files to read.
     input : Path
         A folder or a single file.
     checkpoint : Path
         The query's checkpoint folder.
     done : sequence of str
-        Files that were read before there was the checkpoint.
+        Files that were read before the checkpoint was created.
 
     Raises
     ------
     ConfigurationError
-        If there is no such input, or it is another one than that of the files `done`.
+        If the input does not exist, or differs from that of the files `done`.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class FileQueue:
         self.schema = folder / "schema.json"
 
     def open(self) -> None:
-        """Read what earlier runs have done. REQUIRES: no query of this checkpoint is running.
+        """Read the record of earlier runs. REQUIRES: no query of this checkpoint is running.
 
         Raises
         ------
         FeedFailed
-            If that is missing.
+            If the record is missing.
         """
         if is_planned(self._checkpoint, 0) and not self.current.is_dir():
             raise damaged(self._checkpoint, "the list of files, files/groups, is missing")
@@ -106,7 +106,7 @@ class FileQueue:
                 shutil.rmtree(group)
 
     def is_pending(self) -> bool:
-        """Whether the current group may not be processed yet."""
+        """Return whether the current group may still have to be processed."""
         return _number(self.current) != _number(self._settled)
 
     def list_all(self) -> list[Path]:
@@ -114,7 +114,7 @@ class FileQueue:
         return [self._input] if self._input.is_file() else self._list_folder()
 
     def list_new(self) -> list[Path]:
-        """Return those never shown before.
+        """Return the files never shown before.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class FileQueue:
         return [file for file in self.list_all() if str(file) not in self._seen]
 
     def groups(self, files: list[Path], size: BatchSize) -> Iterator[list[Path]]:
-        """Cut files into groups, each of the size that holds when it is asked for."""
+        """Cut files into groups, each of the size that applies when it is requested."""
         rest = iter(files)
         while group := list(itertools.islice(rest, size.size)):
             yield group
@@ -134,7 +134,7 @@ class FileQueue:
         folder = self._groups / f"{self._next:08d}"
         folder.mkdir()
         for position, file in enumerate(group):
-            # The suffix tells the compression. A colon would make the name an address for Spark.
+            # The suffix identifies the compression. Spark would take a name with a colon for a URI.
             plain = re.sub(r"[^A-Za-z0-9._-]", "_", file.name)[-_PLAIN_NAME_CHARS_MAX:]
             (folder / f"{folder.name}-{position:06d}-{plain}").symlink_to(file)
         _move(self.current, folder.name)
@@ -147,18 +147,18 @@ class FileQueue:
         self.show([self._nothing])
 
     def names(self) -> set[str]:
-        """Return the names under which Spark is shown the files of the current group."""
+        """Return the names under which Spark sees the files of the current group."""
         return {link.name for link in self.current.iterdir()}
 
     def position(self, batch_id: int) -> dict[str, Any]:
-        """Return what tells a micro-batch from others: its files, in the order of their names."""
+        """Return the identity of a micro-batch: its files, in the order of their names."""
         names = sorted(names_of_files(self._checkpoint, batch_id))
         links = [self._groups / name.partition("-")[0] / name for name in names]
         files = [os.readlink(link) for link in links]
         return {"kind": "Files", "files": [file for file in files if file != str(self._nothing)]}
 
     def settle(self) -> None:
-        """Note that the current group is processed. REQUIRES: Spark has nothing left to read.
+        """Mark the current group as processed. REQUIRES: Spark has nothing left to read.
 
         Raises
         ------
@@ -176,28 +176,28 @@ class FileQueue:
             self._forget_groups()
 
     def _forget_groups(self) -> None:
-        """Remove the groups before the current one; of them only the names of their files count.
+        """Remove the groups before the current one; only the names of their files are still needed.
 
         A crash on the way leaves names in both places, or half a line.
         """
         groups = sorted(self._groups.iterdir())[:-1]
         names = [os.readlink(link) for group in groups for link in sorted(group.iterdir())]
         with self._read.open("a", encoding="utf-8") as file:
-            file.write("\n")  # half a line stays one of its own
+            file.write("\n")  # keeps a partial line separate
             file.writelines(f"{json.dumps(name)}\n" for name in names)
             file.flush()
-            os.fsync(file.fileno())  # before what it replaces is gone
+            os.fsync(file.fileno())  # before removing what it replaces
         for group in groups:
             shutil.rmtree(group)
 
     def _names_read(self) -> Iterator[str]:
         if self._read.exists():
             for line in self._read.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError):  # half a line, whose group is still there
+                with suppress(ValueError):  # half a line, whose group still exists
                     yield json.loads(line)
 
     def with_real_names(self, text: str) -> str:
-        """Return ``text`` with the names of current files in place of Spark's for them."""
+        """Return ``text`` with the real names of current files in place of Spark's."""
         for link in self.current.iterdir():
             target = os.readlink(link).replace("\\", r"\\")
             text = re.sub(rf"\S*/{re.escape(link.name)}", target, text)
@@ -220,7 +220,7 @@ def _number(pointer: Path) -> int | None:
 
 
 def _move(pointer: Path, group: str) -> None:
-    """Let a pointer point to another group, in one atomic step."""
+    """Point a pointer to another group, in one atomic step."""
     new = pointer.with_suffix(".new")
     new.unlink(missing_ok=True)
     new.symlink_to(f"groups/{group}")

@@ -1,7 +1,7 @@
-"""When a feed to which nothing comes runs a micro-batch without rows.
+"""Schedule of micro-batches without rows while a feed is idle.
 
-Executors that match go by the rows before a batch, so without one more the last events would wait
-until somebody sends something. Producers that have become silent are noticed in a batch, too.
+Matching executors use the watermark of the rows before a batch, so without another batch the last
+events would wait until more rows arrive. Silent producers are noticed in a batch, too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ _FIRST_S = 0.5
 
 
 def idle_waits_s(silent_after_us: int | None) -> list[float]:
-    """Return how long to wait before each of the batches without rows, in seconds.
+    """Return the waiting times before each of the batches without rows, in seconds.
 
-    One lets executors match what the last rows have made complete. Two more notice producers that
-    are silent: their clock goes on by at most half of `silent_after` from batch to batch (`Marks`).
+    One lets executors match what the last rows have made complete. Two more notice silent
+    producers: the clock of a producer advances by at most half of `silent_after` from batch to
+    batch (`Marks`).
     """
     if silent_after_us is None:
         return [_FIRST_S]
@@ -25,19 +26,19 @@ def idle_waits_s(silent_after_us: int | None) -> list[float]:
 
 
 def idle_of(options: Mapping[str, str]) -> Idle:
-    """Return what the option ``idle`` of a data source says, a JSON list of seconds."""
+    """Return the schedule given by a data source's option ``idle``, a JSON list of seconds."""
     return Idle(json.loads(options.get("idle", f"[{_FIRST_S}]")))
 
 
 class Idle:
-    """Counts the batches without rows that are still to be run.
+    """Counter of the batches without rows that are still to be run.
 
     Parameters
     ----------
     waits_s : sequence of float
-        How long nothing must have come before each.
+        Idle time required before each.
     clock : callable
-        Seconds, of a clock that never goes back.
+        Returns seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class Idle:
         self._since_s = 0.0
 
     def note_rows(self) -> None:
-        """Rows have come: begin anew."""
+        """Restart the schedule, because rows have arrived."""
         self._run = 0
         self._since_s = self._clock()
 
     def is_due(self) -> bool:
-        """Whether to run a batch without rows now; it counts as run."""
+        """Return whether to run a batch without rows now; the batch counts as run."""
         if self._run == len(self._waits_s):
             return False
         now_s = self._clock()

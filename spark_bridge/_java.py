@@ -1,4 +1,4 @@
-"""Whether there is a Java that Spark can run on."""
+"""Check for a Java that Spark can run on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADVICE = (
 
 
 def check_tools() -> str:
-    """Check that pyspark and a Java runtime are there, before anything is started; says which.
+    """Check that pyspark and Java exist, before anything is started; return their versions.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""How many rows a batch may have, told to the process that plans the batches.
+"""Limit on the rows of a batch, passed to the process that plans the batches.
 
-A data source written in Python plans in a process of Spark's, which is told nothing but offsets
-while a query runs. A small file, replaced in one step, is what both can see.
+A data source written in Python plans in one of Spark's processes, which receives nothing but
+offsets while a query runs. A small file, replaced in one step, is visible to both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def write_limit(file: Path, rows: int) -> None:
-    """Let the next batches have at most so many rows."""
+    """Limit the next batches to this many rows."""
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
     new.write_text(str(rows), encoding="ascii")
@@ -18,7 +18,7 @@ def write_limit(file: Path, rows: int) -> None:
 
 
 def read_limit(file: str | None, otherwise: int) -> int:
-    """Return what was written, `otherwise` if nothing was."""
+    """Return the limit in the file, `otherwise` if there is none."""
     if file is None:
         return otherwise
     try:

@@ -1,4 +1,4 @@
-"""Drives a query over a source that brings its rows itself: replay, socket, clock, Kafka."""
+"""Driver of a query over a live source: replay, socket, clock or Kafka."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ LiveSource: TypeAlias = Replay | Socket | Rate | Kafka
 
 _TRIGGER = {"processingTime": "100 milliseconds"}  # a look for rows costs some CPU time
 _AT_ONCE = {"processingTime": "0 seconds"}
-_LOOK_S = 0.1  # how often to look whether it has ended
+_LOOK_S = 0.1  # interval between checks whether it has ended
 _STARTS_MAX = 30  # in a row, when the source's Python process does not connect in time
-_RESTART = 2.0  # a limit that Spark reads when a query begins is worth a restart beyond this ratio
+_RESTART = 2.0  # Spark reads the limit when a query begins: restart beyond this ratio
 
 
 class LiveDrive:
-    """Runs a query until its source has ended, or it is stopped.
+    """Driver that runs a query until its source has ended, or it is stopped.
 
     Parameters
     ----------
     stream : Stream
     source : Replay, Socket, Rate or Kafka
-        The stream's.
+        Source of the stream.
     input : Path or None
-        A replay's recording, in the place of its own path.
+        A replay's recording, in place of its own path.
     checkpoint : Path
     follow : bool
-        Go on until it is stopped; a replay ends with its recording all the same.
+        Go on until it is stopped; a replay still ends with its recording.
     beginning : Beginning
-        Where the query has begun.
+        Start of the query.
     spark : Mapping[str, str]
         See `session`.
     stopping : threading.Event
-        Set: end soon.
+        When set: end soon.
 
     Raises
     ------
     ConfigurationError
-        If the source has no such input, or never ends and is not to be followed.
+        If the source takes no such input, or never ends and is not to be followed.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LiveDrive:
         self._limit = checkpoint / "source" / "limit"
 
     def begin(self) -> bool:
-        """Whether there is anything to do. REQUIRES: no query of this checkpoint is running."""
+        """Return whether there is work to do. REQUIRES: no query of this checkpoint runs."""
         return not isinstance(self._source, Replay) or not has_ended(self._checkpoint)
 
     def produce(self, run: Run) -> None:
@@ -114,7 +114,7 @@ class LiveDrive:
                     _LOG.warning("%s; the query begins again", error)
 
     def _query(self, run: Run, spark: SparkSession) -> bool:
-        """Run the query; False if it should begin again with a new limit."""
+        """Run the query; return False if it should begin again with a new limit."""
         from spark_bridge._projection import events
 
         self._limit.unlink(missing_ok=True)  # of an earlier run
@@ -126,13 +126,13 @@ class LiveDrive:
             return self._has_run(query, first, rows_max)
 
     def _has_run(self, query: StreamingQuery, first: int, rows_max: int) -> bool:
-        """Wait until the run has ended; False if the query should begin again with a new limit.
+        """Wait until the run has ended; return False to begin the query again with a new limit.
 
         Parameters
         ----------
         query : StreamingQuery
         first : int
-            The micro-batch that it began with: those before it may be the last of an earlier run.
+            The micro-batch that it began with: earlier ones may be the last of an earlier run.
         rows_max : int
             The limit that it began with.
         """
@@ -150,12 +150,12 @@ class LiveDrive:
         return True
 
     def _position(self, batch_id: int) -> dict[str, Any]:
-        """Return where the source stands behind a micro-batch."""
+        """Return the source's offset behind a micro-batch."""
         offset = read_offsets(self._checkpoint, batch_id)[0]
         return {"kind": type(self._source).__name__, "offset": offset}
 
     def _note(self, rows: int, seconds: float) -> None:
-        """A batch has been processed: fit the size of the next one."""
+        """Fit the size of the next batch to one that has been processed."""
         self._size.note(rows, seconds)
         if self._stream.latency_max is not None and isinstance(self._source, Replay | Socket):
             write_limit(self._limit, self._size.size)

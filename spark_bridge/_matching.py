@@ -1,4 +1,4 @@
-"""Matching a stream's keyed rules on Spark's executors, before, between and after its batches."""
+"""Matching of a stream's keyed rules on executors, before, between and after its batches."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 @contextmanager
 def numbering_rows(spark: SparkSession) -> Iterator[None]:
-    """Let a query that begins in the block number the rows of each micro-batch.
+    """Allow a query that begins in the block to number the rows of each micro-batch.
 
-    Spark refuses to, as the numbers begin anew with each micro-batch; here they are meant to.
+    Spark refuses this because the numbers begin anew with each micro-batch; here that is intended.
     """
     before = spark.conf.get(_CHECK)
     spark.conf.set(_CHECK, "false")
@@ -45,16 +45,17 @@ class MatchingOnExecutors:
     ----------
     stream : Stream
     matchable : Matchable
-        As the run begins.
+        The matchable rules when the run begins.
     checkpoint : Path
-        The query's. Executors read and write it, so it is on storage that they share.
+        Checkpoint of the query. Executors read and write it, so it must be on storage that they
+        share.
     future_max_s : float
         How far ahead of the clock a time moves the watermark.
 
     Attributes
     ----------
     here : dict of str to str
-        The rules that are matched by the process that runs the actions, and why; known in full when
+        Rules that are matched by the process that runs the actions, with the reasons; complete when
         the query begins.
     """
 
@@ -67,12 +68,12 @@ class MatchingOnExecutors:
         self._plan: Plan | None = None
 
     def spread(self, events: DataFrame, order: Sequence[str]) -> DataFrame:
-        """Return what comes of event columns: rows that go on as they are, and matches.
+        """Return the rows that result from event columns: rows that pass through, and matches.
 
         Parameters
         ----------
         events : DataFrame
-            What :func:`events` returned.
+            Result of :func:`events`.
         order : Sequence[str]
             Its columns by which rows are put in order.
         """
@@ -96,12 +97,12 @@ class MatchingOnExecutors:
         )
 
     def taken_apart(self, table: Any) -> tuple[Any, Matched]:
-        """The rows of a micro-batch that go on as they are, and what was matched.
+        """Return the rows of a micro-batch that pass through, and the matches.
 
         Parameters
         ----------
         table : pyarrow.Table
-            What :meth:`spread` gave for it.
+            Result of :meth:`spread` for it.
         """
         is_row = table.column(PASSED).is_null()
         passed = table.column(PASSED).drop_null().to_pylist()
@@ -118,9 +119,9 @@ class MatchingOnExecutors:
         return rows.drop_columns([PASSED, POSITION, IS_FUTURE]), matched
 
     def left(self, spark: SparkSession) -> Matched | None:
-        """What comes of the events that wait, if no more come; None: nothing was matched yet.
+        """Return the matches of the waiting events, if no more come; None before the first batch.
 
-        It is worked out where the state is. REQUIRES: the query has ended.
+        It is computed where the state is. REQUIRES: the query has ended.
         """
         batch_id = next_batch_id(self._checkpoint)
         if batch_id == 0:

@@ -1,6 +1,6 @@
 """One bucket of keys: its events in event-time order through the detectors of the keyed rules.
 
-Pure: no Spark, no store. What the operator of Spark keeps for a bucket is :meth:`Bucket.state`.
+Pure: no Spark, no store. Spark's operator stores :meth:`Bucket.state` for a bucket.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Passed:
-    """What a punctuation has made of a bucket.
+    """Result of passing a punctuation to a bucket.
 
     Attributes
     ----------
     completions : list of Completion
         In event-time order.
     processed : int
-        How many events of which this bucket is the home it has passed.
+        Number of passed events whose home is this bucket.
     newest_us : int or None
-        The time of the last event that it has passed.
+        Time of the last passed event.
     """
 
     completions: list[Completion] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Passed:
     newest_us: int | None = None
 
     def record(self) -> dict[str, Any]:
-        """It as JSON; :meth:`restore` undoes it."""
+        """Return a JSON-serialisable dict; :meth:`restore` undoes it."""
         return {
             "completions": [
                 {
@@ -59,7 +59,7 @@ class Passed:
 
     @classmethod
     def restore(cls, record: Mapping[str, Any]) -> Passed:
-        """What :meth:`record` was made of."""
+        """Restore an object from its :meth:`record`."""
         return cls(
             [
                 Completion(
@@ -79,21 +79,21 @@ class Passed:
 
 
 class Bucket:
-    """The events of some keys that wait for the punctuation, and what detectors keep of the others.
+    """Events of some keys that wait for the punctuation, and the state of the detectors.
 
-    Any two events of one key are in one bucket, so its detectors make what one process makes of
-    these keys: each keeps its keys apart by itself. Events are fed as one process feeds them, in
-    the order of :attr:`Arrival.order`, once the punctuation has passed them.
+    Any two events of one key are in one bucket, so its detectors make the same matches for these
+    keys as one process would: each detector separates its keys itself. Events are fed in the same
+    order as in one process, that of :attr:`Arrival.order`, once the punctuation has passed them.
 
     Parameters
     ----------
     rules : sequence of KeyedRule
         In the order of definition.
     state : mapping, optional
-        Of a bucket that goes on. What it has of a rule that detects something else now is
-        forgotten; of one that is not there any more it is kept, as that may come back.
+        State of a bucket that continues. For a rule that detects something else now it is
+        discarded; for a rule that no longer exists it is kept, as the rule may come back.
     since : mapping of str to int, optional
-        The micro-batch with which a rule began: events of earlier ones are none of its.
+        The micro-batch with which a rule began: it ignores events of earlier ones.
     """
 
     def __init__(
@@ -121,30 +121,30 @@ class Bucket:
 
     @property
     def due_us(self) -> int | None:
-        """The time of the first event that waits; None: none does."""
+        """Time of the first waiting event; None if none waits."""
         return self._waiting[0][0].occurrence.us if self._waiting else None
 
     def take(self, arrival: Arrival, *, home: bool) -> None:
-        """Let an event wait. O(log waiting), and what is behind it is moved.
+        """Let an event wait. O(log waiting), plus the move of the events behind it.
 
         Parameters
         ----------
         home : bool
-            Whether it is counted here: an event may be taken by several buckets, one for each
-            parameter that is a key.
+            Whether it is counted here: several buckets may get an event, one for each parameter
+            that is a key.
         """
         place = bisect_left(self._waiting, arrival.order, key=lambda each: each[0].order)
         self._waiting.insert(place, (arrival, home))
 
     def advance(self, punctuation_us: int | None, *, done_us: int | None = None) -> Passed:
-        """Feed what a punctuation has passed.
+        """Feed the events that a punctuation has passed.
 
         Parameters
         ----------
         punctuation_us : int or None
-            Every event before it is here. None: every event there is.
+            No event before it is still to come. None: no event at all is.
         done_us : int or None
-            Before it everything was processed already: it is fed, and nothing comes of it.
+            Events before it were processed already: they are fed, and their matches are dropped.
         """
         passed = Passed()
         count = len(self._waiting)
@@ -166,7 +166,7 @@ class Bucket:
         return passed
 
     def state(self) -> dict[str, Any]:
-        """All that it keeps, as JSON. O(that)."""
+        """Return the whole state as JSON. O(size of the state)."""
         return {
             "waiting": [[arrival.record(), home] for arrival, home in self._waiting],
             "detectors": self._absent
@@ -177,21 +177,21 @@ class Bucket:
         }
 
     def _began(self, rule: KeyedRule) -> list[Any]:
-        """As what, and when; a bucket may have slept while the rule was another."""
+        """Return a rule's event and first batch; a rule may change while its bucket sleeps."""
         return [rule.event, self._since.get(rule.name, 0)]
 
     def _feed(self, arrival: Arrival) -> dict[str, list[Occurrence] | tuple[str, str]]:
-        """What an event completes; if one of the detectors refuses it, none has been fed it."""
+        """Return the matches of an event; if one detector refuses it, none has been fed it."""
         found: dict[str, list[Occurrence] | tuple[str, str]] = {}
         fed: list[Detector] = []
         o = arrival.occurrence
         for rule in self._rules:
-            if arrival.batch_id < self._since.get(rule.name, 0):  # which it was not there for
+            if arrival.batch_id < self._since.get(rule.name, 0):  # the rule did not exist then
                 continue
             detector = self._detectors[rule.name]
             try:
                 matches = detector.feed(o)
-            except Exception as error:  # a predicate of the user's raises what it likes
+            except Exception as error:  # a user's predicate may raise anything
                 for other in reversed(fed):
                     other.withdraw(o)
                 return {rule.name: (type(error).__name__, str(error))}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 GROUP, BUCKET = "activedb_group", "activedb_bucket"
-"""Which parameter is the key, and the bucket that it has chosen."""
+"""The parameter that is the key, and the bucket that it selects."""
 BESIDE = ""
-"""The group of rows that go on as they are."""
+"""Group of the rows that pass through unchanged."""
 IS_HOME = "activedb_is_home"
-"""Whether this is the way of the row on which it is counted."""
+"""Whether this is the route of the row on which it is counted."""
 POSITION, IS_FUTURE = "activedb_position", "activedb_is_future"
 """The place of a row in its micro-batch; whether its time was too far ahead."""
 PASSED = "activedb_passed"
-"""What a bucket has made of a punctuation, in JSON; NULL: a row as it is."""
+"""Result of passing a punctuation to a bucket, in JSON; NULL: a row that passes through."""

@@ -1,10 +1,10 @@
 """Spark's stateful operator, which runs the buckets on executors.
 
-A bucket's state is one value in Spark's state store, in JSON. It is called when rows come for it,
-and by a timer when the watermark has passed the first event that waits in it.
+A bucket's state is one value in Spark's state store, in JSON. The operator is called when rows
+arrive for a bucket, and by a timer when the watermark has passed its first waiting event.
 
-Spark starts a process of Python's for nothing but to ask for the state's name and type, each time a
-query begins. So this module imports neither activedb nor its own neighbours before there are rows.
+Each time a query begins, Spark starts a Python process only to ask for the state's name and type.
+So this module imports neither activedb nor its own neighbours before there are rows.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 STATE = "bucket"
 _STATE_SCHEMA = StructType([StructField("json", StringType())])
-_BATCH_ID = "streaming.sql.batchId"  # Spark tells its tasks so
+_BATCH_ID = "streaming.sql.batchId"  # set by Spark for its tasks
 
 
 def output_schema(routed: StructType) -> StructType:
-    """The columns that come out: of a row that goes on, or of a bucket."""
+    """Return the output columns: those of a passed row, or of a bucket's result."""
     kept = [routed[POSITION], routed[IS_FUTURE]]
     events = [field for field in routed if not field.name.startswith("activedb_")]
     fields = [StructField(f.name, f.dataType) for f in (*kept, *events)]
@@ -49,16 +49,16 @@ def output_schema(routed: StructType) -> StructType:
 
 
 class Matching(StatefulProcessor):
-    """Runs the bucket of each key of Spark's.
+    """Stateful processor that runs the bucket of each Spark key.
 
     Parameters
     ----------
     plan : bytes
         The pickled `Plan`.
     checkpoint : str
-        The query's, as this machine and the executors see it.
+        Path of the query's checkpoint, on this machine and the executors.
     names : sequence of str
-        The columns that come out.
+        The output columns.
     """
 
     def __init__(self, plan: bytes, checkpoint: str, names: list[str]):
@@ -68,7 +68,7 @@ class Matching(StatefulProcessor):
 
     @cached_property
     def _plan(self) -> Plan:
-        plan: Plan = pickle.loads(self._pickled)  # noqa: S301  # what the driver has sent
+        plan: Plan = pickle.loads(self._pickled)  # noqa: S301  # sent by the driver
         return plan
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -82,7 +82,7 @@ class Matching(StatefulProcessor):
         rows: Iterator[Row],
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[Row]:
-        """Take the rows of one micro-batch, and go on to its punctuation."""
+        """Process the rows of one micro-batch, and advance to its punctuation."""
         group = key[0]
         if group == BESIDE:
             yield from map(self._as_it_is, rows)
@@ -96,7 +96,7 @@ class Matching(StatefulProcessor):
             arrival = None if is_late else self._arrival(row, us, batch_id)
             if arrival is not None:
                 bucket.take(arrival, home=row[IS_HOME])
-            elif row[IS_HOME]:  # late, or no event that can be kept: of that there is a letter
+            elif row[IS_HOME]:  # late, or an event that cannot be kept, which becomes a dead letter
                 yield self._as_it_is(row)
         if timer_ms is not None:
             self._handle.deleteTimer(timer_ms)
@@ -108,13 +108,13 @@ class Matching(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
     ) -> Iterator[Row]:
-        """Go on to the punctuation of a micro-batch that has brought no rows for the bucket."""
+        """Advance to the punctuation of a micro-batch without rows for the bucket."""
         bucket, _ = self._load(key[0])
         expired_ms = expiredTimerInfo.getExpiryTimeInMs()
         yield from self._go_on(bucket, _batch_id(), expired_ms=expired_ms)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as nothing is open."""
 
     def _load(self, group: str) -> tuple[Bucket, int | None]:
         from spark_bridge._matching_bucket import Bucket
@@ -138,19 +138,19 @@ class Matching(StatefulProcessor):
                 yield self._row({PASSED: json.dumps(passed.record())})
         if bucket.due_us is not None:
             timer_ms = max(0, bucket.due_us // 1000)
-            if timer_ms == expired_ms:  # which Spark forgets when this returns
+            if timer_ms == expired_ms:  # Spark forgets it when this returns
                 timer_ms += 1
             self._handle.registerTimer(timer_ms)
         self._state.update((json.dumps({**bucket.state(), "timer_ms": timer_ms}),))
 
     def _late_us(self, batch_id: int) -> int | None:
-        """What is before it comes too late: what the rows of the batches before have completed."""
+        """Return the time before which rows are late, given by the rows of earlier batches."""
         before_us = _punctuation_us(self._checkpoint, batch_id)
         known = [us for us in (before_us, self._plan.reached_us(batch_id)) if us is not None]
         return max(known, default=None)
 
     def _arrival(self, row: Row, us: int, batch_id: int) -> Arrival | None:
-        """The event of a row; None if it cannot be kept."""
+        """Return the event of a row; None if it cannot be kept."""
         from activedb.clock import moment_of
         from activedb.columns import PARAM_PREFIX, Arrival
         from activedb.errors import BadEvent
@@ -177,12 +177,12 @@ class Matching(StatefulProcessor):
 
 
 def left_of(plan: Plan, batch_id: int, states: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What comes of the events that wait in buckets when there are no more, as JSON.
+    """Yield the results of the events that wait in buckets when there are no more, as JSON.
 
     Parameters
     ----------
     batch_id : int
-        The micro-batch that comes next.
+        The next micro-batch.
     states : iterable of (str, str)
         Groups and states of buckets.
     """

@@ -1,4 +1,4 @@
-"""What Spark's executors match of a stream, and by which keys; what a checkpoint says of that."""
+"""Plan of matching on Spark's executors: rules and keys, with its state in the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ if TYPE_CHECKING:
     from activedb.streams import KeyedRule, Matchable
 
 _BUCKETS_EACH = 4
-"""Buckets for each of Spark's partitions: Spark deals them out by their hash."""
+"""Buckets for each of Spark's partitions: Spark distributes them by their hash."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which rules are matched on executors, and how; it is sent to them.
+    """Rules to match on executors, with their keys; sent to the executors.
 
     Attributes
     ----------
     stream : str
     groups : tuple of (str, tuple of KeyedRule)
         The parameter that is the key, and the rules that are matched by it, in the order of
-        definition. Spark's state knows a group by its parameter, so other groups may come and go.
+        definition. Spark's state identifies a group by its parameter, so groups may be added and
+        removed.
     buckets : int
-        Into how many the keys are put, the same as long as there is the checkpoint.
+        Number of buckets for the keys, constant for the life of the checkpoint.
     passed : frozenset of str
-        Event types of which all rows go on to the process that runs the actions.
+        Event types of which all rows pass on to the process that runs the actions.
     reached : tuple of (int, int)
-        From a batch on, in the order of batches: a moment before which all was processed already,
-        whatever Spark's watermark says.
+        Pairs of a batch and a moment, in the order of batches: from that batch on, all events
+        before the moment count as processed, whatever Spark's watermark is.
     since : mapping of str to int
-        The micro-batch with which each rule began: it takes no rows of earlier ones.
+        The micro-batch with which each rule began: it ignores rows of earlier ones.
     """
 
     stream: str
@@ -52,25 +53,25 @@ class Plan:
         return {rule.name: rule.event for _, rules in self.groups for rule in rules}
 
     def rules_of(self, key: str) -> tuple[KeyedRule, ...]:
-        """The rules that are matched by a parameter; none, if it was one of an earlier feed."""
+        """Return the rules that are matched by a parameter; none for one of an earlier feed."""
         return next((rules for name, rules in self.groups if name == key), ())
 
     def reached_us(self, batch_id: int) -> int | None:
-        """Before which moment all was processed when this batch began; None: nothing is known."""
+        """Return the time before which all was processed when this batch began; None: unknown."""
         return max((us for first, us in self.reached if first <= batch_id), default=None)
 
 
 def plan_of(
     stream: str, matchable: Matchable, state: State, *, batch_id: int
 ) -> tuple[Plan, dict[str, str]]:
-    """Plan what is matched on executors; and which rules are not, with the reasons.
+    """Return the plan, and the rules that are not matched on executors with the reasons.
 
     Parameters
     ----------
     state : State
-        Of the checkpoint.
+        State of the checkpoint.
     batch_id : int
-        The micro-batch with which the query goes on.
+        The micro-batch with which the query continues.
     """
     columns = state.keys
     here = dict(matchable.here)
@@ -104,9 +105,9 @@ def plan_of(
 def _grouped(
     rules: Sequence[KeyedRule], columns: Collection[str], before: Mapping[str, str]
 ) -> tuple[tuple[str, tuple[KeyedRule, ...]], ...]:
-    """Few groups: the parameter that is a key of most rules first. O(rules · parameters).
+    """Return few groups: the parameter that is a key of most rules first. O(rules · parameters).
 
-    A rule that has been matched by one of its parameters goes on so: what is kept for it is there.
+    A rule keeps the parameter by which it was matched before, because its state is there.
     """
     keys = {
         rule.name: before[rule.name]
@@ -126,7 +127,7 @@ def _grouped(
 
 
 def _unsendable(rule: KeyedRule) -> str | None:
-    """Why a rule's event cannot be sent to another process; None: it can."""
+    """Return the reason why a rule's event cannot be sent to another process; None: it can."""
     from spark_bridge._pickling import dumps
 
     try:
@@ -138,19 +139,19 @@ def _unsendable(rule: KeyedRule) -> str | None:
 
 @dataclass(frozen=True)
 class State:
-    """What a checkpoint remembers of matching on executors.
+    """State of matching on executors, kept in the checkpoint.
 
     Attributes
     ----------
     buckets : int
     keys : tuple of str
-        Parameters by which rows can be dealt out.
+        Parameters by which rows can be distributed.
     reached : tuple of (int, int)
         See `Plan`.
     by_rule : dict of str to str
-        The parameter by which each rule was matched; also of rules that are not there now.
+        The parameter by which each rule was matched, including rules that no longer exist.
     since : dict of str to (str, int)
-        Of each such rule the fingerprint of its event, and the micro-batch with which it began.
+        For each such rule the fingerprint of its event, and the micro-batch with which it began.
     """
 
     buckets: int
@@ -160,16 +161,16 @@ class State:
     since: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def since_of(self, rule: KeyedRule, key: str, batch_id: int) -> int:
-        """The micro-batch with which a rule began: `batch_id`, if it is new or another now.
+        """Return the micro-batch with which a rule began: `batch_id`, if it is new or changed.
 
-        With another key it begins anew, too: what there is of it is in other buckets.
+        With another key it begins anew, too: its state is in other buckets.
         """
         event, first = self.since.get(rule.name, (rule.event, batch_id))
         goes_on = (event, self.by_rule.get(rule.name)) == (rule.event, key)
         return first if goes_on else batch_id
 
     def remembering(self, plan: Plan) -> State:
-        """The state once a plan is in force."""
+        """Return the state once a plan is in force."""
         by_rule = {rule.name: key for key, rules in plan.groups for rule in rules}
         since = {name: (event, plan.since[name]) for name, event in plan.rules.items()}
         return replace(self, by_rule=self.by_rule | by_rule, since=self.since | since)
@@ -181,17 +182,17 @@ _REACHED_MAX = 100
 def begin(
     checkpoint: Path, matchable: Matchable, *, partitions: int = 1, keys: Collection[str] = ()
 ) -> State:
-    """Read the state of a checkpoint, and note where the stream stands as a feed begins.
+    """Read the state of a checkpoint, and record the stream's progress as a feed begins.
 
-    What the end of an earlier feed has processed, Spark's watermark has not passed: what lies
-    before that comes too late now.
+    Spark's watermark has not passed what the end of an earlier feed processed: events before that
+    are late now.
 
     Parameters
     ----------
     partitions : int
-        Of Spark, if the checkpoint is new: it goes on with as many.
+        Number of Spark's partitions if the checkpoint is new; later runs keep it.
     keys : collection of str
-        See `State`; none: those of before.
+        See `State`; empty: those of before.
     """
     path = _path(checkpoint)
     state = State(_BUCKETS_EACH * partitions, tuple(keys))
@@ -210,7 +211,7 @@ def begin(
 
 
 def write(checkpoint: Path, state: State) -> None:
-    """Keep a state, before the query begins."""
+    """Write a state, before the query begins."""
     path = _path(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
@@ -219,7 +220,7 @@ def write(checkpoint: Path, state: State) -> None:
 
 
 def check_switch(checkpoint: Path, stream: str, *, is_elsewhere: bool, has_begun: bool) -> None:
-    """Check that a feed goes on as its checkpoint began: what waits is in one of two places.
+    """Check that a feed continues as its checkpoint began: waiting events are in one of two places.
 
     Raises
     ------
@@ -227,7 +228,7 @@ def check_switch(checkpoint: Path, stream: str, *, is_elsewhere: bool, has_begun
         If it does not.
     """
     if not has_begun:
-        _path(checkpoint).unlink(missing_ok=True)  # of a feed that has not come to a batch
+        _path(checkpoint).unlink(missing_ok=True)  # of a feed that did not get as far as a batch
     if not has_begun or is_elsewhere == _path(checkpoint).is_file():
         return
     began, now = ("off", "on") if is_elsewhere else ("on", "off")

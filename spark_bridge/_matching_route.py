@@ -1,4 +1,4 @@
-"""Which bucket, or which way beside the buckets, each row of a stream takes to its process."""
+"""Routes of a stream's rows: to a bucket, or past the buckets to the process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ROUTE = "activedb_route"
 
 _ROW_BITS = 33  # of monotonically_increasing_id: the row within its partition
 _BLOCK_BITS = 14
-_BLOCK_BYTES = 4 << 20  # Spark's blocks of files are no smaller, but for the last one
-_NUMBER_AT, _NUMBER_CHARS = 10, 6  # where a file's name says the place in its group: see FileQueue
+_BLOCK_BYTES = 4 << 20  # Spark's blocks of files are no smaller, except the last one
+_NUMBER_AT, _NUMBER_CHARS = 10, 6  # position of the group's place in a file name: see FileQueue
 
 
 def keyable(events: DataFrame) -> list[str]:
-    """Parameters by which rows can be dealt out: Spark's equality of their values is Python's."""
+    """Return the parameters that can be keys: those compared alike by Spark and Python."""
     nested = ArrayType | MapType | StructType | NullType | VariantType
     return [
         field.name.removeprefix(PARAM_PREFIX)
@@ -38,10 +38,10 @@ def keyable(events: DataFrame) -> list[str]:
 
 
 def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
-    """Return a row for each way that a row of `events` takes.
+    """Return a row for each route that a row of `events` takes.
 
-    One of the ways of a row is its home, by which it is counted, or goes on if it is late. A row
-    that the process needs has the way beside the buckets for its home.
+    One of the routes of a row is its home, on which it is counted, or passes if it is late. For a
+    row that the process needs, the home is the route past the buckets.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
     -------
     DataFrame
         Group, bucket, whether it is the row's home, position, whether the row is from the future;
-        the event columns. Its times have no watermark, so that Spark drops nothing that is late.
+        the event columns. Its times have no watermark, so that Spark does not drop late rows.
     """
     columns = [name for name in events.columns if name not in (WATERMARK, *order)]
     placed = events.select(
@@ -77,10 +77,10 @@ def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
 
 
 def _position(order: Sequence[str]) -> Column:
-    """The place of a row among those of its micro-batch, the same when it is run again.
+    """Return the place of a row in its micro-batch, the same when the batch is run again.
 
-    Of a single file it is the number of the row. REQUIRES: no file is read in more blocks than
-    `_BLOCK_BITS` tell.
+    For a single file it is the number of the row. REQUIRES: no file is read in more blocks than
+    `_BLOCK_BITS` can hold.
     """
     number = sf.monotonically_increasing_id()
     if not order:
@@ -93,7 +93,7 @@ def _position(order: Sequence[str]) -> Column:
 
 
 def _routes(plan: Plan) -> Column:
-    """The ways of one row: an array that is not empty."""
+    """Return the routes of one row: an array that is not empty."""
     is_event = sf.col("raw").isNull() & ~sf.col(IS_FUTURE)
     kind = sf.col("event_type")
     spread = sf.pmod(sf.col(POSITION), sf.lit(plan.buckets)).cast("int")
@@ -109,7 +109,7 @@ def _routes(plan: Plan) -> Column:
         bucket = sf.pmod(hashed, sf.lit(plan.buckets)).cast("int")
         ways.append(sf.when(is_in_group, _way(key, bucket, is_home)))
         is_home = is_home & ~is_in_group
-    # What no rule takes is only counted, anywhere.
+    # A row that no rule takes is only counted, anywhere.
     anywhere = plan.groups[0][0] if plan.groups else BESIDE
     ways.append(sf.when(is_home, _way(anywhere, spread, sf.lit(True))))
     return sf.filter(sf.array(*ways), lambda way: way.isNotNull())

@@ -1,4 +1,4 @@
-"""What is known of a feed while it runs: how fast, how far, how much it keeps."""
+"""Metrics of a feed while it runs: throughput, progress, kept state."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class BatchProgress:
     ----------
     batch_id : int
     rows : int
-        How many rows it had.
+        Number of rows.
     seconds : float
-        From when Spark looked for rows to when it had written down that the batch is processed.
+        Time from Spark's look for rows until it recorded the batch as processed.
     apply_s : float
-        How much of that went into making its columns and applying it.
+        Part of that time spent on making its columns and applying it.
     rows_per_s : float
-        `rows` in `seconds`.
+        `rows` divided by `seconds`.
     arriving_per_s : float or None
         Rows that arrived per second since the batch before; None for the first.
     punctuation_us : int or None
         `AtomicBatch.punctuation_us`.
     state_rows, state_bytes : int
-        What stateful operators of the query keep; 0 if it has none.
+        State kept by stateful operators of the query; 0 if it has none.
     """
 
     batch_id: int
@@ -49,7 +49,7 @@ class BatchProgress:
     def of(
         cls, progress: Mapping[str, Any], punctuations_us: Mapping[int, int | None]
     ) -> BatchProgress | None:
-        """Read Spark's JSON, beside the punctuation of each batch; None if no batch was run."""
+        """Read Spark's JSON, with the punctuation of each batch; None if no batch was run."""
         durations = progress.get("durationMs") or {}
         if "addBatch" not in durations:
             return None
@@ -75,9 +75,10 @@ class BatchProgress:
 
 
 class FeedMetrics:
-    """Numbers about a feed, over all its runs in this process. Safe to use from any thread.
+    """Metrics of a feed, over all its runs in this process. Safe to use from any thread.
 
-    Spark tells of a batch a moment after it has been processed; when a run has ended all are there.
+    Spark reports a batch a moment after it has been processed; when a run has ended all reports
+    have arrived.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class FeedMetrics:
         self._counters = Counters()
         self._durations = Histogram()
         self._last: BatchProgress | None = None
-        self._next = 0  # the first batch of this run that has not been heard of
+        self._next = 0  # the first batch of this run that has not been reported yet
         self._punctuations_us: dict[int, int | None] = {}  # of batches from there on
 
     @property
@@ -95,26 +96,26 @@ class FeedMetrics:
             return self._last
 
     def counters(self) -> dict[str, int]:
-        """How many ``batches`` and ``rows`` there were."""
+        """Return the counters ``batches`` and ``rows``."""
         return self._counters.snapshot()
 
     def batch_s(self, q: float) -> float:
-        """How long a batch took at most, of the fraction `q` that was quickest; 0.0 without any."""
+        """Return the seconds not exceeded by the fraction `q` of batches; 0.0 without any."""
         return self._durations.quantile(q)
 
     def begin(self, batch_id: int) -> None:
-        """A run begins, with this batch."""
+        """Begin a run with this batch."""
         with self._latch:
             self._next = batch_id
             self._punctuations_us.clear()
 
     def reached(self, batch_id: int, punctuation_us: int | None) -> None:
-        """Take note of the punctuation of a batch, before Spark tells of it."""
+        """Record the punctuation of a batch, before Spark reports the batch."""
         with self._latch:
             self._punctuations_us[batch_id] = punctuation_us
 
     def note(self, progress: Mapping[str, Any]) -> None:
-        """Take note of Spark's JSON about a batch, once."""
+        """Record Spark's JSON about a batch, once."""
         with self._latch:
             found = BatchProgress.of(progress, self._punctuations_us)
             if found is None or found.batch_id < self._next:

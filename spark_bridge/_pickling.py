@@ -1,4 +1,4 @@
-"""Pickles for Spark's executors, which have not the user's files."""
+"""Pickles for Spark's executors, which lack the user's files."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["dumps"]
 
 _EVERYWHERE = {"activedb", "coupling", "lockmgr", "pyspark", "spark_bridge"}
 _seen: set[str] = set()
-"""The outermost packages that were looked at."""
+"""Outermost packages that were checked already."""
 
 
 def dumps(value: Any) -> bytes:
     """Pickle a value, with the functions and classes of modules that executors cannot import.
 
-    Those are taken along: lambdas, what is defined in the program that runs, in a file given to
-    ``activedb run``, or beside these. What is installed goes by its name.
+    Pickled by value are lambdas and definitions of the running program, of a file given to
+    ``activedb run``, or of files beside these. Installed modules are pickled by name.
 
     Raises
     ------
     Exception
-        What the value's parts raise if they cannot be pickled.
+        Any exception that the value's parts raise because they cannot be pickled.
     """
     with io.BytesIO() as file:
         pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _look_at(name: Any) -> None:
-    """See to it that what is in a module is taken along, if executors cannot import it."""
+    """Register a module for pickling by value, if executors cannot import it."""
     outermost = name.partition(".")[0] if isinstance(name, str) else ""
     module = sys.modules.get(outermost)
     if module is None or outermost in _seen:
@@ -62,7 +62,7 @@ def _look_at(name: Any) -> None:
 
 def _is_installed(name: str, module: ModuleType) -> bool:
     if name in _EVERYWHERE or name in sys.stdlib_module_names or name == "__main__":
-        return True  # (what is in __main__ is always taken along)
+        return True  # (definitions in __main__ are always pickled by value)
     spec = PathFinder.find_spec(name, _path_elsewhere())
     if spec is None:
         return False
@@ -72,9 +72,9 @@ def _is_installed(name: str, module: ModuleType) -> bool:
 
 @cache
 def _path_elsewhere() -> list[str]:
-    """Where this Python finds modules when it is started elsewhere, as for executors.
+    """Return the import path of this Python when it is started elsewhere, as for executors.
 
-    The folder of the program is not among them, nor what the program has put into its own path.
+    It has neither the folder of the program nor additions that the program made to its own path.
     """
     told = "import json, sys; print(json.dumps(sys.path))"
     started = [sys.executable, "-P", "-c", told]

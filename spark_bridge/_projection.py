@@ -1,4 +1,4 @@
-"""From the input's columns to the columns of an atomic batch, as one Spark projection."""
+"""Projection of the input's columns to the columns of an atomic batch."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _FUTURE_S_MAX = 10_000 * 366 * 86_400  # longer than all those years
 
 
 def under_watermark(events: DataFrame, stream: Stream, *, future_max_s: float) -> DataFrame:
-    """Return event columns under a watermark of Spark's, for what it is to match.
+    """Return event columns under a Spark watermark, for matching on executors.
 
     Parameters
     ----------
     events : DataFrame
         See :func:`events`.
     future_max_s : float
-        How far ahead of the clock a time moves the watermark; one beyond that does not.
+        How far ahead of the clock a time moves the watermark; a later time does not.
     """
     # NULL must not move the watermark, and Spark would read it as 1970.
     earliest = sf.lit(_TIME_MIN).cast("timestamp")
@@ -64,7 +64,7 @@ def events(
     stream : Stream
         The declaration.
     order : Sequence[str]
-        Input columns passed through, no part of the event.
+        Input columns passed through, not part of the event.
     corrupt : str, optional
         The input column in which Spark's reader keeps the text of a row it could not parse.
 
@@ -115,7 +115,7 @@ def _safe(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
 
     Settings and the ``try_`` functions cover many failures but not all (``timestamp_millis`` of a
     large number raises in every mode), and one such row would end the query. Spark has the
-    expression that its ``try_`` functions are made of; it only has no name in SQL.
+    expression that its ``try_`` functions are made of, but under no name in SQL.
     """
     try:
         plain = sf.expr(expression)
@@ -150,7 +150,7 @@ def _moment_us(df: DataFrame, stream: Stream, what: str, expression: str) -> Col
 
 
 def _interval_us(df: DataFrame, stream: Stream, time_us: Column) -> tuple[Column, ...]:
-    """Return the ends of the time's interval, both NULL where they are none; () if it is exact."""
+    """Return the ends of the time's interval, both NULL if there is none; () if it is exact."""
     accuracy = stream.accuracy
     if accuracy is None:
         return ()
@@ -189,10 +189,10 @@ def _width_us(df: DataFrame, stream: Stream, accuracy: str | timedelta) -> Colum
 
 
 def _believed(stream: Stream, future_max_s: float) -> Column:
-    """Return the event's time (where its interval begins), NULL if it is from the future.
+    """Return the event's time (the begin of its interval), NULL if it is from the future.
 
-    Now is when the micro-batch was planned: that is in Spark's checkpoint, and so the same when the
-    batch is run again.
+    The present is the time at which the micro-batch was planned: it is in Spark's checkpoint, and
+    so the same when the batch is run again.
     """
     time_us = sf.col("event_time_us" if stream.accuracy is None else "event_low_us")
     time = sf.timestamp_micros(time_us)
@@ -221,7 +221,7 @@ def _check_required(stream: Stream, params: dict[str, Column]) -> None:
 
 
 def _is_bad(stream: Stream) -> Column:
-    """Whether no event can be made of the row."""
+    """Return whether no event can be made of the row."""
     event_type = sf.col("event_type")
     lacking = sf.lit(None)
     for name, required in stream.types.items():
@@ -229,11 +229,11 @@ def _is_bad(stream: Stream) -> Column:
         for param in required:
             lacks = lacks | _column(PARAM_PREFIX + param).isNull()
         lacking = sf.when(event_type == name, lacks).otherwise(lacking)
-    # Where the time is NULL the ends of its interval are.
+    # If the time is NULL, so are the ends of its interval.
     time = sf.col("event_time_us" if stream.accuracy is None else "event_low_us")
     return sf.coalesce(lacking, sf.lit(True)) | time.isNull()
 
 
 def _delay_ms(stream: Stream) -> int:
-    """Whole milliseconds, rounded up: a watermark must not be ahead of what was declared."""
+    """Return whole milliseconds, rounded up: a watermark must not be ahead of the declared one."""
     return -(-stream.delay // timedelta(milliseconds=1))

@@ -35,7 +35,7 @@ _CORRUPT = "columnNameOfCorruptRecord"
 def read_files(
     spark: SparkSession, stream: Stream, source: Files, files: FileQueue, *, is_ordered: bool
 ) -> tuple[DataFrame, str | None]:
-    """Return the rows of what arrives, and the column that keeps text which did not parse.
+    """Return the rows of arriving files, and the column that keeps text which did not parse.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def read_files(
             spark.readStream.format(source.format)
             .schema(_with_column(schema, corrupt))
             .options(**source.options)
-            # Old files are as good as new ones: which come next is decided in FileQueue.
+            # The age of a file is irrelevant: FileQueue decides which files come next.
             .option("maxFileAge", "36500d")
             .load(str(files.current))
         )
@@ -85,7 +85,7 @@ def read_replay(
     path : Path
         The recording.
     schema_file : Path
-        Where the columns are kept that the declaration does not say.
+        File that keeps the columns that the declaration does not give.
     limit : Path
         See `_limit_file`.
     start : mapping or None
@@ -165,7 +165,7 @@ def read_socket(
 
 
 def read_rate(spark: SparkSession, source: Rate) -> DataFrame:
-    """Return rows that Spark makes by the clock, in one partition: they keep their order."""
+    """Return rows that Spark generates by the clock, in one partition: they keep their order."""
     reader = spark.readStream.format("rate").option("numPartitions", 1)
     return reader.option("rowsPerSecond", source.rows_per_second).load()
 
@@ -182,7 +182,7 @@ def read_kafka(
     Parameters
     ----------
     start : mapping or None
-        Per topic, partition and offset with which to begin; None: as the declaration says.
+        Per topic and partition, the offset with which to begin; None: as declared.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def _python_source(spark: SparkSession, name: str, options: Mapping[str, str | N
 def _columns_of(
     texts: DataFrame, format: str, schema: StructType | None, options: Mapping[str, str]
 ) -> tuple[DataFrame, str | None]:
-    """Return `texts` with the columns that its column ``value`` says, and the one of bad text."""
+    """Return `texts` with the columns parsed from ``value``, and the column of bad text."""
     if schema is None:
         return texts, None
     corrupt = _corrupt_column(format, options)
@@ -260,7 +260,7 @@ def _columns_of(
 def _schema(declared: str | None, kept: Path, infer: Callable[[], StructType]) -> StructType:
     if declared is not None:
         return _declared(declared)
-    # Taken once and kept: a batch that is replayed must read its rows as it did the first time.
+    # Taken once and kept: a replayed batch must read its rows as it did the first time.
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         new = kept.with_suffix(".new")
@@ -294,7 +294,7 @@ def _corrupt_column(format: str, options: Mapping[str, str]) -> str | None:
 
 @contextmanager
 def _understood(stream: Stream) -> Iterator[None]:
-    """Say of which stream it is that Spark does not understand something."""
+    """Name the stream in errors of Spark about schemas and options."""
     try:
         yield
     except PySparkException as error:

@@ -1,4 +1,4 @@
-"""A recording of events, files of lines, and when each line is due again.
+"""Recording of events as files of lines, with the times at which lines are due again.
 
 Plain Python, without Spark: it runs in the process that plans the micro-batches of a replay.
 """
@@ -34,19 +34,19 @@ class Recording:
     path : Path
         A file or a folder.
     format : str
-        ``"csv"``, ``"json"`` or ``"text"``. Lines of CSV and JSON that are empty are none.
+        ``"csv"``, ``"json"`` or ``"text"``. Empty lines of CSV and JSON are skipped.
     glob : str, optional
-        Which files of the folder.
+        Pattern of the files in the folder.
     time : str, optional
         The column that has a line's time.
     unit : str, optional
-        What numbers in it count: ``"s"``, ``"ms"``, ``"us"``. None: they are ISO 8601.
+        Unit of the numbers in that column: ``"s"``, ``"ms"``, ``"us"``. None: times are ISO 8601.
     header : bool
         Whether the first line of each file names the columns.
     columns : sequence of str
-        The columns of CSV, if no header does.
+        The columns of CSV, if there is no header.
     separator, quote : str
-        Of CSV.
+        Separator and quote of CSV.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class Recording:
     quote: str = '"'
 
     def files(self) -> list[Path]:
-        """Return the files in the order of their names; hidden ones are none of them."""
+        """Return the files in the order of their names, without hidden ones."""
         if not self.path.is_dir():
             return [self.path] if self.path.exists() else []
         found = []
@@ -71,7 +71,7 @@ class Recording:
         return [file for _, file in sorted(found)]
 
     def fingerprint(self) -> str:
-        """Tell this recording from another one, by the names and sizes of its files."""
+        """Return a digest of the names and sizes of the files, which identifies this recording."""
         known = hashlib.sha256()
         for file in self.files():
             name = file.name if file == self.path else file.relative_to(self.path).as_posix()
@@ -79,7 +79,7 @@ class Recording:
         return known.hexdigest()[:16]
 
     def header_of(self, file: Path) -> list[str]:
-        """Return the names in the first line of a file of CSV."""
+        """Return the names in the first line of a CSV file."""
         with _opened(file) as lines:
             return self._cells(lines.readline().rstrip("\r\n").removeprefix("\ufeff"))
 
@@ -89,7 +89,7 @@ class Recording:
         Raises
         ------
         ValueError
-            If a file of CSV has no such column.
+            If a CSV file has no such column.
         """
         for file in self.files():
             time_us = self._clock_of(file)
@@ -100,7 +100,7 @@ class Recording:
                         yield text, time_us(text)
 
     def _clock_of(self, file: Path) -> Callable[[str], int | None]:
-        """Return what finds the time of a line."""
+        """Return a function that finds the time of a line."""
         name = self.time
         if name is None:
             return lambda line: None
@@ -125,18 +125,18 @@ class Recording:
 
 
 class Replayer:
-    """The lines of a recording by number, as they become due.
+    """Lines of a recording by number, as they become due.
 
-    Lines are read once, in their order, and kept until they are forgotten: a replay is
-    O(lines), whatever its batches. Going back, after a restart, reads the recording from its start.
+    Lines are read once, in their order, and kept until they are forgotten: a replay is O(lines),
+    whatever its batches. Going back, after a restart, reads the recording from its start.
 
     Parameters
     ----------
     recording : Recording
     speed_up : float or None
-        How much faster than recorded; None: everything is due at once.
+        Factor by which the replay is faster than the recording; None: everything is due at once.
     clock : callable
-        Seconds, of a clock that never goes back.
+        Returns seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -152,16 +152,16 @@ class Replayer:
         self._rewind()
 
     def due(self, first: int, reached_us: int | None, most: int) -> tuple[int, int | None, bool]:
-        """Tell how many lines are due.
+        """Return the lines that are due, as the number after the last one.
 
         Parameters
         ----------
         first : int
-            The first line that has not been asked for yet.
+            The first line that has not been requested yet.
         reached_us : int or None
             The latest time among the lines before it.
         most : int
-            No more lines than this.
+            Upper bound on the number of lines.
 
         Returns
         -------
@@ -190,7 +190,7 @@ class Replayer:
         return [line for line, _ in islice(self._lines, first - self._begin, last - self._begin)]
 
     def forget(self, before: int) -> None:
-        """Let go of lines that nobody will ask for again."""
+        """Drop lines that will not be requested again."""
         while self._begin < before and self._lines:
             self._lines.popleft()
             self._begin += 1
@@ -205,7 +205,7 @@ class Replayer:
         return (now_s - began_s) * 1e6 * self._speed_up >= time_us - from_us
 
     def _has(self, number: int) -> bool:
-        """Whether there is a line of this number; reads up to it."""
+        """Return whether there is a line of this number; reads up to it."""
         while self._begin + len(self._lines) <= number:
             line = next(self._source, None)
             if line is None:

@@ -1,10 +1,10 @@
-"""The data source ``activedb_replay``: a recording, replayed at a chosen speed.
+"""Data source ``activedb_replay``: a recording, replayed at a chosen speed.
 
-An offset is a number of lines, with what is needed to go on from there::
+An offset is a number of lines, with the state needed to continue from there::
 
     {"recording": "9f…", "line": 5000, "reached_us": 1353585600000000, "end": false}
 
-so a range of offsets is the same lines whenever it is read, and a replay goes on after a restart
+so a range of offsets is the same lines whenever it is read, and a replay continues after a restart
 with the time that it had reached. Lines are read by the process that plans the batches, in one
 pass, and travel to the tasks within their partitions.
 """
@@ -48,31 +48,31 @@ class ReplaySource(DataSource):
     time : the column with the time; without it everything is due at once.
     unit : ``s``, ``ms``, ``us``: the times are numbers since 1970; without it, ISO 8601.
     speedUp : 1 by default.
-    header, columns, sep, quote : of CSV; ``columns`` is a JSON list of names, for want of a header.
-    glob : which files of the folder.
+    header, columns, sep, quote : for CSV; ``columns`` is a JSON list, if there is no header.
+    glob : pattern of the files in the folder.
     maxRowsPerBatch : 10000 by default.
-    idle : a JSON list of seconds, ``[0.5]`` by default: when nothing has come for so long, a batch
-        without rows is run, for each of them once.
-    limitFile : a file with a number that takes its place, looked at before each batch.
+    idle : a JSON list of seconds, ``[0.5]`` by default: after each of these idle times, one batch
+        without rows is run.
+    limitFile : a file with a number that overrides ``maxRowsPerBatch``, read before each batch.
     startingOffset : an offset, as JSON, behind which a new query begins.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name under which it is registered."""
+        """Return the name under which the source is registered."""
         return NAME
 
     def schema(self) -> str:
-        """The columns."""
+        """Return the columns."""
         return "value STRING"
 
     def streamReader(self, schema: StructType) -> ReplayReader:  # noqa: N802 - Spark's name
-        """What plans and reads the batches."""
+        """Return the reader that plans and reads the batches."""
         return ReplayReader(self.options)
 
 
 class _Lines(InputPartition):
-    """Some lines, as Arrow has them."""
+    """Some lines as an Arrow batch."""
 
     def __init__(self, batch: Any):
         super().__init__(None)
@@ -80,9 +80,9 @@ class _Lines(InputPartition):
 
 
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches of what is due.
+    """Planner of batches of the lines that are due.
 
-    With the trigger ``availableNow`` all lines are: they are there.
+    With the trigger ``availableNow`` all lines are due, as they exist already.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -110,7 +110,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle = idle_of(options)
         self._is_new = True
 
-    # Tasks have a copy of the reader, which is sent to them and needs none of these.
+    # Tasks get a copy of the reader, which does not need these.
 
     @cached_property
     def _replayer(self) -> Replayer:
@@ -121,27 +121,27 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._recording.fingerprint()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The first line, or where a query before has ended."""
+        """Return the offset of the first line, or the end of an earlier query."""
         if self._start is not None:
-            return self._start | {"end": False}  # an end would be none of this query's batches
+            return self._start | {"end": False}  # the end flag does not hold for this query
         return {"recording": self._fingerprint, "line": 0, "end": False}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How many lines at most."""
+        """Return the maximum number of lines."""
         return ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on all lines are due."""
+        """Make all lines due from now on."""
         self._speed_up = None
         vars(self).pop("_replayer", None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """What is due by now."""
+        """Return the offset of the lines due by now."""
         self._check(start)
         if start["end"]:
             return start
         if self._is_new and start["line"] > 0:
-            self._idle.note_rows()  # those of the run before
+            self._idle.note_rows()  # rows of the run before
         self._is_new = False
         given = limit.max_rows if isinstance(limit, ReadMaxRows) else _BATCH_LINES
         last, reached_us, is_end = self._replayer.due(
@@ -155,7 +155,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset if reached_us is None else offset | {"reached_us": reached_us}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The lines of a range of offsets."""
+        """Return the lines of a range of offsets."""
         self._check(start)
         self._check(end)
         lines = self._replayer.lines(start["line"], end["line"])
@@ -168,12 +168,12 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The lines of a partition."""
+        """Return the lines of a partition."""
         assert isinstance(partition, _Lines)
         yield partition.batch
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nobody asks for the lines before `end` again while this query runs."""
+        """Forget the lines before `end`, which are not requested again while this query runs."""
         self._replayer.forget(end["line"])
 
     def _check(self, offset: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Takes micro-batches from Spark and gives atomic batches to the caller's thread.
+    """Run of a query that turns Spark's micro-batches into atomic batches for the caller's thread.
 
     Parameters
     ----------
@@ -43,20 +43,20 @@ class Run:
     checkpoint : Path
         The query's checkpoint folder.
     beginning : Beginning
-        Where the query has begun.
+        Start of the query.
     metrics : FeedMetrics
-        Is filled while it runs.
+        Filled while the query runs.
     by : FeedMarks or MatchingOnExecutors
-        What makes the punctuations; or what matches rules on Spark's executors, where Spark's
+        The source of the punctuations; or the matching on Spark's executors, where Spark's
         watermark is the punctuation.
 
     Attributes
     ----------
     left : Matched or None
-        When a query has ended: what comes of the events that wait on executors.
+        When a query has ended: the matches of the events that wait on executors.
     on_applied : callable
-        Is told the rows of each batch that has been applied, and the seconds since Spark planned
-        it. Not of the first one of a query: it may have been planned by an earlier run.
+        Called with the rows of each applied batch, and the seconds since Spark planned it. Not
+        called for the first batch of a query, which may have been planned by an earlier run.
     source_at : callable
         Returns the ``source`` of the `AtomicBatch.position` of a micro-batch, by Spark's number.
     """
@@ -86,7 +86,7 @@ class Run:
         apply: Callable[[AtomicBatch], None],
         stop: Callable[[], None],
     ) -> None:
-        """See :meth:`Exchange.run`; ``produce`` runs the query inside :meth:`query`."""
+        """Run the handover: :meth:`Exchange.run`. ``produce`` runs the query in :meth:`query`."""
         self._exchange.run(produce, apply, stop)
 
     @contextmanager
@@ -98,7 +98,7 @@ class Run:
         Parameters
         ----------
         events : DataFrame
-            What :func:`events` returned.
+            Result of :func:`events`.
         trigger : Mapping[str, Any]
             When Spark looks for data; the argument of ``DataStreamWriter.trigger``.
         order : Sequence[str]
@@ -107,7 +107,7 @@ class Run:
         Raises
         ------
         FeedFailed
-            If the query fails for a reason of its own.
+            If the query fails for a reason other than a refused batch.
         """
         from spark_bridge._listener import listening, note_recent
 
@@ -124,7 +124,7 @@ class Run:
                 try:
                     yield query
                 finally:
-                    with suppress(Exception):  # where the JVM has died there is nothing to stop
+                    with suppress(Exception):  # if the JVM has died there is nothing to stop
                         query.stop()
                     note_recent(self._metrics, query)
                 if isinstance(self._by, MatchingOnExecutors) and not self._exchange.is_closed:
@@ -150,7 +150,7 @@ class Run:
             except RefusedError:
                 raise
             except Exception as error:
-                self._failure = error  # what reaches the query's own error is its text
+                self._failure = error  # the query's own error has only its text
                 raise
 
         writer = columns.writeStream.foreachBatch(receive)
@@ -161,8 +161,8 @@ class Run:
         return read_query_id(self._checkpoint)
 
     def _atomic_batch(self, batch: DataFrame, batch_id: int, order: Sequence[str]) -> AtomicBatch:
-        # What is known of a stream follows from all its rows, so the batch must be evaluated even
-        # if it was applied before and this is a replay.
+        # The state of a stream follows from all its rows, so the batch must be evaluated even if it
+        # was applied before and this is a replay.
         table, matched = batch.toArrow(), None
         position = self._position(batch_id, table)
         self._metrics.reached(batch_id, position["punctuation_us"])
@@ -184,7 +184,7 @@ class Run:
         )
 
     def _position(self, batch_id: int, table: Any) -> dict[str, Any]:
-        """Return what `AtomicBatch.position` is to be."""
+        """Return the `AtomicBatch.position` of a micro-batch."""
         source = self.source_at(batch_id)
         if isinstance(self._by, MatchingOnExecutors):
             punctuation_us = read_punctuation_us(self._checkpoint, batch_id)

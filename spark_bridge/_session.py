@@ -1,8 +1,8 @@
-"""One silent, local Spark for this process, gone without a trace when nobody uses it any more.
+"""One silent, local Spark for this process, removed without a trace after its last use.
 
-Silent means: nothing of the JVM, of Spark or of py4j reaches the terminal. The JVM's own output
+Silent means: no output of the JVM, of Spark or of py4j reaches the terminal. The JVM's own output
 goes to a file in a temporary folder, because not all of it can be configured away (`Picked up
-JAVA_TOOL_OPTIONS`, `Using incubator modules`, what is printed before log4j is set up).
+JAVA_TOOL_OPTIONS`, `Using incubator modules`, output from before log4j is set up).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JVM_EXIT_S_MAX = 30
 
 
 class _Shared:
-    """The running Spark and how many use it. The latch is held while it starts or ends."""
+    """The running Spark and the number of its users. The latch is held while it starts or ends."""
 
     def __init__(self) -> None:
         self.latch = threading.Lock()
@@ -49,28 +49,28 @@ _shared = _Shared()
 
 @contextmanager
 def session(settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Spark for the duration of the block, shared with blocks inside it or beside it.
+    """Yield Spark for the duration of the block, shared with blocks inside or beside it.
 
     The first block starts a JVM (a few seconds), the last one to end stops it and waits until its
-    process is gone. Feeds that run one after another start Spark once if one block is around them.
+    process is gone. Feeds that run one after another start Spark once if one block encloses them.
 
     Parameters
     ----------
     settings : Mapping[str, str], optional
-        Settings of Spark beside ours, as ``{"spark.jars.packages": …}``; the first block decides.
+        Additional settings of Spark, as ``{"spark.jars.packages": …}``; the first block decides.
         Those of a database are ``db.settings.of_spark``.
 
     Yields
     ------
     pyspark.sql.SparkSession
-        UTC. On this machine, and on the loopback interface only, unless ``spark.master`` says that
-        it runs elsewhere.
+        Its time zone is UTC. It runs on this machine, and on the loopback interface only, unless
+        ``spark.master`` says otherwise.
 
     Raises
     ------
     ConfigurationError
-        If pyspark is missing, this process already runs a Spark of its own, or the block around
-        this one has begun without a setting that this one needs.
+        If pyspark is missing, this process already runs another Spark, or the enclosing block has
+        begun without a setting that this one needs.
     JavaNotFound
         If there is no Java 17 or newer.
     FeedFailed
@@ -95,7 +95,7 @@ def session(settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]
 
 
 def running() -> SparkSession | None:
-    """Spark, while a block of `session` is open in this process; None: none is."""
+    """Return the Spark of an open `session` block in this process; None if there is none."""
     return _shared.spark
 
 
@@ -114,7 +114,7 @@ def _start(stack: ExitStack, settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    # One process holds one SparkContext; the owner of the other one has feed() for it.
+    # One process holds one SparkContext; the owner of the other one can use feed() with it.
     if SparkContext._active_spark_context is not None:
         raise ConfigurationError(
             "this process already runs Spark; stop it first, or give its streaming DataFrame "
@@ -135,11 +135,11 @@ def _start(stack: ExitStack, settings: Mapping[str, str]) -> SparkSession:
 
 
 def register_sources(spark: SparkSession) -> None:
-    """Make our data sources known to a Spark session.
+    """Register our data sources in a Spark session.
 
-    They are ``activedb_replay`` and ``activedb_socket`` to read from, where `has_own_sources`, and
-    ``activedb`` to write to. A feed that needs them does so itself: it costs a process of Python's
-    that Spark starts.
+    They are ``activedb_replay`` and ``activedb_socket`` to read from, if `has_own_sources`, and
+    ``activedb`` to write to. A feed that needs them registers them itself: registration costs a
+    Python process that Spark starts.
     """
     from spark_bridge._sink import ActiveDBSink
 
@@ -153,7 +153,7 @@ def register_sources(spark: SparkSession) -> None:
 
 
 def has_own_sources() -> bool:
-    """Whether this Spark has what sources of our own to read from need: 4.2 has, 4.1 has not."""
+    """Return whether this Spark supports our sources for reading: 4.2 does, 4.1 does not."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -183,7 +183,7 @@ def _conf(folder: Path, given: Mapping[str, str]) -> SparkConf:
     return conf
 
 
-_OF_SMALL_EXECUTORS = {  # as for the driver; what runs on a cluster has time to be optimised
+_OF_SMALL_EXECUTORS = {  # as for the driver; cluster jobs run long enough to be optimised
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
@@ -200,8 +200,8 @@ def _everywhere(folder: Path) -> dict[str, str]:
     return {
         "spark.app.name": "activedb",
         "spark.driver.memory": "2g",  # a micro-batch passes through the driver as a whole
-        # Most runs are over before the optimising compiler has earned what it costs: without it a
-        # first micro-batch comes after half the CPU time. Spark is not the slow part of a run.
+        # Most runs are over before the optimising compiler has paid off: without it a first
+        # micro-batch comes after half the CPU time. Spark is not the slow part of a run.
         "spark.driver.extraJavaOptions": (
             f'-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "-Djava.io.tmpdir={folder}"'
         ),
@@ -215,8 +215,8 @@ def _everywhere(folder: Path) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # What executors match is kept in RocksDB, of which they upload what has changed. A batch
-        # without rows would move the punctuation where one process does not.
+        # Executors keep the matching state in RocksDB and upload only changes. A batch without rows
+        # would move the punctuation where one process does not.
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
@@ -224,8 +224,8 @@ def _everywhere(folder: Path) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # The same files are cut into the same partitions on every machine, whatever its cores.
         "spark.sql.files.minPartitionNum": "1",
-        # Spark's default one starts a process for every file it writes, which on a local disk is
-        # half the time of a small micro-batch. Both write a temporary file and rename it.
+        # Spark's default manager starts a process for every file it writes, which on a local disk
+        # is half the time of a small micro-batch. Both write a temporary file and rename it.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing"
             ".FileSystemBasedCheckpointFileManager"
@@ -234,7 +234,7 @@ def _everywhere(folder: Path) -> dict[str, str]:
 
 
 def _launch_jvm(stack: ExitStack, conf: SparkConf, log: Path) -> None:
-    """Start the JVM; leave the way to end it on ``stack``."""
+    """Start the JVM; push the callback that ends it on ``stack``."""
     from pyspark import SparkContext, java_gateway
     from pyspark.errors import PySparkRuntimeError
 
@@ -245,7 +245,7 @@ def _launch_jvm(stack: ExitStack, conf: SparkConf, log: Path) -> None:
         try:
             gateway = launch(conf, {"stdout": output, "stderr": output})
         except PySparkRuntimeError as error:
-            # The program and its pipe are left in pyspark's frame, and would complain later.
+            # The program and its pipe remain in pyspark's frame, and would cause a warning later.
             warnings.simplefilter("ignore", ResourceWarning)
             traceback.clear_frames(error.__traceback__)
             raise FeedFailed(f"Spark did not start: {_reason(log)}") from error
@@ -278,7 +278,7 @@ def _reason(log: Path) -> str:
 
 @contextmanager
 def _environment(folder: Path, conf: SparkConf) -> Iterator[None]:
-    """While Spark starts: this Python for its workers, and the Spark that pyspark brings along.
+    """Set the environment for Spark's start: this Python for its workers, and pyspark's own Spark.
 
     Executors elsewhere may have another Python: ``spark.pyspark.python`` says which.
     """
@@ -300,10 +300,10 @@ def _environment(folder: Path, conf: SparkConf) -> Iterator[None]:
 
 
 def _home(folder: Path, conf: SparkConf) -> Path:
-    """Where Spark is installed: what pyspark brings along.
+    """Return the home of the Spark that pyspark brings along.
 
-    A cluster of this machine's own writes what its executors say there. It gets a folder that
-    looks the same and goes with the session.
+    A cluster on this machine writes the output of its executors there. It gets a folder that looks
+    the same and is removed with the session.
     """
     import pyspark
 
@@ -313,7 +313,8 @@ def _home(folder: Path, conf: SparkConf) -> Path:
     home = folder / "home"
     home.mkdir()
     for path in installed.iterdir():
-        # What they write; and pyspark once more, as a zip of sources to be compiled each time.
+        # The output of executors; and a zip of pyspark's sources, which would be compiled each
+        # time.
         if path.name not in ("work", "python"):
             (home / path.name).symlink_to(path)
     return home
@@ -321,7 +322,7 @@ def _home(folder: Path, conf: SparkConf) -> Path:
 
 @contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Undo that pyspark, on the main thread, takes over interrupts for the rest of the process."""
+    """Restore the interrupt handler that pyspark, on the main thread, replaces for good."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -331,19 +332,19 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 def _quiet_python() -> None:
-    """Keep py4j from logging a refused batch, or a JVM that died, traceback and all.
+    """Keep py4j from logging a refused batch, or a JVM that died, with a traceback.
 
-    Both reach the user as an exception, as what pyspark logs does. It stays quiet for good: some of
-    py4j's connections are closed, and say so, after the JVM has gone and as late as the end of the
+    Both reach the user as an exception, as do pyspark's own logs. The loggers stay silent: some of
+    py4j's connections are closed, and log it, after the JVM has gone and as late as the end of the
     process.
     """
     from pyspark.logger import PySparkLogger
 
-    # These say in JSON what an exception says. A logger of Python's own of that name would not do.
+    # These log in JSON what an exception says. A Python logger of that name would have no effect.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    logging.getLogger().addFilter(_is_not_of_py4j)  # it logs there what its connections meet
+    logging.getLogger().addFilter(_is_not_of_py4j)  # py4j logs errors of its connections there
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

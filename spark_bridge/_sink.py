@@ -1,4 +1,4 @@
-"""The data source ``activedb`` as a sink: a streaming DataFrame into a stream, or into a table.
+"""Data source ``activedb`` as a sink: a streaming DataFrame into a stream, or into a table.
 
 ```
    the user's process      Spark (JVM), driver              executors, and their Python processes
@@ -9,8 +9,8 @@
                            activedb_staged_batches, or the table
 ```
 
-Executors need this package, its libraries, and a way to the database. What is staged, and when it
-counts, is in `activedb.store`; it is imported only where rows are written.
+Executors need this package, its libraries, and network access to the database. `activedb.store`
+documents what is staged and when it takes effect; it is imported only where rows are written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAME = "activedb"
 _QUERY, _BATCH = (
     "sql.streaming.queryId",
     "streaming.sql.batchId",
-)  # properties of a task, of Spark's
+)  # properties of a Spark task
 _EVENT = {
     "event_type": "string",
     "event_time_us": "bigint",
@@ -48,11 +48,11 @@ _EVENT = {
 }
 _INTERVAL = {"event_low_us": "bigint", "event_high_us": "bigint"}
 _PRODUCER = {"event_producer": "string"}
-_PARAMETER = "p_"  # as `activedb.streams` has it, which is not to be imported here
+_PARAMETER = "p_"  # as in `activedb.streams`, which must not be imported here
 
 
 class ActiveDBSink(DataSource):
-    """Writes each micro-batch once, completely or not at all.
+    """Sink that writes each micro-batch once, completely or not at all.
 
     Options
     -------
@@ -65,11 +65,11 @@ class ActiveDBSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name under which it is registered."""
+        """Return the name under which the sink is registered."""
         return NAME
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> SinkWriter:  # noqa: N802 - Spark's name
-        """What stages and publishes; it is sent to the executors.
+        """Return the writer that stages and publishes; it is sent to the executors.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class StagedPartition(WriterCommitMessage):
-    """What one attempt of a task has staged; Spark hands it over if that attempt counts."""
+    """Result of one attempt of a task; Spark passes it on if that attempt counts."""
 
     query_id: str
     writer: str
@@ -107,7 +107,7 @@ class StagedPartition(WriterCommitMessage):
 
 
 class SinkWriter(DataSourceStreamArrowWriter):
-    """Stages partitions on executors, and publishes batches on the driver.
+    """Writer that stages partitions on executors, and publishes batches on the driver.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
     columns : sequence of str
         Names of the DataFrame's columns.
     url : str
-        Secret: it travels to the executors within this object, and is in no text.
+        Secret: it travels to the executors within this object, and is not logged or shown.
     schema : str or None
     """
 
@@ -126,7 +126,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> StagedPartition:
-        """Stage the rows of a partition, in a transaction of their own."""
+        """Stage the rows of a partition, in a separate transaction."""
         task = TaskContext.get()
         query_id = None if task is None else task.getLocalProperty(_QUERY)
         batch_id = None if task is None else task.getLocalProperty(_BATCH)
@@ -145,7 +145,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
         return StagedPartition(query_id, writer, count, rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish a micro-batch; nothing happens if it was published before."""
+        """Publish a micro-batch; does nothing if it was published before."""
         from activedb.store.journals import Attempt
 
         found = _staged(messages)
@@ -157,7 +157,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
             staging.publish_to_table(sink, batchId, attempts, self._columns)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete what has been staged; what is missed here goes when the batch is published."""
+        """Delete the staged rows; any that are missed are deleted when the batch is published."""
         found = _staged(messages)
         if found:
             writers = [each.writer for each in found]
@@ -176,7 +176,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPartition]:
-    """Those of the tasks that have ended; of a batch that is committed all have."""
+    """Return the messages of the tasks that have ended; for a committed batch, of all tasks."""
     return [message for message in messages if isinstance(message, StagedPartition)]
 
 

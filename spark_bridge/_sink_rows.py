@@ -1,4 +1,4 @@
-"""Rows of a sink as the bytes that are staged: a record batch in, pieces of some megabytes out."""
+"""Encoding of a sink's rows for staging: a record batch in, pieces of some megabytes out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def arrow_pieces(batch: Any) -> Iterator[bytes]:
-    """Yield the rows as Arrow's IPC streams, types and all."""
+    """Yield the rows as Arrow IPC streams, including their types."""
     for part in _parts(batch):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as stream:
@@ -27,9 +27,9 @@ def arrow_pieces(batch: Any) -> Iterator[bytes]:
 
 
 def json_pieces(batch: Any) -> Iterator[bytes]:
-    """Yield the rows as JSON arrays of objects, as Postgres reads values of all of its types.
+    """Yield the rows as JSON arrays of objects; Postgres reads all of its types from JSON.
 
-    Numbers that are not finite, decimals, times and bytes are texts, which lose nothing.
+    Non-finite numbers, decimals, times and bytes become texts, without loss.
     """
     for part in _parts(batch):
         columns = [_plain(column) for column in part.columns]
@@ -57,7 +57,7 @@ def _plain(column: Any) -> list[Any]:
 
 
 def _value(value: Any) -> Any:
-    """Return a value as JSON has it, and as Postgres takes it for a column of its type."""
+    """Return a value as JSON represents it and Postgres accepts it for a column of its type."""
     match value:
         case None | bool() | int() | str():
             return value

@@ -1,12 +1,12 @@
-"""The data source ``activedb_socket``: lines of a TCP server.
+"""Data source ``activedb_socket``: lines of a TCP server.
 
-Spark's own socket source loses, without a word, as many lines after a restart as it had read
-before, and mixes the order of lines. This one numbers the lines of each run::
+After a restart Spark's own socket source silently loses as many lines as it had read before, and it
+mixes the order of lines. This one numbers the lines of each run::
 
     {"run": "5f0c…", "line": 120, "end": false}
 
-A range that another run has read cannot be read again: it is empty then, and what follows is
-complete.
+A range that another run has read cannot be read again: it is empty then, and the following lines
+are complete.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from spark_bridge._limit_file import read_limit
 
 NAME = "activedb_socket"
 _BATCH_LINES = 10_000
-_BATCHES_AHEAD = 4  # how many batches' lines wait here; beyond that the server does
+_BATCHES_AHEAD = 4  # batches of lines that wait here; beyond that the server waits
 _RECONNECT_S = 1.0
 pa: Any = pyarrow
 _SCHEMA = pa.schema([("value", pa.string()), ("timestamp", pa.timestamp("us", tz="UTC"))])
 
 
 class SocketSource(DataSource):
-    """Lines of a TCP server: ``value``, and ``timestamp``, when it was read.
+    """Lines of a TCP server: ``value``, and ``timestamp``, the time of reading.
 
     Options
     -------
     host, port : the server.
-    reconnect : ``true``: when the server closes the connection, or is not there, try again each
+    reconnect : ``true``: when the server closes or refuses the connection, try again each
         second; else the end of the connection is the end of the stream.
     maxRowsPerBatch : 10000 by default.
-    idle : as of a replay.
-    limitFile : a file with a number that takes its place, looked at before each batch.
+    idle : see the replay source.
+    limitFile : a file with a number that overrides ``maxRowsPerBatch``, read before each batch.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name under which it is registered."""
+        """Return the name under which the source is registered."""
         return NAME
 
     def schema(self) -> str:
-        """The columns."""
+        """Return the columns."""
         return "value STRING, timestamp TIMESTAMP"
 
     def streamReader(self, schema: StructType) -> SocketReader:  # noqa: N802 - Spark's name
-        """What plans and reads the batches."""
+        """Return the reader that plans and reads the batches."""
         return SocketReader(self.options)
 
 
 class _Lines(InputPartition):
-    """Some lines, as Arrow has them."""
+    """Some lines as an Arrow batch."""
 
     def __init__(self, batch: Any):
         super().__init__(None)
@@ -72,14 +72,14 @@ class _Lines(InputPartition):
 
 
 class LineClient:
-    """Reads lines from a server on a thread of its own, a bounded number ahead.
+    """Client that reads lines from a server on a separate thread, a bounded number ahead.
 
     Parameters
     ----------
     host, port
         The server.
     ahead_max : int
-        How many lines it keeps at most; it does not read on before some have been forgotten.
+        Upper bound on the lines that are kept; reading pauses until some have been forgotten.
     reconnect : bool
         Try again for ever.
     """
@@ -97,7 +97,7 @@ class LineClient:
         threading.Thread(target=self._run, name="activedb-socket", daemon=True).start()
 
     def there(self) -> tuple[int, bool]:
-        """Return the number after that of the last line, and whether none will follow.
+        """Return the number after that of the last line read, and whether none will follow.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class LineClient:
             return list(islice(self._lines, first - self._begin, last - self._begin))
 
     def forget(self, before: int) -> None:
-        """Let go of lines that have been processed, and read on."""
+        """Drop lines that have been processed, and read on."""
         with self._changed:
             while self._begin < before and self._lines:
                 self._lines.popleft()
@@ -124,7 +124,7 @@ class LineClient:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
@@ -157,7 +157,7 @@ class LineClient:
 
 
 class SocketReader(DataSourceStreamReader):
-    """Plans batches of the lines that are there."""
+    """Planner of batches of the lines that have arrived."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._most = int(options.get("maxRowsPerBatch", str(_BATCH_LINES)))
@@ -166,22 +166,22 @@ class SocketReader(DataSourceStreamReader):
         self._idle = idle_of(options)
         self._is_new = True
         self._run = uuid.uuid4().hex[:16]
-        self._client: LineClient | None = None  # tasks have a reader, too, which connects nowhere
+        self._client: LineClient | None = None  # tasks have a reader, too, which does not connect
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Before the first line of any run."""
+        """Return the offset before the first line of any run."""
         return {"run": "", "line": 0, "end": False}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How many lines at most."""
+        """Return the maximum number of lines."""
         return ReadMaxRows(self._most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """What has been read by now."""
+        """Return the offset of the lines read by now."""
         there, is_ended = self._connected().there()
         first = self._first(start)
         if self._is_new and start["line"] > 0:
-            self._idle.note_rows()  # those of the run before
+            self._idle.note_rows()  # rows of the run before
         self._is_new = False
         given = limit.max_rows if isinstance(limit, ReadMaxRows) else _BATCH_LINES
         last = min(there, first + read_limit(self._limit_file, given))
@@ -193,7 +193,7 @@ class SocketReader(DataSourceStreamReader):
         return {"run": self._run, "line": last, "end": is_end}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The lines of a range of offsets; none if an earlier run has read them."""
+        """Return the lines of a range of offsets; none if an earlier run has read them."""
         if end["run"] != self._run:
             return []
         lines = self._connected().lines(self._first(start), end["line"])
@@ -206,12 +206,12 @@ class SocketReader(DataSourceStreamReader):
         return [_Lines(pa.RecordBatch.from_pydict(columns, schema=_SCHEMA))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The lines of a partition."""
+        """Return the lines of a partition."""
         assert isinstance(partition, _Lines)
         yield partition.batch
 
     def commit(self, end: dict[str, Any]) -> None:
-        """What was read before `end` has been processed."""
+        """Forget the lines before `end`, which have been processed."""
         if end["run"] == self._run:
             self._connected().forget(end["line"])
 

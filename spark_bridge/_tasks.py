@@ -19,16 +19,16 @@ __all__ = ["SparkTasks"]
 
 
 class SparkTasks:
-    """Runs tasks on the executors of a Spark, beside what else it does: a `TaskRunner`.
+    """Runner of tasks on a Spark's executors, beside its other work: a `TaskRunner`.
 
-    Tasks change nothing where they run. So if an executor is lost Spark runs its tasks again, and
-    what comes of them is the same.
+    Tasks change no state where they run. So if an executor is lost Spark runs its tasks again, with
+    the same results.
 
     Parameters
     ----------
     spark : SparkSession, optional
         By default that of the `session` that is open at the time, as it is while a feed runs. If
-        there is none, nothing is started: no task can be run.
+        there is none, nothing is started and no task can be run.
 
     Attributes
     ----------
@@ -43,18 +43,18 @@ class SparkTasks:
 
     @property
     def slots(self) -> int:
-        """How many tasks the executors run at once: their cores; 0: no Spark is running."""
+        """Number of tasks that the executors run at once: their cores; 0 if no Spark is running."""
         spark = self._spark
         return 0 if spark is None else int(spark.sparkContext.defaultParallelism)
 
     def dumps(self, value: Any) -> bytes:
-        """Pickle anything that can be sent, with the functions of modules of this process alone."""
-        from spark_bridge._pickling import dumps  # it needs pyspark, which a feed looks for first
+        """Pickle a value, including functions of modules that exist only in this process."""
+        from spark_bridge._pickling import dumps  # it needs pyspark, which a feed checks for first
 
         return dumps(value)
 
     def run(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Run tasks, one per payload, and give what has come of them, in their order.
+        """Run tasks, one per payload, and return their results in order.
 
         Raises
         ------

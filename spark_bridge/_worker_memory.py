@@ -1,4 +1,4 @@
-"""What Spark's Python processes keep in memory between tasks."""
+"""Memory of Spark's Python processes between tasks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cache
 
 @cache
 def keep_what_is_loaded() -> None:
-    """Keep what was imported out of the garbage collector's sight, once per process.
+    """Hide imported objects from the garbage collector, once per process.
 
-    Spark collects all garbage after each task. To look through all that activedb imports each time
-    would take far longer than a small task does.
+    Spark collects all garbage after each task. Scanning all that activedb imports each time would
+    take far longer than a small task does.
     """
     gc.collect()
     gc.freeze()

@@ -1,1 +1,1 @@
-"""What is run around a release, and is in no distribution."""
+"""Release tools, not part of any distribution."""

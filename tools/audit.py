@@ -1,8 +1,8 @@
-"""Looks for known vulnerabilities in what activedb and its extras for users require.
+"""Search for known vulnerabilities in the requirements of activedb and of its extras for users.
 
-``python -m tools.audit [NAME …]``: of all, or of some. The exact versions that are installed here
-are asked about at PyPI's advisory service, by pip-audit. Exits with 0 if nothing is known of them,
-with 1 if something is, and with 3 if the service could not be asked, which says nothing about them.
+``python -m tools.audit [NAME …]``: of all, or of some. pip-audit asks PyPI's advisory service about
+the exact versions that are installed here. The exit status is 0 if no vulnerability is known, 1 if
+one is, and 3 if the service could not be asked, which is no result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tools.required import FOR_USERS, required
 __all__ = ["main"]
 
 _UNREACHABLE = 3
-_SHOWN_MAX = 300  # characters of what pip-audit says when it fails
+_SHOWN_MAX = 300  # characters of pip-audit's output when it fails
 
 
 def main(names: Collection[str], extras: Iterable[str] = FOR_USERS) -> int:
-    """Ask, print what is found, and return the exit status."""
+    """Ask, print the findings, and return the exit status."""
     found = [each for each in required("activedb", extras) if each.name != "activedb"]
     if unknown := sorted(set(names) - {each.name for each in found}):
         print(f"activedb does not require {', '.join(unknown)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Write constraints.txt: the versions that `make` installs.
+"""Generator of constraints.txt: the versions that `make` installs.
 
 ``python -m tools.lock``: pip resolves activedb with the extras that `make` installs to the newest
 versions that pyproject.toml allows, and installs nothing. Each version must suit every Python that

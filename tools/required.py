@@ -1,4 +1,4 @@
-"""What activedb requires, and what that requires, as it is installed here."""
+"""Requirements of activedb, direct and indirect, as they are installed here."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from packaging.utils import canonicalize_name
 __all__ = ["FOR_USERS", "Required", "required"]
 
 FOR_USERS = ("columnar", "dashboard", "otel", "spark")
-"""The extras that users install; the others are for working on activedb."""
+"""Extras that users install; the others are for working on activedb."""
 
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """A distribution, and which others it needs.
+    """A distribution with the names of the distributions it needs.
 
     Attributes
     ----------
     name : str
-        As it is compared: lower case, with hyphens.
+        Normalised name: lower case, with hyphens.
     metadata : importlib.metadata.Distribution
     needs : frozenset of str
-        Names of others.
+        Names of the needed distributions.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Required:
 
 
 def required(name: str, extras: Iterable[str] = ()) -> list[Required]:
-    """A distribution with some of its extras and all that it needs, by name. O(requirements).
+    """Return a distribution with some extras and all that it needs, by name. O(requirements).
 
     Raises
     ------
     importlib.metadata.PackageNotFoundError
-        If one of them is not installed: only what is installed has a version.
+        If one of them is not installed: only an installed distribution has a version.
     ValueError
         If there is no such extra.
     """

@@ -1,9 +1,9 @@
-"""What activedb with its extras for users is made of, as a CycloneDX document.
+"""Software bill of materials of activedb with its extras for users, as a CycloneDX document.
 
-``python -m tools.sbom [FILE]``; to standard output without a file. What is listed is what is
-installed in this environment: the exact versions, with their licences. PostgreSQL, which the
-embedded server's distribution brings as programs, is a component of its own. The document is the
-same each time: it has neither a time nor a random number.
+``python -m tools.sbom [FILE]``; to standard output without a file. It lists the distributions that
+are installed in this environment: the exact versions, with their licences. PostgreSQL, which the
+embedded server's distribution brings as programs, is a separate component. The document is
+reproducible: it has neither a time nor a random number.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LICENCE_CHARACTERS_MAX = 100  # some distributions give the whole text there
 
 
 def document(extras: Iterable[str] = FOR_USERS) -> str:
-    """The document as JSON, for activedb with some of its extras.
+    """Return the document as JSON, for activedb with some of its extras.
 
     Raises
     ------
     importlib.metadata.PackageNotFoundError
-        If something of them is not installed.
+        If one of the requirements is not installed.
     ValueError
         If there is no such extra.
     """
@@ -74,7 +74,7 @@ def _component(each: Required) -> Component:
 
 
 def _said(each: Required, field: str) -> str | None:
-    """What a distribution says once, if it does; to ask for what is not there is deprecated."""
+    """Return a metadata field, or None; asking directly for an absent one is deprecated."""
     said = each.metadata.metadata.get_all(field)
     return said[0] if said else None
 
@@ -95,7 +95,7 @@ def _licences(each: Required) -> list[License]:
 
 
 def _postgres() -> Component:
-    """The server that the embedded one's distribution brings along."""
+    """Return the server that the embedded server's distribution brings along."""
     programs = postgres_programs(server_account())
     done = subprocess.run(  # noqa: S603 - the wheel's own program, with a fixed argument
         [programs / "postgres", "--version"], capture_output=True, text=True, check=True

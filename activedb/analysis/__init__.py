@@ -1,4 +1,4 @@
-"""What can be told of a rule set without running it. See README.md."""
+"""Static analysis of rule sets: triggering, termination and confluence. See README.md."""
 
 from activedb.analysis._analysis import Analysis, Verdict, analyze, rule_as_dict
 from activedb.analysis._confluence import Conflict, Pair

@@ -1,4 +1,4 @@
-"""Everything that can be told of a rule set without running it."""
+"""Results of the static analysis of a rule set."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ __all__ = ["Analysis", "Verdict", "analyze"]
 
 
 class Verdict(StrEnum):
-    """What is known of a property of the rule set.
+    """Verdict on a property of the rule set.
 
-    ``SURE``: it has it. ``UNSURE``: there are findings; it may have it all the same, as conditions
-    are not judged. ``UNKNOWN``: nothing was found, but opaque rules may do more than is known.
+    ``SURE``: the property holds. ``UNSURE``: there are findings; the property may still hold, as
+    conditions are not evaluated. ``UNKNOWN``: there are no findings, but opaque rules may have
+    further effects.
     """
 
     SURE = "sure"
@@ -31,18 +32,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What `analyze` has found.
+    """Result of `analyze`.
 
     Attributes
     ----------
     rules : tuple of Profile
-        In the order given.
+        Profiles, in the order given.
     edges : tuple of Edge
         The triggering graph.
     cycles : tuple of Cycle
-        What may go on without end.
+        Rules that may trigger each other without end.
     pairs : tuple of Pair
-        Rules whose order is open and makes a difference.
+        Rules whose order is open and affects the outcome.
     """
 
     rules: tuple[Profile, ...]
@@ -52,35 +53,35 @@ class Analysis:
 
     @property
     def opaque(self) -> tuple[Profile, ...]:
-        """Rules that may do more than is known."""
+        """Rules with effects that could not be determined."""
         return tuple(profile for profile in self.rules if profile.effects.is_opaque)
 
     @property
     def many_matches(self) -> tuple[Profile, ...]:
-        """Rules of which one event may complete so many matches that it is refused."""
+        """Rules for which one event may complete so many matches that the event is refused."""
         return tuple(profile for profile in self.rules if profile.many_matches is not None)
 
     @property
     def terminates(self) -> Verdict:
-        """Whether every cascade of rules comes to an end."""
+        """Verdict on whether every cascade of rules terminates."""
         if any(cycle.is_certain for cycle in self.cycles):
             return Verdict.UNSURE
         return Verdict.UNKNOWN if self.cycles else Verdict.SURE
 
     @property
     def is_confluent(self) -> Verdict:
-        """Whether the outcome does not depend on the order that is left open."""
+        """Verdict on whether the outcome is independent of the orders left open."""
         if self.pairs:
             return Verdict.UNSURE
         return Verdict.UNKNOWN if self.opaque else Verdict.SURE
 
     @property
     def has_findings(self) -> bool:
-        """Whether anything is not sure."""
+        """True if there is a cycle, a pair, an opaque rule or a pattern with many matches."""
         return bool(self.cycles or self.pairs or self.opaque or self.many_matches)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "rules": [rule_as_dict(profile) for profile in self.rules],
             "edges": [_edge(edge) for edge in self.edges],
@@ -123,17 +124,19 @@ def analyze(rules: Iterable[Rule]) -> Analysis:
     Parameters
     ----------
     rules : iterable of Rule
-        With different names; a catalog is one.
+        Rules with distinct names, such as a catalog.
 
     Returns
     -------
     Analysis
-        The same for the same rules and sources. What a rule may do is what its author declared
-        (``reads=``, ``writes=``, ``raises=``), else what its source says; nothing is run.
+        The same for the same rules and sources. The effects of a rule are those that its author
+        declared (``reads=``, ``writes=``, ``raises=``), else those inferred from its source. No
+        code of a rule is run.
 
     Notes
     -----
-    O(sources) to read them, O(rules + edges) for graph and termination; confluence: see there.
+    O(sources) to read them, O(rules + edges) for graph and termination. For confluence, see
+    `pairs_among`.
     (Aiken, Hellerstein, Widom 1995, *Static Analysis Techniques for Predicting the Behavior of
     Active Database Rules*.)
     """
@@ -141,14 +144,14 @@ def analyze(rules: Iterable[Rule]) -> Analysis:
 
 
 def of_profiles(profiles: Iterable[Profile]) -> Analysis:
-    """Analyze rules of which it is known what they may do."""
+    """Analyze rules whose profiles are known."""
     listed = tuple(profiles)
     edges = edges_between(listed)
     return Analysis(listed, edges, cycles_among(listed, edges), pairs_among(listed, edges))
 
 
 def rule_as_dict(profile: Profile) -> dict[str, Any]:
-    """A rule as plain values, for JSON."""
+    """Return a rule as a JSON-serialisable dict."""
     effects = profile.effects
     return {
         "name": profile.name,

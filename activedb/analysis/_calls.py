@@ -1,4 +1,4 @@
-"""What calls in the source of a rule mean: of transactions, databases, statements, helpers."""
+"""Interpretation of calls in a rule's source: transactions, databases, statements, helpers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,20 @@ _NOTHING: Value = frozenset()
 _DATA: Value = frozenset((DATA,))
 _UNKNOWN: Value = frozenset((UNKNOWN,))
 
-# What of a transaction and of a database touches no table and raises no event.
+# Attributes of a transaction and of a database that touch no table and raise no event.
 _QUIET = {
-    *("abort", "cancel", "commit", "deferred", "id", "is_doomed", "join", "label", "path", "rule"),
+    *(
+        "abort",
+        "cancel",
+        "commit",
+        "deferred",
+        "id",
+        "is_rollback_only",
+        "join",
+        "label",
+        "path",
+        "rule",
+    ),
     *("state", "timestamp"),
 }
 _QUIET_OF_DATABASE = {
@@ -48,13 +59,13 @@ _HIDING = {"compile", "eval", "exec", "globals", "locals", "__import__"}
 
 
 class Calls(ABC):
-    """Tells what calls do, and records it.
+    """Interpreter of calls that records their effects.
 
     Parameters
     ----------
     found : Recorder
     file : str
-        Functions of this file are followed; others must not be given the transaction.
+        Functions of this file are followed. Passing the transaction to any other is unresolved.
     """
 
     def __init__(self, found: Recorder, *, file: str):
@@ -73,7 +84,7 @@ class Calls(ABC):
         *,
         is_spread: bool = False,
     ) -> Value:
-        """Read a function that is called with these arguments."""
+        """Read the body of a function called with these arguments and return its value."""
 
     def call_method(
         self,
@@ -85,7 +96,7 @@ class Calls(ABC):
         is_used: bool,
         is_spread: bool,
     ) -> Value:
-        """What ``atom.name(…)`` gives."""
+        """Return the value of ``atom.name(…)``."""
         if atom == TRANSACTION:
             return self._of_transaction(name, args, named, node, is_used)
         if isinstance(atom, Method):
@@ -115,7 +126,7 @@ class Calls(ABC):
         is_used: bool,
         is_spread: bool,
     ) -> Value:
-        """What ``atom(…)`` gives."""
+        """Return the value of ``atom(…)``."""
         if isinstance(atom, Method):
             if atom.of == "transaction":
                 return self._of_transaction(atom.name, args, named, node, is_used)
@@ -132,7 +143,7 @@ class Calls(ABC):
         return _DATA if atom == DATA else _UNKNOWN
 
     def given_away(self, value: Value, node: ast.AST, to: str = "") -> None:
-        """`value` goes where it cannot be followed."""
+        """Record that `value` escapes to a place where it cannot be followed."""
         for atom in value:
             if atom == TRANSACTION or (isinstance(atom, Method) and atom.of == "transaction"):
                 self.found.unresolved(node, f"the transaction goes {to or 'elsewhere'}")
@@ -153,7 +164,7 @@ class Calls(ABC):
                 self.given_away(frozenset((Known(below),)), node, to)
 
     def of_transaction_attribute(self, name: str, node: ast.AST) -> Value:
-        """What ``t.name`` stands for."""
+        """Return the value of ``t.name``."""
         if name == "parent":
             return frozenset((TRANSACTION,))
         return _DATA if name in _QUIET else frozenset((Method("transaction", name),))
@@ -182,7 +193,7 @@ class Calls(ABC):
                 self.found.changes_rows(node, first, name)
             case "update":
                 self.found.changes_rows(node, first, name, None if "**" in named else named)
-                if is_used:  # the row that it returns
+                if is_used:  # the update's return value is a row
                     self.found.reads_rows(node, first, f"{name}()")
             case "query":
                 self.found.reads_statement(node, first)
@@ -208,14 +219,17 @@ class Calls(ABC):
         return _DATA
 
     def _start(self, args: list[Value], named: dict[str, Value], node: ast.Call) -> Value:
-        """``t.spawn(function, …)``, ``db.run(function, …)``: the function gets a transaction."""
+        """Read ``t.spawn(function, …)`` or ``db.run(function, …)``.
+
+        The function gets a transaction as its first argument.
+        """
         result = _NOTHING
         for atom in args[0] if args else _UNKNOWN:
             given = [frozenset((TRANSACTION,)), *args[1:]]
             result |= self.call_atom(atom, given, named, node, True, False)
         return result
 
-    # -- everything else -------------------------------------------------------------------
+    # -- other calls -----------------------------------------------------------------------
 
     def _of_known(
         self,
@@ -302,7 +316,7 @@ class Calls(ABC):
         return result
 
     def _is_ours(self, thing: Any) -> bool:
-        # Not by __module__, which functools.wraps changes.
+        # Not compared by __module__, which functools.wraps changes.
         return isinstance(thing, FunctionType) and thing.__code__.co_filename == self._file
 
     def _pass(

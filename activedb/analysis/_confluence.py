@@ -1,4 +1,4 @@
-"""Confluence: pairs of rules whose order is open and makes a difference."""
+"""Confluence: pairs of rules whose order is open and affects the outcome."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Conflict", "Pair", "pairs_among"]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why two rules do not commute, as far as one table or one event goes.
+    """Reason why two rules do not commute, for one table or one event.
 
     Attributes
     ----------
     first, second : Change, Read or Edge
-        What the one does and what the other does with the same rows. An edge: the one triggers
-        the other; both are the same edge then.
+        Conflicting accesses to the same rows, one by each rule. If one rule triggers the other,
+        both are the same edge.
     first_by, second_by : str
-        Which rule does it: the one of the pair, or one that runs inside of it.
+        Rule with the access: the rule of the pair, or one that runs inside of it.
     """
 
     first: Change | Read | Edge
@@ -48,9 +48,9 @@ class Pair:
     Attributes
     ----------
     first, second : str
-        In the order of the rule set.
+        Names, in the order of the rule set.
     together : str
-        How they come to run together.
+        Reason why both may run at the same time.
     conflicts : tuple of Conflict
         At least one.
     """
@@ -65,15 +65,16 @@ def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pai
     """Return the pairs that do not commute, in the order of the rules.
 
     A pair of one coupling counts if neither a priority nor ``after=`` orders the two and they may
-    run together: at one event that both listen to or, where they do not start at the event, at one
-    commit point. A rule stands for all that runs inside of it: the immediate rules it may trigger,
-    and so on, and the deferred ones that run before it commits.
+    run together: at one event that both listen to or, for modes that do not start at the event, at
+    one commit point. A rule represents all rules that run inside of it: immediate rules that it may
+    trigger, recursively, and deferred rules that run before it commits.
 
     Notes
     -----
-    With *s* the effects of the rules with those inside of them: O(rules · edges) to find *s*, then
-    O(s + pairs that touch one table). (After Aiken, Hellerstein, Widom 1995, section 6; stricter
-    in that two inserts into one table do not commute, as keys may be equal or be generated.)
+    Let *s* be the number of effects of all rules, each with the rules inside of it: O(rules ·
+    edges) to find them, then O(s + pairs that touch one table). (After Aiken, Hellerstein, Widom
+    1995, section 6; stricter in that two inserts into one table do not commute, as keys may be
+    equal or be generated.)
     """
     place = {profile.name: number for number, profile in enumerate(profiles)}
     spheres = spheres_of(profiles, edges)
@@ -101,9 +102,10 @@ def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pai
 
 
 def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, Coupling, list[Profile]]]:
-    """Rules that may run together, with how: by coupling, and by event or commit point.
+    """Yield the groups of rules that may run together: reason, coupling, members.
 
-    Those whose action is coupled otherwise are among its mates, too.
+    Rules are grouped by coupling, then by event or commit point. A rule whose action has another
+    coupling is a member of that coupling's group, too.
     """
     for mode in Coupling:
         members = [p for p in profiles if mode in (p.coupling, p.acts_in)]
@@ -119,14 +121,17 @@ def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, Coupling, list[P
 
 
 def _is_ordered(mode: Coupling, a: Profile, b: Profile) -> bool:
-    """Whether one comes after the other; top-level transactions start together."""
+    """Return whether one rule runs after the other.
+
+    Top-level transactions start together, so they are never ordered.
+    """
     return mode.is_child and (a.priority != b.priority or a.name in b.after or b.name in a.after)
 
 
 def _touching(
     members: list[RuleSphere], leaving: Mapping[str, list[Edge]]
 ) -> Iterator[tuple[RuleSphere, RuleSphere]]:
-    """Pairs of which one writes a table that the other touches, or one triggers the other."""
+    """Yield pairs where one rule writes a table that the other touches, or triggers the other."""
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     number_of = {member.profile.name: number for number, member in enumerate(members)}
@@ -172,7 +177,7 @@ def _conflicts(
 
 
 def _clash(change: Change, other: Change | Read) -> bool:
-    """Whether the order of a write and what another does with the table makes a difference."""
+    """Return whether a write and another access to the same table fail to commute."""
     both_by_column = change.kind == "update" and (isinstance(other, Read) or other.kind == "update")
     if both_by_column and change.column is not None and other.column is not None:
         return change.column == other.column

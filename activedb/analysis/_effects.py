@@ -1,4 +1,4 @@
-"""What a rule may read, change and raise."""
+"""Effects of a rule: tables it may read, rows it may change, events it may raise."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Read:
     Attributes
     ----------
     table : str
-        Its full name.
+        Full name.
     column : str or None
-        Which column; None: whole rows.
+        Column that is read; None: whole rows.
     place : str
-        Where in the source, ``"job.py:12"``; empty if it was declared.
+        Location in the source, such as ``"job.py:12"``; empty if the effect was declared.
     """
 
     table: str
@@ -40,9 +40,9 @@ class Change:
     ----------
     kind : {"insert", "update", "delete"}
     table : str
-        Its full name.
+        Full name.
     column : str or None
-        Of an update: the column; None: any.
+        Column of an update; None: any column.
     place : str
         As in `Read`.
     """
@@ -54,7 +54,7 @@ class Change:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of its event."""
+        """Key of the event that the change raises."""
         return (self.kind, self.table)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Signal:
     place : str
         As in `Read`.
     kind : {"event", "call", "return"}
-        Of the last two, `name` is a function's: its calls are events (`Database.emits`).
+        ``"call"``, ``"return"``: `name` is a function whose calls are events (`Database.emits`).
     """
 
     name: str
@@ -81,7 +81,7 @@ class Signal:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of its event."""
+        """Key of the event that is raised."""
         return (self.kind, self.name)
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """An event that no rule raises: of a clock, of a stream that is late, the passing of time.
+    """An event that no rule raises: of a clock, of a late stream, or the passing of time.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Something in the source of a rule of which the effects cannot be told.
+    """A place in the source of a rule whose effects could not be determined.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Unresolved:
         ``"job.py:12"``.
     why : str
     kinds : frozenset of {"reads", "writes", "raises"}
-        What it leaves open.
+        Kinds of effect that are left open.
     """
 
     place: str
@@ -124,7 +124,7 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Everything that condition and action of a rule may do; each tuple sorted.
+    """All effects that the condition and action of a rule may have; each tuple is sorted.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class Effects:
     changes : tuple of Change
     signals : tuple of Signal
     unresolved : tuple of Unresolved
-        In the order of the source. Not empty: the rule is opaque, and may do more.
+        In the order of the source. If not empty, the rule is opaque and may have further effects.
     """
 
     reads: tuple[Read, ...] = ()
@@ -148,7 +148,7 @@ class Effects:
         signals: Iterable[Signal] = (),
         unresolved: Iterable[Unresolved] = (),
     ) -> Effects:
-        """Effects from what was found, each once."""
+        """Build from effects found, without duplicates."""
         return cls(
             tuple(sorted(dict.fromkeys(reads), key=lambda r: (r.table, r.column or ""))),
             tuple(sorted(dict.fromkeys(changes), key=lambda c: (c.table, c.kind, c.column or ""))),
@@ -158,12 +158,12 @@ class Effects:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether it may do more than is listed."""
+        """True if the rule may have effects that are not listed."""
         return bool(self.unresolved)
 
     @property
     def may_raise_anything(self) -> bool:
-        """Whether it may change rows or raise signals that are not listed."""
+        """True if the rule may change rows or raise signals that are not listed."""
         return any(u.kinds & {"writes", "raises"} for u in self.unresolved)
 
 

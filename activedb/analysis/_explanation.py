@@ -1,4 +1,4 @@
-"""What an event sets going: which rules, in which order and coupling, and what these trigger."""
+"""Explanation of an event: the rules it triggers, in order, and the rules these trigger."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Step:
     coupling : Coupling
     priority : int or None
     turn : int
-        From 1; of the rules triggered together in one coupling, those of one turn run in parallel,
-        those of the next one after them.
+        Counted from 1. Among rules triggered together in one coupling, the rules of one turn run in
+        parallel, after all rules of the turn before.
     reason : str
-        What triggers it, where a rule does.
+        Effect of the triggering rule; empty if the event itself triggers the rule.
     then : tuple of Step
-        What it may trigger in turn; empty also where something is left out.
+        Steps that this rule may trigger in turn; also empty if they are left out.
     left_out : str
-        Why what follows is not here: ``"told before"``, at an earlier step; ``"too deep"``, below
-        64 rules. Else empty.
+        Reason why `then` is left out: ``"told before"``, shown at an earlier step; ``"too deep"``,
+        nested below 64 rules. Empty if nothing is left out.
     """
 
     rule: str
@@ -54,15 +54,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """Open decisions of a rule: possible matches that the timestamps alone do not decide.
+    """Open decisions of a rule: possible matches that timestamps alone do not decide.
 
     Attributes
     ----------
     number : int
     oldest : str
-        The id of the first one in the order of time.
+        Id of the decision that is first in time.
     us : int
-        When its matches would have been made, in microseconds since 1970.
+        Time of its matches, in microseconds since 1970.
     """
 
     number: int
@@ -72,19 +72,19 @@ class LeftOpen:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What an event sets going.
+    """Rules that an event triggers, contributes to, or forbids.
 
     Attributes
     ----------
     event : str
     steps : tuple of Step
-        Immediate rules, then deferred ones, then those with a top-level transaction.
+        Immediate rules, then deferred ones, then rules with a top-level transaction.
     later : tuple of str
-        Rules that time triggers, perhaps, after it.
+        Rules that the passing of time may trigger after the event.
     contributes, forbids : tuple of str
-        Rules for which it is another part of the pattern, or keeps it from occurring.
+        Rules for which the event is another part of the pattern, or prevents the pattern.
     decisions : mapping of str to LeftOpen
-        Open decisions of those of all these rules that have some.
+        Open decisions of these rules, for rules that have any.
     """
 
     event: str
@@ -95,7 +95,7 @@ class Explanation:
     decisions: Mapping[str, LeftOpen]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "event": self.event,
             "triggers": [_step(step) for step in self.steps],
@@ -113,7 +113,7 @@ def explain(
     columns: Mapping[str, Collection[str]] | None = None,
     decisions: Mapping[str, LeftOpen] | None = None,
 ) -> Explanation:
-    """Tell what an event sets going; each rule is unfolded once, so O(rules + edges).
+    """Explain an event. Each rule is expanded once, so O(rules + edges).
 
     Parameters
     ----------
@@ -121,12 +121,12 @@ def explain(
     event : str
         A signal's or stream event's name, ``"insert accounts"``, ``"update accounts"``,
         ``"update accounts.balance"``, ``"delete accounts"``, ``"late ward"`` for late events of
-        the stream ward (a colon does for the space); a clock event as it is shown, ``"EVERY 60s"``;
-        ``"time"`` for all that time triggers.
+        the stream ward (a colon may replace the space); a clock event as it is displayed, such as
+        ``"EVERY 60s"``; ``"time"`` for the passing of time.
     columns : mapping of str to collection of str, optional
-        The columns of each table that is declared.
+        Columns of each declared table.
     decisions : mapping of str to LeftOpen, optional
-        The open decisions of each rule that has some.
+        Open decisions of each rule that has any.
 
     Raises
     ------
@@ -166,12 +166,12 @@ def explain(
 
 
 def profile_named(analysis: Analysis, name: str) -> Profile:
-    """The rule with this name.
+    """Return the profile of the rule with this name.
 
     Raises
     ------
     DefinitionError
-        If there is none; names the nearest.
+        If there is no such rule; the message names the nearest.
     """
     for profile in analysis.rules:
         if profile.name == name:
@@ -187,9 +187,9 @@ def _steps(
     told: set[str],
     depth: int = 1,
 ) -> tuple[Step, ...]:
-    """The steps for rules triggered together, `depth` rules down."""
+    """Return the steps of rules triggered together, nested below `depth` rules."""
     steps = []
-    # Immediate, deferred, then what starts a top-level transaction.
+    # Immediate, deferred, then rules that start a top-level transaction.
     kinds = [(True, True), (True, False), (False, True), (False, False)]
     for is_child, at_event in kinds:
         members = [
@@ -198,7 +198,7 @@ def _steps(
             if item[0].coupling.is_child is is_child
             and item[0].coupling.starts_at_event is at_event
         ]
-        groups = _in_turn(members) if is_child else [members]  # only children are in order
+        groups = _in_turn(members) if is_child else [members]  # only children are ordered
         for turn, group in enumerate(groups, start=1):
             for profile, reason in group:
                 steps.append(_unfolded(profile, turn, reason, by_name, leaving, told, depth))
@@ -206,7 +206,10 @@ def _steps(
 
 
 def _in_turn(members: Sequence[tuple[Profile, str]]) -> list[list[tuple[Profile, str]]]:
-    """Groups that run one after another; by priority alone where `after` goes round."""
+    """Return groups of rules that run one after another.
+
+    If `after` has a cycle, the groups are by priority alone.
+    """
     try:
         groups = ordered_groups(
             members,

@@ -1,4 +1,4 @@
-"""What the expressions in a rule's source stand for."""
+"""Interpretation of the expressions in a rule's source."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _GROWING = {"append", "add", "insert", "extend", "update", "setdefault", "append
 
 
 class Expressions(Calls):
-    """Evaluates expressions to sets of atoms, and reads the calls in them."""
+    """Evaluator of expressions to sets of atoms, which also reads the calls in them."""
 
     @abstractmethod
     def assign(self, target: ast.AST, value: Value, frame: Frame) -> None:
-        """What is assigned to may stand for `value`, too."""
+        """Add `value` to the atoms that an assignment target may stand for."""
 
     def value(self, node: ast.AST, frame: Frame) -> Value:
-        """What an expression may stand for; its calls are read on the way."""
+        """Return the atoms that an expression may stand for, reading its calls on the way."""
         match node:
             case ast.Constant(value=constant):
                 return frozenset((Known(constant),)) if type(constant) is str else _DATA
@@ -92,7 +92,7 @@ class Expressions(Calls):
                 return _DATA if isinstance(node, ast.JoinedStr | ast.FormattedValue) else _UNKNOWN
 
     def call(self, node: ast.Call, frame: Frame, *, is_used: bool) -> Value:
-        """Read a call."""
+        """Read a call and return its value."""
         args = [self._spread(each, frame) for each in node.args]
         is_spread = any(isinstance(each, ast.Starred) for each in node.args)
         named: dict[str, Value] = {}
@@ -129,7 +129,7 @@ class Expressions(Calls):
         named["**"] = named.get("**", _NOTHING) | inside
 
     def _grow(self, function: ast.Attribute, args: list[Value], frame: Frame) -> None:
-        """A list that something is put into may hold that, too."""
+        """Add the arguments of ``append`` and the like to the contents of a list."""
         if function.attr not in _GROWING or not isinstance(function.value, ast.Name):
             return
         if any(isinstance(atom, Items) for atom in frame.lookup(function.value.id)):
@@ -145,7 +145,7 @@ class Expressions(Calls):
     def _items(self, inside: list[Value]) -> Value:
         found: Value = frozenset().union(*inside)
         if any(isinstance(atom, Items) for atom in found):
-            # Flat, so that there is an end to it; the way back gives the inner ones, too.
+            # Flattened, so that nesting stays finite. Reading an element gives the inner ones, too.
             found |= frozenset().union(*(a.inside for a in found if isinstance(a, Items)))
             found = frozenset(a for a in found if not isinstance(a, Items)) | {
                 Items(frozenset(a for a in found if not isinstance(a, Items)))
@@ -206,7 +206,7 @@ class Expressions(Calls):
         return found
 
     def joined(self, operands: list[Value]) -> Value:
-        """What an arithmetic operator makes of its operands."""
+        """Return the value of an arithmetic operator."""
         made = compared(operands)
         if made is not None:
             return frozenset((made,))
@@ -223,7 +223,7 @@ class Expressions(Calls):
 
 
 def _place_in_order(atom: Any) -> str:
-    """A stable order of atoms: findings are told in it."""
+    """Return a stable sort key of an atom, which fixes the order of findings."""
     if isinstance(atom, Known):
         thing, table = atom.thing, table_of(atom.thing)
         name = thing.__qualname__ if isinstance(thing, type | FunctionType) else ""

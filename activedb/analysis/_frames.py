@@ -1,4 +1,4 @@
-"""Names of a function and what they may stand for."""
+"""Local names of a function and the atoms they may stand for."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _MISSING: Any = object()
 
 
 class Frame:
-    """The names of one call of a function; what a name may stand for only grows.
+    """Names in one call of a function. The set of atoms of a name only grows.
 
     Parameters
     ----------
     node : FunctionNode
     outer : Frame or FunctionType
-        Where names come from that are not its own: the frame around it, or the function itself
-        with its globals and closure.
+        Scope of the names that are not local: the enclosing frame, or the function itself with its
+        globals and closure.
     arguments : dict
-        What its parameters stand for.
+        Atoms of the parameters.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Frame:
         self.own = (stored | set(arguments)) - self.shared
 
     def lookup(self, name: str) -> Value:
-        """What a name may stand for; empty if it is not assigned so far."""
+        """Return the atoms that a name may stand for; empty if it is not assigned yet."""
         if name in self.own:
             return self.names.get(name, frozenset())
         found = self.outer.lookup(name) if isinstance(self.outer, Frame) else _of(self.outer, name)
         return found | _UNKNOWN if name in self.shared else found
 
     def assign(self, name: str, value: Value) -> None:
-        """A name may stand for `value`, too."""
+        """Add `value` to the atoms that a name may stand for."""
         frame: Frame | FunctionType = self
         while isinstance(frame, Frame):
             if name in frame.own:
@@ -60,7 +60,7 @@ class Frame:
             frame = frame.outer
 
     def settle(self) -> bool:
-        """Make unknown what nothing has assigned; returns whether there was such a name."""
+        """Make unassigned names unknown; return whether there were any."""
         bare = [name for name in sorted(self.own) if not self.names.get(name)]
         for name in bare:
             self.assign(name, _UNKNOWN)
@@ -68,7 +68,7 @@ class Frame:
 
     @property
     def age(self) -> int:
-        """Grows whenever a name here or around may stand for more."""
+        """Counter that grows whenever a name of this or an enclosing frame gets more atoms."""
         return self.version + (self.outer.age if isinstance(self.outer, Frame) else 0)
 
 
@@ -87,7 +87,10 @@ def _of(function: FunctionType, name: str) -> Value:
 
 
 def _stored(body: list[Any]) -> tuple[set[str], set[str]]:
-    """Names that a body assigns, those of inner functions left out; and those it shares."""
+    """Return the names that a body assigns and its ``global`` and ``nonlocal`` names.
+
+    Names of inner functions are left out.
+    """
     stored: set[str] = set()
     shared: set[str] = set()
     waiting = list(body)

@@ -1,4 +1,4 @@
-"""Which events a rule listens to, and what each does for it."""
+"""Primitive events that a rule listens to, and the role of each."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from activedb.events import (
 __all__ = ["TIME", "Listening", "Role", "event_text", "is_timed", "listening_of"]
 
 TIME = ("time", "")
-"""The key of the passing of time, for rules that it triggers."""
+"""Key of the passing of time, for rules that time triggers."""
 _OUTSIDE = {"clock", "late", "transaction", TIME[0]}
 
 
 class Role(StrEnum):
-    """What an event does for a rule that listens to it.
+    """Role of an event for a rule that listens to it.
 
-    ``COMPLETES``: it triggers the rule, at once. ``LATER``: after it, time alone triggers the rule:
-    a delay, a clock event, the end of a window. ``CONTRIBUTES``: it is another part of the pattern.
-    ``FORBIDS``: it keeps the pattern from occurring.
+    ``COMPLETES``: the event triggers the rule at once. ``LATER``: after the event, time alone
+    triggers the rule: a delay, a clock event, the end of a window. ``CONTRIBUTES``: the event is
+    another part of the pattern. ``FORBIDS``: the event prevents the pattern.
     """
 
     COMPLETES = "completes"
@@ -50,9 +50,10 @@ class Listening:
     Attributes
     ----------
     key : tuple of (str, str)
-        As in `Expression.keys`; ``("clock", text)`` for a clock event, `TIME` for time as such.
+        As in `Expression.keys`; ``("clock", text)`` for a clock event; `TIME` for the passing of
+        time.
     columns : tuple of str
-        Of an update: one of them must change. Empty: any.
+        Columns of an update, one of which must change. Empty: any column.
     role : Role
     """
 
@@ -61,7 +62,7 @@ class Listening:
     role: Role
 
     def hears(self, effect: Change | Outside | Signal) -> bool:
-        """Whether `effect` may be such an event."""
+        """Return whether `effect` may raise this event."""
         return self.key == effect.key and (
             not isinstance(effect, Change)
             or not self.columns
@@ -71,18 +72,18 @@ class Listening:
 
     @property
     def is_outside(self) -> bool:
-        """Whether no rule can raise it, whatever it does."""
+        """True if no rule can raise the event."""
         return self.key[0] in _OUTSIDE
 
     @property
     def event(self) -> str:
-        """The event, as text."""
+        """Display text of the event."""
         columns = f".{', '.join(self.columns)}" if self.columns else ""
         return f"{event_text(self.key)}{columns}"
 
 
 def event_text(key: tuple[str, str]) -> str:
-    """An event as a person names it: ``"EXIT"``, ``"insert accounts"``, ``"time"``."""
+    """Return the display text of an event: ``"EXIT"``, ``"insert accounts"``, ``"time"``."""
     kind, name = key
     if key == TIME:
         return "time"
@@ -90,10 +91,10 @@ def event_text(key: tuple[str, str]) -> str:
 
 
 def listening_of(on: Expression) -> tuple[Listening, ...]:
-    """What a rule on this expression listens to, each once, in the order in which it is written.
+    """Return the events that a rule on this expression listens to, without duplicates.
 
-    An event *may* do what is said: predicates, windows and what else has happened are not judged.
-    O(parts · depth).
+    They are in the order in which they are written. Each event *may* have its role: predicates,
+    windows and earlier events are not evaluated. O(parts · depth).
     """
     found = [Listening(part.key, part.columns, role) for part, role in _walk(on, Role.COMPLETES)]
     if is_timed(on):
@@ -102,7 +103,7 @@ def listening_of(on: Expression) -> tuple[Listening, ...]:
 
 
 def is_timed(expression: Expression) -> bool:
-    """Whether time alone may make it occur."""
+    """Return whether time alone may make the expression occur."""
     if isinstance(expression, Primitive):
         return expression.schedule is not None
     if isinstance(expression, Plus | TimedOut):
@@ -118,7 +119,7 @@ def is_timed(expression: Expression) -> bool:
 
 
 def _needs_no_event(expression: Expression) -> bool:
-    """Whether time makes it occur from clock events alone."""
+    """Return whether clock events and time alone make the expression occur."""
     if isinstance(expression, Primitive):
         return expression.schedule is not None
     if isinstance(expression, Conjunction):
@@ -138,7 +139,7 @@ _Heard: TypeAlias = Iterator[tuple[Primitive, Role]]
 
 
 def _walk(expression: Expression, role: Role) -> _Heard:
-    """The primitive events of an expression whose occurrences play `role` for the rule."""
+    """Yield the primitive events and their roles, for an expression that has `role`."""
     if isinstance(expression, Primitive):
         yield expression, role
     elif isinstance(expression, Sequence):
@@ -169,14 +170,14 @@ def _walk(expression: Expression, role: Role) -> _Heard:
 
 def _sequence(sequence: Sequence, role: Role) -> _Heard:
     roles: dict[int, list[Role]] = {}
-    rest_by_time = True  # whether time alone may make all that comes after,
-    some_by_time = False  # and does make some of it
+    rest_by_time = True  # whether clock events and time suffice for all parts that follow
+    some_by_time = False  # whether some part that follows needs no other event
     for part, is_last, is_forbidden_after in _positives(sequence):
         found = [role] if is_last and not is_forbidden_after else []
         if (is_last and is_forbidden_after) or (rest_by_time and some_by_time):
             found.append(_later(role))
         roles[id(part)] = found or [_earlier(role)]
-        # What comes after is later as a whole, so that none of it has happened before.
+        # All parts that follow come after this one, so none of them has happened before it.
         rest_by_time = rest_by_time and (_needs_no_event(part) or _may_be_missing(part))
         some_by_time = some_by_time or _needs_no_event(part)
     for part in sequence.parts:
@@ -193,7 +194,7 @@ def _timed_out(sequence: Sequence, role: Role) -> _Heard:
             begun = True
             yield from _walk(part, _later(role))
         elif isinstance(part, Negation):
-            # Once it has begun, what breaks the sequence leaves it to time out.
+            # Once the sequence has begun, an event that breaks it lets it time out.
             yield from _walk(part, _earlier(role) if begun else _against(role))
         elif part is not last:
             yield from _walk(part, _earlier(role))
@@ -202,10 +203,10 @@ def _timed_out(sequence: Sequence, role: Role) -> _Heard:
 
 
 def _positives(sequence: Sequence) -> Iterator[tuple[Expression, bool, bool]]:
-    """The positive parts, the last one first.
+    """Yield the positive parts, the last one first, each with two flags.
 
-    With each whether a match may end with it, and whether something must not occur after it: then
-    it is time that completes such a match.
+    The flags are whether a match may end with the part, and whether a negation follows the part. If
+    both hold, time completes such a match.
     """
     is_last, is_forbidden_after = True, False
     for part in reversed(sequence.parts):
@@ -221,15 +222,15 @@ def _may_be_missing(part: Expression) -> bool:
 
 
 def _earlier(role: Role) -> Role:
-    """The role of the other parts of what plays `role`."""
+    """Return the role of the other parts of a pattern that has `role`."""
     return role if role is Role.FORBIDS else Role.CONTRIBUTES
 
 
 def _later(role: Role) -> Role:
-    """The role of what is followed, after some time, by what plays `role`."""
+    """Return the role of an event that precedes, by some time, a pattern that has `role`."""
     return Role.LATER if role is Role.COMPLETES else role
 
 
 def _against(role: Role) -> Role:
-    """The role of what keeps from occurring what plays `role`."""
+    """Return the role of an event that prevents a pattern that has `role`."""
     return Role.CONTRIBUTES if role is Role.FORBIDS else Role.FORBIDS

@@ -1,4 +1,4 @@
-"""Which patterns let one event complete so many matches that it is refused."""
+"""Detection of patterns in which one event may complete so many matches that it is refused."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ _BOUND = "bound it with .within(seconds), or say matches_max= or on_many= of the
 
 
 def why_many(rule: Rule) -> str | None:
-    """Why one event may complete very many matches of a rule, and what to do; None: it does not.
+    """Return why one event may complete very many matches of a rule, and the remedy, or None.
 
-    Rules with a bound of their own have chosen. Predicates, and how many events there are, are not
-    judged: of what lies within a window a few events are taken for granted, without one any number.
-    O(parts).
+    Rules with an explicit bound are exempt. Predicates and the number of events are not evaluated:
+    a window is assumed to hold few events, the absence of a window any number. O(parts).
     """
     if (rule.matches_max, rule.on_many) != (MATCHES_MAX, OnMany.REFUSE):
         return None
     waiting: list[Expression] = [rule.on]
     while waiting:
         expression = waiting.pop()
-        if isinstance(expression, TimedOut):  # looks for one beginning of a match, never for all
+        if isinstance(expression, TimedOut):  # tracks one beginning of a match, never all of them
             expression = expression.sequence
         elif isinstance(expression, Sequence | Conjunction):
             why = _why(expression)
@@ -94,7 +93,7 @@ def _needs_few(sequence: Sequence) -> bool:
         return True
     if sequence.skip.to is not SkipTo.NONE:
         return context is not Context.CUMULATIVE
-    # Of single events without a condition over several of them, the search does without the others.
+    # For single events without a condition over several of them, the search keeps no others.
     return (
         context is not Context.UNRESTRICTED
         and not (sequence.predicates or sequence.readings)

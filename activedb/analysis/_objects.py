@@ -1,7 +1,7 @@
-"""What there is behind the names of a source: looked at, never called.
+"""Objects behind the names of a source. They are inspected, never called.
 
-A property, a ``__getattr__``, a ``__get__`` written in Python: nothing of the kind is run. What
-could be told only by running it is unknown.
+Properties, ``__getattr__`` and ``__get__`` written in Python are not run. Values that only running
+them would give are unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MISSING: Any = object()
 
 
 def known(thing: Any) -> Atom:
-    """The atom for an object that exists."""
+    """Return the atom for an existing object."""
     if isinstance(thing, MethodType):
         if isinstance(thing.__func__, FunctionType):
             return Bound(Known(thing.__func__), (frozenset((known(thing.__self__),)),))
@@ -60,7 +60,10 @@ def known(thing: Any) -> Atom:
 
 
 def is_database(thing: Any) -> bool:
-    """Whether an object is, or looks like, a database (whose class stands above this room)."""
+    """Return whether an object is, or looks like, a database.
+
+    `Database` is in a higher layer and cannot be imported here.
+    """
     kind = type(thing)
     return all(
         callable(inspect.getattr_static(kind, name, None))
@@ -69,8 +72,8 @@ def is_database(thing: Any) -> bool:
 
 
 def emitted(thing: Any) -> FunctionType | None:
-    """The function below one whose calls are events (`Database.emits`); None if it is no such."""
-    # By where it was made: that room stands above this one.
+    """Return the function wrapped by `Database.emits`, or None if `thing` is no such wrapper."""
+    # Recognised by its module, as that layer cannot be imported here.
     if isinstance(thing, FunctionType) and thing.__globals__.get("__name__") == _EMITTING:
         below = inspect.getattr_static(thing, "__wrapped__", None)
         return below if isinstance(below, FunctionType) else None
@@ -78,12 +81,12 @@ def emitted(thing: Any) -> FunctionType | None:
 
 
 def attribute(thing: Any, name: str) -> Value:
-    """What ``thing.name`` stands for."""
+    """Return the value of ``thing.name``."""
     table = table_of(thing)
     if table is not None and not isinstance(thing, type):
         return frozenset((Columns(table) if name in ("c", "columns") else DATA,))
     if is_of_sqlalchemy(thing):
-        return frozenset((Sql(),))  # func.sum and the like
+        return frozenset((Sql(),))  # such as func.sum
     if isinstance(thing, ModuleType):
         found = vars(thing).get(name, _MISSING)
     else:
@@ -113,7 +116,7 @@ def attribute(thing: Any, name: str) -> Value:
 
 
 def subscript(thing: Any, key: Value) -> Value:
-    """What ``thing[key]`` stands for."""
+    """Return the value of ``thing[key]``."""
     if type(thing) is str:
         return frozenset((DATA,))
     if type(thing) is dict:
@@ -125,12 +128,12 @@ def subscript(thing: Any, key: Value) -> Value:
 
 
 def elements(thing: Any) -> Value:
-    """What a loop over `thing` gets."""
+    """Return the value of an element of `thing`, as in a loop."""
     return _each(thing) if type(thing) in _CONTAINERS else frozenset((UNKNOWN,))
 
 
 def items_of(thing: Any, method: str) -> Value | None:
-    """What ``thing.items()`` and its like give; None if it is no dictionary."""
+    """Return the value of ``thing.items()`` and the like; None if `thing` is no dict."""
     if type(thing) is not dict or method not in ("items", "keys", "values", "get"):
         return None
     values, keys = _each(thing.values()), _each(thing.keys())

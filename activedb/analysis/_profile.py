@@ -1,4 +1,4 @@
-"""A rule as the analysis sees it: what it listens to, what it may do."""
+"""Profile of a rule: the events it listens to and the effects it may have."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ __all__ = ["Profile", "reads_of"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A rule as the analysis sees it.
+    """Profile of a rule, the input of the analysis.
 
     Attributes
     ----------
     name : str
     event : str
-        Its expression, as text.
+        Text of the expression.
     coupling : Coupling
     priority : int or None
     listens : tuple of Listening
     effects : Effects
-        Of condition and action together.
+        Effects of condition and action together.
     condition_action : ConditionAction
     after : tuple of str
-        Rules that end before it starts, if they are triggered together.
+        Rules that end before this one starts, if they are triggered together.
     watches : tuple of Read
-        What predicates in its event read of the shared store, when an event that it listens to is
-        raised.
+        Tables and columns of the shared store that predicates in its event read when an event it
+        listens to is raised.
     many_matches : str or None
-        Why one event may complete very many matches of its event, and what to do; None: it does
-        not, or the rule has a bound of its own.
+        Reason why one event may complete very many matches, and the remedy; None if it does not,
+        or if the rule has an explicit bound.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Profile:
 
     @classmethod
     def of(cls, rule: Rule) -> Profile:
-        """The profile of a rule: as declared, else as its source tells.
+        """Build from a rule: effects as declared, else as inferred from its source.
 
-        O(its source, with the functions of its module that it calls). Nothing of it is run.
+        O(source, with the functions of the same module that it calls). No code of the rule is run.
         """
         effects, watched = _effects(rule), _watched(rule)
         return cls(
@@ -83,10 +83,10 @@ class Profile:
 
     @property
     def acts_in(self) -> Coupling:
-        """How the action's transaction is coupled to the triggering one.
+        """Coupling of the action's transaction to the triggering one.
 
-        A child's deferred action waits like a deferred rule, and its detached one runs like a
-        detached rule; all others are coupled as the rule.
+        A child's deferred action waits like a deferred rule, and its detached action runs like a
+        detached rule. All other actions are coupled as the rule.
         """
         if not self.coupling.is_child:
             return self.coupling
@@ -98,17 +98,17 @@ class Profile:
 
     @property
     def completing(self) -> frozenset[tuple[str, str]]:
-        """Keys of the events that trigger it; `TIME` is one of them if time does."""
+        """Keys of the events that trigger the rule, including `TIME` if time does."""
         return frozenset(part.key for part in self.listens if part.role is Role.COMPLETES)
 
     @property
     def is_timed(self) -> bool:
-        """Whether time alone may trigger it: a clock event, a delay, the end of a window."""
+        """True if time alone may trigger the rule: a clock event, a delay, the end of a window."""
         return TIME in self.completing
 
 
 def reads_of(function: Any, params: Mapping[str, Any]) -> list[Part] | str:
-    """Tables and columns that a function ``(t, o)`` reads, or why its source does not tell."""
+    """Return the tables and columns that ``function(t, o)`` reads, or why they are unknown."""
     effects = _of_function(function, params)
     for each in effects.unresolved:
         if "reads" in each.kinds:
@@ -152,7 +152,7 @@ def _inferred(rule: Rule) -> Effects:
 
 
 def _watched(rule: Rule) -> Effects:
-    """What the predicates read that are in the rule's event."""
+    """Return the reads of the predicates in the rule's event."""
     where = f"in the event of {rule.name}"
     reads: list[Read] = []
     unresolved: list[Unresolved] = []
@@ -160,7 +160,8 @@ def _watched(rule: Rule) -> Effects:
     while waiting:
         expression = waiting.pop()
         waiting += expression.children
-        # Of sequences and conjunctions `reading` is what adds one.
+        # Sequences and conjunctions collect their predicates with `reading`, so they have
+        # `readings`.
         if isinstance(expression, Primitive):
             readings = () if expression.reading is None else (expression.reading,)
         else:
@@ -205,7 +206,7 @@ def _of_function(function: Any, params: Mapping[str, Any]) -> Effects:
     reading = Reading(found, file=thing.__code__.co_filename)
     node = inspect.signature(thing).parameters
     takes = {name for name in named if name in node or _takes_all(node)}
-    at = ast.Pass(lineno=thing.__code__.co_firstlineno)  # where it begins
+    at = ast.Pass(lineno=thing.__code__.co_firstlineno)  # the first line of the function
     reading.follow(Known(thing), args, {name: named[name] for name in takes}, at)
     return found.effects()
 

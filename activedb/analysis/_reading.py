@@ -1,8 +1,8 @@
-"""Read the source of a rule for what it may do to tables; nothing is run.
+"""Abstract interpretation of the source of a rule, for its effects on tables; no code is run.
 
-Every name stands for a set of atoms (`_values`) that only grows while a body is read again, until
-it no longer changes; all branches are taken. The transaction is followed by hand: where it goes to
-something that cannot be read, the rule is opaque.
+Every name stands for a set of atoms (`_values`) that only grows. A body is read again until no set
+changes; all branches are taken. The transaction is tracked: if it escapes to code that cannot be
+read, the rule is opaque.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _GROWING = {"append", "add", "insert", "extend", "update", "setdefault", "append
 
 
 class Reading(Expressions):
-    """Reads functions, and those they call."""
+    """Interpreter of functions and of the functions they call."""
 
     # -- functions -------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class Reading(Expressions):
         *,
         is_spread: bool = False,
     ) -> Value:
-        """Read a function that is called with these arguments; returns what it may return."""
+        """Read a function called with these arguments; return the value it may return."""
         node: FunctionNode | None
         if isinstance(function, Local):
             node, outer = function.node, function.frame
@@ -66,8 +66,8 @@ class Reading(Expressions):
         if len(self.read) >= _CALLS_MAX:
             self.found.unresolved(at, f"more than {_CALLS_MAX} different calls to follow")
             return _UNKNOWN
-        self.read[call] = _UNKNOWN  # for calls of itself
-        self.kept.append(outer)  # or its id might come again
+        self.read[call] = _UNKNOWN  # for recursive calls
+        self.kept.append(outer)  # keeps its id from being reused
         frame = Frame(node, outer, self._bound(node, outer, args, named, is_spread=is_spread))
         self.read[call] = self._body(node, frame)
         return self.read[call]
@@ -81,7 +81,7 @@ class Reading(Expressions):
         *,
         is_spread: bool,
     ) -> dict[str, Value]:
-        """What the parameters of a function stand for in one call."""
+        """Return the values of a function's parameters in one call."""
         given = node.args
         positional = [each.arg for each in (*given.posonlyargs, *given.args)]
         bound = dict(zip(positional, args, strict=False))
@@ -137,7 +137,7 @@ class Reading(Expressions):
     # -- statements ------------------------------------------------------------------------
 
     def _statement(self, node: ast.AST, frame: Frame) -> Value:
-        """Read a statement; what it may return from its function."""
+        """Read a statement; return the value it may return from its function."""
         returned = _NOTHING
         match node:
             case ast.Return(value=value):
@@ -235,7 +235,7 @@ class Reading(Expressions):
 
 
 def _falls_through(body: list[ast.stmt]) -> bool:
-    """Whether a body may come to its end, and so return None."""
+    """Return whether control may reach the end of a body, so that it returns None."""
     match body[-1] if body else None:
         case ast.Return() | ast.Raise():
             return False

@@ -1,4 +1,4 @@
-"""What has been found while the source of a rule was read."""
+"""Recorder of the effects found in the source of a rule."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Collects the effects of one function.
+    """Collector of the effects of one function.
 
     Parameters
     ----------
     file : str
-        The name that places are told with.
+        File name for reported places.
     """
 
     def __init__(self, file: str):
@@ -29,31 +29,31 @@ class Recorder:
         self._unresolved: list[Unresolved] = []
 
     def effects(self) -> Effects:
-        """What was found so far."""
+        """Return the effects found so far."""
         return Effects.of(self._reads, self._changes, self._signals, self._unresolved)
 
     def place(self, node: ast.AST) -> str:
-        """Where a node stands."""
+        """Return the file and line of a node."""
         return f"{self._file}:{getattr(node, 'lineno', 0)}"
 
     def unresolved(self, node: ast.AST, why: str, kinds: Collection[str] = ALL_KINDS) -> None:
-        """Note that the effects of `node` cannot be told."""
+        """Record that the effects of `node` cannot be determined."""
         self._unresolved.append(Unresolved(self.place(node), why, frozenset(kinds)))
 
     def reads_rows(self, node: ast.AST, of: Value, call: str) -> None:
-        """Note that rows of a table are read whole."""
+        """Record that whole rows of a table are read."""
         for table in self._tables(node, of, call, {"reads"}):
             self._reads.append(Read(table.name, None, self.place(node)))
 
     def changes_rows(
         self, node: ast.AST, of: Value, kind: str, columns: Collection[str] | None = None
     ) -> None:
-        """Note that rows of a table are changed; of an update, in these columns or in any."""
+        """Record that rows of a table are changed; for an update, in these columns or in any."""
         for table in self._tables(node, of, f"{kind}()", {"writes", "reads"}):
             self._change(node, table, kind, columns)
 
     def reads_statement(self, node: ast.AST, statement: Value) -> None:
-        """Note what ``query(statement)`` reads."""
+        """Record the reads of ``query(statement)``."""
         for atom in statement:
             if isinstance(atom, Sql) and atom.kind == "read":
                 self._of_statement(node, atom, {"reads"})
@@ -63,7 +63,7 @@ class Recorder:
                 self.unresolved(node, "query() of a statement that cannot be told", {"reads"})
 
     def runs_statement(self, node: ast.AST, statement: Value, *, has_parameters: bool) -> None:
-        """Note what ``execute(statement)`` reads and writes."""
+        """Record the reads and writes of ``execute(statement)``."""
         for atom in statement:
             if not isinstance(atom, Sql) or atom.kind == "read":
                 self.unresolved(
@@ -78,7 +78,7 @@ class Recorder:
                     self._change(node, atom.target, kind, columns)
 
     def raises_signal(self, node: ast.AST, names: Value) -> None:
-        """Note that a signal is raised."""
+        """Record that a signal is raised."""
         for atom in names:
             if isinstance(atom, Known) and type(atom.thing) is str:
                 self._signals.append(Signal(atom.thing, self.place(node)))
@@ -86,7 +86,7 @@ class Recorder:
                 self.unresolved(node, "signal() of a name that cannot be told", {"raises"})
 
     def raises_calls(self, node: ast.AST, function: str) -> None:
-        """Note that a function is called whose calls are events."""
+        """Record a call of a function whose calls are events."""
         for kind in ("call", "return"):
             self._signals.append(Signal(function, self.place(node), kind))
 

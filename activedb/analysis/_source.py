@@ -1,4 +1,4 @@
-"""The syntax tree of a function that exists; nothing is run."""
+"""Syntax trees of existing functions; no code is run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def file_of(function: FunctionType) -> str:
-    """The name of the file that a function is written in, without its folder."""
+    """Return the name of the file that defines a function, without its folder."""
     return PurePath(function.__code__.co_filename).name
 
 
 def node_of(function: FunctionType) -> FunctionNode | None:
-    """The definition of a function in the file it comes from; None if it cannot be told.
+    """Return the definition of a function in its source file; None if it is not found or ambiguous.
 
     O(nodes of the file) once per file, then O(definitions at its line).
     """
     code = function.__code__
-    # A notebook's cells and the like have no file; linecache knows them all the same.
+    # A notebook's cells and the like have no file, but linecache knows their source.
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     fitting = [
         node for node in _definitions(text).get(code.co_firstlineno, ()) if _fits(node, code)
@@ -38,7 +38,7 @@ def node_of(function: FunctionType) -> FunctionNode | None:
 
 @lru_cache(maxsize=64)
 def _definitions(text: str) -> dict[int, list[FunctionNode]]:
-    """Definitions in a file by the line that their code objects name as the first."""
+    """Return the definitions in a file by the first line of their code objects."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -67,7 +67,7 @@ def _fits(node: FunctionNode, code: CodeType) -> bool:
 
 
 def _narrowed(nodes: list[FunctionNode], code: CodeType) -> list[FunctionNode]:
-    """Of several definitions on one line the innermost that holds all instructions."""
+    """Return, of definitions on one line, the innermost ones that contain all instructions."""
     places = list(_places(code))
     holding = [node for node in nodes if all(_holds(node, place) for place in places)]
     holding = [

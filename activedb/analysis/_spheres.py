@@ -1,4 +1,4 @@
-"""What a rule does together with the rules that run inside of it."""
+"""Effects of a rule together with the rules that run inside of it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["RuleSphere", "spheres_of"]
 
 @dataclass(frozen=True, slots=True)
 class RuleSphere:
-    """A rule and what its transaction's sphere does.
+    """A rule and the effects of its transaction's sphere.
 
     Attributes
     ----------
     profile : Profile
     rules : tuple of str
-        It and those that run inside of it, nearest first.
+        The rule and the rules that run inside of it, nearest first.
     changes : mapping of table to (mapping of Change to rule)
-        What is written, and which of the rules does so; the nearest one.
+        Rows written, each with the nearest rule that writes them.
     reads : mapping of table to (mapping of Read to rule)
-        Also what is read when one of them raises an event: by predicates of those who listen.
+        Tables read, including reads by predicates of the rules that listen to an event raised here.
     """
 
     profile: Profile
@@ -37,9 +37,9 @@ class RuleSphere:
 def spheres_of(profiles: Sequence[Profile], edges: Sequence[Edge]) -> dict[str, RuleSphere]:
     """Return the sphere of each rule; O(rules · (edges + effects)).
 
-    Inside of a rule run the immediate ones it may trigger, and so on. The deferred ones run before
-    it commits, too, unless it is itself deferred: then they wait for the next cycle of the
-    transaction around it, after all of its own cycle.
+    Immediate rules that a rule may trigger, recursively, run inside of it. Deferred ones also run
+    before it commits, unless the rule is itself deferred: then they wait for the next cycle of the
+    enclosing transaction, after all rules of the present cycle.
     """
     by_name = {profile.name: profile for profile in profiles}
     inner: dict[str, list[str]] = {name: [] for name in by_name}
@@ -63,7 +63,7 @@ def _sphere(
         name for name in inner[root.name] if not waits or by_name[name].coupling.starts_at_event
     ]
     rules = dict.fromkeys([root.name, *first])
-    # The rule itself is followed once more if it is reached again: it does not wait then.
+    # The rule itself is followed again if it is reached again, as its rules do not wait then.
     followed = set(first)
     waiting = deque(first)
     while waiting:

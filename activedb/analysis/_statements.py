@@ -1,4 +1,4 @@
-"""What SQLAlchemy statements read and write, told from how they are put together."""
+"""Tables that SQLAlchemy statements read and write, inferred from their construction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from activedb.analysis._values import UNKNOWN, Columns, Items, Known, Sql, Value
 
 __all__ = ["built", "chained", "compared", "is_of_sqlalchemy", "of_object", "of_table"]
 
-# What these are given decides which tables are meant; elsewhere an unknown value is only a value.
+# Arguments of these select the tables. Elsewhere an unknown argument is only a value.
 _TAKE_TABLES = {
     *("select", "select_from", "join", "outerjoin", "join_from", "outerjoin_from", "exists"),
     *("insert", "update", "delete", "aliased", "union", "union_all", "intersect", "except_"),
@@ -26,13 +26,13 @@ _WRITES = {"insert", "update", "delete"}
 
 
 def is_of_sqlalchemy(thing: Any) -> bool:
-    """Whether an object, function or class comes from SQLAlchemy."""
+    """Return whether an object, function or class comes from SQLAlchemy."""
     described = thing if isinstance(thing, type | FunctionType) else type(thing)
     return str(described.__module__).partition(".")[0] == "sqlalchemy"
 
 
 def built(name: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
-    """What a function of SQLAlchemy, ``select(…)`` or ``func.sum(…)``, makes of its arguments."""
+    """Return the result of an SQLAlchemy function, such as ``select(…)`` or ``func.sum(…)``."""
     if name == "text":
         return _of_text_value(args)
     if name in _WRITES and args:
@@ -41,7 +41,7 @@ def built(name: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
 
 
 def chained(sql: Sql, method: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
-    """What a method of a statement, ``.where(…)`` or ``.values(…)``, makes of it."""
+    """Return the result of a statement's method, such as ``.where(…)`` or ``.values(…)``."""
     merged = _merged(sql, method, [*args, *named.values()])
     if method in ("values", "ordered_values"):
         return _with_columns(merged, named, is_all=bool(args) or method != "values")
@@ -52,7 +52,7 @@ def chained(sql: Sql, method: str, args: list[Value], named: Mapping[str, Value]
 
 
 def compared(values: Iterable[Value]) -> Sql | None:
-    """What an operator makes of its operands; None if no statement is among them."""
+    """Return the result of an operator; None if no operand is a statement."""
     given = list(values)
     if not any(
         isinstance(atom, Sql) or (isinstance(atom, Known) and column_of(atom.thing))
@@ -64,14 +64,14 @@ def compared(values: Iterable[Value]) -> Sql | None:
 
 
 def of_table(table: Table, method: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
-    """What a method of a table, ``table.select()`` or ``table.join(…)``, makes."""
+    """Return the result of a table's method, such as ``table.select()`` or ``table.join(…)``."""
     if method in _WRITES:
         return _with_columns(Sql(method, target=table), named, is_all=True)
     return _merged(Sql(reads=frozenset((table,))), method, [*args, *named.values()])
 
 
 def of_object(thing: Any) -> Sql | None:
-    """What a statement does that exists already; None if `thing` is none. O(its elements)."""
+    """Return the effects of an existing statement, or None if `thing` is none. O(its elements)."""
     if not is_of_sqlalchemy(thing) or isinstance(thing, type):
         return None
     if isinstance(getattr(thing, "text", None), str):
@@ -109,7 +109,7 @@ def of_object(thing: Any) -> Sql | None:
 
 
 def _merged(sql: Sql, name: str, values: Iterable[Value]) -> Sql:
-    """`sql` with all that is among the arguments of a call."""
+    """Return `sql` with the reads of a call's arguments added."""
     reads = set(sql.reads)
     problem = sql.problem
     for atom in (atom for value in values for atom in value):
@@ -165,7 +165,7 @@ def _of_text_value(args: list[Value]) -> Sql:
 
 
 def _of_text(text: str) -> Sql:
-    """Tables that a SELECT reads."""
+    """Return the tables that a SELECT reads."""
     try:
         tree = sqlglot.parse_one(text, dialect="postgres")
     except SqlglotError:
@@ -176,7 +176,7 @@ def _of_text(text: str) -> Sql:
     for found in tree.find_all(exp.Table):
         name = ".".join(_folded(part) for part in found.parts if isinstance(part, exp.Identifier))
         if name:
-            # A WITH of the same name is taken for the table: what is read may be less.
+            # The name of a CTE counts as a table: a superset of the actual reads.
             tables.add(Table(name, (), frozenset()))
     return Sql(reads=frozenset(tables))
 

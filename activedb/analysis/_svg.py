@@ -1,4 +1,4 @@
-"""The triggering graph as an SVG drawing: layers from left to right."""
+"""Triggering graph as an SVG drawing, with layers from left to right."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ path.cycle { stroke: #cf222e; stroke-width: 2 }"""
 
 
 def draw_svg(analysis: Analysis) -> str:
-    """Draw the triggering graph; the same analysis always gives the same text.
+    """Draw the triggering graph. The same analysis always gives the same text.
 
-    Rules are boxes, dashed if opaque, red if in a cycle. An arrow means that the one may trigger
-    the other; dashes and dots, that time may trigger the other after it; dashed, that it only adds
-    a part to the other's pattern or forbids it. Rules that time may trigger have a clock. Pointing
-    at an arrow shows the reason.
+    Rules are boxes, dashed if opaque, red if in a cycle. An arrow means that its source may trigger
+    its target. With dashes and dots, time may trigger the target later. Dashed, the source only
+    adds a part to the target's pattern or forbids it. Rules that time may trigger have a clock.
+    Pointing at an arrow shows the reason.
 
     Notes
     -----
-    O((rules + edges) · log rules), for a few sweeps that bring neighbours close.
+    O((rules + edges) · log rules), with a few sweeps that bring neighbours close.
     """
     places = _places(analysis)
     in_cycle = {name: n for n, c in enumerate(analysis.cycles) if c.is_certain for name in c.rules}
@@ -66,7 +66,7 @@ def draw_svg(analysis: Analysis) -> str:
 
 
 def _places(analysis: Analysis) -> dict[str, tuple[int, int]]:
-    """The upper left corner of each rule's box."""
+    """Return the upper left corner of each rule's box."""
     order = {profile.name: number for number, profile in enumerate(analysis.rules)}
     graph = nx.DiGraph()
     graph.add_nodes_from(order)
@@ -107,7 +107,7 @@ def _arrow(edge: Edge, places: Mapping[str, tuple[int, int]], *, is_red: bool) -
             f"M{start[0]},{start[1]} C{start[0] + middle},{start[1]} "
             f"{end[0] - middle},{end[1]} {end[0]},{end[1]}"
         )
-    else:  # inside one layer: out to the right and back; the end lies a little lower
+    else:  # inside one layer: out to the right and back, ending a little lower
         end_y = y2 + high // 2 + (10 if edge.source == edge.target else 6)
         path = (
             f"M{start[0]},{start[1] - 6} C{start[0] + middle},{start[1] - 16} "

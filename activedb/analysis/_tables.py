@@ -1,6 +1,7 @@
-"""Tables and columns among the objects that a rule's source names; nothing is called or imported.
+"""Tables and columns among the objects that a rule's source names.
 
-SQLAlchemy stays in the store: a table is what has a full name and columns, as for events.
+No object is called or imported. SQLAlchemy stays in the store: an object with a full name and
+columns counts as a table, as for events.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ class Table:
     Attributes
     ----------
     name : str
-        The full name.
+        Full name.
     columns : tuple of (str, str)
-        Key and name of each column; the key is how Python calls it.
+        Key and name of each column. The key is the name of the Python attribute.
     touched : frozenset of str
-        Columns that any update changes by itself: ``onupdate``, computed ones.
+        Columns that every update changes: ``onupdate``, computed ones.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Table:
     touched: frozenset[str]
 
     def column(self, key: str) -> Column | None:
-        """The column with this key or name."""
+        """Return the column with this key or name, or None."""
         for known, name in self.columns:
             if key in (known, name):
                 return Column(self.name, name)
@@ -40,14 +41,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: the full name of its table, its name."""
+    """A column, by the full name of its table and its own name."""
 
     table: str
     name: str
 
 
 def table_of(thing: Any) -> Table | None:
-    """The table that a Table or a mapped class stands for, or None. O(columns)."""
+    """Return the table that a Table or a mapped class stands for, or None. O(columns)."""
     if isinstance(thing, type):
         mapper = inspect.getattr_static(thing, "__mapper__", None)
         thing = getattr(mapper, "local_table", None)
@@ -62,7 +63,7 @@ def table_of(thing: Any) -> Table | None:
 
 
 def column_of(thing: Any) -> Column | None:
-    """The column that a Column or an attribute of a mapped class stands for, or None."""
+    """Return the column that a Column or an attribute of a mapped class stands for, or None."""
     if not _is_of_sqlalchemy(thing):
         return None
     if hasattr(thing, "__clause_element__"):

@@ -13,30 +13,30 @@ from activedb.analysis._triggering import Edge
 
 __all__ = ["Cycle", "cycles_among"]
 
-_ANYTHING = 0  # a node that stands for the effects that could not be told; rules are strings
+_ANYTHING = 0  # node for the unknown effects of opaque rules; rules are strings
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Rules each of which may trigger each other one, directly or through others of them.
+    """Rules that may all trigger each other, directly or through one another.
 
     Attributes
     ----------
     rules : tuple of str
         In the order of the rule set.
     edges : tuple of Edge
-        Those among them that trigger, at once or with time.
+        Edges among the rules that trigger, at once or with time.
     is_certain : bool
-        Whether what is known of the rules makes the cycle. If not, what an opaque rule may do
-        besides could close it.
+        True if known effects close the cycle. If false, unknown effects of an opaque rule could
+        close it.
     bounds : tuple of str
-        The settings that end every run through it with `CycleLimitExceeded`: ``"cascade_max"``
+        Settings that end every run through the cycle with `CycleLimitExceeded`: ``"cascade_max"``
         where rules nest, ``"cycles_max"`` where deferred rules trigger deferred ones.
     restarts : tuple of str
-        Rules among them that start a top-level transaction: runs through these end never, as
-        bounds count within one.
+        Rules that start a top-level transaction. Runs through them never end, as bounds count
+        within one top-level transaction.
     delayed : tuple of str
-        Rules among them that time triggers, after events of the others: neither do these.
+        Rules that time triggers after events of the others. Runs through them never end either.
     """
 
     rules: tuple[str, ...]
@@ -48,12 +48,12 @@ class Cycle:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether something ends every run through it."""
+        """True if a setting ends every run through the cycle."""
         return not self.restarts and not self.delayed
 
     @property
     def ending(self) -> str:
-        """What ends a run through it, as a sentence."""
+        """Sentence that says which bound ends a run through the cycle, if any."""
         if self.restarts:
             rules = ", ".join(self.restarts)
             return f"nothing bounds it: {rules} begins a top-level transaction each time"
@@ -65,14 +65,13 @@ class Cycle:
 def cycles_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Cycle, ...]:
     """Return the cycles: strongly connected components of the triggering graph.
 
-    Certain ones first, each in the order of the rules; O(rules + edges).
+    Certain cycles come first, each group in the order of the rules. O(rules + edges).
 
     Notes
     -----
-    Only events that complete a rule's expression count, at once or with time: a rule fires as
-    often as those occur. (Aiken, Hellerstein, Widom 1995, section 5.) Rules that may do more than
-    is known are given edges, through one node, to all rules but those that wait for clocks or late
-    events alone.
+    Only events that complete a rule's expression count, at once or with time: a rule fires as often
+    as they occur. (Aiken, Hellerstein, Widom 1995, section 5.) Opaque rules get edges, through one
+    node, to all rules except those that wait for clocks or late events alone.
     """
     by_name = {profile.name: profile for profile in profiles}
     place = {name: number for number, name in enumerate(by_name)}

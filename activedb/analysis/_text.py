@@ -1,4 +1,4 @@
-"""Pictures in text, for a terminal."""
+"""Text drawings for a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coupling import ConditionAction
 
 __all__ = ["draw_text", "explained", "printable", "rule_text"]
 
-_WIDTH = 10_000  # a terminal breaks lines by itself
+_WIDTH = 10_000  # terminals wrap lines themselves
 _DEPTH_MAX = 12
 _REASONS_SHOWN = 8
 _ROLES = {
@@ -35,7 +35,7 @@ def draw_text(analysis: Analysis) -> str:
     """Draw an analysis: the triggering graph, cycles, pairs, opaque rules, many matches.
 
     ``──▶`` may trigger; ``┄┄▶`` may have time trigger; ``┄┄▷`` only adds a part to a pattern, or
-    forbids it. Each rule is unfolded once, ``↺`` where that was above, ``↓`` where it follows
+    forbids it. Each rule is expanded once. ``↺`` marks a rule expanded above, ``↓`` one expanded
     below. O(rules + edges).
     """
     trees = _triggering(analysis)
@@ -76,7 +76,7 @@ def draw_text(analysis: Analysis) -> str:
 
 
 def explained(explanation: Explanation) -> str:
-    """Draw what an event sets going."""
+    """Draw the explanation of an event."""
     root = Tree(_line(explanation.event, "bold"))
     _add_steps(root, explanation.steps)
     if not explanation.steps:
@@ -102,7 +102,7 @@ def _at(us: int) -> str:
 
 
 def rule_text(analysis: Analysis, profile: Profile) -> str:
-    """Draw one rule: what it listens to, what it may do, who triggers it, whom it triggers."""
+    """Draw one rule: its events, its effects, and the edges to and from other rules."""
     root = Tree(_line(_titled(profile), "bold"))
     on = root.add(_line(f"on {profile.event}"))
     roles: dict[Role, dict[str, None]] = {}
@@ -130,14 +130,14 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with what is not printed written out, so that no name can play with a terminal."""
+    """Return `text` with unprintable characters escaped, so that no name can control a terminal."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
 
 
 def _triggering(analysis: Analysis) -> list[Tree]:
-    """Each rule unfolded once, beginning with those that no other rule triggers."""
+    """Return trees, each rule expanded once, beginning with rules that no other rule triggers."""
     leaving: dict[str, list[Edge]] = {}
     for edge in analysis.edges:
         leaving.setdefault(edge.source, []).append(edge)

@@ -1,4 +1,4 @@
-"""The triggering graph: which rule may trigger which, and why."""
+"""Triggering graph: an edge, with causes, for each rule that may trigger another."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Cause:
     Attributes
     ----------
     effect : Change or Signal
-        What the first one may do.
+        Effect of the first rule.
     role : Role
-        What that event does for the second one.
+        Role of the event of this effect for the second rule.
     """
 
     effect: Change | Signal
@@ -42,7 +42,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``source`` may raise what ``target`` listens to.
+    """Edge of the triggering graph: ``source`` may raise an event that ``target`` listens to.
 
     Attributes
     ----------
@@ -58,24 +58,24 @@ class Edge:
 
     @property
     def triggers(self) -> bool:
-        """Whether the source by itself can trigger the target, at once."""
+        """True if the source alone can trigger the target at once."""
         return any(cause.role is Role.COMPLETES for cause in self.causes)
 
     @property
     def triggers_later(self) -> bool:
-        """Whether the source by itself can have time trigger the target."""
+        """True if time can trigger the target after an event of the source."""
         return any(cause.role is Role.LATER for cause in self.causes)
 
     @property
     def reason(self) -> str:
-        """All causes, as a sentence without its subject."""
+        """Text of all causes, as a sentence without its subject."""
         return "; ".join(map(str, self.causes))
 
 
 def listeners(
     profiles: Iterable[Profile],
 ) -> dict[tuple[str, str], list[tuple[Profile, Listening]]]:
-    """Who listens to each event, in the order of the rules; O(rules and their parts)."""
+    """Return the listeners of each event, in the order of the rules; O(rules and their parts)."""
     found: dict[tuple[str, str], list[tuple[Profile, Listening]]] = {}
     for profile in profiles:
         for part in profile.listens:
@@ -86,8 +86,8 @@ def listeners(
 def edges_between(profiles: Sequence[Profile]) -> tuple[Edge, ...]:
     """Return the edges, by source and target in the order of the rules.
 
-    An effect is looked up by its event, so the time is O(rules + effects + causes found), and
-    those of one event that filter by other columns.
+    Effects are looked up by their event, so the time is O(rules + effects + causes found), plus
+    listeners of the same event that filter by other columns.
     """
     by_key = listeners(profiles)
     place = {profile.name: number for number, profile in enumerate(profiles)}

@@ -1,4 +1,4 @@
-"""What an expression in a rule's source may stand for: a set of atoms.
+"""Abstract values of expressions in a rule's source: sets of atoms.
 
 ::
 
@@ -7,14 +7,14 @@
     ├── UNKNOWN       anything
     ├── TRANSACTION   the rule's transaction, or an inferior of it
     ├── Known         an object that exists: a module, a table, a function, a constant
-    ├── Method        something of a transaction or database about to be called
+    ├── Method        a method of a transaction or database about to be called
     ├── Local         a function written inside a function
     ├── Bound         a function with its first arguments
-    ├── Items         a list, tuple, set or dict written down, with what is in it
+    ├── Items         a list, tuple, set or dict display, with its contents
     ├── Columns       ``table.c``
     └── Sql           a statement or a part of one, with what it reads and writes
 
-An empty set means: not assigned so far.
+The empty set means: not assigned yet.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """One of the atoms without parts."""
+    """Atom without parts."""
 
     name: str
 
@@ -55,7 +55,7 @@ TRANSACTION = Plain("transaction")
 
 
 class Known:
-    """An object that exists; equal to another if it is the same object, or an equal string."""
+    """An existing object; equal to the same object, and a string to an equal string."""
 
     __slots__ = ("_key", "thing")
 
@@ -80,7 +80,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A function written inside another one, with the frame that surrounds it."""
+    """A function defined inside another one, with the frame that surrounds it."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     frame: Any
@@ -88,7 +88,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A function with arguments that come first, and by name: a method, ``functools.partial``."""
+    """A function with leading and named arguments bound: a method, ``functools.partial``."""
 
     function: Known | Local
     first: tuple[Value, ...]
@@ -97,7 +97,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What is in a list, tuple, set or dict that is written down."""
+    """Contents of a list, tuple, set or dict display."""
 
     inside: Value
 
@@ -119,11 +119,11 @@ class Sql:
         ``"insert"``, ``"update"``, ``"delete"``, or ``"read"`` for everything else.
     reads : frozenset of Table or Column
     target : Table or None
-        Which table is written.
+        Table that is written.
     columns : frozenset of str or None
-        Of an update: the columns written so far; None: any.
+        Columns of an update written so far; None: any.
     problem : str
-        Why not all of it is known; empty if it is.
+        Reason why part of it is unknown; empty if all of it is known.
     """
 
     kind: str = "read"

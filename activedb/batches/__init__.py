@@ -1,4 +1,4 @@
-"""Atomic batches: where batches come from, what drops them, and how to compensate them.
+"""Atomic batches: their lineage, the transactions they trigger, and plans to compensate them.
 
 Pure: no database, no threads. See ``README.md`` in this folder.
 """

@@ -1,4 +1,4 @@
-"""Holding an execution against the requirements of section 2."""
+"""Audit of an execution against the requirements of section 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Act", "Violation", "audit_batches"]
 
 
 class Act(StrEnum):
-    """What was done to a transaction, as a whole."""
+    """Action on a whole transaction."""
 
     EXECUTE = "execute"
     COMPENSATE = "compensate"
@@ -32,7 +32,7 @@ class Violation:
     ----------
     requirement : Requirement
     of : str
-        The source batch whose completion it is; otherwise the transaction that is out of place.
+        Source batch that is incomplete, or else the transaction that is out of place.
     reason : str
     """
 
@@ -41,7 +41,7 @@ class Violation:
     reason: str
 
     def record(self) -> dict[str, Any]:
-        """It, as plain data."""
+        """Return a JSON-serialisable dict."""
         return {"requirement": str(self.requirement), "of": self.of, "reason": self.reason}
 
 
@@ -51,29 +51,30 @@ def audit_batches(
     *,
     serial: Sequence[str] | None = None,
 ) -> tuple[Violation, ...]:
-    """Find where an execution does not fulfil what is required of its programs.
+    """Find where an execution violates the requirements of its programs.
 
     Parameters
     ----------
     lineage : Lineage
-        All transactions that there should be; their recorded states are not looked at.
+        All transactions of the execution. Their recorded states are ignored.
     history : iterable of (Act, str)
-        What was done to which transaction, in the order of time.
+        Actions on transactions, in the order of time.
     serial : sequence of str or None
-        The serial order to which the execution is equivalent, as far as one is known: each
-        transaction once. The order in which they were executed by default. Transactions of
-        programs that relax serializability need no place in it.
+        Serial order to which the execution is equivalent, as far as it is known, with each
+        transaction once. By default, the order of execution. Transactions of programs that relax
+        serializability may be missing from it.
 
     Returns
     -------
     tuple of Violation
-        By requirement, in the order of section 2. Empty: the execution is correct.
+        Violations by requirement, in the order of section 2. Empty if the execution is correct.
 
     Raises
     ------
     LineageError
-        If the history is none: a transaction that stands is executed, one that does not stand
-        is compensated, or one is not recorded; or if the serial order has others.
+        If the history is inconsistent (it executes a transaction that stands, compensates one that
+        does not stand, or names one that is not recorded), or if the serial order has transactions
+        that the history does not have.
 
     Notes
     -----

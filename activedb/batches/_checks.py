@@ -1,4 +1,4 @@
-"""Whether input batches fit their program and its workflow."""
+"""Validation of input batches against their program and its workflow."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["check_causes", "check_inputs", "check_reads", "stream_of"]
 
 
 def stream_of(program: Program, pieces: tuple[Piece, ...], batch: Callable[[str], Batch]) -> str:
-    """The one stream of the pieces of which an input batch of a program is formed.
+    """Return the stream whose pieces form an input batch of a program.
 
     Raises
     ------
     LineageError
-        If there are none, one is there twice or is no part, a batch is formed itself, or they are
-        of several streams or of one that the program does not read.
+        If there are no pieces, a piece occurs twice or is no part, a piece is of an input batch,
+        or the pieces are of several streams or of one that the program does not read.
     """
     if not pieces:
         raise LineageError(f"an input batch of {program.name!r} has at least one piece")
@@ -46,7 +46,7 @@ def stream_of(program: Program, pieces: tuple[Piece, ...], batch: Callable[[str]
 
 
 def check_reads(program: Program, stream: str) -> None:
-    """Refuse a stream that a program does not read."""
+    """Raise `LineageError` if a program does not read a stream."""
     if stream not in program.reads:
         raise LineageError(
             f"program {program.name!r} does not read {stream!r}; it reads {listed(program.reads)}"
@@ -54,7 +54,11 @@ def check_reads(program: Program, stream: str) -> None:
 
 
 def check_inputs(program: Program, batches: Iterable[Batch]) -> None:
-    """Refuse inputs that are none, for another program, or two of one stream."""
+    """Raise `LineageError` if input batches do not fit a program.
+
+    They must exist if the program reads streams, be formed for this program, and be of distinct
+    streams.
+    """
     seen: set[str] = set()
     for batch in batches:
         if batch.reader not in ("", program.name):
@@ -76,7 +80,7 @@ def check_inputs(program: Program, batches: Iterable[Batch]) -> None:
 
 
 def check_causes(workflow: Workflow, program: Program, causes: Iterable[Transaction]) -> None:
-    """Refuse transactions of programs that do not come before this one."""
+    """Raise `LineageError` if a cause is of a program that does not precede this one."""
     for cause in causes:
         if not workflow.precedes(cause.program, program.name):
             raise LineageError(

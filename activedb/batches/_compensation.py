@@ -1,4 +1,4 @@
-"""Making plans for compensations (sections 3 and 4)."""
+"""Construction of compensation plans (sections 3 and 4)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def plan_compensation(
     ----------
     lineage : Lineage
     ids : str or iterable of str
-        Failed or recalled batches: source batches, or derived ones, of which the full compensation
-        then drops what follows, and keeps what they are made of. Also transactions, such as the
-        one that failed.
+        Failed or recalled batches. For derived batches, full compensation drops all that follows
+        from them and keeps the batches they are made of. Transactions are allowed, too, such as
+        the one that failed.
     mode : Mode or str
     consecutive, rounds
         With `Mode.INDEPENDENT_COVER`, as for `independent_scover`.
@@ -41,7 +41,7 @@ def plan_compensation(
     Returns
     -------
     CompensationPlan
-        Of the lineage as it is; what is recorded later makes another plan.
+        Plan for the lineage as it is. Later records may lead to another plan.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def plan_compensation(
 
     Notes
     -----
-    O(edges of what is reached), and interference in addition as `interference` says.
+    O(edges of the nodes reached), plus the cost of `interference`.
     """
     chosen_mode = _mode(mode)
     asked = lineage.in_order({ids} if isinstance(ids, str) else set(ids))
@@ -78,7 +78,7 @@ def plan_compensation(
 
 
 def is_begun(lineage: Lineage, plan: CompensationPlan) -> bool:
-    """Return whether anything that a plan is about has been compensated or withdrawn already."""
+    """Return whether a batch or transaction of a plan is already compensated or withdrawn."""
     batches = [lineage.batch(id) for id in plan.asked if not lineage.is_transaction(id)]
     transactions = map(lineage.transaction, composite(lineage, plan.asked))
     return any(batch.is_withdrawn for batch in batches) or not all(t.is_live for t in transactions)
@@ -96,10 +96,10 @@ def _mode(mode: Mode | str) -> Mode:
 def _non_interfering_prefix(
     lineage: Lineage, triggered: tuple[str, ...], given_up: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[Kept, ...]]:
-    """The largest prefix that no other batch needs, and what is left of the composite transaction.
+    """Return the largest prefix that no other batch needs, and the rest of the transactions.
 
-    A transaction is left if the completion of another batch depends on it, or one before it is
-    left: a prefix has, with each transaction, all that come before it.
+    A transaction is kept if the completion of another batch depends on it, or if one before it is
+    kept: a prefix contains, with each transaction, all that come before it.
     """
     others = others_of(lineage, triggered, given_up=given_up)
     needed_by_others = {
@@ -123,7 +123,7 @@ def _non_interfering_prefix(
 
 
 class _Outcome:
-    """What becomes of batches and transactions when some transactions are compensated."""
+    """Effect on batches and transactions of compensating some transactions."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class _Outcome:
     def _batches(
         self, withdrawn: tuple[str, ...]
     ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """What is dropped, what is partially dropped, what is to be taken from those who wait."""
+        """Return the batches dropped, those partially dropped, and those to withdraw."""
         lineage = self._lineage
         recalled = {id for id in (*self._asked, *self._given_up) if not lineage.is_transaction(id)}
         above = lineage.ancestors({*self._compensated, *recalled})
@@ -221,7 +221,7 @@ class _Outcome:
         return tuple(dropped), tuple(partially), tuple(waiting)
 
     def _lost_input(self) -> tuple[LostInput, ...]:
-        """The transactions that stand on those that are compensated."""
+        """Return the transactions that stand but depend on compensated ones."""
         lineage = self._lineage
         found = []
         below = lineage.descendants(self._compensated)
@@ -238,7 +238,7 @@ class _Outcome:
         return tuple(found)
 
     def _incomplete(self) -> Iterator[Broken]:
-        """The source batches, but those given up, of which a part would be missing."""
+        """Yield the source batches, except those given up, that would become incomplete."""
         lineage = self._lineage
         for batch in lineage.sources_of(self._gone) if self._gone else ():
             if batch in self._given_up:
@@ -277,7 +277,7 @@ class _Outcome:
 
 
 def _used_batches(lineage: Lineage, inputs: Iterable[str]) -> tuple[str, ...]:
-    """Source batches and outputs that inputs are, or are formed of."""
+    """Return the source batches and outputs that inputs are or are formed of."""
     found: dict[str, None] = {}
     for id in inputs:
         batch = lineage.batch(id)

@@ -22,10 +22,10 @@ __all__ = [
 
 
 def composite(lineage: Lineage, ids: str | Iterable[str]) -> tuple[str, ...]:
-    """The batch composite transaction of batches: what they trigger, directly and indirectly.
+    """Return the batch composite transaction: all that batches trigger, directly or indirectly.
 
-    T(b) of the paper, for source, derived and input batches; several make the union. Of a
-    transaction: itself and what it triggers. Compensated and failed transactions are in it.
+    T(b) of the paper, for source, derived and input batches; for several batches, the union. For a
+    transaction: itself and all that it triggers. Compensated and failed transactions are included.
 
     Control order triggers within one composite transaction only: a transaction that merely
     comes after another one belongs to the composite transaction of a batch if it has a source in
@@ -34,7 +34,7 @@ def composite(lineage: Lineage, ids: str | Iterable[str]) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        In an order that agrees with the transaction graph.
+        In an order consistent with the transaction graph.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def composite(lineage: Lineage, ids: str | Iterable[str]) -> tuple[str, ...]:
 
     Notes
     -----
-    O(edges of what follows from the batches), and with control order O(that · sources).
+    O(edges of all that follows from the batches), and with control order O(those edges · sources).
     """
     given = [ids] if isinstance(ids, str) else list(ids)
     found = {id for id in lineage.descendants(given) if lineage.is_transaction(id)}
@@ -53,10 +53,10 @@ def composite(lineage: Lineage, ids: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def control_edges(lineage: Lineage, transactions: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of which the second comes after the first in control order.
+    """Yield the pairs of transactions where the second follows the first in control order.
 
-    These are transactions of programs of which one is `after` the other, and that belong to the
-    composite transaction of one source batch, both. O(edges above each of them, and pairs).
+    The program of the second is `after` that of the first, and both transactions belong to the
+    composite transaction of one source batch. O(edges above each of them, and pairs).
     """
     by_program: dict[str, list[str]] = {}
     for id in lineage.in_transaction_order(transactions):
@@ -77,16 +77,16 @@ def control_edges(lineage: Lineage, transactions: Iterable[str]) -> Iterator[tup
 def followers(
     lineage: Lineage, ids: str | Iterable[str], *, without: Collection[str] = ()
 ) -> set[str]:
-    """All that has to go with batches and transactions, so that nothing stands behind what is gone.
+    """Return all nodes that must go with some batches and transactions to keep a prefix.
 
-    That is what follows from them. A transaction that stands and comes in control order after one
-    that goes, goes too, with what follows from it, unless its program relaxes monotonic execution.
-    With `without`, what is in that set is not gone through again.
+    These are their descendants. If a transaction stands and follows, in control order, one that
+    goes, it goes too, with its descendants, unless its program relaxes monotonic execution. Nodes
+    in `without` are not searched again.
 
     Notes
     -----
-    O(edges of what follows), and with control order O(edges · sources) of what has a source in
-    common with that, once for each time that it brings something in.
+    O(edges of the descendants), and with control order, for each iteration that adds nodes,
+    O(edges · sources) of the transactions that share a source with them.
     """
     found = new = lineage.descendants(ids, without=without)
     if not lineage.workflow.has_control_order:
@@ -107,15 +107,15 @@ def followers(
 def transaction_graph(
     lineage: Lineage, ids: str | Iterable[str] | None = None, *, batch_order: bool = False
 ) -> nx.DiGraph:
-    """The transaction graph of the composite transactions of batches, or of all.
+    """Return the transaction graph of the composite transactions of batches, or of all.
 
     Parameters
     ----------
     lineage : Lineage
     ids : str, iterable of str or None
-        Batches, see `composite`; None: all that is recorded.
+        Batches, see `composite`; None: all that are recorded.
     batch_order : bool
-        Whether to have edges between the transactions of a program, too, in the order of its input
+        Whether to add edges between the transactions of a program, in the order of its input
         batches. The paper draws them, but they trigger nothing.
 
     Returns
@@ -140,10 +140,10 @@ def transaction_graph(
 
 
 def edges_among(lineage: Lineage, transactions: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """The edges of the transaction graph between some transactions, each with its kind.
+    """Yield the edges of the transaction graph between some transactions, each with its kind.
 
-    O(inputs), and with control order as `control_edges`. Of several edges between the same two,
-    the last one is of kind stream if there is one of that kind.
+    O(inputs), and with control order as `control_edges`. Among several edges between the same two
+    transactions, an edge of kind stream comes last.
     """
     chosen = set(transactions)
     if lineage.workflow.has_control_order:
@@ -159,14 +159,17 @@ def edges_among(lineage: Lineage, transactions: Iterable[str]) -> Iterator[tuple
 
 
 def producers_of(lineage: Lineage, transaction: str) -> tuple[str, ...]:
-    """The transactions whose output a transaction has used. O(pieces)."""
+    """Return the transactions whose output a transaction has used. O(pieces)."""
     batches = [lineage.batch(id) for id in lineage.transaction(transaction).inputs]
     batches += [lineage.batch(piece.batch) for batch in batches for piece in batch.pieces]
     return tuple(dict.fromkeys(batch.producer for batch in batches if batch.producer))
 
 
 def batch_graph(lineage: Lineage) -> nx.DiGraph:
-    """Batches, and an edge from each to those that are made directly of it. O(edges)."""
+    """Return a graph with an edge from each batch to the batches made directly from it.
+
+    O(edges).
+    """
     graph = nx.DiGraph()
     for batch in lineage.batches():
         graph.add_node(batch.id, kind=str(batch.kind), stream=batch.stream, number=batch.number)
@@ -179,7 +182,7 @@ def batch_graph(lineage: Lineage) -> nx.DiGraph:
 
 
 def _add_controlled(lineage: Lineage, given: list[str], found: set[str]) -> None:
-    """Add what follows in control order, within the composite transactions of the same sources."""
+    """Add the transactions that follow in control order and share a source batch."""
     below = lineage.descendants(lineage.sources_of(given))
     whole = {id for id in below if lineage.is_transaction(id)} | found
     if len(whole) == len(found):

@@ -1,4 +1,4 @@
-"""Source covers: the source batches to be dropped, so that some batches never were (section 3)."""
+"""Source covers: the source batches to drop so that some batches never happened (section 3)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["Closing", "Cover", "Round", "independent_scover", "scover", "transac
 
 
 class Closing(StrEnum):
-    """How the construction of a cover came to its end."""
+    """Outcome of the construction of a cover."""
 
     CLOSED = "closed"
-    """Nothing more can come in."""
+    """No further batch can enter the cover."""
     GROWING = "growing"
-    """It has what is to be merged with batches to come, and will have grown by then."""
+    """Some batches wait to be merged with later ones, so the cover will grow."""
     ENDLESS = "endless"
-    """Overlapping input batches draw in every batch to come: the construction never ends."""
+    """Overlapping input batches draw in every later batch: the construction never ends."""
     CUT = "cut"
-    """It was to stop after so many rounds, and would have gone on."""
+    """The construction reached its limit of rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of the construction has added.
+    """Nodes that one round of the construction added.
 
     Attributes
     ----------
     downstream, upstream : tuple of str
-        Transactions that are in D_i and U_i, and were not in D_{i-1} and U_{i-1}.
+        Transactions that are in D_i and U_i, but not in D_{i-1} and U_{i-1}.
     sources : tuple of str
-        The same of s_i, the source batches that are input to U_i.
+        Source batches that are in s_i, the input to U_i, but not in s_{i-1}.
     """
 
     downstream: tuple[str, ...]
@@ -46,7 +46,7 @@ class Round:
     sources: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """It, as plain data."""
+        """Return a JSON-serialisable dict."""
         return {
             "downstream": list(self.downstream),
             "upstream": list(self.upstream),
@@ -56,25 +56,25 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A set of source batches from which some batches are derived, and how it was found.
+    """A set of source batches from which some batches are derived, and its construction.
 
     Attributes
     ----------
     of : tuple of str
-        The batches that it covers.
+        Batches that are covered.
     sources : tuple of str
-        The cover. Of an endless one the finite choice: `derivation`, made consecutive if asked.
+        The cover. If it is endless, a finite choice: `derivation`, made consecutive if asked.
     closing : Closing
     derivation : tuple of str
         The least cover: the sources from which the batches are derived.
     reached : tuple of str
-        All source batches that the construction came to.
+        All source batches that the construction reached.
     rounds : tuple of Round
     is_independent : bool
-        Whether compensating `sources`, and what would stand behind that, affects the completion of
-        no other batch, as far as is recorded.
+        True if compensating `sources`, and all that would stand behind them, affects the completion
+        of no other batch, as far as is recorded.
     reasons : tuple of str
-        Why it is not closed, in sentences.
+        Sentences that say why the cover is not closed.
     """
 
     of: tuple[str, ...]
@@ -87,7 +87,7 @@ class Cover:
     reasons: tuple[str, ...] = ()
 
     def explain(self) -> list[str]:
-        """The cover in sentences, for people."""
+        """Return the cover as human-readable sentences."""
         lines = [
             f"{listed(self.of)}: derived from {listed(self.derivation)}.",
             f"The cover is {listed(self.sources)}, "
@@ -97,7 +97,7 @@ class Cover:
         return [*lines, *self.reasons]
 
     def record(self) -> dict[str, Any]:
-        """The cover as plain data."""
+        """Return a JSON-serialisable dict."""
         return {
             "of": list(self.of),
             "sources": list(self.sources),
@@ -113,15 +113,15 @@ class Cover:
 def scover(
     lineage: Lineage, ids: str | Iterable[str], *, consecutive: bool = False
 ) -> tuple[str, ...]:
-    """The least source covering batch set: the sources from which batches are derived.
+    """Return the least source covering batch set: the sources from which batches are derived.
 
     Parameters
     ----------
     lineage : Lineage
     ids : str or iterable of str
-        Batches; also transactions, for what they used.
+        Batches; also transactions, which stand for their inputs.
     consecutive : bool
-        Add the batches in between, so that those of each source are consecutive.
+        Add the batches in between, so that the batches of each source are consecutive.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def scover(
 
     Notes
     -----
-    O(edges of what is above), and with `consecutive` O(n log n) for n source batches.
+    O(edges of the ancestors), and with `consecutive` O(n log n) for n source batches.
     """
     found = lineage.sources_of(ids)
     return lineage.in_order(_filled(lineage, set(found))) if consecutive else found
@@ -143,16 +143,17 @@ def independent_scover(
     consecutive: bool = False,
     rounds: int | None = None,
 ) -> Cover:
-    """The least independent scover, by the iterative construction of section 3.
+    """Return the least independent scover, by the iterative construction of section 3.
 
-    D_1 is what the batches trigger, U_i the transactions from which there is a way to D_i, s_i the
-    source batches that are input to U_i, and D_{i+1} the transactions to which there is a way from
-    U_i or that s_i triggers; until U_i does not grow. Ways lead along control order, too, to what
-    would otherwise stand behind a compensated transaction (`followers`).
+    D_1 is the set of transactions that the batches trigger, U_i the transactions from which a path
+    leads to D_i, s_i the source batches that are input to U_i, and D_{i+1} the transactions that a
+    path from U_i reaches or that s_i triggers. The construction ends when U_i does not grow. Paths
+    also follow control order, to transactions that would otherwise stand behind a compensated one
+    (`followers`).
 
-    Two additions to the paper's text. A source batch may be input to several transactions, which
-    are all drawn in. And what the completion of no batch depends on draws nothing in from above:
-    compensated transactions, and those of programs that relax completion.
+    There are two additions to the paper's text. A source batch may be input to several
+    transactions, which are all drawn in. And a transaction that no batch's completion depends on
+    draws in no source above it: a compensated one, or one of a program that relaxes completion.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ def independent_scover(
     consecutive : bool
         Fill the gaps of s_i in each round, so that the result is independent and consecutive.
     rounds : int or None
-        Stop after so many, and take s_i of the last one.
+        Maximum number of rounds; the result is s_i of the last one.
 
     Raises
     ------
@@ -173,7 +174,7 @@ def independent_scover(
 
     Notes
     -----
-    O(edges of what is reached), as each round goes through what is new only; with `consecutive`
+    O(edges of the nodes reached), as each round searches new nodes only; with `consecutive`
     O(rounds · n log n) more for n source batches.
     """
     if rounds is not None and rounds < 1:
@@ -214,22 +215,23 @@ def independent_scover(
 
 
 def transactions_of(lineage: Lineage, sources: Iterable[str]) -> tuple[str, ...]:
-    """All that compensating the source batches of a cover compensates, in transaction order.
+    """Return all transactions to compensate with the source batches of a cover, in order.
 
-    What they trigger, and what would stand behind that in control order.
+    These are the transactions that the batches trigger, and those that would stand behind them in
+    control order.
     """
     found = followers(lineage, sources)
     return lineage.in_transaction_order(id for id in found if lineage.is_transaction(id))
 
 
 class _Construction:
-    """The state between two rounds: what is below and above so far, and what was added last."""
+    """State between two rounds: nodes below and above so far, and the latest additions."""
 
     def __init__(self, lineage: Lineage, given: tuple[str, ...], *, consecutive: bool):
         self._lineage = lineage
         self._is_consecutive = consecutive
         self._sources: set[str] = set()
-        # D_i and U_i, with the batches in between; what the next round adds to them first.
+        # D_i and U_i, with the batches in between; then the nodes that the next round adds first.
         self._down: set[str] = set()
         self._up: set[str] = set()
         self._below = followers(lineage, (*composite(lineage, given), *given))
@@ -237,11 +239,11 @@ class _Construction:
 
     @property
     def visited(self) -> set[str]:
-        """All batches and transactions that the construction came to."""
+        """All batches and transactions that the construction reached."""
         return self._down | self._up
 
     def next_round(self) -> Round | None:
-        """D_i, U_i and s_i; None if U_i has not grown."""
+        """Return the additions to D_i, U_i and s_i; None if U_i has not grown."""
         lineage = self._lineage
         below = self._below
         self._down |= below
@@ -295,7 +297,7 @@ def _closing(lineage: Lineage, visited: set[str]) -> tuple[Closing, tuple[str, .
 
 
 def _filled(lineage: Lineage, sources: set[str]) -> set[str]:
-    """Source batches and those in between, by number, of each stream."""
+    """Return source batches with those in between, by number, of each stream."""
     bounds: dict[str, tuple[int, int]] = {}
     for id in sources:
         batch = lineage.batch(id)

@@ -1,4 +1,4 @@
-"""Forming input batches: which transactions are due as batches come along."""
+"""Formation of input batches: the transactions that become due as batches arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from activedb.spelling import listed
 __all__ = ["Due", "Forming"]
 
 PieceOrGap = Piece | None
-"""A place in an input batch: a piece, or a gap that a withdrawn one has left."""
+"""Place in an input batch: a piece, or a gap left by a withdrawn one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Due:
     ----------
     program : str
     number : int
-        The how manieth of its program, from 1.
+        Number of the transaction within its program, from 1.
     inputs : tuple of tuple of Piece
         An input batch of each stream that the program reads, oldest pieces first, as
-        `Lineage.execute` takes them. Without what was withdrawn.
+        `Lineage.execute` takes them. Withdrawn pieces are left out.
     """
 
     program: str
@@ -41,18 +41,18 @@ class Due:
 
 @dataclass
 class _Intake:
-    """What a program has taken of one stream.
+    """Batches that a program has taken from one stream.
 
     Attributes
     ----------
     expected : int
-        The number of the batch that it takes next, if it keeps batch order.
+        Number of the next batch, if the program keeps batch order.
     held : dict of int to str or None
-        Batches that came too early, by number; None: one that will not come.
+        Early batches by number; None: a batch that will not come.
     window : list of PieceOrGap
-        Pieces of which the next input batch begins.
+        First pieces of the next input batch.
     formed : deque of list of PieceOrGap
-        Input batches that wait for those of other streams.
+        Input batches that wait for input batches of other streams.
     """
 
     expected: int = 1
@@ -61,7 +61,7 @@ class _Intake:
     formed: deque[list[PieceOrGap]] = field(default_factory=deque)
 
     def take(self, batch: str | None, grouping: Grouping) -> None:
-        """Cut a batch into pieces, and form what can be formed."""
+        """Cut a batch into pieces, and form the input batches that are complete."""
         parts = range(1, grouping.parts + 1)
         self.window += [Piece(batch, part, grouping.parts) if batch else None for part in parts]
         while len(self.window) >= grouping.size:
@@ -69,7 +69,7 @@ class _Intake:
             del self.window[: grouping.step]
 
     def withdraw(self, batches: set[str]) -> None:
-        """Leave gaps where pieces of some batches are."""
+        """Replace the pieces of some batches by gaps."""
         for places in (self.window, *self.formed):
             places[:] = [None if place and place.batch in batches else place for place in places]
         for number, batch in self.held.items():
@@ -78,27 +78,26 @@ class _Intake:
 
 
 class Forming:
-    """Forms the input batches of all programs of a workflow, as their groupings say.
+    """Formation of the input batches of all programs of a workflow, following their groupings.
 
-    A program takes the batches of a stream by their numbers, and what comes too early waits; one
-    that relaxes batch order takes them as they come. Input batches are numbered as they are formed,
-    and so are the transactions. A program with several streams is due with the i-th input batch of
-    each.
+    A program takes the batches of a stream by number, and early ones wait. A program that relaxes
+    batch order takes them as they arrive. Input batches are numbered as they are formed, and so are
+    the transactions. A program with several streams is due with the i-th input batch of each.
 
-    Decides nothing about running, and records nothing: the caller executes what is due, records it,
-    and offers what was given out. No threads.
+    This class neither runs nor records transactions: the caller executes those that are due,
+    records them, and offers their outputs. It uses no threads.
 
     Parameters
     ----------
     workflow : Workflow
     state : mapping or None
-        What `state` gave, to go on from there.
+        Result of `state`, to continue from there.
 
     Notes
     -----
-    Waiting batches are kept, by their ids: as many as have come without a predecessor, and at most
-    an input batch of each program and stream besides, as long as the streams of a program come
-    alike. An offer is O(pieces) of what is formed.
+    Waiting batches are kept by id: those that arrived before a predecessor, plus at most an input
+    batch of each program and stream, as long as the streams of a program arrive at the same rate.
+    An offer is O(pieces) of the input batches formed.
     """
 
     def __init__(self, workflow: Workflow, state: Mapping[str, Any] | None = None):
@@ -113,34 +112,34 @@ class Forming:
             self._restore(state)
 
     def offer(self, batch: Batch) -> tuple[Due, ...]:
-        """Take a source batch or an output to all its readers.
+        """Offer a source batch or an output to all its readers.
 
         Returns
         -------
         tuple of Due
-            What is due by that, by the order of programs.
+            Transactions that become due, in the order of programs.
 
         Raises
         ------
         RecordedTwice
-            If a batch of that number has been taken before by a program that keeps batch order.
+            If a program that keeps batch order has already taken a batch of that number.
         LineageError
-            If it is an input batch, or of no stream of the workflow.
+            If the batch is an input batch, or of no stream of the workflow.
         """
         if batch.kind is BatchKind.INPUT:
             raise LineageError(f"{batch.id} is an input batch already: nobody forms it again")
         return self._come(batch.stream, batch.number, batch.id)
 
     def skip(self, stream: str, number: int) -> tuple[Due, ...]:
-        """Do without a batch: it will not come, as its transaction gave out nothing or is given up.
+        """Declare that a batch will not come, as its transaction has no output or is given up.
 
-        Its places in input batches are gaps; an input batch of gaps only is not due, and the output
-        of that transaction is skipped in turn.
+        Its places in input batches become gaps. An input batch that has gaps only is not due, and
+        the output of its transaction is skipped in turn.
 
         Returns
         -------
         tuple of Due
-            What has waited for that batch only.
+            Transactions that waited for that batch only.
 
         Raises
         ------
@@ -150,16 +149,16 @@ class Forming:
         return self._come(stream, number, None)
 
     def withdraw(self, batches: Iterable[str]) -> None:
-        """Take batches from all that wait for them; gaps stay in their places.
+        """Withdraw batches from all input batches that wait for them, leaving gaps.
 
-        What is due already, or was executed, is not affected.
+        Transactions that are due already, or were executed, are not affected.
         """
         chosen = set(batches)
         for intake in self._intakes.values():
             intake.withdraw(chosen)
 
     def waiting(self) -> dict[str, tuple[str, ...]]:
-        """The batches that wait to be used, by program; those without are left out."""
+        """Return the batches that wait to be used, by program, without programs that have none."""
         found = {}
         for name, program in self._workflow.programs.items():
             ids: dict[str, None] = {}
@@ -173,7 +172,7 @@ class Forming:
         return found
 
     def state(self) -> dict[str, Any]:
-        """All that it remembers, as plain data."""
+        """Return the whole state as a JSON-serialisable dict."""
         return {
             "numbers": dict(self._numbers),
             "intakes": [
@@ -189,7 +188,7 @@ class Forming:
             ],
         }
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         intakes = {(each["program"], each["stream"]): each for each in state["intakes"]}

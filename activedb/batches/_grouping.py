@@ -1,4 +1,4 @@
-"""How the input batches of a program are formed from the batches of a stream."""
+"""Groupings: how batches of a stream form the input batches of a program."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["Grouping", "isolated", "merged", "overlapping", "split"]
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Each batch is cut into pieces; an input batch is some pieces in a row.
+    """Division of each batch into pieces, and of consecutive pieces into input batches.
 
     Attributes
     ----------
     parts : int
-        Into how many pieces a batch of the stream is cut.
+        Number of pieces of a batch of the stream.
     size : int
-        How many pieces make an input batch.
+        Number of pieces of an input batch.
     step : int
-        How many pieces further the next input batch begins; less than `size`: they overlap.
+        Distance in pieces between the starts of two input batches; less than `size`: they overlap.
 
     Raises
     ------
     WorkflowError
-        If a number is not positive, or `step` is greater than `size`: pieces would be left out,
-        and their batches never be complete.
+        If a number is not positive, or `step` is greater than `size`: some pieces would be left
+        out, and their batches would never be complete.
     """
 
     parts: int = 1
@@ -47,17 +47,17 @@ class Grouping:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a piece is in several input batches."""
+        """True if a piece is in several input batches."""
         return self.step < self.size
 
     @property
     def gathers(self) -> bool:
-        """Whether an input batch may have pieces of several batches."""
+        """True if an input batch may have pieces of several batches."""
         return self.size > 1
 
     @property
     def is_isolated(self) -> bool:
-        """Whether each batch is an input batch as it is."""
+        """True if each batch is an input batch as it is."""
         return self == Grouping()
 
     def __str__(self) -> str:
@@ -72,20 +72,20 @@ class Grouping:
 
 
 def isolated() -> Grouping:
-    """Each batch is an input batch as it is (section 3)."""
+    """Return the grouping where each batch is an input batch as it is (section 3)."""
     return Grouping()
 
 
 def split(parts: int) -> Grouping:
-    """Each batch is cut into `parts` input batches (section 3, a)."""
+    """Return the grouping that cuts each batch into `parts` input batches (section 3, a)."""
     return Grouping(parts=parts)
 
 
 def merged(count: int) -> Grouping:
-    """Each `count` batches make one input batch (section 3, b)."""
+    """Return the grouping that merges each `count` batches into one input batch (section 3, b)."""
     return Grouping(size=count, step=count)
 
 
 def overlapping(count: int, *, every: int = 1) -> Grouping:
-    """`count` batches make one input batch, and the next begins `every` later (section 4, a)."""
+    """Return the grouping of `count` batches, with a new one `every` batches (section 4, a)."""
     return Grouping(size=count, step=every)

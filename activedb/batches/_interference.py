@@ -1,4 +1,4 @@
-"""Which other batches would be affected, told before anything is done."""
+"""Interference: other batches that a compensation would affect."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Interference:
     Attributes
     ----------
     batch : str
-        A source batch; of a derived batch that is compensated, also an output or input batch.
+        A source batch. If a derived batch is compensated, it may be an output or input batch, too.
     shared : tuple of str
-        The transactions of its composite transaction that would be compensated.
+        Transactions of its composite transaction that would be compensated.
     """
 
     batch: str
     shared: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """It, as plain data."""
+        """Return a JSON-serialisable dict."""
         return {"batch": self.batch, "shared": list(self.shared)}
 
     def __str__(self) -> str:
@@ -45,9 +45,9 @@ class Interference:
 
 
 def counts(lineage: Lineage, transaction: str) -> bool:
-    """Whether the completion of batches depends on a transaction.
+    """Return whether the completion of batches depends on a transaction.
 
-    Not if it is compensated already, or its program relaxes completion.
+    It does not if the transaction is compensated already, or its program relaxes completion.
     """
     found = lineage.transaction(transaction)
     program = lineage.workflow.programs[found.program]
@@ -57,24 +57,24 @@ def counts(lineage: Lineage, transaction: str) -> bool:
 def interference(
     lineage: Lineage, transactions: Iterable[str], *, given_up: Iterable[str]
 ) -> tuple[Interference, ...]:
-    """The batches whose completion the compensation of transactions affects.
+    """Return the batches whose completion the compensation of transactions affects.
 
     Parameters
     ----------
     lineage : Lineage
     transactions : iterable of str
-        What is to be compensated.
+        Transactions to compensate.
     given_up : iterable of str
         Batches, or transactions, that are to be dropped anyway; see `others_of`.
 
     Returns
     -------
     tuple of Interference
-        Empty: the compensation is non-interfering (section 3).
+        Empty if the compensation is non-interfering (section 3).
 
     Notes
     -----
-    O(batches found · edges of what follows from each).
+    O(batches found · edges of the descendants of each).
     """
     chosen = {id for id in transactions if counts(lineage, id)}
     found = []
@@ -87,16 +87,16 @@ def interference(
 def others_of(
     lineage: Lineage, transactions: Iterable[str], *, given_up: Iterable[str]
 ) -> tuple[str, ...]:
-    """The other batches that transactions rest on, the first ones: none follows from another.
+    """Return the first other batches that transactions depend on; none follows from another.
 
-    An *other batch* is one, source or derived, that is neither given up nor above what is, and
-    does not follow from that alone. O(edges of what is above the transactions, and below what is
-    given up).
+    An *other batch*, source or derived, is neither given up, nor an ancestor of a node given up,
+    nor derived from nodes given up alone. O(edges of the ancestors of the transactions, and of the
+    descendants of nodes given up).
     """
     given = set(given_up)
     own = lineage.ancestors(given) | _following_alone(lineage, given)
     others: dict[str, None] = {}
-    behind: set[str] = set()  # what follows from another batch
+    behind: set[str] = set()  # descendants of another batch
     for id in lineage.in_order(lineage.ancestors(transactions) - own):
         if any(other in behind for other in lineage.previous_of(id)):
             behind.add(id)
@@ -107,7 +107,7 @@ def others_of(
 
 
 def is_independent(lineage: Lineage, sources: str | Iterable[str]) -> bool:
-    """Whether the full compensation of a set of source batches is non-interfering (section 3)."""
+    """Return whether compensating source batches in full is non-interfering (section 3)."""
     given = [sources] if isinstance(sources, str) else list(sources)
     return not interference(lineage, composite(lineage, given), given_up=given)
 
@@ -115,16 +115,17 @@ def is_independent(lineage: Lineage, sources: str | Iterable[str]) -> bool:
 def shared_transactions(
     lineage: Lineage, first: str | Iterable[str], second: str | Iterable[str]
 ) -> tuple[str, ...]:
-    """The transactions that the composite transactions of two sets of batches have in common.
+    """Return the common transactions of the composite transactions of two sets of batches.
 
-    Two independent sets, neither of which has a source of the other, have none that counts.
+    Two independent sets, where neither has a source of the other, have no common transaction that
+    counts.
     """
     both = set(composite(lineage, first)) & set(composite(lineage, second))
     return lineage.in_transaction_order(both)
 
 
 def _following_alone(lineage: Lineage, given: set[str]) -> set[str]:
-    """Some batches or transactions, and all that follows from nothing else."""
+    """Return some nodes with all nodes that follow from them alone."""
     found: set[str] = set()
     for id in lineage.in_order(lineage.descendants(given)):
         previous = lineage.previous_of(id)

@@ -1,4 +1,4 @@
-"""Where the boxes of a drawing lie: rows from top to bottom, near to what they are joined to."""
+"""Layout of the boxes of a drawing: rows from top to bottom, near to joined boxes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def centres(
     widths: Mapping[str, float],
     gap: float,
 ) -> dict[str, float]:
-    """The horizontal centre of each box, the leftmost box beginning at 0.
+    """Return the horizontal centre of each box, with the leftmost box beginning at 0.
 
-    Rows keep the order given. Sweeps down and up bring each box near to the mean of those that
-    it is joined to, as near as its neighbours in the row let it, in the sense of least squares.
+    Rows keep the order given. Sweeps down and up bring each box near to the mean of the boxes that
+    it is joined to, as near as its neighbours in the row permit, in the sense of least squares.
 
     Parameters
     ----------
     rows : sequence of sequence of str
     edges : iterable of (str, str)
-        Which boxes are joined.
+        Pairs of joined boxes.
     widths : mapping of str to float
     gap : float
-        What lies between two boxes of a row at least.
+        Minimum distance between two boxes of a row.
 
     Notes
     -----
@@ -62,7 +62,7 @@ def centres(
 
 
 def _offsets(row: Sequence[str], widths: Mapping[str, float], gap: float) -> list[float]:
-    """The centres of a row's boxes when they lie as close as they may."""
+    """Return the centres of a row's boxes at minimum distance."""
     found: list[float] = []
     right = 0.0
     for name in row:
@@ -72,7 +72,7 @@ def _offsets(row: Sequence[str], widths: Mapping[str, float], gap: float) -> lis
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The values nearest to given ones, by least squares, none smaller than the one before."""
+    """Return the non-decreasing values that are nearest to the given ones, by least squares."""
     blocks: list[tuple[float, int]] = []
     for value in values:
         total, count = value, 1

@@ -1,4 +1,4 @@
-"""The lineage: which batches there were, and which transactions made the ones of the others."""
+"""Lineage: the batches and transactions of a workflow, and their derivation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from activedb.spelling import listed
 __all__ = ["InputGiven", "Lineage"]
 
 InputGiven = str | Sequence[Piece | str]
-"""An input batch: one that is recorded, by its id, or the pieces of which it is formed."""
+"""Input batch: the id of a recorded one, or the pieces that form it."""
 
 
 class Lineage:
-    """Batches and transactions of a workflow, as they are recorded, and where each comes from.
+    """Recorded batches and transactions of a workflow, with the derivation of each.
 
-    The ids of batches and transactions share one space of names. Recording is told what has
-    happened, in any order that tells a batch before its use; it decides nothing. A call that
-    raises has changed nothing. No threads; the caller sees to it that calls come one after another.
+    The ids of batches and transactions share one namespace. Events are recorded in any order in
+    which a batch comes before its use. A call that raises has changed nothing. There are no
+    threads; the caller must serialise calls.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ class Lineage:
 
     Notes
     -----
-    Recording is O(pieces) for an input batch and O(inputs) for a transaction. Questions are
-    O(edges) of what they go through, and answer in the order of recording.
+    Recording is O(pieces) for an input batch and O(inputs) for a transaction. Queries are O(edges
+    searched), and their results are in the order of recording.
     """
 
     def __init__(self, workflow: Workflow):
@@ -42,17 +42,17 @@ class Lineage:
         self._batches: dict[str, Batch] = {}
         self._transactions: dict[str, Transaction] = {}
         self._nodes = Nodes()
-        # By source stream, by program, by (program, stream) of input batches.
+        # By source stream, by program, and by (program, stream) of input batches.
         self._numbers = Numbers()
         self._uses = Uses(lambda id: self._transactions[id].is_live)
         self._ended: set[str] = set()
 
     @classmethod
     def of(cls, workflow: Workflow, records: Iterable[Mapping[str, Any]]) -> Lineage:
-        """A lineage as `records` gave it, or a part of one that tells batches before their use.
+        """Build from the result of `records`, or from a part of it with batches before their use.
 
-        Of a part, questions are answered as if there were nothing else; what is still due, by the
-        newest input batches in it.
+        For a part, queries are answered as if there were nothing else. Batches still due are
+        determined by its newest input batches.
 
         Raises
         ------
@@ -95,14 +95,14 @@ class Lineage:
         stream : str
             A source of the workflow.
         number : int or None
-            Its place in the stream, from 1; the next one by default. Gaps are allowed.
+            Place in the stream, from 1; the next one by default. Gaps are allowed.
         id : str or None
             ``stream#number`` by default.
 
         Raises
         ------
         LineageError
-            If there is no such source, or the id or number is taken, or the number is none.
+            If there is no such source, the id or number is taken, or the number is not valid.
         """
         if stream not in self.workflow.sources:
             raise LineageError(
@@ -124,15 +124,15 @@ class Lineage:
         program : str
             The reader.
         pieces : iterable of Piece or str
-            An id stands for a whole batch.
+            A string is the id of a whole batch.
         id : str or None
             ``stream>program#number`` by default.
 
         Raises
         ------
         LineageError
-            If the program does not read the stream, or the pieces are none, unknown, of several
-            streams or themselves formed.
+            If the program does not read the stream, or there are no pieces, or they are unknown, of
+            several streams or of input batches.
         """
         batch = self._formed(self._program(program), pieces_of(pieces), id)
         self._add_batch(batch)
@@ -148,32 +148,32 @@ class Lineage:
         output: str | None = None,
         triggered_by: Iterable[str] = (),
     ) -> Transaction:
-        """Record that a transaction has committed, and the batch that it gives out.
+        """Record that a transaction has committed, and its output batch.
 
         Parameters
         ----------
         program : str
         inputs : iterable
-            At most one of each stream that the program reads: a batch by its id, or pieces, of
-            which an input batch is formed on the way. A whole batch alone stays what it is; an
-            empty input is none.
+            At most one of each stream that the program reads: the id of a batch, or pieces, from
+            which an input batch is formed. A single whole batch is used as it is. Empty inputs are
+            ignored.
         id : str or None
             ``program#number`` by default.
         number : int or None
             The next one by default.
         output : str or None
-            The id of what it gives out, by default the transaction's with a prime; empty if it
-            gives out nothing.
+            Id of the output, by default the transaction's with a prime; empty if there is no
+            output.
         triggered_by : iterable of str
             Transactions that have triggered it without a batch.
 
         Raises
         ------
         NotRecorded, RecordedTwice
-            As they say.
+            If an id is not recorded, or is recorded already.
         UsedTwice
-            If a piece was used by the program before, its input batches do not overlap, and that
-            use was not compensated.
+            If the program has used a piece before, its input batches do not overlap, and that use
+            was not compensated.
         LineageError
             If the inputs do not fit the program.
         """
@@ -188,16 +188,16 @@ class Lineage:
         number: int | None = None,
         triggered_by: Iterable[str] = (),
     ) -> Transaction:
-        """Record that a transaction has aborted; as `execute`, but it gives out nothing."""
+        """Record that a transaction has aborted; as `execute`, but without an output."""
         return self._record(program, inputs, id, number, "", triggered_by, state=State.FAILED)
 
     def succeed(self, transaction: str, *, output: str | None = None) -> Transaction:
-        """Record that a transaction that had failed was executed after all.
+        """Record that a failed transaction was executed after all.
 
         Raises
         ------
         LineageError
-            If it has not failed, or the output's id is taken.
+            If the transaction has not failed, or the output's id is taken.
         """
         old = self.transaction(transaction)
         if old.state is not State.FAILED:
@@ -219,7 +219,7 @@ class Lineage:
         Raises
         ------
         LineageError
-            If one of them is compensated already.
+            If one of the transactions is compensated already.
         """
         found = [self.transaction(name) for name in dict.fromkeys(transactions)]
         for each in found:
@@ -229,7 +229,7 @@ class Lineage:
             self._transactions[each.id] = replace(each, state=State.COMPENSATED)
 
     def withdraw(self, batches: Iterable[str]) -> None:
-        """Record that batches were taken from those who waited for them (`Forming.withdraw`).
+        """Record that batches were withdrawn from their readers (`Forming.withdraw`).
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Lineage:
             self._batches[found.id] = replace(found, is_withdrawn=True)
 
     def end(self, source: str) -> None:
-        """Record that no batch of a source is to come, and that what came has run to its end.
+        """Record that a source has ended: all its batches have arrived and are processed.
 
         Raises
         ------
@@ -254,95 +254,99 @@ class Lineage:
             )
         self._ended.add(source)
 
-    # -- what is recorded ------------------------------------------------------------------
+    # -- recorded nodes --------------------------------------------------------------------
 
     def __contains__(self, id: object) -> bool:
-        """Whether a batch or transaction is recorded."""
+        """Return whether a batch or transaction is recorded."""
         return id in self._nodes.place
 
     def __len__(self) -> int:
-        """Count batches and transactions."""
+        """Return the number of batches and transactions."""
         return len(self._nodes.place)
 
     def batch(self, id: str) -> Batch:
-        """The batch of an id; `NotRecorded` if there is none."""
+        """Return the batch with this id; raise `NotRecorded` if there is none."""
         found = self._batches.get(id)
         if found is None:
             raise NotRecorded(f"no batch {id!r} is recorded" + self._or_else(id))
         return found
 
     def transaction(self, id: str) -> Transaction:
-        """The transaction of an id; `NotRecorded` if there is none."""
+        """Return the transaction with this id; raise `NotRecorded` if there is none."""
         found = self._transactions.get(id)
         if found is None:
             raise NotRecorded(f"no transaction {id!r} is recorded" + self._or_else(id))
         return found
 
     def is_transaction(self, id: str) -> bool:
-        """Whether an id is that of a transaction."""
+        """Return whether an id is that of a transaction."""
         return id in self._transactions
 
     def is_source(self, id: str) -> bool:
-        """Whether an id is that of a source batch."""
+        """Return whether an id is that of a source batch."""
         return id in self._batches and self._batches[id].kind is BatchKind.SOURCE
 
     def batches(self) -> tuple[Batch, ...]:
-        """All batches."""
+        """Return all batches."""
         return tuple(self._batches.values())
 
     def transactions(self) -> tuple[Transaction, ...]:
-        """All transactions."""
+        """Return all transactions."""
         return tuple(self._transactions.values())
 
     def source_batches(self, stream: str) -> tuple[Batch, ...]:
-        """The batches of a source stream, by number. O(n log n)."""
+        """Return the batches of a source stream, by number. O(n log n)."""
         found = [b for b in self._batches.values() if b.stream == stream and self.is_source(b.id)]
         return tuple(sorted(found, key=lambda batch: batch.number))
 
     def next_of(self, id: str) -> tuple[str, ...]:
-        """What follows directly: of a batch, input batches and transactions; else what it made."""
+        """Return the direct successors of a node.
+
+        For a batch: input batches and transactions. For a transaction: its output and the
+        transactions it triggered.
+        """
         return tuple(self._nodes.next[self._nodes.known(id)])
 
     def previous_of(self, id: str) -> tuple[str, ...]:
-        """What comes directly before: the batches that it is made of, the transactions."""
+        """Return the direct predecessors of a node: batches it is made of, and transactions."""
         return tuple(self._nodes.previous[self._nodes.known(id)])
 
-    # -- where batches come from, and go to --------------------------------------------------
+    # -- derivation ------------------------------------------------------------------------
 
     def descendants(self, ids: str | Iterable[str], *, without: Collection[str] = ()) -> set[str]:
-        """All that follows from batches or transactions, these with it.
+        """Return all that follows from batches or transactions, including these.
 
-        With `without`, what is in that set is not gone through again.
+        Nodes in `without` are not searched again.
         """
         return self._nodes.reach(ids, forward=True, without=without)
 
     def ancestors(self, ids: str | Iterable[str], *, without: Collection[str] = ()) -> set[str]:
-        """All that batches or transactions come from, these with it; see `descendants`."""
+        """Return all nodes that some nodes derive from, including these; see `descendants`."""
         return self._nodes.reach(ids, forward=False, without=without)
 
     def sources_of(self, ids: str | Iterable[str]) -> tuple[str, ...]:
-        """The source batches from which batches, or what transactions used, are derived.
+        """Return the source batches from which batches, or the inputs of transactions, are derived.
 
-        The least set that is an scover in the sense of the paper's definition (section 3). A
-        source batch is its own.
+        The least set that is an scover by the paper's definition (section 3). A source batch is its
+        own source.
         """
         return self.in_order(id for id in self.ancestors(ids) if self.is_source(id))
 
     def derived_from(self, ids: str | Iterable[str]) -> tuple[str, ...]:
-        """The batches that are derived from batches, or that transactions have made possible."""
+        """Return the batches that are derived from batches or transactions."""
         given = {ids} if isinstance(ids, str) else set(ids)
         found = self.descendants(given) - given
         return self.in_order(id for id in found if id in self._batches)
 
     def in_order(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Some ids in the order in which they were recorded. O(n log n)."""
+        """Return ids in the order of recording. O(n log n)."""
         return tuple(sorted(ids, key=self._nodes.place_of))
 
     def in_transaction_order(self, transactions: Iterable[str]) -> tuple[str, ...]:
-        """Some transactions by program, in the workflow's order, then by number. O(n log n).
+        """Return transactions by program, in the workflow's order, then by number. O(n log n).
 
-        That is an order in which each comes after those that it follows in the transaction graph,
-        as all edges of that go along the partial order of the programs.
+        In this order each transaction comes after its predecessors in the transaction graph, as all
+        edges of the graph follow the partial order of the programs.
         """
 
         def key(id: str) -> tuple[int, int]:
@@ -352,11 +356,11 @@ class Lineage:
         return tuple(sorted(transactions, key=key))
 
     def is_still_due(self, batch: str) -> bool:
-        """Whether a program is to use a source batch or output once more, or has not yet.
+        """Return whether some program has yet to use a source batch or output, again or at all.
 
-        Overlapping input batches keep what is in the newest of them, save for the first `step`
-        pieces. What is withdrawn, or was given out by a transaction that is compensated, is due to
-        nobody. O(readers · pieces of an input batch).
+        Overlapping input batches share the pieces of the newest one, except for its first `step`
+        pieces. A batch is due to no program if it is withdrawn, or if its producer is compensated.
+        O(readers · pieces of an input batch).
         """
         found = self.batch(batch)
         if found.kind is BatchKind.INPUT or found.is_withdrawn or self.is_at_rest(found.stream):
@@ -368,25 +372,25 @@ class Lineage:
         )
 
     def readers_still_due(self, batch: str) -> tuple[Program, ...]:
-        """The programs because of which `is_still_due` is true."""
+        """Return the programs for which `is_still_due` holds."""
         found = self.batch(batch)
         if not self.is_still_due(batch):
             return ()
         return tuple(p for p in self.workflow.readers(found.stream) if self._has_use_for(found, p))
 
     def is_at_rest(self, stream: str) -> bool:
-        """Whether all sources from which a stream is derived have ended."""
+        """Return whether all sources from which a stream is derived have ended."""
         return self.workflow.sources_above(stream) <= self._ended
 
     def records(self) -> list[dict[str, Any]]:
-        """All of it as plain data, in the order of recording; `of` makes the same again.
+        """Return all nodes as JSON-serialisable dicts, in the order of recording, for `of`.
 
-        Which sources have ended is not told.
+        Ended sources are not included.
         """
         known: dict[str, Batch | Transaction] = {**self._batches, **self._transactions}
         return [known[id].record() for id in self._nodes.place]
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _record(
         self,

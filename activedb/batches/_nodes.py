@@ -1,4 +1,4 @@
-"""The graph under a lineage: ids, and which follows directly from which."""
+"""Acyclic graph of ids underlying a lineage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Nodes:
         self.previous: dict[str, list[str]] = {}
 
     def add(self, id: str, previous: Iterable[str]) -> None:
-        """Add a new node behind others, all of which are there."""
+        """Add a new node behind others, all of which exist."""
         self.place[id] = len(self.place)
         self.next[id] = []
         self.previous[id] = list(dict.fromkeys(previous))
@@ -26,7 +26,7 @@ class Nodes:
             self.next[other].append(id)
 
     def free(self, id: str) -> str:
-        """The id, if it is one, and not taken."""
+        """Return the id after checking that it is a non-empty string and not taken."""
         if not isinstance(id, str) or not id:
             raise LineageError(f"an id is a text that is not empty, not {id!r}")
         if id in self.place:
@@ -34,11 +34,11 @@ class Nodes:
         return id
 
     def place_of(self, id: str) -> int:
-        """The place of an id in the order of recording."""
+        """Return the place of an id in the order of recording."""
         return self.place[self.known(id)]
 
     def known(self, id: str) -> str:
-        """The id, if it is taken."""
+        """Return the id after checking that it is recorded."""
         if id not in self.place:
             raise NotRecorded(f"no batch or transaction {id!r} is recorded")
         return id
@@ -46,9 +46,9 @@ class Nodes:
     def reach(
         self, ids: str | Iterable[str], *, forward: bool, without: Collection[str] = ()
     ) -> set[str]:
-        """The nodes to which there is a way, or from which, those given with them.
+        """Return the nodes reachable forward or backward from some nodes, including these.
 
-        O(edges of what is found). What is in `without` is not found, and not gone through.
+        O(edges found). Nodes in `without` are neither returned nor searched.
         """
         edges = self.next if forward else self.previous
         waiting = [self.known(id) for id in ([ids] if isinstance(ids, str) else ids)]
@@ -69,7 +69,7 @@ class Numbers:
         self._highest: dict[object, int] = {}
 
     def free(self, sequence: object, number: int | None, what: str) -> int:
-        """The number, if it is one and not taken; None is the next one after the highest."""
+        """Return the number after checking that it is free; for None, one above the highest."""
         if number is None:
             return self._highest.get(sequence, 0) + 1
         if type(number) is not int or number < 1:

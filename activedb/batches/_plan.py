@@ -1,4 +1,4 @@
-"""A plan for a compensation, as a value: what would be done, and what would come of it."""
+"""Compensation plan as a value: the steps and their effects."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Broken", "CompensationPlan", "Kept", "LostInput", "Mode", "Step"]
 
 
 class Mode(StrEnum):
-    """How much is compensated."""
+    """Extent of a compensation."""
 
     FULL = "full"
-    """All that the batches have triggered, whoever else has a part in it."""
+    """All transactions that the batches have triggered, even if others depend on them."""
     NON_INTRUSIVE = "non-intrusive"
-    """The largest prefix of it that affects the completion of no other batch."""
+    """The largest prefix of these transactions that affects the completion of no other batch."""
     INDEPENDENT_COVER = "independent cover"
-    """All that the batches of an independent scover have triggered; what would stand behind it."""
+    """All that an independent scover has triggered, and all that would stand behind that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Step:
     inputs : tuple of str
     output : str
     also_for : tuple of str
-        Source batches that are not given up, and lose it.
+        Source batches that are not given up and lose this transaction.
     """
 
     transaction: str
@@ -49,13 +49,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A transaction that the batches have triggered, and that is not compensated.
+    """A transaction that the batches have triggered and that is not compensated.
 
     Attributes
     ----------
     transaction : str
     because_of : tuple of str
-        The other source batches that need it; empty if it follows one that is kept.
+        Other source batches that need it; empty if it follows a transaction that is kept.
     """
 
     transaction: str
@@ -64,17 +64,17 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LostInput:
-    """A transaction that stands although what it stands on was withdrawn.
+    """A transaction that stands although some of its input was withdrawn.
 
     Attributes
     ----------
     transaction : str
     batches : tuple of str
-        What it has used of compensated transactions.
+        Inputs that compensated transactions produced.
     triggered_by : tuple of str
         Compensated transactions that have triggered it without a batch.
     is_all : bool
-        Whether it stands on nothing else.
+        True if it has no other input and no other cause.
     """
 
     transaction: str
@@ -85,13 +85,13 @@ class LostInput:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A requirement that is not fulfilled any more once the plan is carried out.
+    """A requirement that no longer holds once the plan is carried out.
 
     Attributes
     ----------
     requirement : Requirement
     of : str
-        The source batch whose completion it is, or the transaction that stands without its input.
+        Source batch that becomes incomplete, or the transaction that stands without its input.
     reason : str
     """
 
@@ -102,36 +102,36 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class CompensationPlan:
-    """What is to be compensated, in which order, and what becomes of batches by that.
+    """Transactions to compensate, in order, and the effects on batches.
 
     Attributes
     ----------
     mode : Mode
     asked : tuple of str
-        The batches, or transactions, about which the plan is.
+        Batches, or transactions, that were asked about.
     given_up : tuple of str
-        What is dropped on purpose: what was asked about, or the sources of the cover. What a
-        derived batch is made of is not given up with it: others go on using it.
+        Batches dropped on purpose: those asked about, or the sources of the cover. The batches
+        that a derived batch is made of are not given up with it: other readers still use them.
     cover : Cover or None
-        With `Mode.INDEPENDENT_COVER`, where `given_up` comes from.
+        With `Mode.INDEPENDENT_COVER`, the origin of `given_up`.
     steps : tuple of Step
-        In the order in which to compensate: the reverse of an order that agrees with the
+        In the order in which to compensate: the reverse of an order consistent with the
         transaction graph.
     never_executed : tuple of str
         Failed transactions that are given up: nothing to compensate.
     kept : tuple of Kept
     interference : tuple of Interference
-        The other batches whose completion is affected.
+        Other batches whose completion is affected.
     dropped : tuple of str
-        Batches of which nothing stands any more in what they have triggered: source batches, and
-        outputs of transactions that stand.
+        Batches whose triggered transactions are all gone: source batches, and outputs of
+        transactions that stand.
     partially_dropped : tuple of str
-        The same, where a part of it stands, or is still to come.
+        Batches whose triggered transactions are partly gone, and partly stand or are still to come.
     withdrawn : tuple of str
         Outputs of compensated transactions.
     to_withdraw : tuple of str
-        Those of them, and of the batches given up, that wait to be used: they have to be taken
-        from those who wait (`Forming.withdraw`), and recorded as such (`Lineage.withdraw`).
+        Batches of `withdrawn` and `given_up` that wait to be used. They must be withdrawn from
+        their readers (`Forming.withdraw`), and recorded as withdrawn (`Lineage.withdraw`).
     lost_input : tuple of LostInput
     broken : tuple of Broken
     not_compensable : tuple of str
@@ -156,26 +156,26 @@ class CompensationPlan:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The transactions to compensate, the first one first."""
+        """Transactions to compensate, the first one first."""
         return tuple(step.transaction for step in self.steps)
 
     @property
     def transactions(self) -> tuple[str, ...]:
-        """What counts as compensated afterwards: `order`, and what was never executed."""
+        """Transactions that count as compensated afterwards: `order`, and those never executed."""
         return (*self.order, *self.never_executed)
 
     @property
     def is_interfering(self) -> bool:
-        """Whether the completion of other batches is affected."""
+        """True if the completion of other batches is affected."""
         return bool(self.interference)
 
     @property
     def is_possible(self) -> bool:
-        """Whether every step has a compensating action."""
+        """True if every step has a compensating action."""
         return not self.not_compensable
 
     def explain(self) -> list[str]:
-        """The plan in sentences, for people."""
+        """Return the plan as human-readable sentences."""
         lines = [f"{str(self.mode).capitalize()} compensation of {listed(self.asked)}."]
         if self.cover is not None:
             lines += self.cover.explain()
@@ -224,7 +224,7 @@ class CompensationPlan:
         return lines
 
     def record(self) -> dict[str, Any]:
-        """The plan as plain data, for JSON."""
+        """Return a JSON-serialisable dict."""
         return {
             "mode": str(self.mode),
             "asked": list(self.asked),

@@ -1,4 +1,4 @@
-"""Batches and transactions as values, and as plain records."""
+"""Batches and transactions as values and as JSON-serialisable records."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["Batch", "BatchKind", "Piece", "State", "Transaction"]
 
 
 class BatchKind(StrEnum):
-    """Where a batch comes from."""
+    """Origin of a batch."""
 
     SOURCE = "source"
-    """From outside."""
+    """From outside the workflow."""
     OUTPUT = "output"
-    """Given out by a transaction."""
+    """Output of a transaction."""
     INPUT = "input"
-    """Formed of pieces of other batches, as the input of one program."""
+    """Formed from pieces of other batches, as the input of one program."""
 
 
 class Piece(NamedTuple):
-    """A batch, or one of the parts into which it was cut.
+    """A batch, or one of the parts of a batch.
 
     Attributes
     ----------
     batch : str
-        The batch's id.
+        Id of the batch.
     part, parts : int
-        The how manieth of how many, from 1.
+        Number of the part, from 1, and number of all parts.
     """
 
     batch: str
@@ -49,18 +49,17 @@ class Batch:
     id : str
     kind : BatchKind
     stream : str
-        The source stream; of an output, the program; of an input batch, the stream whose pieces
-        it has.
+        The source stream; for an output, the program; for an input batch, the stream of its pieces.
     number : int
-        Its place in the stream, from 1; of an input batch, among those of its reader and stream.
+        Place in the stream, from 1; for an input batch, within its reader and stream.
     producer : str
-        The transaction that gave it out; empty if it is no output.
+        Transaction that produced it; empty if it is no output.
     reader : str
-        The program that an input batch is for; empty otherwise.
+        Reader of an input batch; empty otherwise.
     pieces : tuple of Piece
-        What an input batch consists of, oldest first; empty otherwise.
+        Pieces of an input batch, oldest first; empty otherwise.
     is_withdrawn : bool
-        Whether it was taken from those who waited for it, so that nobody uses it any more.
+        True if it was withdrawn from its readers, so that no program uses it any more.
     """
 
     id: str
@@ -73,7 +72,7 @@ class Batch:
     is_withdrawn: bool = False
 
     def record(self) -> dict[str, Any]:
-        """The batch as plain data."""
+        """Return a JSON-serialisable dict."""
         return {
             "batch": self.id,
             "kind": str(self.kind),
@@ -87,14 +86,14 @@ class Batch:
 
 
 class State(StrEnum):
-    """What became of a transaction."""
+    """Outcome of a transaction."""
 
     EXECUTED = "executed"
-    """It has committed, and stands."""
+    """It has committed and stands."""
     FAILED = "failed"
-    """It has aborted, and nothing of it is there; it may still be executed."""
+    """It has aborted without effects, and may still be executed."""
     COMPENSATED = "compensated"
-    """It had committed, and its compensation, too."""
+    """It had committed, and so had its compensation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +105,13 @@ class Transaction:
     id : str
     program : str
     number : int
-        The how manieth of its program, from 1: the batch order of its input.
+        Number within its program, from 1: the batch order of its input.
     inputs : tuple of str
-        Its input batches, at most one of each stream that the program reads.
+        Input batches, at most one of each stream that the program reads.
     output : str
-        The batch that it gives out; empty if there is none.
+        Output batch; empty if there is none.
     triggered_by : tuple of str
-        Transactions that have triggered it otherwise than by a batch.
+        Transactions that have triggered it without a batch.
     state : State
     """
 
@@ -126,11 +125,11 @@ class Transaction:
 
     @property
     def is_live(self) -> bool:
-        """Whether it stands, or may still be executed."""
+        """True if it stands, or may still be executed."""
         return self.state is not State.COMPENSATED
 
     def record(self) -> dict[str, Any]:
-        """The transaction as plain data."""
+        """Return a JSON-serialisable dict."""
         return {
             "transaction": self.id,
             "program": self.program,
@@ -143,5 +142,5 @@ class Transaction:
 
 
 def pieces_of(given: Iterable[Piece | str | tuple[str, int, int]]) -> tuple[Piece, ...]:
-    """Pieces from batches by id, and from plain triples."""
+    """Return pieces, built from ids of whole batches and from triples."""
     return tuple(Piece(each) if isinstance(each, str) else Piece(*each) for each in given)

@@ -1,4 +1,4 @@
-"""What a correct execution of batches fulfils, each to be relaxed by name."""
+"""Requirements on a correct execution of batches; a program may relax each by name."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ __all__ = ["Requirement", "relaxed_of"]
 class Requirement(StrEnum):
     """Requirements 2 to 6 of the paper's section 2, over single transactions as atomic units.
 
-    The first requirement, atomic units, is not in the list: a transaction is always executed
+    The first requirement, atomic units, is left out: a transaction is always executed
     completely or not at all.
     """
 
     SERIALIZABLE = "serializable"
     """The execution is equivalent to a serial one of the transactions."""
     TRANSACTION_ORDER = "transaction order"
-    """A transaction comes after those that it follows in the transaction graph."""
+    """A transaction comes after its predecessors in the transaction graph."""
     BATCH_ORDER = "batch order"
     """The transactions of a program come in the order of its input batches."""
     COMPLETION = "completion"
     """All transactions that a batch triggers are executed."""
     MONOTONIC_EXECUTION = "monotonic execution"
-    """At any time, what stands of a composite transaction is a prefix of its graph."""
+    """At any time, the standing part of a composite transaction is a prefix of its graph."""
 
 
 def relaxed_of(names: Iterable[str], program: str) -> frozenset[Requirement]:
-    """The requirements that a program relaxes, by their names.
+    """Return the requirements that a program relaxes, given by name.
 
     Raises
     ------
     WorkflowError
-        If a name is that of no requirement.
+        If there is no requirement of that name.
     """
     found = set()
     for name in [names] if isinstance(names, str) else names:

@@ -1,4 +1,4 @@
-"""What became of a batch, and where it comes from and goes to, in one value."""
+"""Standing of a batch, and its derivation in both directions, as one value."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ __all__ = ["BatchLineage", "Standing", "lineage_of", "standing"]
 
 
 class Standing(StrEnum):
-    """What became of a batch, as far as is recorded."""
+    """Recorded standing of a batch."""
 
     WAITING = "waiting"
-    """Nobody has used it yet."""
+    """No transaction has used it yet."""
     IN_PROCESS = "in process"
-    """All that it has triggered stands, and more is to come."""
+    """All transactions that it has triggered stand, and more are to come."""
     COMPLETE = "complete"
-    """All that it triggers stands."""
+    """All transactions that it triggers stand."""
     FAILED = "failed"
     """A transaction that it has triggered failed, and none was compensated."""
     PARTIALLY_DROPPED = "partially dropped"
-    """Some of what it has triggered is compensated, and some stands or is to come."""
+    """Some transactions that it has triggered are compensated, others stand or are to come."""
     DROPPED = "dropped"
-    """All that it has triggered is compensated."""
+    """All transactions that it has triggered are compensated."""
     WITHDRAWN = "withdrawn"
-    """The transaction that gave it out is compensated."""
+    """The transaction that produced it is compensated."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLineage:
-    """Where a batch comes from and goes to.
+    """Derivation of a batch: its ancestors and its descendants.
 
     Attributes
     ----------
     batch : Batch
     standing : Standing
     sources : tuple of str
-        The source batches that it is derived from.
+        Source batches that it is derived from.
     made_of, made_by : tuple of str
         All batches, and all transactions, before it.
     triggered : tuple of str
@@ -60,7 +60,7 @@ class BatchLineage:
     derived: tuple[str, ...]
 
     def explain(self) -> list[str]:
-        """It in sentences, for people."""
+        """Return the lineage as human-readable sentences."""
         lines = [f"{self.batch.id} is {self.standing}; it is derived from {listed(self.sources)}."]
         if self.batch.pieces:
             lines.append(f"It is formed of {listed(map(str, self.batch.pieces))}.")
@@ -72,7 +72,7 @@ class BatchLineage:
         return lines
 
     def record(self) -> dict[str, Any]:
-        """It, as plain data."""
+        """Return a JSON-serialisable dict."""
         return {
             **self.batch.record(),
             "standing": str(self.standing),
@@ -85,7 +85,10 @@ class BatchLineage:
 
 
 def lineage_of(lineage: Lineage, id: str) -> BatchLineage:
-    """Where a batch comes from and goes to; `NotRecorded` if there is none. O(edges found)."""
+    """Return the derivation of a batch; raise `NotRecorded` if there is none.
+
+    O(edges found).
+    """
     batch = lineage.batch(id)
     above = lineage.ancestors(id) - {id}
     return BatchLineage(
@@ -100,7 +103,10 @@ def lineage_of(lineage: Lineage, id: str) -> BatchLineage:
 
 
 def standing(lineage: Lineage, id: str) -> Standing:
-    """What became of a batch; `NotRecorded` if there is none. O(edges of what follows from it)."""
+    """Return the standing of a batch; raise `NotRecorded` if there is none.
+
+    O(edges of all that follows from it).
+    """
     batch = lineage.batch(id)
     if batch.producer and not lineage.transaction(batch.producer).is_live:
         return Standing.WITHDRAWN

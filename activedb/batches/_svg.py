@@ -1,4 +1,4 @@
-"""The transaction graph as an SVG drawing: programs in rows, batches as boxes between them."""
+"""Transaction graph as an SVG drawing: programs in rows, batches as boxes between them."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def draw_svg(
     *,
     plan: CompensationPlan | None = None,
 ) -> str:
-    """Draw transactions and batches, as the paper's figures do.
+    """Draw transactions and batches in the style of the paper's figures.
 
-    A row for each program, its transactions from left to right by number, joined by a grey line:
-    batch order. Batches are boxes above and below the transactions that use them and give them
-    out; input batches that were formed have a dashed frame. Dashed arrows are triggers without a
-    batch, and control order. Pointing at a box shows what it is.
+    There is a row for each program, with its transactions from left to right by number, joined by a
+    grey line for batch order. Batches are boxes above the transactions that use them and below the
+    ones that produce them. Formed input batches have a dashed frame. Dashed arrows are triggers
+    without a batch, and control order. Pointing at a box shows its description.
 
     Parameters
     ----------
     lineage : Lineage
     ids : str, iterable of str or None
-        Draw these batches or transactions with all that comes before and after them; None: all.
+        Draw these batches or transactions with all their ancestors and descendants; None: all.
     plan : CompensationPlan or None
-        Show what it would compensate, drop, drop in part and withdraw.
+        Mark the nodes that it would compensate, drop, drop in part and withdraw.
 
     Returns
     -------
     str
-        A document of its own. The same lineage always gives the same text.
+        A complete SVG document. The same lineage always gives the same text.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def draw_svg(
 
 
 def _marks(plan: CompensationPlan | None) -> dict[str, str]:
-    """What a plan would do to each box, in words that are classes of the style."""
+    """Return the effect of a plan on each box, as a class of the style sheet."""
     marks: dict[str, str] = {}
     if plan is not None:
         for kind, ids in (
@@ -93,7 +93,7 @@ def _marks(plan: CompensationPlan | None) -> dict[str, str]:
 
 
 class _Drawing:
-    """The boxes of one drawing, in rows, with their places."""
+    """Boxes of one drawing, in rows, with their positions."""
 
     def __init__(self, lineage: Lineage, chosen: set[str], marks: Mapping[str, str]):
         self._lineage = lineage
@@ -126,7 +126,7 @@ class _Drawing:
         self._bottom = max(self._top.values(), default=0.0) + _HEIGHT
 
     def text(self) -> str:
-        """The document."""
+        """Return the document."""
         width = max((self._right(id) for id in self._centre), default=self._left) + _MARGIN
         size = {"width": _number(width), "height": _number(self._bottom + _MARGIN)}
         root = ET.Element(
@@ -160,7 +160,7 @@ class _Drawing:
         return ET.tostring(root, encoding="unicode") + "\n"
 
     def _row_of(self, id: str) -> tuple[int, int]:
-        """Its row: the program's, and above or below the transactions of that."""
+        """Return the row: rank of the program, then above, among or below its transactions."""
         rank = self._lineage.workflow.rank
         if self._lineage.is_transaction(id):
             return rank(self._lineage.transaction(id).program), 1
@@ -260,7 +260,7 @@ def _short(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """`text` with what is not printed, and may not stand in XML, written out."""
+    """Return `text` with unprintable characters, also those invalid in XML, escaped."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )

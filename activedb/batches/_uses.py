@@ -1,4 +1,4 @@
-"""Who has used which pieces of which batch, and who is still to."""
+"""Record of the pieces that programs have used or have yet to use."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ __all__ = ["Uses"]
 
 
 class Uses:
-    """The uses of pieces by programs.
+    """Uses of pieces by programs.
 
     Parameters
     ----------
     is_live : callable
-        Whether a transaction, by its id, was not compensated.
+        Function that returns whether the transaction with an id is not compensated.
     """
 
     def __init__(self, is_live: Callable[[str], bool]):
         self._is_live = is_live
-        # By batch and program: the transactions that have used each piece of it.
+        # By batch and program: the transactions that have used each piece.
         self._users: dict[tuple[str, str], dict[Piece, list[str]]] = {}
         # By program and stream: the input batch of the transaction with the highest number.
         self._newest: dict[tuple[str, str], tuple[int, tuple[Piece, ...]]] = {}
 
     def check(self, program: str, pieces: Iterable[Piece], grouping: Grouping) -> None:
-        """Refuse a use that cannot be.
+        """Raise if a program cannot use some pieces.
 
         Raises
         ------
         UsedTwice
             If input batches do not overlap, and a use of the same piece stands.
         LineageError
-            If the batch was cut in another way before.
+            If the batch was cut into another number of parts before.
         """
         for piece in pieces:
             users = self._users.get((piece.batch, program), {})
@@ -62,7 +62,7 @@ class Uses:
         transaction: str,
         number: int,
     ) -> None:
-        """Take note of the use of an input batch by the transaction of that number."""
+        """Record the use of an input batch by the transaction of that number."""
         for piece in pieces:
             users = self._users.setdefault((piece.batch, program), {})
             users.setdefault(piece, []).append(transaction)
@@ -71,9 +71,10 @@ class Uses:
             self._newest[program, stream] = number, pieces
 
     def are_to_come(self, batch: str, program: str, stream: str, grouping: Grouping) -> bool:
-        """Whether a program is still to use a piece of a batch, for the first time or again.
+        """Return whether a program has yet to use a piece of a batch, for the first time or again.
 
-        The next input batch has what is in the newest one, save for the first `step` pieces.
+        The next input batch shares the pieces of the newest one, except for its first `step`
+        pieces.
         """
         users = self._users.get((batch, program))
         if not users or len(users) < next(iter(users)).parts:

@@ -1,4 +1,4 @@
-"""A workflow: programs, the streams between them, and the order in which they come."""
+"""Workflow: programs, the streams between them, and their partial order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Program:
     ----------
     name : str
     reads : str, iterable of str, or mapping of str to Grouping
-        The streams it consumes: a source stream by its name, the output of a program by the
-        program's. With a mapping, how its input batches are formed; isolated otherwise. A program
-        that reads several streams is executed with one input batch of each. None: an OLTP
-        program, executed when it is called.
+        Streams that it consumes: a source stream by its name, the output of a program by the
+        program's name. A mapping gives the grouping of the input batches; the default is isolated.
+        A program that reads several streams is executed with one input batch of each. Empty: an
+        OLTP program, executed when it is called.
     after : str or iterable of str
-        Programs that it follows in control order, without reading what they give out.
+        Programs that it follows in control order, without reading their output.
     relax : str or iterable of str
         Names of `Requirement` that its transactions need not fulfil.
     compensable : bool
@@ -36,7 +36,7 @@ class Program:
     Raises
     ------
     WorkflowError
-        If the name is empty, or a requirement unknown.
+        If the name is empty, or a requirement is unknown.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Program:
         self.compensable = compensable
 
     def requires(self, requirement: Requirement) -> bool:
-        """Whether its transactions have to fulfil a requirement."""
+        """Return whether its transactions have to fulfil a requirement."""
         return requirement not in self.relaxed
 
     def __repr__(self) -> str:
@@ -86,31 +86,30 @@ class Program:
 class Workflow:
     """A composition of programs, with its composition graph (section 2).
 
-    Source streams and programs share one space of names, as the output of a program is named
-    after it.
+    Source streams and programs share one namespace, as the output of a program is named after it.
 
     Parameters
     ----------
     programs : iterable of Program
     sources : str or iterable of str
-        The source streams: those that come from outside.
+        Source streams, which come from outside the workflow.
 
     Raises
     ------
     WorkflowError
-        If there is no program, or nobody reads a source.
+        If there is no program, or no program reads a source.
     DefinedTwice, UnknownName, WorkflowCycle
-        As they say.
+        If a name is defined twice or unknown, or the programs form a cycle.
 
     Attributes
     ----------
     programs : mapping of str to Program
-        In an order that agrees with the partial order; as given, where that leaves it open.
+        In an order consistent with the partial order; as given, where that leaves it open.
     sources : tuple of str
 
     Notes
     -----
-    O(programs² + edges), as the partial order is kept with all that follows from it.
+    O(programs² + edges), as the transitive closure of the partial order is kept.
     """
 
     def __init__(self, programs: Iterable[Program], *, sources: str | Iterable[str]):
@@ -139,34 +138,34 @@ class Workflow:
 
     @property
     def has_control_order(self) -> bool:
-        """Whether a program follows another one whose output it does not read."""
+        """True if a program follows another one whose output it does not read."""
         return any(program.after for program in self.programs.values())
 
     def readers(self, stream: str) -> tuple[Program, ...]:
-        """The programs that consume a stream; none if there is no such stream."""
+        """Return the programs that consume a stream; empty if there is no such stream."""
         return self._readers.get(stream, ())
 
     def rank(self, program: str) -> int:
-        """A program's place in `programs`."""
+        """Return a program's place in `programs`."""
         return self._rank[program]
 
     def precedes(self, first: str, second: str) -> bool:
-        """Whether one program comes before another in the partial order."""
+        """Return whether one program comes before another in the partial order."""
         return second in self._followers[first]
 
     def sources_above(self, stream: str) -> frozenset[str]:
-        """The source streams that a stream is derived from; a source stream is its own."""
+        """Return the source streams that a stream is derived from; a source stream is its own."""
         return self._sources_above[stream]
 
     def completion_matters(self, program: str) -> bool:
-        """Whether a program, or one that follows it, has to be executed for each batch."""
+        """Return whether completion is required of a program or of one that follows it."""
         return any(
             self.programs[name].requires(Requirement.COMPLETION)
             for name in (program, *self._followers[program])
         )
 
     def graph(self) -> nx.DiGraph:
-        """The composition graph, as a copy: programs, and edges of ``kind`` stream or control."""
+        """Return a copy of the composition graph, with edges of ``kind`` stream or control."""
         return self._graph.copy()
 
     def _all_sources_above(self) -> dict[str, frozenset[str]]:

@@ -1,4 +1,4 @@
-"""From the messages of a replication slot to occurrences."""
+"""Reader of a replication slot's messages, which turns changes into event occurrences."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ __all__ = ["ChangeReader"]
 
 
 class ChangeReader:
-    """Keeps what the slot has said so far, and makes occurrences of the changes it tells.
+    """State of a slot's message stream, which makes occurrences of the changes in it.
 
     Parameters
     ----------
     slot : Slot
-        Which is open.
+        The slot, open.
     is_heard : callable ``(key)``
-        Whether any rule listens to an event; no occurrence is made otherwise.
+        Returns whether any rule listens to an event; otherwise no occurrence is made.
 
     Attributes
     ----------
     heard : frozenset of str
-        Rules that have heard of the next changes where these were made.
+        Rules that have been triggered by the next changes in the process that made them.
     changes, truncated : int
-        Changes of followed tables in this transaction, and tables emptied.
+        Numbers of changes of followed tables in this transaction, and of truncated tables.
     """
 
     def __init__(self, slot: Slot, is_heard: Callable[[tuple[str, str]], object]):
@@ -53,13 +53,13 @@ class ChangeReader:
         self._begin: Begin
 
     def begin(self, begin: Begin) -> None:
-        """Another transaction begins."""
+        """Start the next transaction."""
         self._begin = begin
         self.heard = frozenset()
         self.changes = self.truncated = 0
 
     def read(self, message: Message) -> Occurrence | None:
-        """What a message tells; None if that is no change, or one that nobody listens to."""
+        """Return the occurrence of a message; None if it is no change, or no rule listens to it."""
         if isinstance(message, Insert | Update | Delete):
             table = self._tables.get(message.relation)
             return None if table is None else self._occurrence(table, message)
@@ -92,6 +92,6 @@ class ChangeReader:
         else:
             old = rows.whole(change.old) if change.is_whole else rows.key_alone(change.old)
         begin = self._begin
-        # The order of such names is that of the changes.
+        # Ids sort in the order of the changes.
         id_ = f"{begin.lsn >> 32:08X}/{begin.lsn & 0xFFFFFFFF:08X}.{self.changes:08d}"
         return Occurrence(name, begin.committed_at, id=id_, old=old, new=new)

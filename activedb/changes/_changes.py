@@ -1,17 +1,17 @@
-"""Changes made by anybody: what logical decoding tells of triggers rules, exactly once.
+"""Rules on changes made by any program: logical decoding triggers them exactly once.
 
 ```
   peek ──► transactions, in the order of their commits
-             │ each change an occurrence, unless the rule has heard of it where it was made
+             │ each change an occurrence, unless its own process has triggered the rule
              ▼
            firings ──► one Postgres transaction: the firings, and how far the slot is taken ──► run
              │
-  advance ◄──┘ the server forgets; until then a crash makes it tell again what is taken already
+  advance ◄──┘ the server forgets; before that, a crash makes it send taken changes again
 ```
 
-What triggers has committed, so the rules that run are those that run in transactions of their own
-after that one or independently of it: detached, sequential and causal ones, all alike here. Rules
-that are immediate, deferred or exclusive could only have run within the transaction.
+The triggering transaction has committed, so only rules run that use a separate transaction, after
+the triggering one or independently of it: detached, sequential and causal ones, all alike here.
+Immediate, deferred and exclusive rules could only have run within the transaction.
 """
 
 from __future__ import annotations
@@ -37,34 +37,35 @@ __all__ = ["FOLLOWED_MODES", "FollowProgress", "Follower"]
 _LOG = logging.getLogger(__name__)
 
 FOLLOWED_MODES = (Coupling.DETACHED, Coupling.SEQUENTIAL, Coupling.CAUSAL)
-"""Of the rules that are run for changes by anybody."""
+"""Coupling modes of the rules that run on changes by any program."""
 
-_MESSAGES_MAX = 2_000  # after which a look at the slot begins no other transaction
-_KEPT_MAX = 10_000  # firings of one transaction that are started without being read again
-_PORTION = 1_000  # of the others, recorded at a time
-_RUNNING_MAX = 2_000  # firings under way when a transaction is taken
-_HUGE = 100_000  # changes of one transaction that are worth a word
-_LAG_BYTES_MAX = 1 << 20  # of the server's log, held back although there was nothing in it for us
+_MESSAGES_MAX = 2_000  # after these, a peek begins no further transaction
+_KEPT_MAX = 10_000  # firings of one transaction started from memory
+_PORTION = 1_000  # further firings recorded at a time
+_RUNNING_MAX = 2_000  # running firings when a transaction is taken
+_HUGE = 100_000  # changes of one transaction that are logged
+_LAG_BYTES_MAX = 1 << 20  # of irrelevant server log held back
 
 
 @dataclass(frozen=True, slots=True)
 class FollowProgress:
-    """What following a slot has come to.
+    """Progress of following a slot.
 
     Attributes
     ----------
     transactions, changes : int
-        Taken since it was opened: those that touched the tables, by whomever.
+        Number taken since the slot was opened, of transactions and changes on the tables by any
+        program.
     firings : int
-        Recorded for rules.
+        Number of firings recorded.
     truncated : int
-        Tables that somebody has emptied with TRUNCATE, which says nothing about their rows and so
-        triggers nothing.
+        Number of tables emptied with TRUNCATE, which does not report their rows and so triggers
+        nothing.
     lag_bytes : int
-        Of the server's log that were there at the last look and are not taken yet.
+        Bytes of the server's log that existed at the last look and are not taken yet.
     lag_s : float
-        How long ago the last transaction that was taken had committed, if there may be more; 0 if
-        everything is taken.
+        Age of the commit of the last transaction taken, if there may be more; 0 if everything is
+        taken.
     """
 
     transactions: int = 0
@@ -77,16 +78,16 @@ class FollowProgress:
 
 @dataclass(slots=True)
 class _Taken:
-    """What one transaction of somebody's has left here.
+    """Firings of one taken transaction.
 
     Attributes
     ----------
     firings : int
-        How many it has triggered.
+        Number of firings triggered.
     is_changed : bool
-        Whether there is anything to record.
+        True if there is anything to record.
     portion : list of Firing
-        To be recorded, and left to be taken over.
+        Firings to record and then leave to be claimed.
     """
 
     firings: int = 0
@@ -95,11 +96,11 @@ class _Taken:
 
 
 class Follower:
-    """Takes the changes that one slot tells of; used by one thread, outside transactions.
+    """Consumer of the changes in one replication slot; used by one thread, outside transactions.
 
-    ``with follower:`` opens and closes it. Each transaction that it is told of is taken in one of
-    the forest, which raises the events, records what they trigger and what detectors keep of them,
-    and that it is taken.
+    ``with follower:`` opens and closes it. It takes each decoded transaction in one transaction of
+    the forest, which raises the events, and records the firings, the state of the detectors, and
+    the position in the slot.
 
     Parameters
     ----------
@@ -107,11 +108,11 @@ class Follower:
     specs : sequence of TableSpec
         The tables to follow.
     is_whole : bool
-        Have old rows sent whole, by the tables' replica identity.
+        Have the server send complete old rows, by the tables' replica identity.
     forest, triggering, launcher
-        What the rules run in, what triggers them, and what starts them.
+        Run, trigger and start the rules.
     trigger : callable ``(point)``
-        Called with "after peek", "after recording", "after advance", where tests fail.
+        Called with "after peek", "after recording", "after advance", for failures in tests.
 
     Attributes
     ----------
@@ -139,7 +140,7 @@ class Follower:
         self._launcher = launcher
         self._trigger = trigger
         self._reader: ChangeReader
-        self._taken_lsn = 0  # also if there was nothing to record
+        self._taken_lsn = 0  # set even if there was nothing to record
 
     # -- opening and closing ---------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class Follower:
         Raises
         ------
         ConfigurationError
-            Also if a rule needs old values that the server does not send.
+            As `Slot.open`, or if a rule needs old values that the server does not send.
         """
         self._slot.open(self._specs, whole=self._is_whole)
         try:
@@ -161,7 +162,7 @@ class Follower:
         self._reader = ChangeReader(self._slot, self._catalog.listening_to)
 
     def close(self) -> None:
-        """Be its follower no more; safe to call again."""
+        """Stop being the slot's follower. Idempotent."""
         self._slot.close()
 
     def __enter__(self) -> Follower:
@@ -177,7 +178,7 @@ class Follower:
         return self._slot.name
 
     def not_run(self) -> list[Rule]:
-        """Rules on the followed tables that are not run, because of their coupling."""
+        """Return the rules on the followed tables that don't run, because of their coupling."""
         keys = {(kind, spec.name) for spec in self._specs for kind in DATA_KINDS}
         return [
             rule
@@ -205,19 +206,19 @@ class Follower:
     # -- taking changes --------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Take what has committed, up to some number of changes, and let the server forget it.
+        """Take committed transactions, up to a bound on changes, and let the server forget them.
 
-        Returns whether there may be more. What a transaction has triggered is recorded in one
-        transaction with the fact that it is taken, so it fires each rule once, whatever happens on
-        the way. A transaction is taken whole; what it triggers is recorded in portions, so a huge
+        Returns whether there may be more. The firings of a transaction are recorded in one
+        transaction with the position in the slot, so each rule fires exactly once, even after a
+        crash. A transaction is taken as a whole; its firings are recorded in portions, so a huge
         one takes time rather than memory.
 
         Raises
         ------
         ConfigurationError
-            If the slot cannot be read any more, or somebody else has followed it meanwhile.
+            If the slot can no longer be read, or another process has followed it meanwhile.
         ConnectionLost
-            Open it again and go on.
+            The follower may be reopened and used again.
         """
         read = 0
         last: Commit | None = None
@@ -248,7 +249,7 @@ class Follower:
         return is_more
 
     def _take(self, begin: Begin, messages: Iterator[Message]) -> Commit:
-        """Take one transaction, up to its commit, or pass by it if it is taken."""
+        """Take one transaction, up to its commit, or skip it if it is taken already."""
         if begin.lsn < max(self._slot.lsn, self._taken_lsn):
             return self._pass_by(messages)
         self._trigger("after peek")
@@ -275,7 +276,7 @@ class Follower:
         for message in messages:
             if isinstance(message, Commit):
                 return message
-            if isinstance(message, Relation):  # which is told once
+            if isinstance(message, Relation):  # sent only once
                 self._reader.read(message)
         raise _cut_off()
 
@@ -302,7 +303,7 @@ class Follower:
         raise _cut_off()
 
     def _listening(self, o: Occurrence) -> Iterator[Subscription]:
-        """Who has not heard of a change where it was made, and is run for it."""
+        """Yield the subscriptions to run on a change, except those triggered at its origin."""
         for subscription in self._catalog.concerned_by(o):
             rule = subscription.rule
             if rule.coupling in FOLLOWED_MODES and rule.name not in self._reader.heard:
@@ -322,12 +323,12 @@ class Follower:
         try:
             found = self._triggering.feed_to(subscription, o, t)
             items = self._triggering.took(t, subscription, o, found, fed, refused)
-        except Exception as error:  # a predicate of the user's, or a row that lacks a value
+        except Exception as error:  # a user's predicate, or a row without a value
             if is_systemic(error, t):
                 raise
             identity = f"{t.path}#{self._reader.changes}.{rule.name}"
             letter = Letter.of_rule(identity, o, failure_of(rule.name, error))
-            self._triggering.keep_letter(t, letter)
+            self._triggering.add_dead_letter(t, letter)
             taken.is_changed = True
             return
         if fed:
@@ -340,7 +341,7 @@ class Follower:
         taken.is_changed = True
         taken.firings += len(firings)
         for letter in letters:
-            self._triggering.keep_letter(t, letter)
+            self._triggering.add_dead_letter(t, letter)
         if taken.firings <= _KEPT_MAX:
             self._triggering.keep_firings(t, firings)
         else:
@@ -348,10 +349,10 @@ class Follower:
             if len(taken.portion) >= _PORTION:
                 self._record_portion(taken, t)
 
-    # -- what comes of it ------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------
 
     def _record_portion(self, taken: _Taken, t: Transaction) -> None:
-        """Write firings on the connection of `t` at once, so that they need not be remembered."""
+        """Write firings on the connection of `t` at once, to free their memory."""
         if taken.portion:
             rows = [firing.row for firing in taken.portion]
             journal = self._launcher.journal

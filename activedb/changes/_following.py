@@ -1,4 +1,4 @@
-"""Following a slot until told to stop."""
+"""Loop that follows a replication slot until told to stop."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def follow(
     poll_s: float,
     on_progress: Callable[[FollowProgress], None] | None,
 ) -> FollowProgress:
-    """Take steps until `stop` is set, then end what has been started.
+    """Take steps until `stop` is set, then finish the started firings.
 
-    A lost connection is opened again. What an earlier process has recorded and not finished is
-    started, too.
+    Reopens a lost connection. Also starts firings that an earlier process has recorded and not
+    finished.
     """
     tell = on_progress or (lambda progress: None)
     next_recovery_s = 0.0
@@ -69,7 +69,7 @@ def _open_again(follower: Follower, stop: threading.Event) -> None:
         except SYSTEMIC:
             continue
         except ConfigurationError:
-            # The server may still take the lost connection for alive, and with it the lock.
+            # The server may not have noticed yet that the old connection, with the lock, is lost.
             if time.monotonic() > until_s:
                 raise
         else:
@@ -77,12 +77,12 @@ def _open_again(follower: Follower, stop: threading.Event) -> None:
 
 
 def tables_of_rules(catalog: Catalog, named: Callable[[str], TableSpec | None]) -> list[TableSpec]:
-    """The tables on whose changes rules are that following runs.
+    """Return the tables whose changes trigger rules with a followed coupling mode.
 
     Raises
     ------
     ConfigurationError
-        If there are none, or one is not known by its name.
+        If there are none, or the name of one is unknown.
     """
     names = {
         name

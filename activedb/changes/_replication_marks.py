@@ -1,4 +1,4 @@
-"""Which rules hear of what this process writes: marked in the server's log for who follows it."""
+"""Marks in the server's log: the rules that a process triggers itself for its own writes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import json
 from activedb.errors import StoreError
 from activedb.rules import Catalog
 
-__all__ = ["DATA_KINDS", "Raised", "heard_by"]
+__all__ = ["DATA_KINDS", "ReplicationMarks", "heard_by"]
 
 DATA_KINDS = frozenset(("insert", "update", "delete"))
 
 
-class Raised:
-    """Tells which rules hear of what this process writes.
+class ReplicationMarks:
+    """Source of the mark with the rules that this process triggers itself for its own writes.
 
-    All that are on changes of rows and defined here, however they are coupled: also one that is
-    disabled or ignored is not to hear of it from elsewhere. O(1), and O(rules) after a change.
+    The mark lists all rules on row changes that are defined here, in any coupling mode: a follower
+    must not trigger disabled or ignored rules either. O(1); O(rules) after a change of the catalog.
     """
 
     def __init__(self, catalog: Catalog, schema: str):
@@ -39,12 +39,12 @@ class Raised:
 
 
 def heard_by(content: bytes, schema: str) -> frozenset[str]:
-    """The rules of the database in `schema` that `content`, a mark, says have heard.
+    """Return the rules of the database in `schema` that a mark lists as already triggered.
 
     Raises
     ------
     StoreError
-        If it is no mark.
+        If `content` is not a mark.
     """
     if not content:
         return frozenset()

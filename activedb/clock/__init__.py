@@ -1,4 +1,4 @@
-"""Where activedb gets the time from; tests and replays bring their own clock. See README.md."""
+"""Clocks and clock sources; tests and replays can supply their own. See README.md."""
 
 from __future__ import annotations
 

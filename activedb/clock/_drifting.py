@@ -1,4 +1,4 @@
-"""The clock of a simulated node: wrong, but never by more than it says."""
+"""Clock of a simulated node: wrong, but never by more than its error."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ _OFFSET_US_MAX = 10**12
 
 
 class DriftingClock:
-    """A node's clock in a simulation: it drifts, is synchronised now and then, and is correct.
+    """Simulated clock of a node that drifts, is synchronised now and then, and is correct.
 
-    Its readings are random, but from a seed; equal calls on equal times give equal readings.
-    True time is always within a reading ± its error:
+    Its readings are random, but from a seed; equal calls at equal times give equal readings. True
+    time is always within a reading ± its error:
 
-    - At a synchronisation the virtual clock is set to true time plus an offset of at most
-      `error_us`, drawn anew. From then on it drifts, at a rate of at most `drift_rate`, and the
-      error it tells grows at that rate: its synchronisation distance.
-    - The local clock drifts at a rate drawn anew for each reading, at most `drift_rate`, and its
-      discipline moves it forth and back by at most `adjustment_us` in all; it counts in steps of
-      `granularity_us` and never goes back. So for true times s ≤ t
-      ``C(t) − C(s) ≤ (1 + drift_rate) (t − s) + granularity_us + adjustment_us``.
+    - At a synchronisation the virtual clock is set to true time plus a new random offset of at most
+      `error_us`. From then on it drifts, at a rate of at most `drift_rate`, and its reported error,
+      the synchronisation distance, grows at that rate.
+    - The local clock drifts at a new random rate for each reading, at most `drift_rate`, and its
+      discipline moves it forward and back by at most `adjustment_us` in all; it counts in steps of
+      `granularity_us` and never goes back. So for true times s ≤ t ``C(t) − C(s) ≤ (1 + drift_rate)
+      (t − s) + granularity_us + adjustment_us``.
 
     Parameters
     ----------
     true : SimulatedClock
         Reference time.
     seed : int
-        Of all that is random.
+        Seed of all random values.
     error_us : int, optional
-        The error right after a synchronisation, at most.
+        Upper bound of the error right after a synchronisation.
     offset_us : int, optional
-        The first offset of the virtual clock, at most `error_us` either way; None: drawn.
+        The first offset of the virtual clock, at most `error_us` either way; None: random.
     drift_rate : float, optional
         ρ, without unit.
     granularity_us : int, optional
         G, the step of the local clock: at least 1.
     adjustment_us : int, optional
-        u, how far the discipline of the local clock moves it, at most.
+        u, the largest adjustment of the local clock by its discipline.
     resync_s : float or None, optional
-        How often it is synchronised; None: only at the start and when `resync` is called.
+        Time between synchronisations; None: only at the start and when `resync` is called.
 
     Raises
     ------
     ConfigurationError
-        If one of them is out of range.
+        If a parameter is out of range.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class DriftingClock:
         self._adjustment_us = adjustment_us
         self._resync_us = None if resync_s is None else round(resync_s * 1_000_000)
         self._latch = threading.Lock()
-        # All below is guarded by _latch.
+        # All attributes below are guarded by _latch.
         self._read_us = self._true_us()
-        # A billionth of a microsecond is the unit of what drifts.
+        # Drifting values are in billionths of a microsecond.
         self._hardware = self._random.randrange(_OFFSET_US_MAX) * _NANO
         self._local_us = 0
         self._synced_us = self._read_us
@@ -110,7 +110,8 @@ class DriftingClock:
             self._offset += elapsed_us * self._drawn_ppb()
             if self._resync_us is not None and now_us - self._synced_us >= self._resync_us:
                 self._synchronize(None)
-            # Up: what is cut off a bound is missing from it. One more for the offset's own cut.
+            # Rounded up: truncation must not weaken a bound. One more for the offset's own
+            # truncation.
             grown_us = -((self._synced_us - now_us) * self._drift_ppb // _NANO)
             return Reading(
                 now_us + self._offset // _NANO,
@@ -120,13 +121,13 @@ class DriftingClock:
             )
 
     def resync(self) -> None:
-        """Synchronise now: the offset is drawn anew, the error is the smallest again."""
+        """Synchronise now: the offset is drawn anew, the error is minimal again."""
         self.read()  # the drift up to now
         with self._latch:
             self._synchronize(None)
 
     def _synchronize(self, offset_us: int | None) -> None:
-        """REQUIRES: `_latch`, but in ``__init__``."""
+        """Set the virtual clock. REQUIRES: `_latch`, except in ``__init__``."""
         if offset_us is None:
             offset_us = self._random.randint(-self._error_us, self._error_us)
         self._offset = offset_us * _NANO

@@ -1,4 +1,4 @@
-"""Times of day as microseconds since the beginning of 1970 in UTC, and back, exactly."""
+"""Exact conversion between times of day and microseconds since 1970-01-01 UTC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock source with an error that somebody vouches for."""
+"""Clock source with a fixed, configured error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["FixedErrorClock"]
 class FixedErrorClock:
     """Readings of `clock`, each with the same error.
 
-    For nodes whose synchronisation is watched over by other means, and for platforms whose kernel
-    does not tell the error of its clock.
+    For nodes whose synchronisation is monitored by other means, and for platforms whose kernel does
+    not report the error of its clock.
 
     Parameters
     ----------
     clock : Clock
-        Where the time comes from.
+        Source of the time.
     error_us : int
-        How far a reading may be from reference time, at most.
+        Upper bound on the distance between a reading and reference time.
 
     Raises
     ------
@@ -37,6 +37,6 @@ class FixedErrorClock:
     def read(self) -> Reading:
         """Return the time now, with the fixed error."""
         reference_us = in_microseconds(self._clock.now())
-        # Floor, as a clock that counts whole microseconds would: that is what granularity covers.
+        # Floor, like a clock that counts whole microseconds: the granularity covers it.
         local_us = int(self._clock.monotonic_s() * 1_000_000)
         return Reading(reference_us, self._error_us, ClockStatus.FIXED, local_us)

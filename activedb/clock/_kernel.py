@@ -1,4 +1,4 @@
-"""The kernel's clock, and what it says of its own error."""
+"""Clock source that reads the kernel's clock and the kernel's estimate of its error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Timex(ctypes.Structure):
 
 
 class _State(Protocol):
-    """The fields of ``struct timex`` that a reading takes."""
+    """Fields of ``struct timex`` that a reading uses."""
 
     maxerror: int
     status: int
@@ -68,30 +68,29 @@ class _State(Protocol):
 
 
 class KernelClock:
-    """The kernel's clock: its time with its own bound of the error, by one ``ntp_adjtime`` call.
+    """Kernel clock: its time with the kernel's error bound, by one ``ntp_adjtime`` call.
 
-    The error is the kernel's ``maxerror``, which whoever disciplines the clock (ntpd, chronyd,
-    systemd-timesyncd) sets to the root distance and the kernel lets grow until the next time: the
-    synchronisation distance of (Liebig, Cilia, Buchmann, section III.C). Nothing is changed in the
-    kernel, and no privilege is needed.
+    The error is the kernel's ``maxerror``, which the clock's discipline (ntpd, chronyd,
+    systemd-timesyncd) sets to the root distance and the kernel lets grow until the next update: the
+    synchronisation distance of (Liebig, Cilia, Buchmann, section III.C). The call changes nothing
+    in the kernel and needs no privilege.
 
-    A kernel whose clock nobody synchronises has no bound to tell. Its readings say
-    `ClockStatus.UNKNOWN` and carry `fallback_error_us`; `is_synchronized` is False, and the log has
-    one warning each time it comes to that.
+    If no daemon synchronises the clock, the kernel has no bound. Its readings then have
+    `ClockStatus.UNKNOWN` and `fallback_error_us`; `is_synchronized` is False, and one warning is
+    logged each time synchronisation is lost.
 
-    The local clock is CLOCK_MONOTONIC_RAW, the hardware clock: no discipline adjusts its rate, so
-    a node's `adjustment_us` is 0.
+    The local clock is CLOCK_MONOTONIC_RAW, the hardware clock: no discipline adjusts its rate, so a
+    node's `adjustment_us` is 0.
 
     Parameters
     ----------
     fallback_error_us : int
-        The error of a reading while the clock is not synchronised: how far off the administrators
-        take it to be at most.
+        The error of a reading while the clock is not synchronised: the administrators' upper bound.
 
     Raises
     ------
     ConfigurationError
-        If the fallback is negative, or this platform has no ``ntp_adjtime`` to ask.
+        If the fallback is negative, or this platform has no ``ntp_adjtime``.
     """
 
     def __init__(self, *, fallback_error_us: int):
@@ -103,11 +102,11 @@ class KernelClock:
         self._ask = ntp_adjtime()
         self._latch = threading.Lock()
         self._is_synchronized: bool | None = None  # None: not read yet; guarded by _latch
-        self.read()  # what is wrong shows now, not at the first event
+        self.read()  # so that errors show now, not at the first event
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the kernel's clock was synchronised at the last reading."""
+        """True if the kernel's clock was synchronised at the last reading."""
         with self._latch:
             return bool(self._is_synchronized)
 
@@ -118,9 +117,9 @@ class KernelClock:
 
     def read(self) -> Reading:
         """Return the time now, with its error."""
-        buffer = Timex()  # modes = 0: only ask
+        buffer = Timex()  # modes = 0: only query
         state = self._ask(ctypes.byref(buffer))
-        # Second: a detection delay bounds the time up to the end of the reading, both of them.
+        # Read second: a detection delay bounds the time up to the end of both readings.
         local_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) // 1000
         if state < 0:
             code = ctypes.get_errno()
@@ -155,14 +154,14 @@ OTHER_SOURCES = (
 
 
 def interpret(state: int, timex: _State, fallback_error_us: int, local_us: int) -> Reading:
-    """Return the reading that ``ntp_adjtime`` returning `state` and filling `timex` stands for."""
+    """Return the reading for an ``ntp_adjtime`` call that returned `state` and filled `timex`."""
     fraction_us = timex.time.tv_usec // 1000 if timex.status & _STA_NANO else timex.time.tv_usec
     reference_us = timex.time.tv_sec * 1_000_000 + fraction_us
     if state == _TIME_ERROR or timex.status & _STA_UNSYNC:
         return Reading(reference_us, fallback_error_us, ClockStatus.UNKNOWN, local_us)
     error_us = timex.maxerror
     if fraction_us * 1000 != timex.time.tv_usec and timex.status & _STA_NANO:
-        error_us += 1  # the nanoseconds cut off
+        error_us += 1  # for the truncated nanoseconds
     if state == _TIME_OOP:
         # A leap second is being inserted: the clock shows its last second twice.
         error_us += _LEAP_US
@@ -175,7 +174,7 @@ def ntp_adjtime() -> Callable[[Any], int]:
     Raises
     ------
     ConfigurationError
-        If this is not Linux (``struct timex`` is another one elsewhere), or it has neither.
+        If this is not Linux (``struct timex`` differs elsewhere), or it has neither.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What a clock is, for those who wait for a time and for those who put times on events."""
+"""Interfaces of clocks, for threads that wait for a time and for timestamps of events."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Clock(Protocol):
     def wait_until(self, moment: datetime | None, woken: threading.Event) -> None:
         """Block until `woken` is set or `moment` is reached; None: until `woken` is set.
 
-        May return early, and may set `woken` itself, so the caller looks at both afterwards.
+        The call may return early, and may set `woken` itself, so the caller checks both afterwards.
         """
         ...
 
 
 class ClockStatus(Enum):
-    """How far the error of a reading can be trusted."""
+    """Trustworthiness of a reading's error."""
 
     SYNCHRONIZED = "synchronized"
     """Synchronised to reference time; the error is the synchronisation distance."""
     UNKNOWN = "unknown"
-    """Not synchronised; the error is one that somebody configured, no bound."""
+    """Not synchronised; the error is a configured one, not a bound."""
     FIXED = "fixed"
-    """The error is the one that somebody vouches for."""
+    """The error is a configured bound, vouched for by the user."""
     SIMULATED = "simulated"
     """Simulated; the error is a bound."""
 
@@ -52,10 +52,10 @@ class Reading:
     reference_us : int
         The reading of the virtual clock: microseconds since the epoch.
     error_us : int
-        Reference time is within `reference_us` ± `error_us`, as far as `status` goes: the
+        Reference time is within `reference_us` ± `error_us`, subject to `status`: the
         synchronisation distance.
     status : ClockStatus
-        How far the error can be trusted.
+        Trustworthiness of the error.
     local_us : int
         The reading of the local clock: microseconds since some fixed moment, never going back.
     """
@@ -67,7 +67,7 @@ class Reading:
 
 
 class ClockSource(Protocol):
-    """What timestamps are made from: a clock that tells its own error; safe to share."""
+    """Source of timestamps: a clock that reports its own error; safe to share."""
 
     def read(self) -> Reading:
         """Return the time now, with its error."""

@@ -1,4 +1,4 @@
-"""A clock that tests and replays drive."""
+"""Clock driven by tests and replays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class SimulatedClock:
         self._start = start.astimezone(UTC)
         self._latch = threading.Lock()
         self._elapsed_s = 0.0  # guarded by _latch
-        # Who waits for which moment; guarded by _latch. A list, as one event may wait twice.
+        # The moment that each thread waits for; guarded by _latch. A list, as one event may wait
+        # twice.
         self._waiters: list[tuple[datetime, threading.Event]] = []
 
     def now(self) -> datetime:
@@ -36,7 +37,7 @@ class SimulatedClock:
             return self._elapsed_s
 
     def advance(self, seconds: float) -> None:
-        """Move both readings forward, and wake those who wait for a moment that is reached.
+        """Move both readings forward, and wake the threads whose moment is reached.
 
         Raises
         ------
@@ -54,18 +55,18 @@ class SimulatedClock:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for a moment: what a test waits for before it advances."""
+        """Number of threads that wait for a moment: a test waits for it before it advances."""
         with self._latch:
             return len(self._waiters)
 
     def wait_until(self, moment: datetime | None, woken: threading.Event) -> None:
-        """Block until `woken` is set, by somebody or by `advance` reaching `moment`."""
+        """Block until `woken` is set, by another thread or by `advance` reaching `moment`."""
         if moment is None:
             woken.wait()
             return
         waiter = (moment, woken)
         with self._latch:
-            # Under the latch: an advance comes either before this look or after the registration.
+            # Under the latch: an advance comes either before this check or after the registration.
             if moment <= self._start + timedelta(seconds=self._elapsed_s):
                 return
             self._waiters.append(waiter)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 __all__ = ["SystemClock"]
 
-# Longer waits are cut: the time of day may be set, and threading knows a longest time-out.
+# Longer waits are cut: the time of day may be set, and threading has a maximum time-out.
 _WAIT_S_MAX = 3600.0
 
 

@@ -1,4 +1,4 @@
-"""Tables of events as they arrive; detection and programs over them, compiled. See README.md."""
+"""Event tables, compiled detection and compiled programs over columns. See README.md."""
 
 from activedb.columns._arrival import Arrival
 from activedb.columns._event_table import (

@@ -1,4 +1,4 @@
-"""An event of a stream with the place where it arrived."""
+"""Stream event together with its arrival position."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Arrival"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An event of a stream with the place where it arrived.
+    """Event of a stream together with its arrival position.
 
     Attributes
     ----------
     occurrence : Occurrence
     batch_id, position : int
-        The micro-batch, and the row in it: the event's identity within the query.
+        The micro-batch and the row in it; together they identify the event within the query.
     """
 
     occurrence: Occurrence
@@ -37,11 +37,11 @@ class Arrival:
 
     @property
     def order(self) -> tuple[int, str, int, int, str, int, int]:
-        """Event-time order: that of the lower ends; ties go by event id, then by arrival.
+        """Sort key of event-time order: lower end, then event id, then arrival.
 
-        What is certainly before something comes before it: by reference time, as its interval then
-        begins before, or by the node's local clock, as lower ends of one node never go back, and of
-        those that are equal the local readings tell.
+        If an event is certainly before another, its key is smaller. By reference time, the interval
+        of the earlier event begins first. By a node's local clock, the lower ends of one node never
+        decrease, and the local reading breaks ties between equal ones.
         """
         o = self.occurrence
         stamp = o.stamp
@@ -51,7 +51,7 @@ class Arrival:
         return (*head, o.us, o.id or "", self.batch_id, self.position)
 
     def record(self) -> dict[str, Any]:
-        """The event as a row; `restore` undoes it."""
+        """Return the event as a JSON-serialisable row; `restore` is the inverse."""
         o = self.occurrence
         record = {
             "us": o.us,
@@ -63,12 +63,12 @@ class Arrival:
         }
         when = o.timestamp
         if isinstance(when, datetime) and when.tzinfo is UTC:
-            return record  # `us` says it all
+            return record  # `us` is sufficient
         return {**record, "stamp": encode_timestamp(when)}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any]) -> Arrival:
-        """The event that `record` was made of."""
+        """Return the event that `record` was made from."""
         stamp = record.get("stamp")
         params = decode_params(record["params"])
         when: Timestamp

@@ -1,4 +1,4 @@
-"""A table of events as it arrives: one row per event, one column per parameter."""
+"""Protocols for a table of arriving events: one row per event, one column per parameter."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ PARAM_PREFIX = "p_"
 
 
 class EventColumn(Protocol):
-    """A column of an :class:`EventTable`; ``pyarrow.ChunkedArray`` is one."""
+    """Column of an :class:`EventTable`; ``pyarrow.ChunkedArray`` satisfies it."""
 
     def to_pylist(self) -> list[Any]:
         """Return the values as Python objects, None for NULL."""
 
 
 class EventTable(Protocol):
-    """The rows of an atomic batch by column; ``pyarrow.Table`` is one."""
+    """Rows of an atomic batch in columns; ``pyarrow.Table`` satisfies it."""
 
     @property
     def num_rows(self) -> int:

@@ -1,4 +1,4 @@
-"""The database object, and what it is made of."""
+"""The database object and its parts."""
 
 from activedb.database._database import Database, connect
 

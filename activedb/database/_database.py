@@ -1,4 +1,4 @@
-"""The database object: what users hold in their hands."""
+"""The database object, which gives access to everything else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from activedb.changes import Follower, FollowProgress, Raised, follow, tables_of_rules
+from activedb.changes import Follower, FollowProgress, ReplicationMarks, follow, tables_of_rules
 from activedb.clock import Clock, SystemClock
 from activedb.config import Settings
 from activedb.database._forks import track
@@ -98,19 +98,34 @@ def connect(
     Parameters
     ----------
     url : str, optional
-        ``postgresql+psycopg://…`` for a Postgres 15 or newer, ``memory://`` for the memory twin.
-        Without it ``ACTIVEDB_URL`` or ``[tool.activedb]`` decides, else the embedded Postgres in
-        ``.activedb/`` of the working folder is started.
+        ``postgresql+psycopg://…`` for Postgres 15 or newer, or ``memory://`` for the memory twin.
+        By default the value of ``ACTIVEDB_URL`` or ``[tool.activedb]``; if neither is set, the
+        embedded Postgres in ``.activedb/`` of the working folder is started.
     clock : Clock, optional
-        Where "now" comes from.
-    fresh : bool
+        Source of the current time; the system clock by default.
+    fresh : bool, default False
         Drop everything in the schema named by ``db_schema`` first; for demos and tests.
     **settings
-        Any field of `Settings`, such as ``threads=8``.
+        Fields of `Settings`, such as ``threads=8``. They take precedence over the environment and
+        ``[tool.activedb]``.
+
+    Returns
+    -------
+    Database
+        The open database. Close it, or use it in a ``with`` statement.
 
     Raises
     ------
-    InvalidURL, ServerUnreachable, ConfigurationError
+    InvalidURL
+        If the URL cannot be parsed, or names an unsupported database.
+    ServerUnreachable
+        If no server answers at the URL, or the embedded server does not start.
+    UnsuitablePooler
+        If a pooler in front of the server does not preserve sessions.
+    UntrustedFile
+        If every account may write the ``pyproject.toml`` with ``[tool.activedb]``.
+    ConfigurationError
+        If another setting is invalid or unknown, or `fresh` is given without ``db_schema``.
     """
     chosen = Settings.load(url=url, **settings)
     if fresh and chosen.db_schema is None and chosen.url != "memory://":
@@ -121,10 +136,14 @@ def connect(
 class Database:
     """Tables, rules and streams over one store; safe to use from many threads.
 
+    `connect` opens a database. `close`, or the end of a ``with`` block, closes it.
+
     Attributes
     ----------
     metadata : sqlalchemy.MetaData
-        Where the users' tables are declared.
+        Metadata in which your tables are declared.
+    settings : Settings
+        Settings that the database was opened with.
     """
 
     def __init__(
@@ -195,7 +214,7 @@ class Database:
         )
         self._worker = Worker(self._launcher, settings.threads)
         if self._store.is_shared:
-            self._store.raised = Raised(self._catalog, self._store.schema)
+            self._store.raised = ReplicationMarks(self._catalog, self._store.schema)
         self._lines.on_clock = self._timekeeper.moved
         self._catalog.on_applied = self._rules_applied
         rows = RuleRows(self._store)
@@ -209,7 +228,7 @@ class Database:
             after=settings.quarantine_after,
             clock=clock,
             counters=self._triggering.counters,
-            aside=self._launcher.aside,
+            run_in_background=self._launcher.run_in_background,
             put=self._rules.quarantine,
             refused=self._triggering.figures.refused,
         )
@@ -224,7 +243,7 @@ class Database:
         self._decisions.defined(subscriptions)
 
     def _define_again(self, before: Mapping[str, Any]) -> None:
-        """Define what was defined before a fork; see `_forks`."""
+        """Repeat the definitions that existed before a fork; see `_forks`."""
         for stream in before["_streams"].values():
             self._columns.declare(stream)
             self._streams[stream.name] = stream
@@ -237,13 +256,13 @@ class Database:
         self._forest.watch_on(before["_watched"])
 
     def create_all(self) -> None:
-        """Create the declared tables that are missing."""
+        """Create the declared tables that do not exist yet."""
         self._store.create_all()
 
     def declare_existing(self) -> None:
-        """Declare the tables of the database as they are there, activedb's own apart.
+        """Declare the tables that exist in the database, except activedb's own.
 
-        Those that are declared already stay as they are declared.
+        Tables that are declared already stay as they are declared.
         """
         self.metadata.reflect(
             self._store.engine, only=lambda name, _: not name.startswith("activedb_")
@@ -275,79 +294,92 @@ class Database:
         writes: Any = None,
         raises: Any = None,
     ) -> Callable[[A], A]:
-        """Make the decorated function the action of a rule, from now on; see `rules`.
+        """Define a rule with the decorated function as its action; it applies from now on.
+
+        `rules` lists and changes the defined rules.
 
         Parameters
         ----------
         on : event expression, optional
-            ``event("EXIT")``, ``inserted(table)``, ``updated(table, "column")``,
-            ``deleted(table)``, ``every(60)``, several of them with ``any_of(…)`` or ``|``,
-            ``seq(…)``, and what else ``docs/rules.md`` shows. Left out: whatever changes what the
-            condition reads, as `reads` says or its source tells.
+            Event that triggers the rule: ``event("EXIT")``, ``inserted(table)``,
+            ``updated(table, "column")``, ``deleted(table)``, ``every(60)``, several of them with
+            ``any_of(…)`` or ``|``, ``seq(…)``, and the other operators in ``docs/rules.md``. By
+            default any change of what the condition reads, according to `reads` or its source.
         when : callable ``(t, o)``, optional
-            The condition, evaluated in the rule's own subtransaction. It may only read: what it
-            writes is refused with `ConditionWrites`, and the rule fails.
+            Condition, evaluated in the rule's own subtransaction; by default the action always
+            runs. A condition may only read: a write raises `ConditionWrites`, and the rule fails.
         coupling : {"immediate", "deferred", "detached", "causal", "sequential", "exclusive"}
-            When it runs. As a child of the triggering transaction: at the event (immediate), or at
-            its commit point (deferred). As a top-level transaction: at the event, whatever becomes
-            of the triggering one (detached), or so that it commits only after that one and aborts
-            with it (causal); after the triggering commit (sequential); if the triggering one aborts
-            (exclusive).
+            Coupling mode. As a child of the triggering transaction, the rule runs at the event
+            (immediate) or at the commit point of that transaction (deferred). As a top-level
+            transaction, it runs at the event, independently of the triggering transaction's outcome
+            (detached); at the event, committing only after the triggering transaction and aborting
+            with it (causal); after the triggering transaction has committed (sequential); or if it
+            aborts (exclusive).
         priority : int, optional
-            Higher first among rules that are triggered together or due at one moment, equal ones in
-            parallel, None last (``docs/coupling.md``). Not with ``coupling="causal"``.
+            Order among rules that are triggered together, or due at the same time: higher
+            priorities run first, equal ones in parallel, and None last (``docs/coupling.md``). Not
+            allowed with ``coupling="causal"``.
         on_abort : {"triggering", "rule"}
-            What a rule that raises takes along: the triggering transaction (which gets
-            `RuleFailed`), or only its own subtransaction (and the dead-letter table keeps the
-            reason). One with a top-level transaction of its own always fails alone.
+            Scope of the abort when the rule raises: the triggering transaction, which gets
+            `RuleFailed`, or only the rule's own subtransaction, in which case the dead-letter table
+            keeps the reason. A rule in a separate top-level transaction always fails alone.
         name : str, optional
-            The function's name by default; unique.
+            Unique name of the rule; the function's name by default.
         params : mapping of str to value, optional
-            Keyword arguments for action and condition: each is given those it takes.
-        set_oriented : bool
-            What triggers the rule in one statement, or if it is deferred in one deferred cycle,
-            fires it once, with an occurrence ``o`` of which ``o.occurrences`` are the parts,
-            ``o.rows`` their rows.
+            Keyword arguments for action and condition; each gets the ones it takes.
+        set_oriented : bool, default False
+            If True, all triggering events of one statement, or of one deferred cycle for a deferred
+            rule, fire the rule once. Its occurrence ``o`` has the individual occurrences in
+            ``o.occurrences`` and their rows in ``o.rows``.
         condition_action : {"immediate", "sequential", "deferred", "detached"}
-            When the action runs: right after the condition, in its transaction; at the same time,
-            undone unless the condition turns out true; at the commit point of the triggering
-            transaction; in a top-level transaction of its own.
+            Coupling of the action to the condition. Immediate: right after the condition, in its
+            transaction. Sequential: at the same time, and undone unless the condition turns out
+            true. Deferred: at the commit point of the triggering transaction. Detached: in a
+            separate top-level transaction.
         after : list of str, optional
-            Rules that end before this one starts, if they are triggered together with it: with
-            ``coupling="immediate"`` by one event, with ``"deferred"`` in one cycle. That counts
-            more than priorities.
+            Names of rules that end before this one starts, if they are triggered together: by one
+            event with ``coupling="immediate"``, in one cycle with ``"deferred"``. This order takes
+            precedence over priorities.
         partials_max : int, optional
-            How many occurrences the detector of the event keeps at most for later matches; the
-            setting of this name by default.
+            Upper bound on the occurrences that the detector of the event keeps for later matches;
+            by default the setting of the same name.
         on_full : {"drop_oldest", "refuse"}
-            What happens when it would have to keep more: it forgets the oldest
-            (``db.rules[name].dropped`` counts them), or the event is refused with
-            `PartialsExceeded`.
-        matches_max : int or None
-            How many matches one event may complete; None: any number.
+            Policy when the detector has reached `partials_max`: it forgets the oldest occurrence
+            (``db.rules[name].dropped`` counts them), or refuses the event with `PartialsExceeded`.
+        matches_max : int or None, default 10,000
+            Upper bound on the matches that one event may complete; None: unbounded.
         on_many : {"refuse", "truncate"}
-            What happens when it would complete more: the event is refused with `MatchesExceeded`,
-            or triggers the rule for the most preferred ones (``db.rules[name].truncated`` counts
-            such events). At the end of a window, where there is no event, these are made.
+            Policy when an event would complete more than `matches_max` matches: the event is
+            refused with `MatchesExceeded`, or it triggers the rule for the most preferred matches
+            (``db.rules[name].truncated`` counts such events). The end of a window is no event that
+            could be refused, so it always makes the most preferred matches.
         on_uncertain : {"raise", "certain", "possible", "reading"} or callable
-            What to make of events whose timestamps do not tell their order: what is certain, and
-            the rest is left open (`decisions`); the same with a dead letter ("raise"); all that is
-            possible; as the readings say; or what the function chooses, which gets the
-            `UncertainOrder`.
+            Policy for events whose timestamps do not determine their order; the default is
+            ``"certain"``. Certain: make the certain matches, and leave the others open
+            (`decisions`). Raise: the same, with a dead letter. Possible: make all possible matches.
+            Reading: go by the clock readings. A callable gets the `UncertainOrder`, and returns its
+            choice.
         reads, writes : list, optional
-            For `analyze_rules`, and for rules without `on`: what condition and action may read
-            and write; tables, mapped classes, columns or ``"table.column"``, of writes also
-            ``inserted(table)`` and its kin. Not given: what their source says.
+            Tables, mapped classes, columns or ``"table.column"`` that condition and action may read
+            and write; `writes` may also have ``inserted(table)``, ``updated(…)`` and
+            ``deleted(table)``. Used by `analyze_rules`, and for rules without `on`. By default they
+            are inferred from the source.
         raises : list of str, optional
-            For `analyze_rules`: the signals they may raise.
+            Signals that condition and action may raise; used by `analyze_rules`. By default they
+            are inferred from the source.
+
+        Returns
+        -------
+        callable
+            Decorator that defines the rule and returns the function unchanged.
 
         Raises
         ------
         RuleSignatureError
-            If action or condition cannot be called as ``fn(t, o)`` with the parameters it takes,
-            or a parameter is taken by neither.
+            If action or condition cannot be called as ``fn(t, o)`` with the parameters it takes, or
+            a parameter is taken by neither of them.
         DefinitionError
-            If something else about the rule has no meaning.
+            If the definition is invalid in another way, or the name is taken.
         """
         if function is not None:
             raise DefinitionError(
@@ -386,14 +418,20 @@ class Database:
 
     @property
     def rules(self) -> Rules:
-        """The rules, to be listed, created, changed, disabled or deleted while the program runs."""
+        """Rules of the database, to list, create, change, disable or delete them at run time."""
         return self._rules
 
     def ignoring(self, *names: str) -> AbstractContextManager[None]:
-        """Let events not trigger some rules: ``with db.ignoring("rule", …):`` in a transaction.
+        """Keep events from triggering some rules: ``with db.ignoring("rule", …):``.
 
-        It is about the events that the transaction open on this thread, and its inferiors, raise
-        inside the block; the detectors of those rules are not shown them either.
+        Use the block inside a transaction. It affects the events that the transaction open on this
+        thread, and its inferiors, raise inside the block. The detectors of these rules do not
+        receive the events either.
+
+        Parameters
+        ----------
+        *names : str
+            Names of the rules to ignore.
 
         Raises
         ------
@@ -405,40 +443,40 @@ class Database:
         return self._rules.ignoring(*names)
 
     def analyze_rules(self) -> Analysis:
-        """Tell without running them whether the enabled rules terminate and are confluent.
+        """Analyse without running them whether the enabled rules terminate and are confluent.
 
-        See `activedb.analysis.analyze`. What a rule may do is read in its source where ``reads=``,
-        ``writes=``, ``raises=`` do not say it.
+        The effects of a rule are inferred from its source unless ``reads=``, ``writes=`` and
+        ``raises=`` declare them. See `activedb.analysis.analyze`.
         """
-        from activedb.analysis import analyze  # networkx takes a tenth of a second to import
+        from activedb.analysis import analyze  # imports networkx, which takes 0.1 s
 
         return analyze(entry.rule for entry in self._rules if entry.enabled)
 
     # -- transactions and events -----------------------------------------------------------
 
     def transaction(self, *, connection: Any = None, timeout: float | None = None) -> Transaction:
-        """A top-level transaction, used as ``with db.transaction() as t:``.
+        """Return a new top-level transaction, to be used as ``with db.transaction() as t:``.
 
-        It commits at the end of the block and aborts when the block raises. Deadlocks and
-        serialization conflicts are raised; `run` retries them. It belongs to the thread that
-        enters the block.
+        It commits at the end of the block, and aborts if the block raises. Deadlocks and
+        serialization conflicts are raised; use `run` to retry them. The transaction belongs to the
+        thread that enters the block.
 
         Parameters
         ----------
         connection : sqlalchemy.Connection or sqlalchemy.orm.Session, optional
-            Run inside the transaction of this connection, which is never committed here: what the
-            block wrote is there for the caller's own SQL when the block ends, and is committed or
-            undone with it. The locks are kept until then. A row that the server refuses undoes
-            the block alone.
+            Run inside the current transaction of this connection, which is never committed here.
+            Your own SQL sees the writes of the block when the block ends, and they are committed or
+            undone with the connection's transaction, which also keeps the locks until its end. If
+            the server refuses a row, only the block is undone.
         timeout : float, optional
-            Seconds from now after which it aborts with `TransactionTimeout`, at its next step or
-            out of what it waits for.
+            Time limit in seconds from now; by default there is none. When it is exceeded, the
+            transaction aborts with `TransactionTimeout`, at its next step or while it waits.
 
         Raises
         ------
         ConfigurationError
-            If the connection goes elsewhere, commits each statement by itself, or reads from a
-            snapshot.
+            If the connection goes to another database, commits each statement by itself, or reads
+            from a snapshot.
         TransactionStateError
             If another block is open over the connection, or its transaction has failed.
         """
@@ -447,42 +485,48 @@ class Database:
         return self._forest.top_level(Run(of_application=True), timeout=timeout)
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """A SQLAlchemy connection for SQL of your own: ``with db.connection() as c:``.
+        """Return a SQLAlchemy connection for plain SQL: ``with db.connection() as c:``.
 
-        What it does without ``db.transaction(connection=c)`` is that of a plain program: no rule
-        hears of it, and on Postgres the server's locks keep it apart from transactions. On
-        ``memory://`` it keeps all others waiting from its first statement to the end of the block.
+        Outside of ``db.transaction(connection=c)`` it behaves like a program without activedb: its
+        changes trigger no rules, and on Postgres the server's locks isolate it from transactions.
+        On ``memory://`` it blocks all other work from its first statement to the end of the block.
         """
         return self._store.connection()
 
     def watch(self, sessions: Any) -> None:
-        """Turn the flushes of ordinary SQLAlchemy sessions into data events, until `close`.
+        """Turn the flushes of plain SQLAlchemy sessions into data events, until `close`.
 
-        The rules run inside the session's transaction, right after the flush; if one fails that
-        takes its triggering transaction along, the flush fails. Bulk statements
+        The rules run inside the session's transaction, right after the flush. If a rule fails that
+        aborts its triggering transaction, the flush fails. Bulk statements
         (``session.execute(update(…))``) and ``secondary`` tables raise no events.
 
         Parameters
         ----------
         sessions : Session, sessionmaker or Session class
-            Whose sessions go to the database of this object.
+            One session, or the source of sessions; they must use the database of this object.
         """
         self._forest.watched.watch(sessions)
 
     def own(self, *tables: Any) -> None:
-        """Keep tables in the memory of this process, which is their only user from now on.
+        """Keep tables in the memory of this process, which becomes their only user.
 
-        Their rows are read without the server; each commit still writes them there. O(rows) each,
-        once. Nothing changes on ``memory://``, where all tables are in memory.
+        Reads of their rows do not go to the server; each commit still writes them there. Loading
+        takes O(rows) per table, once. On ``memory://``, where all tables are in memory, the call
+        has no effect.
+
+        Parameters
+        ----------
+        *tables : Table or mapped class
+            Tables to own.
 
         Raises
         ------
         TableOwned
-            If another process owns one or uses it; later, if the connection was lost meanwhile and
-            the table has had another owner since.
+            If another process owns or uses a table. Later operations on the table raise it if the
+            connection was lost and the table has had another owner since.
         DefinitionError
-            If the server itself changes rows of one (triggers, cascading foreign keys, …), or it is
-            declared twice.
+            If the server itself changes rows of a table (triggers, cascading foreign keys, …), or
+            the table is declared twice.
         """
         for table in tables:
             self._forest.own(self._forest.tables.spec(table))
@@ -490,65 +534,88 @@ class Database:
     def run(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run ``function(t, *args)`` in a top-level transaction, again when that is safe.
+        """Run ``function(t, …)`` in a top-level transaction; retry it when that is safe.
 
-        For a limit of time: ``db.with_timeout(seconds).run(function, …)``.
+        For a time limit use ``db.with_timeout(seconds).run(function, …)``.
+
+        Parameters
+        ----------
+        function : callable
+            Takes the transaction `t` first. It may run several times.
+        *args, **kwargs
+            Further arguments of `function`.
+
+        Returns
+        -------
+        object
+            Result of `function` in the try that committed.
 
         Raises
         ------
         TransactionAborted
             If `function` aborts the transaction.
         Deadlock, LockTimeout, SerializationConflict, ConnectionLost
-            When ``retries_max`` more tries did not help; a lost connection is tried again only
-            if nothing was committed.
+            If ``retries_max`` retries did not help. A lost connection is retried only if nothing
+            was committed.
         """
         run = Run(of_application=True, called=getattr(function, "__qualname__", ""))
         return self._forest.run(calling(function, "run()", args, kwargs), run)
 
     def with_timeout(self, timeout: float) -> TimedRuns:
-        """What can be done with a limit of time, in seconds: ``db.with_timeout(5).run(f, …)``.
+        """Return an object whose ``run`` has a time limit: ``db.with_timeout(5).run(f, …)``.
 
-        The time counts all tries and the pauses between them. When it is over the transaction
-        aborts with `TransactionTimeout` and is not tried again; 2 to 4 s later if the server has
-        fallen silent.
+        The limit covers all tries and the pauses between them. When it is exceeded, the transaction
+        aborts with `TransactionTimeout` and is not retried; this takes 2 to 4 s longer if the
+        server does not respond.
+
+        Parameters
+        ----------
+        timeout : float
+            Time limit in seconds.
 
         Raises
         ------
         ConfigurationError
-            If `timeout` is no positive number.
+            If `timeout` is not a positive number.
         """
         return TimedRuns(self._forest, timeout)
 
     def signal(self, name: str, /, *, timestamp: Timestamp | None = None, **params: Any) -> None:
-        """Raise an application event, in the transaction open on this thread or in one of its own.
+        """Raise an application event, in the transaction open on this thread or in a new one.
 
         Parameters
         ----------
+        name : str
+            Name of the event.
         timestamp : int, float, datetime or AccuracyInterval, optional
-            When it happened: seconds since the epoch, an aware datetime, or ``node.stamp()`` with
-            the node's own uncertainty. Now, if it is not given.
+            Time of the event: seconds since the epoch, an aware datetime, or ``node.stamp()`` with
+            the uncertainty of the node's clock. The current time by default.
+        **params
+            Parameters of the event.
 
         Raises
         ------
         BadEvent
-            If the timestamp or a parameter has no meaning, or the timestamp is from the future
-            (setting `future_max_s`), or it is an event of a stream that stays in columns.
+            If the timestamp or a parameter is invalid, the timestamp is too far in the future
+            (setting `future_max_s`), or the event belongs to a stream that is processed in columns.
         RuleFailed
-            If a rule that takes its triggering transaction along fails.
+            If a rule fails that aborts its triggering transaction.
         """
         self._raise("event", name, params, timestamp)
 
     def emits(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Make the calls of the decorated function events: ``called(f)`` and ``returned(f)``.
+        """Decorate a function so that its calls raise events: ``called(f)`` and ``returned(f)``.
 
-        They are raised in the transaction open on the calling thread, or in one of their own. A
-        rule on the call that fails keeps the function from being called. Of a method it goes below
-        ``@classmethod`` and its kin. While no rule listens a call costs two look-ups more.
+        The events are raised in the transaction open on the calling thread, or in a new one. If a
+        rule on the call fails, the function is not called. On a method, put the decorator below
+        ``@property``, ``@classmethod`` or ``@staticmethod``. A call costs two additional look-ups
+        while no rule listens.
 
         Raises
         ------
         DefinitionError
-            If it is no plain function.
+            If `function` is not a plain function, or is a coroutine function or a generator
+            function.
         """
         return emitting(function, self._raise_if_heard)
 
@@ -563,7 +630,7 @@ class Database:
         params: Mapping[str, Any],
         timestamp: Timestamp | None = None,
     ) -> None:
-        """Raise an event in the transaction open on this thread, or in one of its own."""
+        """Raise an event in the transaction open on this thread, or in a new one."""
         t = current_transaction()
         when = self._clock.now() if timestamp is None else timestamp
         if timestamp is None and t is not None:
@@ -585,11 +652,17 @@ class Database:
     def recover(self) -> int:
         """Start detached rules that an earlier process recorded and did not finish.
 
-        Call it once, after the rules are defined. Returns how many were started. Those of a
-        process that lives are its own; with ``firings="queue"`` all are the workers'.
+        Call it once, after the rules are defined. Firings of a live process are left to that
+        process; with ``firings="queue"`` the firings of all other processes are left to the
+        workers.
 
-        Partial matches that processes have left which have ended since the rules were defined
-        are taken over, too.
+        The call also takes over partial matches of processes that have ended since the rules were
+        defined.
+
+        Returns
+        -------
+        int
+            Number of firings started.
         """
         stateful = [e.subscription for e in self._catalog.entries() if e.subscription.is_stateful]
         if stateful and self._detector_rows.is_durable:
@@ -603,58 +676,63 @@ class Database:
         poll_s: float = 5.0,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> int:
-        """Be a worker: run the firings that other processes have recorded, until told to stop.
+        """Run as a worker: execute firings that other processes have recorded, until stopped.
 
-        Several processes share what nobody runs: that of processes with ``firings="queue"``, and
-        of those that have died. Define the rules first; firings of other rules are left to others.
+        Several workers share the firings that no process runs: those of processes with
+        ``firings="queue"``, and those of processes that have died. Define the rules first; a worker
+        leaves firings of other rules to other workers.
 
         Parameters
         ----------
         stop : threading.Event, optional
-            Set by another thread or a signal handler. What runs then is ended. None: it does not
-            return but by an exception, such as Ctrl-C.
-        poll_s : float
-            Seconds until it looks even if nothing has told it that there is something to do.
+            Set it from another thread or a signal handler to end the call; firings that have
+            started are finished. Without it, only an exception such as Ctrl-C ends the call.
+        poll_s : float, default 5.0
+            Upper bound on the seconds between two looks, if no notification arrives.
         on_progress : callable ``(taken, running)``, optional
-            Called on this thread, several times a second, and once when it has been told to stop.
+            Called on this thread several times a second, and once after the stop, with the numbers
+            of firings taken over so far and running now.
 
         Returns
         -------
         int
-            How many firings it has taken over.
+            Number of firings taken over.
 
         Raises
         ------
         ConfigurationError
-            On ``memory://``, which no other process can see.
+            On ``memory://``, which no other process can see, or if `poll_s` is not a positive
+            number.
         TransactionStateError
-            Inside a transaction, or if another thread is at it.
+            Inside a transaction, or if another thread already works on this database object.
         """
         _check_callback(on_progress, "on_progress=")
         return self._worker.run(stop or threading.Event(), poll_s=poll_s, on_progress=on_progress)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until every rule that has started, or is due now, has ended.
+        """Wait for the rules in separate transactions that have started, or are due now, to end.
 
-        Those in top-level transactions of their own. One that others were in the way of (a
-        deadlock, a lost connection) is started again by itself, after a pause, and waited for.
+        A firing that other transactions kept from succeeding (a deadlock, a lost connection)
+        restarts by itself after a pause; `join` waits for it, too.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most; without it as long as that takes.
+            Upper bound on the wait, in seconds; unbounded by default.
 
         Raises
         ------
         FiringsLeft
-            If some have not ended by then. Inside a transaction, or a block of `connection`, at
-            once, when all that are left have to be started again: they may wait for its locks.
+            If some firings have not ended by then. Inside a transaction or a block of `connection`,
+            raised at once when all remaining firings have to be restarted, because they may wait
+            for its locks.
         SelfDeadlock
-            If one waits for what this thread has in a transaction or a block of `connection`.
+            If a firing waits for a transaction, or a block of `connection`, that is open on this
+            thread.
         TransactionStateError
             In a detached rule, which would wait for itself, or in a rule of a stream.
         ConfigurationError
-            If `timeout` is no number of seconds.
+            If `timeout` is not a number of seconds.
         """
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and 0 <= timeout < threading.TIMEOUT_MAX):
@@ -663,13 +741,13 @@ class Database:
         self._launcher.join(timeout)
 
     def pending_firings(self) -> list[PendingFiring]:
-        """Rules due in top-level transactions of their own: recorded, not done; the oldest first.
+        """Return the recorded, unfinished firings of rules in separate transactions, oldest first.
 
-        Those that run at this moment are among them. O(n log n).
+        The list includes firings that run at this moment. O(n log n).
         """
         return read_pending(self._launcher.journal)
 
-    # -- changes by anybody ----------------------------------------------------------------
+    # -- changes by any program ------------------------------------------------------------
 
     def follow(
         self,
@@ -680,40 +758,47 @@ class Database:
         on_progress: Callable[[FollowProgress], None] | None = None,
         whole_rows: bool = False,
     ) -> FollowProgress:
-        """Let what anybody commits in tables trigger rules, until told to stop.
+        """Trigger rules by the changes that any program commits to tables, until told to stop.
 
-        Each change by other programs, and by activedb processes that have not the rule, becomes
-        one occurrence with the time of its commit; it fires each detached, sequential or causal
-        rule once, also over crashes. What this or another process of activedb has raised for a
-        rule itself is not raised for it again. Immediate, deferred and exclusive rules are not run:
-        the transaction is over. Define the rules first.
+        Each change by another program, or by an activedb process that does not have the rule,
+        becomes one occurrence with the time of its commit. It fires each detached, sequential or
+        causal rule exactly once, even across crashes. Changes for which an activedb process, this
+        or another one, has already triggered a rule do not trigger that rule again. Immediate,
+        deferred and exclusive rules do not run, because the transaction is over. Define the rules
+        first.
 
         Parameters
         ----------
         *tables : Table or mapped class
-            None: all on whose changes such rules are.
-        slot : str
-            Name of the server's replication slot, and publication, made by the first call. From
-            then on the server keeps its log until it is followed: `unfollow` ends that.
+            Tables to follow; by default all tables whose changes such rules listen to.
+        slot : str, default "activedb"
+            Name of the server's replication slot and publication. The first call creates both. From
+            then on the server keeps its log until it is consumed; `unfollow` ends that.
         stop : threading.Event, optional
-            Set by another thread or a signal handler. What runs then is ended.
-        poll_s : float
-            Seconds between two looks when there is nothing to do.
+            Set it from another thread or a signal handler to end the call; firings that have
+            started are finished.
+        poll_s : float, default 1.0
+            Seconds between two looks while there are no changes.
         on_progress : callable ``(progress)``, optional
-            Called on this thread after each look.
-        whole_rows : bool
-            ``ALTER TABLE … REPLICA IDENTITY FULL``, so that updates and deletes come with the
-            whole row before. Otherwise old rows have the primary key alone, and a rule on
+            Called on this thread after each look, with a `FollowProgress`.
+        whole_rows : bool, default False
+            Run ``ALTER TABLE … REPLICA IDENTITY FULL``, so that updates and deletes have the
+            complete old row. Otherwise old rows have only the primary key, and a rule on
             ``updated(table, "column")`` is refused.
+
+        Returns
+        -------
+        FollowProgress
+            Progress at the end.
 
         Raises
         ------
         ConfigurationError
-            On ``memory://``; if the server's wal_level is not logical, the role may not, the slot
-            is lost, another one's, or followed already; if a rule needs old values that are not
-            sent.
+            On ``memory://``; if the server's wal_level is not logical, the role lacks a privilege,
+            the slot is lost, belongs to something else, or has a follower; or if a rule needs old
+            values that the server does not send.
         LockTimeout
-            If transactions that were open when a table was first followed do not end.
+            If transactions stay open that were open when a table was first followed.
         TransactionStateError
             Inside a transaction.
         """
@@ -729,9 +814,10 @@ class Database:
         )
 
     def following(self, *tables: Any, slot: str = "activedb", whole_rows: bool = False) -> Follower:
-        """Follow step by step: ``with db.following(table) as follower: follower.step()``.
+        """Return a follower that is driven step by step.
 
-        As `follow`, which see for parameters and errors; each step takes what has committed.
+        Use it as ``with db.following(table) as follower: follower.step()``. Each step takes the
+        committed changes. Parameters and errors are those of `follow`.
         """
         t = current_transaction()
         if t is not None:
@@ -752,14 +838,24 @@ class Database:
         )
 
     def unfollow(self, slot: str = "activedb") -> bool:
-        """Drop a slot that `follow` has made, with all that belongs to it.
+        """Drop a slot that `follow` has created, with everything that belongs to it.
 
-        Changes that have not been taken are not told any more. False: there was none.
+        Changes that have not been taken are lost.
+
+        Parameters
+        ----------
+        slot : str, default "activedb"
+            Name of the slot.
+
+        Returns
+        -------
+        bool
+            False if there was no such slot.
 
         Raises
         ------
         ConfigurationError
-            If it is being followed, or is another one's.
+            If the slot has a follower, or belongs to something else.
         """
         return self._store.slot(slot).drop()
 
@@ -771,13 +867,16 @@ class Database:
     # -- dead letters ----------------------------------------------------------------------
 
     def dead_letters(self, source: str | None = None, *, kind: str | None = None) -> list[Letter]:
-        """What could not be processed, with the reason, by source and identity. O(n log n).
+        """Return the events and firings that could not be processed, each with the reason.
+
+        The letters are in the order of source and identity. O(n log n).
 
         Parameters
         ----------
         source : str, optional
-            Only those of a stream, or of ``"rule <name>"``.
+            Only the letters of this source: a stream's name, or ``"rule <name>"``.
         kind : {"event", "rule"}, optional
+            Only the letters of this kind.
 
         Raises
         ------
@@ -787,12 +886,17 @@ class Database:
         return self._dead_letters.read(source, kind=kind)
 
     def retry_letter(self, source: str, identity: str) -> Retried:
-        """Run the rule of one dead letter again, in a top-level transaction of its own.
+        """Run the rule of one dead letter again, in a separate top-level transaction.
 
-        The letter is deleted in the same commit as the rule's effects: once, also if this process
-        is killed, or another one retries it at the same time. If the rule fails again the letter
-        stays, with the new reason. It does not matter how the rule is coupled, or whether it is
-        enabled.
+        The letter is deleted in the commit of the rule's effects. The effects therefore happen
+        once, even if this process is killed or another process retries the letter at the same time.
+        If the rule fails again, the letter stays, with the new reason. The rule's coupling does not
+        matter, nor whether the rule is enabled.
+
+        Parameters
+        ----------
+        source, identity : str
+            Source and identity of the letter, as in `dead_letters`.
 
         Raises
         ------
@@ -801,7 +905,7 @@ class Database:
         TransactionStateError
             Inside a transaction.
         ConnectionLost
-            The letter tells whether it was done.
+            If the connection was lost; the rule ran if and only if the letter is gone.
         """
         return self._dead_letters.retry(source, identity)
 
@@ -813,34 +917,45 @@ class Database:
     ) -> list[Retried]:
         """Run the rules of all dead letters again, or of one source's; see `retry_letter`.
 
-        One after another, each alone. Letters of events, and of rules that are not defined here,
-        are left; the results say so.
+        The letters are retried one after another, each in a separate transaction. Letters of
+        events, and of rules that are not defined here, are left; the results report them.
 
         Parameters
         ----------
+        source : str, optional
+            Only the letters of this source.
         on_progress : callable ``(number, of)``, optional
-            Called after each letter.
+            Called after each letter, with the number of letters retried and of all letters.
         """
         _check_callback(on_progress, "on_progress=")
         return self._dead_letters.retry_all(source, on_progress)
 
     @property
     def decisions(self) -> Decisions:
-        """Choices that the timestamps alone do not decide; see `Decisions`."""
+        """Choices that timestamps alone do not determine; see `Decisions`."""
         return self._decisions
 
     # -- streams ---------------------------------------------------------------------------
 
     def stream(self, name: str, /, *, source: Source | None = None, **declaration: Any) -> Stream:
-        """Declare a stream of events; the fields are those of `Stream`.
+        """Declare a stream of events.
+
+        Parameters
+        ----------
+        name : str
+            Unique name of the stream.
+        source : Files, Rate, Socket, Replay, Kafka or Staged, optional
+            Source of the rows; None for a stream fed from a DataFrame or from Python.
+        **declaration
+            Other fields of `Stream`.
 
         Raises
         ------
         DefinitionError
-            If the declaration has no meaning, the name is taken, or it is to stay in columns
-            (``columns=True``) and something that is defined already does not go with that.
+            If the declaration is invalid, the name is taken, or the stream is to be processed in
+            columns (``columns=True``) and an existing definition does not allow that.
         ConfigurationError
-            If ``columns=True`` needs what is not installed.
+            If ``columns=True`` needs a package that is not installed.
         """
         if name in self._streams:
             raise DefinitionError(f"there is a stream named {name!r} already")
@@ -851,18 +966,19 @@ class Database:
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The declared streams."""
+        """Declared streams."""
         return tuple(self._streams.values())
 
     def stream_run(self, stream: Stream) -> StreamRun:
-        """What a stream's atomic batches are handed to; one per stream, from where it stopped.
+        """Return the run of a stream, which processes its batches and resumes where it stopped.
 
-        Define the rules first: it shows them the events they may still need.
+        There is one run per stream. Define the rules first: when the run is created, it feeds them
+        the events that they may still need.
 
         Raises
         ------
         ConfigurationError
-            If it is no stream.
+            If `stream` is not a stream.
         """
         if not isinstance(stream, Stream):
             raise ConfigurationError(
@@ -911,37 +1027,44 @@ class Database:
         scheduler: str | Scheduler | None = None,
         outputs: Any = None,
     ) -> Program:
-        """Let a program process the events of a stream, durably: before it is fed, as rules.
+        """Process the events of a stream durably with a program.
 
-        The s-transactions of a part commit with it: rows, versions, outputs, and the ledger row.
-        They run after the rules on the events of the part. One that aborts leaves an `Output` with
-        the reason; an event of which none can be made becomes a dead letter.
+        Call it before the stream is fed, as for rules. The s-transactions of a part commit
+        together, with their rows, versions and outputs and the ledger row. They run after the rules
+        on the events of the part. An s-transaction that aborts leaves an `Output` with the reason;
+        an event from which no s-transaction can be made becomes a dead letter.
 
         Parameters
         ----------
         program : Program
-            With its state accesses.
+            Program with its state accesses.
         stream : Stream
+            Stream whose events it processes.
         tables : mapping of SharedTable to Table or mapped class
-            Where the rows of each are kept: the primary key is the key, the other column the value;
-            of several columns it is a dict. From the first feed on this process owns them (`own`),
-            and nothing else writes them.
+            Table that keeps the rows of each shared table: the primary key is the key, and the
+            other column is the value, or a dict of the columns if there are several. From the first
+            feed on, this process owns these tables (`own`), and nothing else writes them.
         scheduler : str or Scheduler, optional
-            Who runs them, one for all programs of a stream: ``"serial"``, the default, ``"sei"``,
-            ``"s2pl"``, ``"lwm"``, ``"tpg"``, or an object of such a class with other arguments; or
-            ``"columns"``: one program of numbers alone, over columns, hundreds of thousands of
-            events a second (docs/streams.md says what that takes).
+            Scheduler of the s-transactions, one for all programs of a stream: ``"serial"`` (the
+            default), ``"sei"``, ``"s2pl"``, ``"lwm"``, ``"tpg"``, or an object of such a class with
+            other arguments; or ``"columns"``, which runs one purely numeric program over columns at
+            hundreds of thousands of events per second (docs/streams.md lists the requirements).
         outputs : Table or mapped class, optional
-            Where outputs are inserted: mappings of columns, or lists of such. By default they are
-            kept for `outputs`.
+            Table into which outputs are inserted; they are then mappings of columns, or lists of
+            such mappings. By default outputs are kept for `outputs`.
+
+        Returns
+        -------
+        Program
+            The given program.
 
         Raises
         ------
         DefinitionError
-            If something about it has no meaning, cannot be in columns, or the stream has been fed
-            already.
+            If the definition is invalid, the program cannot run over columns, or the stream has
+            been fed already.
         ConfigurationError
-            If ``"columns"`` needs what is not installed.
+            If ``"columns"`` needs a package that is not installed.
         """
         if not isinstance(stream, Stream) or self._streams.get(stream.name) is not stream:
             raise DefinitionError(
@@ -957,9 +1080,9 @@ class Database:
         return program
 
     def outputs(self, program: Program | str) -> list[Output]:
-        """What a program has put out, and which of its s-transactions aborted, in serial order.
+        """Return a program's committed outputs, and its aborted s-transactions, in serial order.
 
-        As committed. O(n log n).
+        O(n log n).
 
         Raises
         ------
@@ -971,7 +1094,7 @@ class Database:
         return [Output.restore(record) for record in journal.outputs(name)]
 
     def producers(self, stream: Stream) -> StreamProducers:
-        """Who sends the events of a stream that was declared with ``membership=``.
+        """Return the producers of a stream that was declared with ``membership=``.
 
         Define the rules first, as for `stream_run`.
 
@@ -994,33 +1117,36 @@ class Database:
         events: Iterable[Occurrence],
         punctuation: datetime | float | None = None,
     ) -> None:
-        """Process events of a stream that come from Python, without Spark, as one batch.
+        """Process events of a stream from Python, without Spark, as one batch.
+
+        An event that does not fit the stream, or is too far in the future (setting `future_max_s`),
+        becomes a dead letter; it advances neither the punctuation nor the sync points.
+
+        Each call is a new batch, and nothing records whether its events were fed before. See
+        docs/guarantees.md ("Streams") for what to do after a crash.
 
         Parameters
         ----------
+        stream : Stream
+            Stream to feed.
         events : iterable of Occurrence
-            In any order; of each producer in the order of detection.
-        punctuation : datetime or seconds, optional
-            Every event before it has been seen. None: these are all, process every event; but of a
-            stream of producers those that are stable, while the others wait.
-
-        An event that is none of the stream's, or is from the future (setting `future_max_s`),
-        becomes a dead letter; it moves neither punctuation nor sync points.
-
-        Each call is a batch of its own, and nothing tells whether its events were fed before: what
-        to do after a crash is in docs/guarantees.md ("Streams").
+            Events in any order; those of one producer in the order of detection.
+        punctuation : datetime or float, optional
+            Time, as an aware datetime or in seconds since the epoch, before which no further event
+            will come. By default every event has come, so all are processed; in a stream of
+            producers only the stable events are processed, and the others wait.
 
         Raises
         ------
         BadEvent
-            If something among the events is no occurrence; nothing has been taken then.
+            If one of the events is not an occurrence; nothing has been taken then.
         ConfigurationError
-            If `stream` is no stream.
+            If `stream` is not a stream.
         ProducerSilent
             If a producer is silent, and the stream was declared without `on_silent`; nothing has
             been taken then.
         StreamFull
-            If more events would have to wait than may; nothing has been taken then.
+            If more events would have to wait than allowed; nothing has been taken then.
         """
         run = self.stream_run(stream)
         if punctuation is None and stream.membership is not None:
@@ -1040,41 +1166,42 @@ class Database:
         poll_s: float = 1.0,
         on_batch: Callable[[int, int], None] | None = None,
     ) -> int:
-        """Process the batches that a query of Spark publishes for a stream, each once.
+        """Process the batches that a Spark query publishes for a stream, each exactly once.
 
-        The query is ``df.writeStream.format("activedb")`` (docs/sources.md), perhaps of another
-        program on another computer; no Spark is needed here. Define the rules first. What is taken
-        is deleted when it has taken effect; a batch that was cut off comes again, the same.
+        The query is ``df.writeStream.format("activedb")`` (docs/sources.md). It may belong to
+        another program on another computer; this process needs no Spark. Define the rules first. A
+        batch is deleted after it has taken effect. A batch whose processing was interrupted is
+        taken again, with the same result.
 
         Parameters
         ----------
         stream : Stream
-            Declared as where Spark runs.
-        follow : bool
-            Go on until told to stop, instead of returning when everything published is taken.
+            Stream, declared as in the program that runs Spark.
+        follow : bool, default False
+            Go on until told to stop, instead of returning when all published batches are taken.
         stop : threading.Event, optional
-            Set by another thread or a signal handler: return after the batch at hand.
-        poll_s : float
-            Seconds between two looks, if nothing tells that there is a batch.
+            Set it from another thread or a signal handler to return after the current batch.
+        poll_s : float, default 1.0
+            Seconds between two looks, if no notification of a batch arrives.
         on_batch : callable ``(batch_id, rows)``, optional
-            Called on this thread after each batch.
+            Called on this thread after each batch, with its number of rows.
 
         Returns
         -------
         int
-            How many batches were taken.
+            Number of batches taken.
 
         Raises
         ------
         ConfigurationError
-            On ``memory://``, which Spark cannot see; if nothing was ever published for the stream,
-            and it is not followed.
+            On ``memory://``, which Spark cannot see; or, unless `follow` is True, if no batch was
+            ever published for the stream.
         CheckpointMismatch
             If another query has fed the stream.
         DefinitionError
-            If the columns of a batch are not those of the stream.
+            If the columns of a batch do not match the stream.
         BatchFailed
-            As `StreamRun.apply`.
+            As for `StreamRun.apply`.
         TransactionStateError
             Inside a transaction.
         """
@@ -1107,31 +1234,32 @@ class Database:
         mode: str = "full",
         allow_interference: bool = False,
     ) -> WorkflowDefinition:
-        """Define a workflow, whose programs process batches completely or not at all.
+        """Define a workflow, whose programs process each batch completely or not at all.
 
-        ``@workflow.program(reads=…)`` adds a program, and ``@that_program.compensation`` what
-        undoes one of its transactions; `batches` runs them. See docs/workflows.md.
+        ``@workflow.program(reads=…)`` adds a program, and ``@that_program.compensation`` the action
+        that compensates one of its transactions; `batches` runs them. See docs/workflows.md.
 
         Parameters
         ----------
         name : str
-            Unique; what is recorded has it.
+            Unique name, under which batches are recorded.
         sources : str or iterable of str
-            The streams that come from outside.
+            Streams that come from outside.
         on_failure : {"stop", "compensate"}
-            What happens when a program raises: `ProgramFailed` is raised, and the transaction is
-            due until it succeeds or its batch is given up; or its batches are compensated at once.
+            Reaction when a program raises. Stop: raise `ProgramFailed`; the transaction is due
+            until it succeeds or its batch is given up. Compensate: compensate its batches at once.
         mode : {"full", "non-intrusive", "independent cover"}
-            How they are compensated then.
-        allow_interference : bool
-            Whether that may affect the completion of other batches; `ProgramFailed` if not.
+            Mode of that compensation.
+        allow_interference : bool, default False
+            If True, that compensation may affect the completion of other batches; if False,
+            `ProgramFailed` is raised instead.
 
         Raises
         ------
         DefinitionError
-            If something has no meaning, or the name is taken.
+            If an argument is invalid, or the name is taken.
         """
-        from activedb.workflows import WorkflowDefinition  # networkx takes its time
+        from activedb.workflows import WorkflowDefinition  # imports networkx, which is slow
 
         if name in self._workflows:
             raise DefinitionError(f"there is a workflow named {name!r} already")
@@ -1146,17 +1274,19 @@ class Database:
         return definition
 
     def batches(self, workflow: WorkflowDefinition | str) -> BatchRun:
-        """What a workflow's batches are handed to; one per workflow, from where it stopped.
+        """Return the run of a workflow, which takes its batches and resumes where it stopped.
 
-        Define all programs first. What a crash has left is run by its `resume`, or before the next
-        batch.
+        There is one run per workflow. Define all programs first. Work left by a crash is done by
+        the run's ``resume``, or before its next batch.
 
         Raises
         ------
         ConfigurationError
             If no such workflow is defined here.
-        WorkflowError, WorkflowChanged
-            If its programs make no workflow, or not the one of which batches are recorded.
+        WorkflowError
+            If its programs do not form a valid workflow.
+        WorkflowChanged
+            If the definition differs from the one under which batches were recorded.
         """
         from activedb.workflows import BatchRun
 
@@ -1179,30 +1309,32 @@ class Database:
         return run
 
     def batch_history(self, workflow: str) -> BatchHistory:
-        """The recorded batches of a workflow, as of now; it need not be defined here. O(rows).
+        """Return the recorded batches of a workflow, as of now. O(rows).
+
+        The workflow need not be defined here.
 
         Raises
         ------
         ConfigurationError
-            If none are recorded.
+            If no batches of the workflow are recorded.
         """
         from activedb.workflows import BatchHistory
 
         return BatchHistory(self._store, workflow)
 
     def recorded_workflows(self) -> list[str]:
-        """The workflows of which something is recorded, by name."""
+        """Return the names of the workflows with recorded batches."""
         return workflow_names(self._store)
 
     # -- the rest --------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
-        """Counts since the database was opened: transactions by outcome, matches, rules fired.
+        """Return counts since opening: transactions by outcome, matches, rules fired.
 
-        And of the detectors of all rules as they are now: ``partials``, occurrences kept for later
-        matches, and ``partials_dropped``, those forgotten as there were too many. And
-        ``events_waiting``, events of streams that punctuation or producers have not passed.
-        O(rules).
+        Three further values describe the present state: ``partials``, the occurrences that the
+        detectors of all rules keep for later matches; ``partials_dropped``, the occurrences that
+        these detectors forgot because there were too many; and ``events_waiting``, the events of
+        streams that neither punctuation nor producers have passed. O(rules).
         """
         kept = [e.subscription for e in self._catalog.entries() if e.subscription.is_stateful]
         return {
@@ -1214,14 +1346,14 @@ class Database:
         }
 
     def history(self) -> History:
-        """What transactions did: the recorded hierarchies that have ended, as far as they are kept.
+        """Return the recorded history of the hierarchies that have ended and are still kept.
 
-        ``db.history().write(path)`` makes a file for ``activedb audit``. O(n log n) for n events.
+        ``db.history().write(path)`` writes a file for ``activedb audit``. O(n log n) for n events.
 
         Raises
         ------
         ConfigurationError
-            If nothing is recorded.
+            If the setting `recording` is off.
         """
         if self._recording is None:
             raise ConfigurationError(
@@ -1230,7 +1362,7 @@ class Database:
         return self._recording.history()
 
     def locks(self) -> Snapshot:
-        """Who holds, retains and waits for which lock at this moment; ``.text()`` draws it.
+        """Return a snapshot of the locks held and retained, and of the waits; ``.text()`` draws it.
 
         O(locks and waits).
         """
@@ -1238,19 +1370,19 @@ class Database:
 
     @property
     def monitor(self) -> Monitor | None:
-        """What is kept of this process for those who look; None if the setting `monitor` is off."""
+        """Monitor with the activity of this process; None if the setting `monitor` is off."""
         return None if self._monitoring is None else self._monitoring.monitor
 
     def row_counts(self) -> dict[str, int]:
-        """Committed rows of each declared table, by name."""
+        """Return the number of committed rows of each declared table, by name."""
         return self._store.row_counts()
 
     def rule_latency_s(self, quantile: float) -> float:
-        """Quantile of the time from a rule's start to the end of its action, in seconds."""
+        """Return a quantile of the seconds from the start of a rule to the end of its action."""
         return self._triggering.figures.latencies().quantile(quantile)
 
     def close(self) -> None:
-        """Wait for the detached rules, then give everything back; safe to call again."""
+        """Wait for the detached rules, then release all resources. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -1274,7 +1406,7 @@ class Database:
         self.close()
 
     def _programs_of(self, stream: Stream) -> dict[str, Any]:
-        """What runs the programs of a stream, as its `StreamRun` takes it."""
+        """Return the arguments of a `StreamRun` that run the programs of the stream."""
         of = self._programs.of(stream.name)
         if of is None:
             return {}
@@ -1322,7 +1454,7 @@ def _check_callback(function: Callable[..., Any] | None, what: str) -> None:
 
 
 def _close_at_exit(database: Database) -> Callable[[], None]:
-    """Close a database that is still open when the interpreter ends."""
+    """Register a function that closes the database at interpreter exit, and return it."""
     reference = weakref.ref(database)
 
     def close() -> None:

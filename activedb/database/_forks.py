@@ -1,9 +1,9 @@
 """Database objects in a forked child.
 
-Of what the parent has, a child has copies: of sockets, of latches that threads held which it does
-not have, of transactions that are none of its own. Nothing of that is used. A database object is
-opened anew when the child first uses it, with the definitions it had; whatever else hung on it
-refuses. The parent notices nothing.
+A child inherits copies of the parent's sockets, of latches held by threads that do not exist in the
+child, and of the parent's transactions. It must use none of them. Each database object is therefore
+reopened when the child first uses it, with the same definitions; objects obtained from it before
+the fork refuse any use. The parent is not affected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _AS_THEY_ARE = ("metadata", "settings", "close", "__class__", "__dict__", "__ini
 
 
 def track(db: Database) -> None:
-    """Let a new database object be opened anew in children."""
+    """Register a new database object, so that forked children reopen it."""
     _open.add(db)
 
 
 def _reopening(db: Any, name: str) -> Any:
-    """Open a database object of the parent anew before anything of it is used."""
+    """Reopen a database object inherited from the parent, then return the attribute."""
     if name not in _AS_THEY_ARE:
         with _latch:
             if hasattr(type(db), "_before_fork"):
@@ -43,7 +43,7 @@ def _reopening(db: Any, name: str) -> Any:
 
 
 def _reopen(db: Any) -> None:
-    """Open a database again, with the same settings and definitions.
+    """Reopen a database with the same settings and definitions.
 
     Raises
     ------
@@ -69,11 +69,11 @@ def _reopen(db: Any) -> None:
 
 
 def _not_open(db: Any) -> None:
-    """Close nothing: what is open is the parent's."""
+    """Do nothing: the open resources belong to the parent."""
 
 
 def _refusing(part: Any, name: str) -> NoReturn:
-    """Refuse any use of what hung on a database object before the fork."""
+    """Refuse any use of an object obtained from a database object before the fork."""
     raise WrongProcess(
         f"this was made by process {_parent} before it forked this one, {os.getpid()}: ask the "
         f"database object for it again, which connects anew in the child"
@@ -81,7 +81,7 @@ def _refusing(part: Any, name: str) -> NoReturn:
 
 
 class _Reopened:
-    """The forest of a database that is opened anew when the first flush of a session needs it."""
+    """Stand-in for a forest, which reopens the database when a session is first flushed."""
 
     def __init__(self, db: Database):
         object.__setattr__(self, "_db", db)
@@ -91,7 +91,7 @@ class _Reopened:
 
 
 def _like(kind: Any, **names: object) -> Any:
-    """A class of the same name and layout as `kind`, with other attributes."""
+    """Return a class with the name and layout of `kind`, and some attributes replaced."""
     return type(kind)(kind.__name__, (kind,), {"__slots__": (), **names})
 
 
@@ -108,7 +108,7 @@ def _in_child() -> None:
     for db in list(_open):
         of_parent: Any = db
         kind, parts = type(db), db.__dict__
-        # Of a grandparent and never used in between; or closed, or not yet open.
+        # Inherited by the parent, which has not used it; or closed, or not yet open.
         if hasattr(kind, "_before_fork") or parts.get("_closed", True):
             continue
         if parts["_monitoring"] is not None:

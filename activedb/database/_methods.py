@@ -1,4 +1,4 @@
-"""Functions whose calls and returns are events."""
+"""Functions whose calls and returns raise events."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 RaiseEvent = Callable[[str, str, Mapping[str, Any]], None]
-"""Raises an event of a kind, a name and parameters, in the transaction open on this thread."""
+"""Callable that raises an event, given its kind, name and parameters, on the calling thread."""
 
 
 def emitting(function: Callable[P, T], raise_event: RaiseEvent) -> Callable[P, T]:
-    """A function that raises ``call`` before it does what `function` does, and ``return`` after.
+    """Return a function that raises ``call``, calls `function`, and raises ``return``.
 
-    What a rule raises on its call keeps `function` from being called. If `function` raises, it
-    does not return.
+    An error raised by a rule on the call prevents `function` from being called. If `function`
+    raises, there is no ``return`` event.
 
     Raises
     ------
     DefinitionError
-        If it is no plain function, or one that only returns later (a coroutine, a generator).
+        If `function` is not a plain function, or one that returns before its work is done (a
+        coroutine, a generator).
     """
     if not inspect.isfunction(function):
         raise DefinitionError(
@@ -38,7 +39,7 @@ def emitting(function: Callable[P, T], raise_event: RaiseEvent) -> Callable[P, T
     checked_function(function, f"{function.__qualname__}, which emits decorates,")
     name = function.__qualname__
     signature = inspect.signature(function)
-    # The receiver of a method is no parameter of the event.
+    # The receiver of a method is not a parameter of the event.
     receiver = _receiver(function, signature)
 
     @functools.wraps(function)
@@ -55,7 +56,7 @@ def emitting(function: Callable[P, T], raise_event: RaiseEvent) -> Callable[P, T
 
 
 def _receiver(function: Callable[..., Any], signature: inspect.Signature) -> str | None:
-    """The first parameter of what is defined in a class, if it is called as convention has it."""
+    """Return the first parameter of a method, if it has the conventional name; else None."""
     first = next(iter(signature.parameters), None)
     in_class = "." in function.__qualname__.rpartition("<locals>.")[2]
     return first if in_class and first in ("self", "cls") else None

@@ -1,4 +1,4 @@
-"""The monitor of a database object and its server, if the settings ask for them."""
+"""Monitor of a database object and its server, if the settings enable them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Monitoring"]
 
 
 class Monitoring:
-    """Both of them, opened and closed together.
+    """A monitor and its server, opened and closed together.
 
     Attributes
     ----------
@@ -31,16 +31,17 @@ class Monitoring:
 
     @classmethod
     def open(cls, db: Database, settings: Settings) -> Self | None:
-        """Both, for a new database object; None if the settings do not ask for them.
+        """Open both for a new database object; return None if the settings do not enable them.
 
         Raises
         ------
         ConfigurationError
-            If it may not, or cannot, listen where the settings say; the database is closed then.
+            If the server may not, or cannot, listen at the address in the settings. The store is
+            closed.
         """
         if settings.monitor == "off":
             return None
-        # The library's HTTP server takes a while to import.
+        # Imports http.server, which is slow.
         from activedb.monitor import Monitor, MonitorServer
 
         monitor = Monitor(db)
@@ -52,13 +53,13 @@ class Monitoring:
             raise
 
     def close(self) -> None:
-        """Answer and watch no longer."""
+        """Stop the server and the monitor."""
         self.server.close()
         self.monitor.close()
 
 
 def _metrics(db: Database) -> Metrics | None:
-    """What tells Prometheus, from the first time that it asks; None if its extra is missing."""
+    """Return the source of Prometheus metrics, made on first use; None if the extra is missing."""
     if importlib.util.find_spec("prometheus_client") is None:
         return None
 

@@ -1,4 +1,4 @@
-"""What the condition of a rule without event reads, told by its source."""
+"""Inferred reads of the condition of a rule without an event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["find_reads"]
 
 
 def find_reads(when: Any, params: Mapping[str, Any]) -> Iterable[Part] | str:
-    """Tables and columns that a condition reads, or why its source does not tell."""
-    from activedb.analysis import reads_of  # networkx takes a tenth of a second to import
+    """Return the tables and columns that a condition reads, or why they cannot be inferred."""
+    from activedb.analysis import reads_of  # imports networkx, which takes 0.1 s
 
     return reads_of(when, params)

@@ -1,4 +1,4 @@
-"""What transactions did, kept for the auditor: whole hierarchies, within a bound."""
+"""Bounded record of transactions for the auditor, in whole hierarchies."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from coupling.acta import (
 __all__ = ["Recording", "open_recording"]
 
 _Entry: TypeAlias = tuple[int, str, int, int, str, Key | None]
-"""Place in the order, what, the transaction, another one, a table, a key.
+"""Place in the order, kind, transaction, another transaction, table, key.
 
-Of a child that begins the key is its priority and its group.
+For a child that begins, the key is its priority and group.
 """
 _SPAWN = {Coupling[mode.name]: mode for mode in SpawnMode}
 
 
 def open_recording(settings: Settings, counters: Counters) -> Recording | None:
-    """What records as the settings say; None if nothing is recorded."""
+    """Return a recording as the settings require; None if nothing is recorded."""
     if settings.recording == "off":
         return None
     one_in = 1 if settings.recording == "full" else settings.recording_one_in
@@ -44,27 +44,27 @@ def open_recording(settings: Settings, counters: Counters) -> Recording | None:
 
 
 class Recording:
-    """The logs of the hierarchies that are recorded.
+    """Logs of the recorded hierarchies.
 
-    Who has ended stays until there is no room for it: then the oldest is dropped, whole. If there
-    is none, the hierarchy that needs the room is dropped itself.
+    The log of a hierarchy that has ended is kept until its room is needed. Then the oldest log is
+    dropped, as a whole. If there is none, the hierarchy that needs the room is dropped.
 
-    A rule's own top-level transactions, its *firing*, are spawned by the transaction in which its
-    event was raised. They have the name of the firing in common, so each try of it is one more
-    transaction that was spawned there, whichever thread runs it. If none has ended here, the
-    history has the spawn alone, of a transaction whose number is negative.
+    A rule's separate top-level transactions, its *firing*, are spawned by the transaction in which
+    the event was raised. They share the name of the firing, so each try is one more spawned
+    transaction, whichever thread runs it. If none has ended in this process, the history contains
+    only the spawn, of a transaction with a negative number.
 
-    Latch: ``_latch``; nothing is taken under it. It is held for each event, so what it orders is
-    the order in which things took effect: an operation is logged after its lock is granted and
-    before that can be given up, an end before the locks are passed on.
+    Latch: ``_latch``; no other latch is taken under it. It is held for each event, and therefore
+    orders the events as they take effect: an operation is logged after its lock is granted and
+    before the lock can be released, and an end is logged before the locks are passed on.
 
     Parameters
     ----------
     one_in : int
-        Of how many top-level transactions one is recorded. A firing that a recorded transaction
-        has spawned is recorded in any case, and not counted.
+        Sampling: one top-level transaction in this many is recorded. A firing that a recorded
+        transaction has spawned is always recorded, and not counted.
     events_max : int
-        Events kept at most.
+        Upper bound on the events kept.
     counters : Counters
         Counts ``hierarchies_recorded`` and ``hierarchies_dropped``.
     """
@@ -78,11 +78,11 @@ class Recording:
         self._order = 0
         self._kept = 0
         self._ended: deque[_HierarchyLog] = deque()
-        # Firings by name, with the place of the event that spawned them last.
+        # Place of the event that last spawned a firing, by the firing's name.
         self._spawned: dict[str, int] = {}
 
     def log(self, run: Run) -> Log | None:
-        """The log of a hierarchy that begins, or None if it is not to be recorded."""
+        """Return the log for a new hierarchy, or None if it is not to be recorded."""
         with self._latch:
             spawned_at = self._spawned.get(run.name, 0)
             if not spawned_at:
@@ -92,7 +92,7 @@ class Recording:
         return _HierarchyLog(self, spawned_at)
 
     def history(self) -> History:
-        """What the hierarchies that have ended, and are still kept, did. O(n log n)."""
+        """Return the history of the ended hierarchies that are still kept. O(n log n)."""
         with self._latch:
             entries = [entry for log in self._ended for entry in log.entries]
             tries: dict[int, list[int]] = defaultdict(list)
@@ -137,7 +137,7 @@ class Recording:
         self._counters.add("hierarchies_recorded")
 
     def _drop(self, log: _HierarchyLog) -> None:
-        """REQUIRES: ``_latch``."""
+        """Drop the log of a hierarchy. REQUIRES: ``_latch``."""
         self._kept -= len(log.entries)
         for firing, at in log.firings.items():
             if self._spawned.get(firing) == at:
@@ -147,17 +147,17 @@ class Recording:
 
 
 class _HierarchyLog:
-    """What one hierarchy has done so far; its fields are guarded by the latch of the recording.
+    """Log of one hierarchy; the latch of the recording guards its fields.
 
     Attributes
     ----------
     entries : list
     firings : dict of str to int
-        Those that it has spawned, with the places of the events.
+        Firings that the hierarchy has spawned, with the places of the events.
     spawned_at : int
-        Place of the event that spawned it; 0 if it is no firing, or that is not known here.
+        Place of the event that spawned the hierarchy; 0 if it is not a firing, or unknown.
     top : int
-        The top-level transaction.
+        Number of the top-level transaction.
     """
 
     __slots__ = ("_recording", "entries", "firings", "is_dropped", "spawned_at", "top")
@@ -171,7 +171,7 @@ class _HierarchyLog:
         self.top = 0
 
     def began(self, t: Transaction) -> None:
-        """A transaction of the hierarchy begins."""
+        """Log that a transaction of the hierarchy begins."""
         if t.parent is None:
             self.top = t.id
             self._recording.add(self, "begin", t.id)
@@ -181,18 +181,18 @@ class _HierarchyLog:
             self._recording.add(self, mode, t.parent.id, t.id, keys=(place,))
 
     def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
-        """A rule is to run in the top-level transactions of that name, because of `t`."""
+        """Log that `t` spawns a firing: a rule's separate top-level transactions of that name."""
         mode = _SPAWN[Coupling(coupling)]
         self._recording.add(self, mode, t.id, firing=firing)
 
     def operated(
         self, t: Transaction, kind: str, table: str, keys: Iterable[Key] | None = None
     ) -> None:
-        """`t` works on rows, or with None on a table, and has the locks for it."""
+        """Log that `t` works on rows, or on a table if `keys` is None; the locks are granted."""
         self._recording.add(self, kind, t.id, table=table, keys=(None,) if keys is None else keys)
 
     def ended(self, t: Transaction) -> None:
-        """`t` has ended; its locks are not passed on yet."""
+        """Log that `t` has ended; its locks are not passed on yet."""
         if t.state is not State.COMMITTED:
             self._recording.add(self, "abort", t.id)
         elif t.parent is None:
@@ -204,7 +204,13 @@ class _HierarchyLog:
 
 
 def _events(entry: _Entry, tries: Mapping[int, Sequence[int]]) -> Iterator[Event]:
-    """The events of an entry; `tries`: the firings' transactions by where they were spawned."""
+    """Yield the events of an entry.
+
+    Parameters
+    ----------
+    tries : mapping of int to sequence of int
+        Top-level transactions of the firings, by the place at which they were spawned.
+    """
     order, what, t, other, table, key = entry
     match what:
         case "begin":

@@ -1,4 +1,4 @@
-"""Rules and queries from texts of the rule language, all of a text or nothing."""
+"""Rules and queries from texts in the rule language; a text is applied as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["RuleTexts", "is_on"]
 
 
 class RuleTexts:
-    """The queries that texts have created, and what loads a text.
+    """Loader of rule texts, with the queries that texts have created.
 
-    A query that no rule is on does nothing. Queries live as long as this process; what a later text
-    names must have been created by an earlier one, or by itself.
+    A query has no effect until a rule is on it. Queries live as long as this process. A text can
+    name a query that it creates itself, or that an earlier text has created.
 
     Parameters
     ----------
@@ -40,11 +40,12 @@ class RuleTexts:
     Attributes
     ----------
     queries : dict of str to Query
-        By name; replaced as a whole.
+        Queries by name; the dict is replaced as a whole.
     raising : callable or None
-        What SIGNAL calls: `Database.signal`.
+        Function that SIGNAL calls: `Database.signal`.
     streams : mapping of str to Stream, or None
-        The declared streams by name, as they are now; None: nobody knows, and any may be named.
+        Declared streams by name; the mapping follows later declarations. None: the streams are
+        unknown, so any name is accepted.
     """
 
     def __init__(self, rules: Rules):
@@ -56,14 +57,14 @@ class RuleTexts:
     def load(
         self, t: Transaction, text: str, functions: FunctionNames
     ) -> tuple[list[RegisteredRule], dict[str, Query]]:
-        """Execute the statements of a text in `t`; returns the rules, and the queries after it.
+        """Execute the statements of a text in `t`; return the rules, and the queries after it.
 
-        The rules are those that the text creates or alters, each once, as they are after it.
+        Each rule that the text creates or alters is returned once, in its state after the text.
 
         Raises
         ------
         DefinitionError
-            Naming the line; nothing of the text is done then, as its transaction aborts.
+            With the line. The transaction aborts then, so no statement of the text takes effect.
         """
         statements = parse(
             text,
@@ -170,19 +171,19 @@ def _rules_of(statement: Statement) -> tuple[str, ...]:
 
 
 def _within(expression: Expression) -> Iterator[Expression]:
-    """The expression and all that it is made of."""
+    """Yield the expression and, recursively, its parts."""
     yield expression
     for child in expression.children:
         yield from _within(child)
 
 
 def is_on(expression: Expression, name: str) -> bool:
-    """Whether an event is made of the query of this name; O(size)."""
+    """Return whether an event contains the query of this name; O(size)."""
     return any(isinstance(part, Query) and part.name == name for part in _within(expression))
 
 
 def _with_queries(rule: Rule, queries: dict[str, Query]) -> Rule:
-    """A rule on the queries as they are now, if a statement before it has replaced one."""
+    """Return a rule on the present queries, in case an earlier statement has replaced one."""
     on = rule.on
     for part in tuple(_within(on)):
         if isinstance(part, Query) and part.name in queries and queries[part.name] != part:
@@ -191,7 +192,7 @@ def _with_queries(rule: Rule, queries: dict[str, Query]) -> Rule:
 
 
 def _with(thing: Any, query: Query) -> Any:
-    """An expression with this query in place of those of its name."""
+    """Return an expression in which `query` replaces the queries of its name."""
     if isinstance(thing, tuple):
         return tuple(_with(each, query) for each in thing)
     if not isinstance(thing, Expression):

@@ -1,4 +1,4 @@
-"""The rules of a database as objects that programs list and change at run time."""
+"""Rules of a database, as objects that programs list and change at run time."""
 
 from __future__ import annotations
 
@@ -47,14 +47,18 @@ T = TypeVar("T")
 
 
 class Rules:
-    """The catalog of one database: ``db.rules``.
+    """Rule catalog of one database: ``db.rules``.
 
-    A change made in a transaction is seen by that transaction and its inferiors at once, and by
-    everybody else when its top-level transaction commits; the abort of the (sub)transaction that
-    made it undoes it. Outside a transaction it runs in one of its own. Until the end of the
-    hierarchy nobody else can change the same rule: its row is locked.
+    A change made in a transaction is visible to that transaction and its inferiors at once, and to
+    all other transactions when its top-level transaction commits. The abort of the (sub)transaction
+    that made the change undoes it. Outside a transaction, a change runs in a new one. Changing a
+    rule locks its row until the hierarchy ends, so other transactions cannot change the same rule
+    meanwhile.
 
     Other processes see a change when they connect, or `refresh`.
+
+    Iteration yields the rules of `list`; ``len(rules)``, ``name in rules`` and ``rules[name]`` work
+    on the same rules.
     """
 
     def __init__(
@@ -73,13 +77,13 @@ class Rules:
         self._declared_tables = declared_tables
         self.checks: tuple[Callable[[Rule], object], ...] = ()
         self.texts = RuleTexts(self)
-        # As read when the database was opened, for the rules that code defines from then on.
+        # Rows read when the database was opened, for the rules that code defines later.
         self._persisted: dict[str, dict[str, Any]] = rows.read()
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------
 
     def list(self) -> builtins.list[RegisteredRule]:
-        """All rules as the transaction open on this thread sees them, in order of definition."""
+        """Return all rules visible to the transaction on this thread, in order of definition."""
         return self._catalog.entries(self._current())
 
     def __iter__(self) -> Iterator[RegisteredRule]:
@@ -92,12 +96,12 @@ class Rules:
         return isinstance(name, str) and self._catalog.entry(name, self._current()) is not None
 
     def __getitem__(self, name: str) -> RegisteredRule:
-        """The rule with this name.
+        """Return the rule with this name.
 
         Raises
         ------
         DefinitionError
-            If there is none; it names those with similar names.
+            If there is none; the message suggests similar names.
         """
         return self._known(self._current(), name)
 
@@ -127,18 +131,31 @@ class Rules:
         writes: Any = None,
         raises: Any = None,
     ) -> RegisteredRule:
-        """Create a rule; the parameters are those of `Database.rule`.
+        """Create a rule.
 
         Parameters
         ----------
-        enabled : bool
-            Whether it can be triggered, unless an earlier run has left it otherwise.
+        action : callable ``(t, o)``
+            Action of the rule.
+        enabled : bool, default True
+            Whether events can trigger the rule, unless an earlier run has left it in another state.
+        on, name, when, coupling, priority, on_abort, params, set_oriented, condition_action, after
+            As for `Database.rule`.
+        partials_max, on_full, matches_max, on_many, on_uncertain, reads, writes, raises
+            As for `Database.rule`.
+
+        Returns
+        -------
+        RegisteredRule
+            The new rule.
 
         Raises
         ------
-        RuleSignatureError, DefinitionError
-            If something about the rule has no meaning, its name is taken, or a table or stream of
-            its event is not there.
+        RuleSignatureError
+            If action or condition cannot be called as ``fn(t, o)`` with the parameters it takes.
+        DefinitionError
+            If the definition is invalid in another way, the name is taken, or a table or stream of
+            the event does not exist.
         """
         rule = Rule.define(
             action,
@@ -171,12 +188,12 @@ class Rules:
         return self._do(create)
 
     def define(self, rule: Rule) -> RegisteredRule:
-        """Register a rule that code defines, and take over what is kept of it.
+        """Register a rule that code defines, and adopt its stored state.
 
-        With the definition that an earlier run had it keeps its version, and whether it is
-        enabled, its coupling, priority and on_abort as they were last changed: without a
-        transaction. Another definition makes a new version. Its tables and streams need not be
-        there yet.
+        If the definition is the one of an earlier run, no transaction is needed: the rule keeps its
+        version, whether it is enabled, and its coupling, priority and on_abort as last changed. A
+        different definition makes a new version. The tables and streams of its event need not exist
+        yet.
 
         Raises
         ------
@@ -195,11 +212,20 @@ class Rules:
         return self._do(lambda t: self._create(t, rule, enabled=True))
 
     def enable(self, name: str) -> RegisteredRule:
-        """Let a rule be triggered again, by events from now on; returns its new version.
+        """Let events trigger a rule again, from now on; return its new version.
 
-        If it is in quarantine that is over, and it is run again.
+        This also ends a quarantine, so that the rule is run again. The detector of a composite
+        event knows nothing of the events raised while the rule was disabled.
 
-        A composite event of it does not know what happened while it was off.
+        Parameters
+        ----------
+        name : str
+            Name of the rule.
+
+        Returns
+        -------
+        RegisteredRule
+            The new version, or the present one if the rule was enabled and not in quarantine.
 
         Raises
         ------
@@ -215,7 +241,17 @@ class Rules:
         return self._do(lambda t: self._change(t, name, enabled))
 
     def disable(self, name: str) -> RegisteredRule:
-        """Keep a rule from being triggered; what it has been triggered for still runs.
+        """Keep events from triggering a rule; firings that are already triggered still run.
+
+        Parameters
+        ----------
+        name : str
+            Name of the rule.
+
+        Returns
+        -------
+        RegisteredRule
+            The new version, or the present one if the rule was disabled.
 
         Raises
         ------
@@ -227,14 +263,28 @@ class Rules:
         )
 
     def switch(self, name: str, *, enabled: bool) -> int:
-        """Enable or disable a rule that may be defined by other programs only; returns its version.
+        """Enable or disable a rule that other programs may have defined; return its version.
 
-        It is about the table of rules, so they take it over when they connect, or `refresh`.
+        The call changes the table of rules. Other programs apply the change when they connect, or
+        `refresh`.
+
+        Parameters
+        ----------
+        name : str
+            Name of the rule.
+        enabled : bool
+            True to enable the rule, False to disable it.
+
+        Returns
+        -------
+        int
+            Version of the rule after the call.
 
         Raises
         ------
         DefinitionError
-            If nobody has defined such a rule; and as `enable`, if it is defined here.
+            If no program has defined such a rule; also as for `enable`, if the rule is defined
+            here.
         """
 
         def switch(t: Transaction) -> int:
@@ -258,11 +308,23 @@ class Rules:
         return self._do(switch)
 
     def quarantine(self, name: str, reason: str) -> RegisteredRule:
-        """Keep a rule from being run: what triggers it becomes a dead letter with the reason.
+        """Stop running a rule; each event that triggers it becomes a dead letter with the reason.
 
-        Rules that keep failing alone get there by themselves (``quarantine_after``). `enable`, or
-        another definition, ends it; a rule that takes its triggering transaction along is not
-        affected.
+        Rules that keep failing alone are quarantined automatically (``quarantine_after``).
+        `enable`, or a different definition, ends the quarantine. A rule whose failure aborts its
+        triggering transaction is not affected.
+
+        Parameters
+        ----------
+        name : str
+            Name of the rule.
+        reason : str
+            Reason for the dead letters.
+
+        Returns
+        -------
+        RegisteredRule
+            The new version, or the present one if the rule was in quarantine.
 
         Raises
         ------
@@ -272,18 +334,33 @@ class Rules:
         return self._do(lambda t: self._change(t, name, lambda _, e: quarantined(e, reason)))
 
     def change(self, name: str, /, **fields: Any) -> RegisteredRule:
-        """Change some of on, action, when, coupling, priority, on_abort, params, ….
+        """Change some fields of a rule, such as on, action, when, coupling or priority.
 
-        What can be changed is all that `create` takes but the name, reads, writes and raises.
+        Every parameter of `create` can be changed except name, enabled, reads, writes and raises.
 
-        A restart keeps changes of coupling, priority and on_abort as long as the definition in
-        code is the same; the others last until this process ends, as functions are not kept.
-        Returns the new version; the present one if nothing is different.
+        Changes of coupling, priority and on_abort survive a restart as long as the definition in
+        code is the same. Other changes last until this process ends, because functions cannot be
+        stored.
+
+        Parameters
+        ----------
+        name : str
+            Name of the rule.
+        **fields
+            New values by field.
+
+        Returns
+        -------
+        RegisteredRule
+            The new version, or the present one if nothing is different.
 
         Raises
         ------
-        RuleSignatureError, DefinitionError
-            If there is no such rule or field, or the rule would have no meaning; it is as before.
+        RuleSignatureError
+            If action or condition cannot be called as ``fn(t, o)`` with the parameters it takes.
+        DefinitionError
+            If there is no such rule or field, or the new definition is invalid. The rule is
+            unchanged.
         """
         for field in fields:
             if field not in CHANGEABLE:
@@ -306,10 +383,15 @@ class Rules:
         return self._do(lambda t: self._change(t, name, changed))
 
     def delete(self, name: str) -> None:
-        """Delete a rule; what it has been triggered for still runs.
+        """Delete a rule; firings that are already triggered still run.
 
-        Code that defines it again, after a restart too, creates it anew: to keep such a rule off,
-        `disable` it.
+        Code that defines the rule again, for example after a restart, creates it anew. To keep such
+        a rule off, `disable` it.
+
+        Parameters
+        ----------
+        name : str
+            Name of the rule.
 
         Raises
         ------
@@ -328,11 +410,12 @@ class Rules:
         self._do(delete)
 
     def refresh(self) -> None:
-        """Take over what other processes have committed: enabled, coupling, …, version, deletions.
+        """Apply the changes that other processes have committed.
 
-        A rule whose definition is another one there takes over whether it is enabled, and the
-        version. One round trip. Rules that only others have defined are not there: their functions
-        are not.
+        This covers whether rules are enabled, their coupling, priority and on_abort, versions, and
+        deletions. If another process has a different definition of a rule, only its version and
+        whether it is enabled are applied. Rules that only other processes have defined stay
+        unknown, because their functions are not available. One round trip.
         """
 
         def refresh(t: Transaction) -> None:
@@ -362,23 +445,32 @@ class Rules:
         Parameters
         ----------
         rules : list of mappings, or mapping of str to mapping
-            Fields: ``name``, ``on``, ``do``, and optionally ``when``, ``coupling``, ``priority``,
-            ``on_abort``, ``params``, ``set_oriented``, ``condition_action``, ``after``, ``reads``,
-            ``writes``, ``raises``, ``partials_max``, ``on_full``, ``matches_max``, ``on_many``,
-            ``on_uncertain``, ``enabled``.
-            Functions are named ``"module:function"``. Events: ``{"event": "EXIT"}``, ``{"updated":
-            "accounts", "columns": ["balance"]}``, ``{"any_of": […]}``, ``{"seq": […], "same": […],
-            "within": seconds}``, in it ``{"not": {…}}``, and all others (docs/rules.md). Tables
-            are those of ``db.metadata``.
+            Rules with the fields ``name``, ``on``, ``do``, and optionally ``when``, ``coupling``,
+            ``priority``, ``on_abort``, ``params``, ``set_oriented``, ``condition_action``,
+            ``after``, ``reads``, ``writes``, ``raises``, ``partials_max``, ``on_full``,
+            ``matches_max``, ``on_many``, ``on_uncertain``, ``enabled``.
+
+            Functions are named ``"module:function"``, and tables are those of ``db.metadata``.
+
+            Events are written as ``{"event": "EXIT"}``,
+            ``{"updated": "accounts", "columns": ["balance"]}``, ``{"any_of": […]}``, or
+            ``{"seq": […], "same": […], "within": seconds}``, which may contain ``{"not": {…}}``;
+            docs/rules.md lists the others.
         modules : iterable of modules, or mapping of str to module
-            Where functions may be found.
+            Modules in which functions are looked up.
         allow : iterable of str
-            Modules that may be imported for that. Nothing else is imported, nothing is evaluated.
+            Names of further modules that may be imported to look up functions. No other module is
+            imported, and no text is evaluated.
+
+        Returns
+        -------
+        list of RegisteredRule
+            The new rules.
 
         Raises
         ------
         DefinitionError
-            Naming the rule; no rule is created then.
+            If a rule is invalid; the message names it. No rule is created then.
         """
         found = rules_from_data(
             rules,
@@ -410,14 +502,28 @@ class Rules:
     ) -> builtins.list[RegisteredRule]:
         """Create the rules of a YAML file, all of them or none; see `load`.
 
-        A file whose name ends with ``.rules`` is a text of the rule language; see `load_text`.
+        If the file's name ends with ``.rules``, it is a text in the rule language; see `load_text`.
+
+        Parameters
+        ----------
+        path : str or Path
+            Path of the file.
+        modules, allow
+            As for `load`.
+
+        Returns
+        -------
+        list of RegisteredRule
+            The new rules; for a ``.rules`` file as for `load_text`.
 
         Raises
         ------
         DefinitionError
-            If the file cannot be read, or naming the rule that has no meaning.
+            If the file cannot be read, or a rule is invalid; the message names it.
+        RuleSyntaxError
+            If a ``.rules`` file has a syntax error.
         UntrustedFile
-            If everybody may write it.
+            If every account may write the file.
         """
         if Path(path).suffix == ".rules":
             check_trusted(path)
@@ -433,7 +539,7 @@ class Rules:
                 raise error.of_file(path) from None
         return self.load(rules_from_file(path), modules=modules, allow=allow)
 
-    # -- from texts of the rule language -----------------------------------------------------
+    # -- from texts in the rule language -----------------------------------------------------
 
     def load_text(
         self,
@@ -442,18 +548,18 @@ class Rules:
         modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
         allow: Iterable[str] = (),
     ) -> builtins.list[RegisteredRule]:
-        """Execute the statements of a text of the rule language, all of them or none.
+        """Execute the statements of a text in the rule language, all of them or none.
 
-        A rule or query that is there and the same stays as it is; another one of the same name
-        needs ``OR REPLACE``.
+        A statement that creates an existing rule or query with the same definition has no effect. A
+        different definition needs ``OR REPLACE``.
 
         Parameters
         ----------
         text : str
-            ``CREATE QUERY …; CREATE RULE …; …`` (docs/language.md). Tables are those of
-            ``db.metadata``.
+            Text such as ``CREATE QUERY …; CREATE RULE …; …`` (docs/language.md). Tables are those
+            of ``db.metadata``.
         modules, allow
-            Where functions of ``CALL`` may be found, as of `load`.
+            Modules in which functions of ``CALL`` are looked up, as for `load`.
 
         Returns
         -------
@@ -463,9 +569,9 @@ class Rules:
         Raises
         ------
         RuleSyntaxError
-            With line, column and a caret, if the text has no meaning.
+            If the text has a syntax error; with line, column and a caret.
         DefinitionError
-            Naming the line, if a statement cannot be done.
+            If a statement cannot be executed; the message has its line.
         """
         functions = FunctionNames(modules, allow)
         t = self._current()
@@ -481,24 +587,24 @@ class Rules:
 
     @property
     def declared_tables(self) -> Mapping[str, Any]:
-        """The tables that are declared, by full name."""
+        """Declared tables, by full name."""
         return self._declared_tables()
 
     def lock(self, t: Transaction, names: builtins.list[str]) -> None:
-        """Lock the rows of rules, in one order, until the hierarchy ends."""
+        """Lock the rows of rules until the hierarchy ends, always in the same order."""
         t.get_many(self._rows.table, sorted(set(names)), for_update=True)
 
     def on(self, t: Transaction, query: str) -> builtins.list[RegisteredRule]:
-        """The rules whose event is made of the query of this name; O(rules)."""
+        """Return the rules whose event contains the query of this name; O(rules)."""
         return [entry for entry in self._catalog.entries(t) if is_on(entry.on, query)]
 
     def put(self, t: Transaction, rule: Rule, *, replacing: bool) -> RegisteredRule:
-        """Create a rule in `t`, or replace the one of its name; the same one stays as it is.
+        """Create a rule in `t`, or replace the rule of its name; an equal rule stays as it is.
 
         Raises
         ------
         DefinitionError
-            If there is another one, and it is not to be replaced.
+            If there is a different rule of that name, and `replacing` is False.
         """
         self._check_streams([rule])
         self._check_tables(t, [rule])
@@ -516,13 +622,19 @@ class Rules:
         self._check_order(t, rule)
         return self._change(t, rule.name, lambda _, e: next_version(e, rule, text=text))
 
-    # -- not triggering --------------------------------------------------------------------
+    # -- ignoring --------------------------------------------------------------------------
 
     @contextmanager
     def ignoring(self, *names: str) -> Iterator[None]:
-        """Let events of the transaction open on this thread, and its inferiors, not trigger rules.
+        """Keep events from triggering some rules, as a context manager.
 
-        Only events raised inside the block. The detectors of the rules are not shown them either.
+        It affects the events that the transaction open on this thread, and its inferiors, raise
+        inside the block. The detectors of the rules do not receive these events either.
+
+        Parameters
+        ----------
+        *names : str
+            Names of the rules to ignore.
 
         Raises
         ------
@@ -543,7 +655,7 @@ class Rules:
         try:
             yield
         finally:
-            self._catalog.heed(t, token)
+            self._catalog.stop_ignoring(t, token)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -567,7 +679,7 @@ class Rules:
         return entry
 
     def _locked(self, t: Transaction, name: str) -> Row | None:
-        """The row of a rule, locked until the hierarchy ends; the catalog is as new as the row."""
+        """Return a rule's row, locked until the hierarchy ends; the catalog is then up to date."""
         row = t.get(self._rows.table, name, for_update=True)
         self._catalog.await_others(t, name)
         return row
@@ -640,7 +752,7 @@ class Rules:
             t.update(self._rows.table, entry.name, **values)
 
     def _check_order(self, t: Transaction | None, rule: Rule) -> None:
-        """Refuse a rule that comes, through others, after itself; O(rules) if it names any."""
+        """Refuse a rule that would transitively come after itself; O(rules) if it names any."""
         if not rule.after:
             return
         after = {entry.name: entry.after for entry in self._catalog.entries(t)}
@@ -654,7 +766,7 @@ class Rules:
             ) from None
 
     def _check_streams(self, rules: Iterable[Rule], *, may_follow: bool = False) -> None:
-        """Refuse rules about streams that are not declared, or events that these do not have."""
+        """Refuse rules on undeclared streams, or on events that their streams do not have."""
         streams = self.texts.streams
         if streams is not None:
             for rule in rules:
@@ -663,7 +775,7 @@ class Rules:
                     check(rule)
 
     def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
-        """Refuse rules about tables that are not there."""
+        """Refuse rules on tables that do not exist."""
         bound = {
             name: rule.name
             for rule in rules

@@ -1,4 +1,4 @@
-"""The streams that events of rules name, looked up among those that are declared."""
+"""Check of the stream names in rules' events against the declared streams."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ __all__ = ["check_streams"]
 
 
 def check_streams(rule: Rule, streams: Mapping[str, Stream], *, may_follow: bool) -> None:
-    """Refuse a rule on a stream that is not declared, or on events that its stream does not have.
+    """Refuse a rule on an undeclared stream, or on events that its stream does not have.
 
-    Which parameters an event has is left open: a stream declares those that must be there, and
-    others may be.
+    The parameters of events are not checked: a stream declares only the required parameters, and
+    events may have others.
 
     Parameters
     ----------
     streams : mapping of str to Stream
-        The declared ones by name.
+        Declared streams by name.
     may_follow : bool
-        Whether a stream may be declared later.
+        True if a stream may be declared later.
 
     Raises
     ------
     DefinitionError
+        If a name is unknown; the message suggests similar names.
     """
     for part, name in _named_in(rule.on):
         stream = streams.get(name)
@@ -52,7 +53,7 @@ def check_streams(rule: Rule, streams: Mapping[str, Stream], *, may_follow: bool
 
 
 def _named_in(expression: Expression) -> Iterator[tuple[Expression, str]]:
-    """What of an expression names a stream, and the name."""
+    """Yield the parts of an expression that name a stream, each with the name."""
     if isinstance(expression, Query) and expression.stream is not None:
         yield expression, expression.stream
     elif isinstance(expression, Primitive) and expression.key[0] == "late":
@@ -62,9 +63,9 @@ def _named_in(expression: Expression) -> Iterator[tuple[Expression, str]]:
 
 
 def _own_keys(expression: Expression) -> frozenset[tuple[str, str]]:
-    """The keys of its primitive events, without those of queries in it: they are on streams too."""
+    """Return the keys of an expression's primitive events, without those of nested queries."""
     if isinstance(expression, Query):
-        return frozenset()
+        return frozenset()  # a query may be on another stream
     if not expression.children:
         return expression.keys
     return frozenset().union(*map(_own_keys, expression.children))

@@ -6,7 +6,7 @@ The paper's running example (Wang, Rundensteiner, Ellison 2011, section 1 and fi
             │                                                                          compare
             └────────────────────────► replay ──► what the tables must hold ───────────┘
 
-And `measure`, which tells how fast small transactions, rules and events are here.
+`measure` reports the speed of small transactions, rules and events on this machine.
 """
 
 from __future__ import annotations

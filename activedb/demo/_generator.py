@@ -1,4 +1,4 @@
-"""A seeded hospital ward: what its sensors report, in the order in which the reports arrive."""
+"""Seeded hospital ward: reports of its sensors, in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FileFormat = Literal["csv", "json"]
 
 BEHAVIOURS = ("EXIT", "SANITIZE", "ENTER", "MASK")
 DELAY = timedelta(seconds=20)
-"""How long a sighting may take to arrive and still be in time."""
+"""Longest time a sighting may take to arrive and still be in time."""
 
 _SHIFT_STARTS = datetime(2011, 8, 29, 6, tzinfo=UTC)
 _ROOMS = tuple(f"room {number}" for number in range(101, 109))
@@ -28,14 +28,14 @@ _CORRIDOR = "corridor"
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A sensor saw a worker do something: one input event.
+    """A worker's action, seen by a sensor: one input event.
 
     Attributes
     ----------
     event_id : str
         Distinct; ids sort in the order in which the events happened.
     worker, behaviour, room : str
-        Who did what (one of `BEHAVIOURS`) where.
+        The worker, the action (one of `BEHAVIOURS`) and the room.
     at : datetime
         The event time: aware, whole seconds, so that ties occur.
     """
@@ -56,9 +56,9 @@ class Ward:
     Attributes
     ----------
     workers, events : int
-        How many workers there are, and how many things they do, all together.
+        The number of workers, and the number of their actions altogether.
     seed : int
-        The same numbers give the same sightings.
+        Seed of the random numbers; equal values give equal sightings.
     late_share : float
         The share of sightings that take 15 to 150 times `DELAY` to arrive. The others take up to
         `DELAY`, most of them a small part of it.
@@ -90,10 +90,10 @@ class Ward:
 
 
 def _shift(random: Random) -> Iterator[tuple[datetime, str, str]]:
-    """Yield what one worker does, without end: (when, behaviour, room)."""
+    """Yield the actions of one worker, without end: (when, behaviour, room)."""
     at = _SHIFT_STARTS + timedelta(seconds=random.randrange(30))
     room, inside = random.choice(_ROOMS), True
-    care = random.uniform(0.2, 0.6)  # how likely this worker sanitises before the next room
+    care = random.uniform(0.2, 0.6)  # probability that this worker sanitises before the next room
     while True:
         chance = random.random()
         if inside and chance < 0.55:
@@ -123,7 +123,7 @@ def write_files(
     folder : Path
         Created if it does not exist.
     files : int
-        How many files; their names sort in the order of the sightings.
+        Number of files; their names sort in the order of the sightings.
     file_format : {"csv", "json"}
         CSV with a header, or one JSON object per line; times as ISO 8601 in UTC.
 

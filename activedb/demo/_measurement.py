@@ -1,4 +1,4 @@
-"""How fast a database takes small transactions, rules and events, on the machine at hand."""
+"""Throughput of small transactions, rules and events in a database on this machine."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Measured:
 
 
 def measure(db: Database, seconds: float) -> Iterator[Measured]:
-    """Measure a database that is empty, for so long each; yields figure after figure.
+    """Measure an empty database, `seconds` for each figure; yield the figures as they come.
 
-    The tables and rules it makes are there afterwards: give it a schema of its own.
+    The tables and rules that it creates remain: use a separate schema.
     """
     work = _Work(db)
     db.create_all()
@@ -65,7 +65,7 @@ def measure(db: Database, seconds: float) -> Iterator[Measured]:
 
 
 class _Work:
-    """A table with a row for each thread, three rules, and what is measured."""
+    """A table with a row for each thread, three rules, and the operations that are measured."""
 
     def __init__(self, db: Database):
         self._db = db
@@ -88,23 +88,23 @@ class _Work:
             t.insert(self._rows, {"name": name, "count": 0})
 
     def transfer(self, latencies: Histogram, number: int) -> None:
-        """One transaction: read a row and write it."""
+        """Run a transaction that reads a row and writes it."""
         began = time.perf_counter()
         self._db.run(self._count(self._names[number]), None)
         latencies.record(time.perf_counter() - began)
 
     def ring(self) -> None:
-        """One transaction whose event triggers a rule, which reads and writes a row."""
+        """Run a transaction whose event triggers a rule, which reads and writes a row."""
         self._db.signal("RING")
 
     def call(self) -> None:
-        """Events that trigger detached rules, and the end of these."""
+        """Raise events that trigger detached rules, and wait for these."""
         for number in range(_FIRINGS):
             self._db.signal("CALL", number=number)
         self._db.join()
 
     def pass_by(self) -> None:
-        """One transaction with events of a pattern, each second one of which completes it."""
+        """Run a transaction with events of a pattern; every second event completes it."""
         now_s = time.time()
         with self._db.transaction():
             for number in range(_EVENTS // 2):
@@ -127,7 +127,7 @@ def _rate(seconds: float, do: Callable[[], None]) -> float:
 
 
 def _in_threads(threads: int, seconds: float, do: Callable[[int], None]) -> float:
-    """How often per second `do` is done, on so many threads at once, after a warm-up."""
+    """Return the calls of `do` per second, on this number of threads at once, after a warm-up."""
     begin = threading.Barrier(threads)
 
     def repeat(number: int) -> tuple[int, float]:

@@ -1,6 +1,6 @@
-"""The ward's tables recounted without the system: a state machine over events in time order.
+"""Recount of the ward's tables without the system: a state machine over events in time order.
 
-Nothing of activedb is used here, so that agreement between a run and its recount means something.
+It uses no part of activedb, so that agreement between a run and its recount is meaningful.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def replay(sightings: Iterable[Sighting], late_ids: Collection[str]) -> dict[str
 
 
 def _next_status(status: str, past: list[Sighting], now: Sighting) -> str:
-    """Return the status after `now`; `past` is what the worker did before."""
+    """Return the status after `now`; `past` has the worker's earlier sightings."""
     if now.behaviour == "ENTER":
         recent = _recent(past, now, 45)
         exits = [s for s in recent if s.behaviour == "EXIT"]
@@ -81,7 +81,7 @@ def _next_status(status: str, past: list[Sighting], now: Sighting) -> str:
 
 
 def _recent(past: list[Sighting], now: Sighting, window_s: int) -> list[Sighting]:
-    """Return what happened before the second of `now`, but at most the window before it."""
+    """Return the sightings before the second of `now`, at most the window before it."""
     recent = []
     for sighting in reversed(past):
         if now.at - sighting.at > timedelta(seconds=window_s):
@@ -92,7 +92,7 @@ def _recent(past: list[Sighting], now: Sighting, window_s: int) -> list[Sighting
 
 
 def _between(behaviour: str, first: Sighting, last: Sighting, sightings: list[Sighting]) -> bool:
-    """Tell whether a sighting of `behaviour` lies strictly between two others in time."""
+    """Return whether a sighting of `behaviour` lies strictly between two others in time."""
     return any(s.behaviour == behaviour and first.at < s.at < last.at for s in sightings)
 
 
@@ -100,7 +100,7 @@ def compare(
     expected: Mapping[str, Iterable[tuple[Any, ...]]],
     actual: Mapping[str, Iterable[tuple[Any, ...]]],
 ) -> list[str]:
-    """Return the differences between two sets of tables, one plain sentence each.
+    """Return the differences between two sets of tables, one sentence each.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def compare(
     Returns
     -------
     list of str
-        Empty if the tables hold the same rows, each as often.
+        Empty if the tables hold the same rows, with the same multiplicities.
     """
     differences = [f"table {name} is missing" for name in sorted(expected.keys() - actual.keys())]
     differences += [f"table {n} was not expected" for n in sorted(actual.keys() - expected.keys())]

@@ -1,6 +1,6 @@
-"""The rules of the hospital ward (Wang, Rundensteiner, Ellison 2011, figure 1, section 3.1).
+"""Rules of the hospital ward (Wang, Rundensteiner, Ellison 2011, figure 1, section 3.1).
 
-A worker is safe, in warning or in violation. Patterns over what the worker does change the status,
+A worker is safe, in warning or in violation. Patterns over the worker's actions change the status,
 and the status decides which patterns count::
 
             unsanitised change of rooms              unsanitised change of rooms,
@@ -64,7 +64,7 @@ def define(db: adb.Database, file_format: FileFormat = "csv") -> WardTables:
     Parameters
     ----------
     db : Database
-        Where to declare them; the tables are not created yet.
+        Database to declare them on; the tables are not created yet.
     file_format : {"csv", "json"}
         The format of the files that the stream reads, as `write_files` writes them.
     """
@@ -117,8 +117,8 @@ def _enrol_at_first_event(db: adb.Database, worker_status: Table) -> None:
 
 def _change_status(db: adb.Database, worker_status: Table) -> None:
     def in_status(status: str) -> Callable[[adb.Transaction, adb.Occurrence], bool]:
-        # An event may complete a pattern several times, and patterns of several rules: the lock
-        # lets one match look at a time, `since` lets only the first one change the status.
+        # One event may complete a pattern several times, and the patterns of several rules. The
+        # lock serialises the matches; `since` lets only the first one change the status.
         def condition(t: adb.Transaction, o: adb.Occurrence) -> bool:
             row = t.get(worker_status, o.params["worker"], for_update=True)
             return row is not None and row["status"] == status and row["since"] < o.timestamp
@@ -138,7 +138,7 @@ def _change_status(db: adb.Database, worker_status: Table) -> None:
     )
     twice = twice.same("worker").within(60)
 
-    # Priorities: the worse news wins where one event brings both.
+    # Priorities: if one event completes both, the worse status wins.
     @db.rule(on=unsanitised, when=in_status("warning"), priority=5)
     def violated(t: adb.Transaction, o: adb.Occurrence) -> None:
         become(t, o, "violation")
@@ -178,7 +178,7 @@ def _keep_books(db: adb.Database, tables: WardTables) -> None:
     def audit(t: adb.Transaction, o: adb.Occurrence) -> None:
         old, new = o.old or {}, o.params
         key = (new["worker"], new["since"], new["status"])
-        # It stands even where the batch is undone: done again, the batch finds it written.
+        # It survives an abort of the batch: the second run of the batch finds the row.
         if t.get(tables.status_audit, key) is None:
             row = dict(zip(("worker", "at", "status"), key, strict=True))
             t.insert(tables.status_audit, row | {"previous": old["status"]})

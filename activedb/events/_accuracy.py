@@ -1,4 +1,4 @@
-"""Accuracy intervals: timestamps that tell how wrong they may be, and their order.
+"""Accuracy intervals: timestamps with bounds on their error, and their order.
 
 After C. Liebig, M. Cilia, A. Buchmann, "Event Composition in Time-dependent Distributed Systems",
 1999, sections III.C and III.D. See README-time.md.
@@ -16,48 +16,48 @@ from activedb.errors import BadEvent
 __all__ = ["AccuracyInterval", "LocalClock", "Order", "certainly_before", "order"]
 
 _NANO = 10**9
-# What a bigint column holds, as in _timestamps.
+# The range of a bigint column, as in _timestamps.
 _DAY_US = 86_400_000_000
 FIRST_US = -719_162 * _DAY_US
-"""The beginning of the year 1: what the datetimes of Python can say, and those of Postgres too."""
+"""Start of the year 1, the earliest moment of Python's and Postgres's datetimes."""
 LAST_US = 2_932_897 * _DAY_US - 1
-"""The end of the year 9999."""
+"""End of the year 9999."""
 
 
 class Order(Enum):
-    """How two timestamps lie to each other."""
+    """Relation in time of one timestamp to another."""
 
     BEFORE = "before"
     AFTER = "after"
     SIMULTANEOUS = "simultaneous"
-    """Both exact, and equal: known to form no sequence."""
+    """Both timestamps are exact and equal: they are known to form no sequence."""
     UNCERTAIN = "uncertain"
-    """Nobody knows."""
+    """The timestamps do not determine the order."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalClock:
-    """What the local timestamp order needs to know of a node (section III.D).
+    """Parameters of a node's local clock for the local timestamp order (section III.D).
 
-    Two local readings are comparable if they are of equal local clocks.
+    Two local readings are comparable if their local clocks are equal.
 
     Parameters
     ----------
     incarnation : str
-        Tells this local clock from all others, and from itself before it was started anew.
+        Distinguishes this local clock from all others, and from itself before a restart.
     detection_delay_us : int, optional
-        ldd: from an event to its timestamp, at most.
+        ldd: upper bound on the delay from an event to its timestamp.
     drift_ppb : int, optional
-        ρ: how much too fast the clock runs at most, in parts per billion.
+        ρ: upper bound on how much too fast the clock runs, in parts per billion.
     granularity_us : int, optional
-        G: the steps in which it counts; at least 1, as readings are whole microseconds.
+        G: the step of the clock; at least 1, as readings are whole microseconds.
     adjustment_us : int, optional
-        u: how far its discipline moves it forward at most between two readings.
+        u: upper bound on how far clock discipline moves the clock forward between two readings.
 
     Attributes
     ----------
     apart_us : int
-        Two readings further apart than this have their events in the order of the readings.
+        If two readings are further apart than this, their events happened in the same order.
 
     Raises
     ------
@@ -86,8 +86,8 @@ class LocalClock:
                 f"{self!r} is no local clock: the incarnation is a string, the others are ints of "
                 "0 or more, the granularity of 1 or more"
             )
-        # ldd < (C(k) - C(j) - G - u) / (1 + ρ), solved for C(k) - C(j), which is an int: so the
-        # bound may be cut down to one, and the comparison is exact.
+        # ldd < (C(k) - C(j) - G - u) / (1 + ρ), solved for C(k) - C(j). The difference is an int,
+        # so rounding the bound down to an int keeps the comparison exact.
         delay_us = self.detection_delay_us * (_NANO + self.drift_ppb) // _NANO
         object.__setattr__(self, "apart_us", delay_us + self.granularity_us + self.adjustment_us)
 
@@ -95,29 +95,30 @@ class LocalClock:
 @final
 @dataclass(frozen=True, slots=True)
 class AccuracyInterval:
-    """A timestamp: true time of the event is within, if the clock is correct (section III.C).
+    """Timestamp with error bounds (section III.C).
 
-    Equal fields make equal timestamps; which of two is earlier, `order` says.
+    If the clock is correct, the true time of the event lies within the interval. Timestamps with
+    equal fields are equal; `order` compares two in time.
 
     Parameters
     ----------
     reading_us, lower_us, upper_us : int
-        The reading and the ends of the interval, in microseconds since the epoch; both ends belong
-        to it, and the reading lies between them.
+        The reading and the ends of the interval, in microseconds since the epoch. Both ends are
+        inclusive, and the reading lies between them.
     status : ClockStatus, optional
         How far the ends can be trusted.
     node : str, optional
-        Where the event was detected: its producer.
+        The node that detected the event: its producer.
     local_us : int, optional
         The reading of the node's local clock.
     local_clock : LocalClock, optional
-        What that clock is; goes with `local_us`, and needs `node`.
+        Description of that clock; must be given together with `local_us` and `node`.
 
     Raises
     ------
     BadEvent
-        If the numbers are no ints, not within the years 1 to 9999 or in disorder, or one of node,
-        local reading and local clock lacks the others.
+        If the numbers are not ints, not within the years 1 to 9999 or out of order, or if a local
+        reading comes without its node and local clock.
     """
 
     reading_us: int
@@ -130,7 +131,7 @@ class AccuracyInterval:
 
     def __post_init__(self) -> None:
         lower_us, reading_us, upper_us = self.lower_us, self.reading_us, self.upper_us
-        # Exact types, as for other timestamps: bool and subclasses would not survive `encode`.
+        # Exact types, as for other timestamps: bools and subclasses would not survive `encode`.
         if not (type(lower_us) is type(reading_us) is type(upper_us) is int):
             raise BadEvent(f"reading and ends of an accuracy interval must be ints: {self!r}")
         if not FIRST_US <= lower_us <= reading_us <= upper_us <= LAST_US:
@@ -153,16 +154,16 @@ class AccuracyInterval:
 
     @property
     def width_us(self) -> int:
-        """The inaccuracy: the length of the interval; 0 if it is exact."""
+        """The inaccuracy: the length of the interval; 0 for an exact timestamp."""
         return self.upper_us - self.lower_us
 
 
 def certainly_before(a: AccuracyInterval, b: AccuracyInterval) -> bool:
-    """Whether the event of `a` happened before that of `b`, for certain; O(1), exact.
+    """Return whether the event of `a` certainly happened before that of `b`; O(1), exact.
 
-    Either a's interval ends before b's begins (accuracy interval order), or both were read from one
-    local clock and so far apart that no detection delay, drift, granularity or adjustment can have
-    turned them round (local timestamp order).
+    Either the interval of `a` ends before that of `b` begins (accuracy interval order), or both
+    were read from one local clock so far apart that no detection delay, drift, granularity or
+    adjustment can have reversed their order (local timestamp order).
     """
     if a.upper_us < b.lower_us:
         return True
@@ -179,10 +180,10 @@ def certainly_before(a: AccuracyInterval, b: AccuracyInterval) -> bool:
 
 
 def order(a: AccuracyInterval, b: AccuracyInterval) -> Order:
-    """Return how the event of `a` lies to that of `b`; O(1).
+    """Return the relation in time of the event of `a` to that of `b`; O(1).
 
-    Two that contradict themselves, one way by reference time and the other by the local clock, as
-    only incorrect clocks do, are uncertain.
+    If reference time and the local clock give opposite orders, which only incorrect clocks do, the
+    result is `Order.UNCERTAIN`.
     """
     before, after = certainly_before(a, b), certainly_before(b, a)
     if before is not after:

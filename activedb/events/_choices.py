@@ -1,4 +1,4 @@
-"""Which of the possible matches are made: contexts, selection strategies, skips."""
+"""Choice among possible matches: contexts, selection strategies, skips."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NO_SKIP", "Context", "Selection", "Skip", "SkipTo", "one_of"]
 
 
 class Context(StrEnum):
-    """Which candidates a terminator makes, and what they use up (README, "Contexts")."""
+    """Consumption context: the candidates made and the events used up (README, "Contexts")."""
 
     UNRESTRICTED = "unrestricted"
     RECENT = "recent"
@@ -23,7 +23,7 @@ class Context(StrEnum):
 
 
 class Selection(StrEnum):
-    """Which events may stand between two neighbours of a match (README, "Selection")."""
+    """Selection strategy: events allowed between neighbours (README, "Selection")."""
 
     ANY = "any"
     NEXT = "next"
@@ -31,7 +31,7 @@ class Selection(StrEnum):
 
 
 class SkipTo(StrEnum):
-    """Where later matches may start, once one was made (README, "Skips")."""
+    """Target of an after-match skip: where later matches may start (README, "Skips")."""
 
     NONE = "none"
     NEXT = "to_next"
@@ -48,7 +48,7 @@ class Skip:
     ----------
     to : SkipTo
     part : str or None
-        Of `SkipTo.FIRST` and `SkipTo.LAST`: the name of a part.
+        The name of a part, for `SkipTo.FIRST` and `SkipTo.LAST`.
     """
 
     to: SkipTo = SkipTo.NONE
@@ -56,12 +56,12 @@ class Skip:
 
     @classmethod
     def of(cls, to: str, part: str | None = None) -> Skip:
-        """Checked.
+        """Return the strategy after validating its arguments.
 
         Raises
         ------
         PatternError
-            If there is no such strategy, or a part is missing or too much.
+            If the strategy is unknown, or a part is missing or superfluous.
         """
         strategy = one_of(SkipTo, to, "a skip strategy")
         if (part is not None) != (strategy in (SkipTo.FIRST, SkipTo.LAST)):
@@ -78,12 +78,12 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def one_of(choices: Iterable[E], value: object, what: str) -> E:
-    """The choice with this value.
+    """Return the choice with this value.
 
     Raises
     ------
     PatternError
-        Naming those there are.
+        If there is none. The message lists the valid values.
     """
     for choice in choices:
         if choice == value:

@@ -1,9 +1,9 @@
-"""Occurrences as JSON and back, exactly.
+"""Lossless JSON encoding of occurrences.
 
-JSON (and more so ``jsonb``, which stores numbers as numeric and refuses NUL) would change some
-values silently: tuples become lists, NaN is no number, ``1e20`` comes back as an int. Whatever
-plain JSON does not keep is therefore written as a tagged value, ``{"$": tag, "v": ...}``; a dict
-that could be mistaken for one is written as a list of pairs under the tag ``dict``.
+JSON would change some values silently: tuples become lists, NaN is not a number, ``1e20`` comes
+back as an int. ``jsonb`` changes more: it stores numbers as numeric and rejects NUL. Values that
+plain JSON does not preserve are therefore written as tagged values, ``{"$": tag, "v": ...}``. A
+dict that could be mistaken for a tagged value is written as a list of pairs under the tag ``dict``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LIST_OF = "None, bool, int, float, str, list, dict, datetime, date, Decimal, by
 
 
 def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `params` as a JSON-able dict from which `decode_params` restores them exactly.
+    """Return `params` as a JSON-serialisable dict from which `decode_params` restores them exactly.
 
     Parameters
     ----------
@@ -50,18 +50,18 @@ def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     BadEvent
-        Naming the parameter, if a value is of another type (subclasses included).
+        If a value is of another type (subclasses included). The message names the parameter.
     """
     return _encode_row(params, "parameter")
 
 
 def decode_params(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `encode_params` encoded.
+    """Return the parameters that `encode_params` encoded.
 
     Raises
     ------
     BadEvent
-        If `data` does not come from `encode_params`, or names a time zone unknown here.
+        If `data` does not come from `encode_params`, or names a time zone unknown on this system.
     """
     params = _decode(data)
     if not isinstance(params, dict):
@@ -70,15 +70,15 @@ def decode_params(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encode(o: Occurrence) -> dict[str, Any]:
-    """Return `o`, rows and parts included, as a JSON-able dict for `decode`.
+    """Return `o`, with its rows and parts, as a JSON-serialisable dict for `decode`.
 
-    A Kleene part is a list of encoded occurrences; an accuracy interval stands under ``"stamp"``
-    in place of ``"timestamp"``; the kind ``"event"`` goes without saying.
+    A Kleene part is a list of encoded occurrences. An accuracy interval is stored under ``"stamp"``
+    instead of ``"timestamp"``. The kind ``"event"`` is the default and omitted.
 
     Raises
     ------
     BadEvent
-        As `encode_params`, naming the parameter or column.
+        As for `encode_params`; the message names the parameter or column.
     """
     data: dict[str, Any] = {"name": _encode(o.name, "the name", 0)}
     if o.stamp is None:
@@ -96,7 +96,7 @@ def encode(o: Occurrence) -> dict[str, Any]:
         if o.key[0] not in ("event", "composite"):
             data["kind"] = o.key[0]
     if o.parts:
-        # Pairs keep the parts in time order; jsonb would sort the keys of an object.
+        # Pairs keep the time order of the parts; jsonb would sort the keys of an object.
         data["parts"] = [
             [
                 _encode(name, "a part", 0),
@@ -108,12 +108,12 @@ def encode(o: Occurrence) -> dict[str, Any]:
 
 
 def decode(data: Mapping[str, Any]) -> Occurrence:
-    """Return an occurrence equal, field by field, to the one that `encode` was given.
+    """Return an occurrence equal, field by field, to the one passed to `encode`.
 
     Raises
     ------
     BadEvent
-        If `data` does not come from `encode`, or names a time zone unknown here.
+        If `data` does not come from `encode`, or names a time zone unknown on this system.
     """
     try:
         rows = {name: decode_params(data[name]) for name in ("old", "new") if name in data}
@@ -135,7 +135,7 @@ def decode(data: Mapping[str, Any]) -> Occurrence:
 
 
 def encode_timestamp(timestamp: Timestamp) -> Any:
-    """Return `timestamp`, of whatever kind, as JSON-able data for `decode_timestamp`."""
+    """Return a timestamp of any kind as JSON-serialisable data for `decode_timestamp`."""
     if isinstance(timestamp, AccuracyInterval):
         return _encode_stamp(timestamp)
     return _encode(timestamp, "the timestamp", 0)
@@ -147,7 +147,7 @@ def decode_timestamp(data: Any) -> Timestamp:
     Raises
     ------
     BadEvent
-        If `data` does not come from there, or names a time zone unknown here.
+        If `data` does not come from `encode_timestamp`, or names an unknown time zone.
     """
     if isinstance(data, dict) and "us" in data:
         return _decode_stamp(data)
@@ -156,7 +156,7 @@ def decode_timestamp(data: Any) -> Timestamp:
 
 
 def _encode_stamp(stamp: AccuracyInterval) -> dict[str, Any]:
-    """Return `stamp` as a JSON-able dict for `_decode_stamp`."""
+    """Return `stamp` as a JSON-serialisable dict for `_decode_stamp`."""
     data: dict[str, Any] = {
         "us": [stamp.reading_us, stamp.lower_us, stamp.upper_us],
         "status": stamp.status.value,
@@ -200,7 +200,7 @@ def _encode_row(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _encode(value: Any, where: str, depth: int) -> Any:
-    """Encode one value; `where` names it in errors, `depth` counts the containers around it."""
+    """Encode one value; `where` names it in errors, `depth` is its nesting depth."""
     kind = type(value)
     if kind is list or kind is dict:
         if depth == _DEPTH_MAX:
@@ -234,7 +234,7 @@ def _is_plain_object(mapping: Mapping[Any, Any]) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether Postgres can store `text`: no NUL, no lone surrogate."""
+    """Return whether Postgres can store `text`: it has no NUL and no lone surrogate."""
     return "\0" not in text and (
         text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
     )
@@ -245,7 +245,7 @@ def _tagged(tag: str, value: Any) -> dict[str, Any]:
 
 
 def _encode_int(value: int) -> Any:
-    # Beyond 64 bits JSON readers differ; hex has no limit of digits.
+    # JSON readers differ beyond 64 bits; hex has no limit on the number of digits.
     return value if -(2**63) <= value < 2**63 else _tagged("int", hex(value))
 
 

@@ -1,4 +1,4 @@
-"""What sequence and conjunction have in common."""
+"""Base of sequences and conjunctions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PartsReading = Callable[[Reader, Mapping[str, Constituent]], object]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Combination(Expression):
-    """What sequence and conjunction have in common.
+    """Base of sequences and conjunctions.
 
     Attributes
     ----------
@@ -38,14 +38,14 @@ class Combination(Expression):
     attributes : tuple of str
         Parameters that must be equal in all parts.
     predicates : tuple of callable or Term
-        ``predicate(parts) -> bool`` over the positive parts; pure; all must hold.
+        ``predicate(parts) -> bool`` over the positive parts; pure; all must be true.
     readings : tuple of callable
-        ``reading(t, parts) -> bool``, which read the shared store as of the match's last event.
+        ``reading(t, parts) -> bool``; they read the shared store as of the match's last event.
     window_us : int or None
         The longest time from the beginning of the first to the end of the last positive part, in
         microseconds, inclusive.
     consumption : Context
-        Which of the possible matches are made.
+        The choice among possible matches.
     """
 
     parts: tuple[Expression, ...]
@@ -72,15 +72,15 @@ class Combination(Expression):
         return self.window_us
 
     def same(self, *attributes: str) -> Self:
-        """Demand that parameters have equal values in all parts, negated ones included.
+        """Demand that parameters have equal values in all parts, negated parts included.
 
-        A negated event with other values does not stand in the way.
+        A negated event with other values does not prevent a match.
 
         Parameters
         ----------
         *attributes : str
-            Parameter names, at least one; those of earlier calls stay. Values are compared as
-            dictionary keys are, so they must be hashable and equal to themselves.
+            Parameter names, at least one; they add to those of earlier calls. Values are compared
+            like dictionary keys, so they must be hashable and equal to themselves.
         """
         for attribute in attributes:
             if not isinstance(attribute, str) or not attribute:
@@ -92,9 +92,10 @@ class Combination(Expression):
     def where(self, predicate: PartsPredicate) -> Self:
         """Demand ``predicate(parts)``, a mapping of part names to the positive constituents.
 
-        The predicate must be pure: it is called for every combination that fulfils the rest, and
-        its result must depend on the parts alone. Predicates of earlier calls stay. A `Term` is
-        judged as soon as the parts are there that it names, a function when all are.
+        The predicate must be pure: it is called for every combination that satisfies the other
+        conditions, and its result must depend on the parts alone. Predicates add to those of
+        earlier calls. A `Term` is evaluated as soon as the parts that it names are known, a
+        function when all parts are.
         """
         if not callable(predicate):
             raise PatternError(f"where() takes a function of the parts, not {predicate!r}")
@@ -105,7 +106,7 @@ class Combination(Expression):
                 "part('A').x for attr('x')"
             )
         if getattr(predicate, "is_reading", False):
-            return self.reading(predicate)  # type: ignore[arg-type]  # a Term: it takes both
+            return self.reading(predicate)  # type: ignore[arg-type]  # a Term can be either
         unknown = sorted(frozenset(getattr(predicate, "part_names", ())) - set(self.names))
         if unknown:
             raise PatternError(
@@ -117,7 +118,7 @@ class Combination(Expression):
     def reading(self, reading: PartsReading) -> Self:
         """Demand ``reading(t, parts)``, which reads the shared store as of the match's last event.
 
-        `t` is the transaction in which that event is processed; it may only read.
+        `t` is the transaction that processes that event; it is read-only.
         """
         if not callable(reading):
             raise PatternError(f"reading() takes a function of (t, parts), not {reading!r}")
@@ -125,7 +126,7 @@ class Combination(Expression):
         return replace(self, readings=(*self.readings, reading))
 
     def within(self, window: float | timedelta) -> Self:
-        """Bound the time from the first to the last positive part, inclusive.
+        """Limit the time from the first to the last positive part, inclusive.
 
         Parameters
         ----------
@@ -137,7 +138,7 @@ class Combination(Expression):
         return replace(self, window_us=window_us_of(window, "within()"))
 
     def context(self, context: str) -> Self:
-        """Choose which of the possible matches are made, here and in the parts.
+        """Choose which possible matches are made, here and in the parts.
 
         Parameters
         ----------
@@ -156,7 +157,7 @@ class Combination(Expression):
         text = ""
         if self.attributes:
             names = ", ".join(map(name_text, self.attributes))
-            # Without brackets the comma would seem to begin the next part of an outer sequence.
+            # Without brackets the comma would seem to start the next part of an outer sequence.
             text += f" SAME {names}" if len(self.attributes) == 1 else f" SAME ({names})"
         text += where_text((*self.predicates, *self.readings))
         if self.window_us is not None:
@@ -191,11 +192,11 @@ class Combination(Expression):
 
 
 def _moment_of(part: Expression) -> Primitive | None:
-    """The clock event that may be all there is of a part."""
+    """Return the clock event that may be the only constituent of a part, or None."""
     if isinstance(part, Primitive):
         return part if part.schedule is not None else None
     if isinstance(part, Query) or (len(part.children) > 1 and not isinstance(part, Disjunction)):
-        return None  # it has parameters of its own, or of other constituents
+        return None  # it has its own parameters, or those of other constituents
     return next(
         (found for child in part.children if (found := _moment_of(child)) is not None), None
     )

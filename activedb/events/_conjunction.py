@@ -1,4 +1,4 @@
-"""Several events in any order: all of them, or some."""
+"""Conjunction: several events in any order, all of them or some."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Conjunction"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Conjunction(Combination):
-    """Several events in any order: all of them, or some.
+    """Conjunction: several events in any order, all of them or some.
 
     Attributes
     ----------
     count : int
-        How many of the parts must occur; of all parts for a conjunction.
+        The number of parts that must occur; the number of parts if all must.
     """
 
     count: int = 0
 
     @classmethod
     def of(cls, *parts: object) -> Conjunction:
-        """Of all the expressions; plain conjunctions of all their parts are taken apart."""
+        """Build the conjunction of all `parts`, flattening plain conjunctions among them."""
         found: list[Expression] = []
         for part in parts:
             checked = operand_of(part, "all_of() and &")

@@ -1,4 +1,4 @@
-"""How primitive events are written: event, inserted, at, called, began and their kin."""
+"""Constructors of primitive events: event, inserted, at, called, began and others."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def event(
     Parameters
     ----------
     name : str
-        The event's name (of a stream event: its type).
+        The event's name; for a stream event, its type.
     where : callable or Term, optional
-        ``where(o) -> bool``: only occurrences for which it holds. Pure.
+        ``where(o) -> bool``: take only occurrences for which it is true. Must be pure.
     alias : str, optional
         The part's name in a sequence; the event's name by default.
     reading : callable, optional
-        ``reading(t, o) -> bool``: the same, but it may read the shared store through the
-        transaction `t`, and sees it as of the event's time.
+        ``reading(t, o) -> bool``: like `where`, but may read the shared store through the
+        transaction `t`, which sees the store as of the event's time.
 
     Raises
     ------
     PatternError
-        If an argument cannot serve.
+        If an argument is invalid.
     """
     if not isinstance(name, str) or not name:
         raise PatternError(f'event() takes the name of an event, event("EXIT"), not {name!r}')
@@ -72,7 +72,7 @@ def event(
 def late(
     stream: object, where: OccurrencePredicate | None = None, alias: str | None = None
 ) -> Primitive:
-    """Return the expression for an event of a stream that came after its punctuation.
+    """Return the expression for an event of a stream that arrived after its punctuation.
 
     Its occurrences have the stream's name, and the parameters ``type``, ``timestamp``, ``id`` and
     ``params`` of the late event.
@@ -96,19 +96,19 @@ def inserted(
     alias: str | None = None,
     reading: ReadingPredicate | None = None,
 ) -> Primitive:
-    """Return the expression for the insert of a row; ``o.new`` and ``o.params`` are the row.
+    """Return the expression for the insertion of a row; ``o.new`` and ``o.params`` are the row.
 
     Parameters
     ----------
     table : Table or mapped class
-        Anything with a ``name`` (``fullname`` is preferred) or a ``__table__`` that has one.
+        Any object with a ``name`` (``fullname`` is preferred), or with such a ``__table__``.
     where, alias, reading : optional
         As in `event`; the default part name is the table's full name.
 
     Raises
     ------
     PatternError
-        If an argument cannot serve.
+        If an argument is invalid.
     """
     return _primitive(("insert", _table_name(table, "inserted")), (), where, alias, reading)
 
@@ -127,14 +127,14 @@ def updated(
     table : Table or mapped class
         As in `inserted`.
     *columns : str
-        Column names: the value of at least one of them must have changed. None given: any update.
+        Column names: the value of at least one of them must have changed. Default: any update.
     where, alias, reading : optional
         As in `inserted`.
 
     Raises
     ------
     PatternError
-        If an argument cannot serve, or a column is not one of the table's.
+        If an argument is invalid, or a column is not one of the table's.
     """
     name = _table_name(table, "updated")
     known = _column_names(table)
@@ -156,7 +156,7 @@ def deleted(
     alias: str | None = None,
     reading: ReadingPredicate | None = None,
 ) -> Primitive:
-    """Return the expression for the delete of a row; ``o.old`` and ``o.params`` are the row.
+    """Return the expression for the deletion of a row; ``o.old`` and ``o.params`` are the row.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def deleted(
     Raises
     ------
     PatternError
-        If an argument cannot serve.
+        If an argument is invalid.
     """
     return _primitive(("delete", _table_name(table, "deleted")), (), where, alias, reading)
 
@@ -197,12 +197,12 @@ def every(
 
 
 def cron(expression: str, zone: str = "UTC", alias: str | None = None) -> Primitive:
-    """Return the expression for the moments of a crontab line.
+    """Return the expression for the moments given by a crontab line.
 
     Parameters
     ----------
     expression : str
-        Minute, hour, day, month and weekday, ``"*/5 * * * *"``; with six fields seconds come first.
+        Minute, hour, day, month and weekday, ``"*/5 * * * *"``; a sixth field in front is seconds.
     zone : str
         The IANA name of a time zone.
     alias : str, optional
@@ -211,7 +211,7 @@ def cron(expression: str, zone: str = "UTC", alias: str | None = None) -> Primit
     Raises
     ------
     PatternError
-        If expression or zone have no meaning.
+        If the expression or the zone is invalid.
     """
     return _scheduled(Cron.of(expression, zone), alias)
 
@@ -221,9 +221,9 @@ def called(
     where: OccurrencePredicate | None = None,
     alias: str | None = None,
 ) -> Primitive:
-    """Return the expression for the beginning of a call of a function that `Database.emits` wraps.
+    """Return the expression for the start of a call of a function wrapped by `Database.emits`.
 
-    Its parameters are the arguments by name, defaults included, without ``self``.
+    Its parameters are the call's arguments by name, including defaults but not ``self``.
 
     Parameters
     ----------
@@ -240,9 +240,9 @@ def returned(
     where: OccurrencePredicate | None = None,
     alias: str | None = None,
 ) -> Primitive:
-    """Return the expression for the return of a function that `Database.emits` wraps.
+    """Return the expression for the return of a function wrapped by `Database.emits`.
 
-    As `called`, with the parameter ``result`` besides. A call that raises does not return.
+    It has the parameters of `called` and ``result``. A call that raises does not return.
     """
     return _primitive(("return", _function_name(function, "returned")), (), where, alias)
 
@@ -255,7 +255,7 @@ def began(where: OccurrencePredicate | None = None) -> Primitive:
 def committing(where: OccurrencePredicate | None = None) -> Primitive:
     """Return the expression for the commit point of a top-level transaction of the application.
 
-    Immediate rules run before the deferred cycles, sequential ones after the commit.
+    Immediate rules run before the deferred cycles, sequential rules after the commit.
     """
     return _primitive(("transaction", "commit"), (), where, None)
 
@@ -263,7 +263,7 @@ def committing(where: OccurrencePredicate | None = None) -> Primitive:
 def aborted(where: OccurrencePredicate | None = None) -> Primitive:
     """Return the expression for the abort of a top-level transaction of the application.
 
-    For detached rules: the transaction is gone.
+    Only detached rules can use it: the transaction has ended.
     """
     return _primitive(("transaction", "abort"), (), where, None)
 
@@ -293,7 +293,7 @@ def _primitive(
             f"{predicate!r} is about parts, and this is one event: write attr('x') for part('A').x"
         )
     if reading is None and getattr(predicate, "is_reading", False):
-        predicate, reading = None, cast(ReadingPredicate, predicate)  # a Term takes both
+        predicate, reading = None, cast(ReadingPredicate, predicate)  # a Term can be either
     return Primitive(key, columns, predicate, checked, reading)
 
 
@@ -305,7 +305,7 @@ def _function_name(function: object, what: str) -> str:
 
 
 def _table(table: object) -> Any:
-    # A mapped class comes first: it may well have a column called `name`.
+    # A mapped class comes first: it may have a column called `name`.
     return getattr(table, "__table__", table)
 
 

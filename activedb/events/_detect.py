@@ -1,4 +1,4 @@
-"""A pure trial run of an expression over a list of events."""
+"""Trial run of an expression over a list of events, without side effects."""
 
 from __future__ import annotations
 
@@ -42,37 +42,38 @@ def detect(
     Parameters
     ----------
     expression : Expression
-        What to look for.
+        The pattern to detect.
     events : iterable of Occurrence or mapping
-        In any order: they are sorted by time, then id, then position (where times are intervals,
-        by their upper ends first). A mapping has ``type``, ``timestamp``, perhaps ``id``; all other
-        entries are parameters.
+        Events in any order. They are sorted by time, then id, then position (intervals: by upper
+        end first). A mapping has ``type``, ``timestamp`` and optionally ``id``; all other entries
+        are parameters.
     context, selection : str, optional
-        As for `Expression.context` and `Sequence.selecting`, instead of the expression's own.
+        Override the expression's own; see `Expression.context` and `Sequence.selecting`.
     skip : str or (str, str), optional
-        As for `Sequence.skipping`: where to, and perhaps the part.
+        Skip strategy, with the part name if it takes one; see `Sequence.skipping`.
     until : timestamp, optional
-        What time completes up to then, inclusive, is found, too; by default up to the last event.
+        Matches that time completes up to this moment, inclusive, are detected too. Default: the
+        time of the last event.
     on_uncertain : str or callable, optional
-        As for `Detector`, as are `matches_max` and `on_many`.
+        Passed to `Detector`, as are `matches_max` and `on_many`.
     matches_max : int, optional
     on_many : str, optional
     reader : object, optional
-        What predicates that read the shared store read through.
+        Transaction through which predicates read the shared store.
 
     Returns
     -------
     list of Occurrence
-        In the order in which they are completed; those completed by one event in the order of
+        Matches in the order of completion; those that one event completes are in the order of
         preference.
 
     Raises
     ------
     PatternError
-        If `expression` cannot stand on its own, or an option is not for it.
+        If `expression` cannot stand on its own, or an option does not apply to it.
     BadEvent
-        If an event cannot be understood; the message says which one. `UncertainOrder`, if it
-        depends on an order that is not known.
+        If an event is invalid; the message says which one. `UncertainOrder`, if a match depends on
+        an order that is not known.
 
     Examples
     --------
@@ -99,7 +100,8 @@ def detect(
         expression, on_uncertain=on_uncertain, matches_max=matches_max, on_many=on_many
     )
     occurrences = [_occurrence(position, item) for position, item in enumerate(events)]
-    # By upper ends, which does not contradict the order of intervals; stable, so positions stay.
+    # Sorting by upper ends agrees with the order of intervals. The sort is stable: ties keep their
+    # positions.
     occurrences.sort(key=lambda o: (o.high_us, o.us, o.id or ""))
     found: list[Occurrence] = []
     exact = all(is_exact(o) for o in occurrences)
@@ -122,9 +124,9 @@ def detect(
 def _in_steps(
     occurrences: list[Occurrence],
 ) -> Iterator[tuple[Occurrence, int, list[Occurrence]]]:
-    """Yield each event, when the earliest of those left may be, and which others may be before it.
+    """Yield each event, the lower bound of the events left, and its possible predecessors.
 
-    They come by upper ends, but where a local clock tells another order.
+    Events come by upper ends, except where a local clock gives another order.
     """
     by_low = sorted(occurrences, key=lambda o: o.low_us)
     by_high = deque(occurrences)
@@ -153,7 +155,7 @@ def _in_steps(
 
 
 def _first_of(o: Occurrence, others: Iterable[Occurrence]) -> Occurrence:
-    """One of the others that is before `o`, and before which there is none; or `o` itself."""
+    """Return an event before `o` that no other precedes, or `o` itself if it is the first."""
     seen = {id(o)}
     while True:
         before = next((x for x in others if id(x) not in seen and precedes(x, o)), None)

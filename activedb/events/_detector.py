@@ -1,4 +1,4 @@
-"""The incremental evaluator of one event expression."""
+"""Incremental evaluator of one event expression."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from activedb.events._undecided import (
     same_candidate,
     text_of,
 )
-from activedb.events._witnesses import Decision, Witnesses, leaves
+from activedb.events._witnesses import Decision, WorldChecker, leaves
 from activedb.events.detection._bound import MATCHES_MAX, Bound
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
@@ -56,12 +56,12 @@ __all__ = ["Detector", "Network"]
 
 
 _OPEN_MAX = 10_000
-"""Bound on the open choices; beyond it the oldest is forgotten, and counted."""
+"""Upper bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
 _DROPPING_MAX = 10_000
-"""Bound on the events of which a plain detector knows what was dropped for them."""
+"""Upper bound on the events for which a plain detector records what was dropped."""
 _WORLD_MATCHES_MAX = 1_000
-"""Bound on the matches that an event completes in a world that is tried."""
+"""Upper bound on the matches that one event completes in a world that is tried."""
 
 
 class _Choice:
@@ -71,11 +71,11 @@ class _Choice:
 
     def __init__(self, undecided: Undecided, entries: tuple[tuple[int, Occurrence], ...]):
         self.undecided = undecided
-        self.entries = entries  # by the numbers of the candidates: arrivals and occurrences
+        self.entries = entries  # arrivals and occurrences, by the numbers of the candidates
 
 
 class _Mark(NamedTuple):
-    """State of a detector that `Detector.undo` restores, beside what the log undoes."""
+    """State that `Detector.undo` restores in addition to what the log undoes."""
 
     last: _Record | None
     has_begun: bool
@@ -84,7 +84,7 @@ class _Mark(NamedTuple):
 
 
 class _Record:
-    """A step that can be undone: an event that was fed, an advance of time, a decision."""
+    """Undoable step: a feed, an advance of time, or a decision."""
 
     __slots__ = (
         "chosen",
@@ -114,66 +114,67 @@ class _Record:
         self.step = 0
         self.chosen: tuple[str, tuple[int, ...]] | None = None
         self.opened: list[str] = []
-        self.is_idle = False  # an advance at which nothing was due
+        self.is_idle = False  # True for an advance at which nothing was due
 
 
 class Detector:
-    """Finds the matches of one expression in events fed one at a time (README, "Semantics").
+    """Incremental detector of the matches of one expression (README, "Semantics").
 
-    Not thread-safe. REQUIRES, of every method: the caller holds whatever latch guards the
-    detector.
+    Events are fed one at a time. Not thread-safe. REQUIRES, of every method: the caller holds the
+    latch that guards the detector.
 
     Parameters
     ----------
     expression : Expression
-        What to look for.
+        The expression to detect.
     name : str, optional
         The name of the composite occurrences; by default the expression's repr, or the query's
         name.
     on_uncertain : {"certain", "raise", "possible", "reading"} or callable
-        What to do if the order of events, or how far they are apart, is not known: make what is
-        certain, and remember what is open (see `undecided`); the same, and raise `UncertainOrder`
-        after the step; make what is possible; take the readings for exact; ask a function, which
-        is given an `UncertainOrder` and returns those of its `candidates` that are made.
+        Policy if the order of events, or their distance in time, is uncertain. "certain": make
+        certain matches, and record the open choices (see `undecided`). "raise": the same, and raise
+        `UncertainOrder` after the step. "possible": make possible matches. "reading": treat the
+        readings as exact. A function is called with an `UncertainOrder` and returns those of its
+        `candidates` that are to be made.
     partials_max : int, optional
-        How many occurrences may be kept.
+        Upper bound on the occurrences kept.
     on_full : {"drop_oldest", "refuse"}
-        What to do if there are more.
+        Policy if there are more.
     matches_max : int, optional
-        How many matches one event may complete; 10,000 by default, None: any number. It holds for
-        each part of the expression that is composite, too, and for what a context chooses from.
+        Upper bound on the matches that one event completes; 10,000 by default, None: unbounded. It
+        also applies to each composite part of the expression, and to the candidates of a context.
     on_many : {"refuse", "truncate"}
-        What to do if it would complete more: refuse the event, or make the most preferred ones. At
-        the end of a window, where there is no event, these are made.
+        Policy if an event would complete more: refuse the event, or make only the most preferred
+        matches. At the end of a window, where there is no event, the most preferred are made.
     network : Network, optional
-        With whose detectors it shares common subexpressions.
+        The network of detectors with which to share common subexpressions.
 
     Raises
     ------
     PatternError
-        If `expression` cannot stand on its own, or an option has no meaning.
+        If `expression` cannot stand on its own, or an option is invalid.
 
     Attributes
     ----------
     expression : Expression
         As given.
     horizon_us : int or None
-        How far before the end of a match its events reach; None: without bound; 0 if nothing is
+        How far before the end of a match its events reach; None: without bound; 0 if no events are
         kept.
     is_stateful : bool
-        Whether it keeps anything at all.
+        True if the detector keeps any state.
     is_timed : bool
-        Whether time alone can produce matches, so that `advance` has to be called.
+        True if time alone can produce matches, so that `advance` must be called.
     is_replayable : bool
-        Whether what it keeps follows from feeding the events of the last horizon again.
+        True if feeding the events of the last horizon again restores the state.
     reads : bool
-        Whether predicates read the shared store, so that `feed` and `advance` need a reader.
+        True if predicates read the shared store, so that `feed` and `advance` need a reader.
     dropped : int
-        How many occurrences were forgotten because there were too many.
+        The number of occurrences dropped because there were too many.
     truncated : int
         How often matches were left out because one event completed too many.
     forgotten : int
-        How many open choices were, likewise.
+        The number of open choices forgotten because there were too many.
     """
 
     __slots__ = (
@@ -247,7 +248,7 @@ class Detector:
             Policy.of(on_uncertain), Bound(matches_max, truncates=on_many == "truncate")
         )
         if self._shared.keeps_ends:
-            network = None  # what is shared does not
+            network = None  # shared nodes do not keep the ends
         self._root = root = Builder(self._shared, network).build(expression, is_root=True)
         if name is not None:
             root.name = name
@@ -270,7 +271,7 @@ class Detector:
         elif isinstance(root, SequenceNode):
             self._plain = root if root.is_plain else None
             self._memoryless = root if root.is_memoryless else None
-        # Of an expression that is one event, which needs no more than that.
+        # The expression if it is a single event, which needs no nodes.
         self._single: Primitive | None = None
         if isinstance(expression, Primitive) and not self.is_timed and not self.reads:
             self._single = expression
@@ -282,7 +283,7 @@ class Detector:
         self._open: dict[str, _Choice] = {}
         self._handed_out: set[str] = set()
         self._advanced_us = -(2**62)
-        # Whether nothing that is made keeps anything else from being made.
+        # True if no match can prevent another from being made.
         self._is_free = isinstance(expression, Sequence_ | Conjunction) and (
             not remembers(expression)
             and not expression.readings
@@ -293,9 +294,9 @@ class Detector:
             and not is_timed(expression)
             and not self._clocks
         )
-        self._seen = 0  # of what nodes have decided, how much was looked at
-        # Where one choice among plain sequences or conjunctions is all, the nodes know enough. What
-        # reads the shared store would read something else in a world.
+        self._seen = 0  # number of the nodes' decisions that were handled so far
+        # For a single choice among plain sequences or conjunctions, the nodes alone are right. With
+        # predicates that read the shared store, a world would see other data.
         is_simple = isinstance(expression, Sequence_ | Conjunction) and (
             all(isinstance(e, Primitive | Disjunction | Negation) for e in tree[1:])
             and not is_timed(expression)
@@ -303,19 +304,19 @@ class Detector:
         self._tries_worlds = not (is_simple or self._is_free or self.reads) and (
             self._shared.policy.doubts
         )
-        # What a world is known not to make, though nodes hold it for certain: its arrivals.
+        # Arrivals of matches that nodes hold for certain, but that some world does not make.
         self._refuted: set[int] = set()
         self._durations_us = durations_of(expression)
-        # What was open, and is certain since: the arrivals of what was returned of open choices.
+        # Arrivals of matches of open choices that became certain and were returned.
         self._returned: set[int] = set()
         self._decisions: dict[int, Decision] = {}
-        # Events that nodes have forgotten, and that decide about what is doubtful still.
+        # Events that nodes have forgotten, but on which doubtful matches still depend.
         self._remembered: list[tuple[int, Occurrence]] = []
         self.forgotten = 0
-        # What is to be dropped first: a heap, from when the bound is reached for the first time.
+        # Heap of the entries to drop first; used once the bound has been reached.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
 
-    # -- what it is --------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------
 
     @property
     def partials(self) -> int:
@@ -324,9 +325,9 @@ class Detector:
 
     @property
     def kept_events(self) -> int:
-        """Another number whenever `feed` has made it keep, or forget, something.
+        """A number that changes whenever `feed` makes the detector keep or forget an event.
 
-        `partials` does not tell: what is shared others may have been fed before.
+        `partials` may stay the same: other detectors may have been fed the shared events before.
         """
         if type(self._plain) is SequenceNode:
             return self.dropped + self._plain.groups.count
@@ -338,42 +339,43 @@ class Detector:
 
     @property
     def is_sharing(self) -> bool:
-        """Whether it has parts that other detectors of the network may share."""
+        """True if it has parts that other detectors of the network may share."""
         return any(isinstance(node, SharedNode) for node in self._nodes)
 
     @property
     def due_us(self) -> int | None:
-        """When time alone will produce or decide something next: `advance` beyond it does."""
+        """The time of the next timer: `advance` beyond it produces or decides something."""
         timer = self._shared.timers.first()
         return None if timer is None else timer[0]
 
     @property
     def memory_us(self) -> int | None:
-        """How far back what is kept may reach, by its readings; None: without bound.
+        """Upper bound on how far back the readings of kept events reach; None: unbounded.
 
-        That is the horizon, and how far the timestamps of what is kept may be off.
+        That is the horizon plus the largest error of the timestamps of kept events.
         """
         return None if self.horizon_us is None else self.horizon_us + self._shared.spread_us
 
     def accepts(self, o: Occurrence) -> bool:
-        """Whether the expression listens to events like `o`; if not, feeding it does nothing."""
+        """Return whether the expression takes events like `o`; if not, a feed has no effect."""
         return o.key in self._root.keys
 
     def expect_intervals(self) -> None:
-        """Tell that there may be timestamps that are intervals, before any is fed.
+        """Announce timestamps that are intervals before any is fed.
 
-        Then events with exact timestamps that can only be the last of a match are kept, too, as an
-        interval may be fed later that possibly precedes them. Without it the policy "raise" tells
-        of such an interval, and cannot list what it may complete. The first timestamp that is an
-        `AccuracyInterval` tells as much, and so do the policies that make what is possible.
+        The detector then keeps events with exact timestamps that can only be the last of a match,
+        too, as an interval that possibly precedes them may be fed later. Without this call the
+        policy "raise" reports such an interval, but cannot list the matches that it may complete.
+        The first `AccuracyInterval`, and the policies that make possible matches, have the same
+        effect.
         """
         self._shared.keeps_ends = True
 
-    def forgive(self) -> None:
-        """Take predicates over several events that raise for predicates that do not hold."""
+    def treat_errors_as_false(self) -> None:
+        """Treat predicates over several events as false if they raise."""
         for node in self._nodes:
             if isinstance(node, CombinationNode):
-                node.predicates.forgive()
+                node.predicates.treat_errors_as_false()
 
     # -- events and time -----------------------------------------------------------------------
 
@@ -383,33 +385,33 @@ class Detector:
         reader: Reader = None,
         contemporaries: Sequence[Occurrence] = (),
     ) -> list[Occurrence]:
-        """Take `o` in and return the matches that it completes.
+        """Process `o` and return the matches that it completes.
 
         Parameters
         ----------
         o : Occurrence
-            Of any key and time; but see `trim`.
+            An event of any key and time; see `trim` for late events.
         reader : object, optional
-            What predicates that read the shared store read through: a transaction.
+            Transaction through which predicates read the shared store.
         contemporaries : sequence of Occurrence
-            Events that are yet to be fed but may lie before `o` for all that their timestamps
-            tell. They are remembered until they are fed, or trimmed.
+            Events yet to be fed that may be before `o`, according to their timestamps. They are
+            remembered until they are fed or trimmed.
 
         Returns
         -------
         list of Occurrence
-            Of a primitive event `o` itself, of others composite occurrences, in the order of
-            preference; then what has been open before and has become certain.
+            For a primitive event `o` itself; otherwise composite occurrences, in the order of
+            preference, then matches that were open before and have become certain.
 
         Raises
         ------
         UncertainOrder
-            Under the policy "raise", if something is left open. The step was taken then as under
-            "certain": `o` is kept, and what is certain is in the error's `made`.
+            Under the policy "raise", if something is left open. The step was taken as under
+            "certain": `o` is kept, and the error's `made` has the certain matches.
         BadEvent
             If `o` lacks an attribute of ``same`` or of a term, or its value cannot be compared;
-            `PartialsExceeded`, `MatchesExceeded` as the policies say. What a predicate raises
-            passes through. Nothing has changed then.
+            `PartialsExceeded`, `MatchesExceeded` according to the policies. Exceptions of
+            predicates propagate. The state is unchanged in these cases.
 
         Notes
         -----
@@ -437,7 +439,7 @@ class Detector:
             shared.late_us = max(shared.late_us, o.high_us - o.us)
             shared.reach_us = max(shared.reach_us, shared.late_us, o.us - o.low_us)
         elif o.stamp is not None:
-            shared.keeps_ends = True  # whose clock stamps intervals, too
+            shared.keeps_ends = True  # its clock also stamps intervals
         accepted = o.key in self._root.keys
         if not accepted and not (self._clocks and self._told_us is None):
             return []
@@ -447,12 +449,12 @@ class Detector:
         return self._told(made, record)
 
     def advance(self, us: int, reader: Reader = None) -> list[Occurrence]:
-        """Tell that no event before `us` is fed any more; return what time completes before it.
+        """Announce that no event before `us` follows; return what time completes before `us`.
 
         Raises
         ------
         ActiveDBError
-            As `feed`.
+            As for `feed`.
         """
         if not self.is_timed:
             return []
@@ -463,7 +465,7 @@ class Detector:
         if (
             last is not None
             and last.is_idle
-            and record.is_idle  # done again together, two steps might leave one choice
+            and record.is_idle  # redoing two merged steps that were not might merge their choices
             and last.us <= us
             and not is_marked
         ):
@@ -475,7 +477,7 @@ class Detector:
         return self._told(made, record)
 
     def _become_inexact(self) -> None:
-        """Expect from now on that the order of events is not known."""
+        """Treat the order of events as uncertain from now on."""
         shared = self._shared
         shared.is_inexact = shared.keeps_ends = True
         for node in self._nodes:
@@ -486,7 +488,7 @@ class Detector:
         self._shared.misses = False
         self._shared.step += 1
         record.step = self._shared.step
-        # What was taken already is not refused when it is done again, nor is the end of a window.
+        # Redoing a step never refuses an event, as it was accepted before; nor does a window's end.
         self._shared.bound.must_truncate = record.o is None or not refuses
         try:
             made = self._steps(record, reader)
@@ -529,12 +531,12 @@ class Detector:
         return made
 
     def _tell(self, us: int) -> None:
-        """Start the clocks at the first time that the detector is told; only `undo` resets it."""
+        """Start the clocks at the first known time; only `undo` resets it."""
         self._told_us = us
         self._clocks.start(us, self._shared.timers, self._start)
 
     def detach(self) -> None:
-        """Share nothing any more: what others are fed from now on this one need not be fed."""
+        """Stop sharing nodes, so that this detector need not be fed what others are fed."""
         for node in self._nodes:
             if isinstance(node, SharedNode):
                 node.detach()
@@ -543,22 +545,22 @@ class Detector:
         root = self._root
         return root.evaluate(moment) if root.concerns(moment) else []
 
-    # -- what is open ------------------------------------------------------------------------
+    # -- open choices ------------------------------------------------------------------------
 
     @property
     def undecided(self) -> tuple[Undecided, ...]:
-        """The choices that are open: what may have been made, and is not certain.
+        """The open choices: matches that are possible, but not certain.
 
-        One disappears when nothing of it is open any more: it was resolved, or what was made since
-        excludes it or has made it certain. Age alone does not end it; but of more than 10,000 the
-        oldest is forgotten (counted in `forgotten`).
+        A choice ends when none of its candidates is open: it was resolved, or later matches exclude
+        them or made them certain. Age does not end a choice, but beyond 10,000 choices the oldest
+        is forgotten (counted in `forgotten`).
         """
         if not self._open or self._shared.policy.name == "possible":
             return ()
         return tuple([choice.undecided for choice in self._open.values()])
 
     def take_undecided(self) -> list[Undecided]:
-        """Return the open choices that it has not returned before."""
+        """Return the open choices that were not returned by an earlier call."""
         if not self._open or self._shared.policy.name == "possible":
             return []
         found = [
@@ -575,26 +577,25 @@ class Detector:
         chosen: Iterable[int | Mapping[str, Any]],
         reader: Reader = None,
     ) -> list[Occurrence]:
-        """Decide an open choice, and return what is made: the chosen, then what follows.
+        """Decide an open choice; return the chosen matches, then those that follow from them.
 
-        The other candidates of the choice are not made. What only this choice had kept from being
-        certain is decided with it.
+        The other candidates of the choice are not made. Matches that only this choice had kept from
+        being certain are decided with it.
 
         Parameters
         ----------
         identity : str
-            Of one of `undecided`.
+            The identity of one of `undecided`.
         chosen : iterable of int or mapping
-            The numbers of those of its `candidates` that are made, or these themselves; perhaps
-            none.
+            The candidates to make, by number or as the candidates themselves; possibly none.
         reader : object, optional
-            What predicates that read the shared store read through.
+            Transaction through which predicates read the shared store.
 
         Raises
         ------
         BadEvent
-            If no such choice is open, or one of the chosen is not among its candidates, is
-            excluded already, or by another one of the chosen. Nothing has changed then.
+            If no such choice is open, or a chosen match is not among its candidates or is
+            excluded, by an earlier match or another chosen one. The state is unchanged.
         """
         choice = self._open.get(identity)
         if choice is None:
@@ -622,10 +623,10 @@ class Detector:
     def _choose(
         self, identity: str, numbers: tuple[int, ...], record: _Record, reader: Reader
     ) -> list[Entry]:
-        """Take the candidates with these numbers for made, the others for not made."""
+        """Decide a choice: candidates with these numbers are made, the others are not."""
         choice = self._open.get(identity)
         if choice is None:
-            return []  # done again without the event that it depended on
+            return []  # redone without the event that the choice depended on
         shared, journal = self._shared, record.journal
         made: list[Entry] = []
         delete(self._open, identity, journal)
@@ -656,7 +657,7 @@ class Detector:
         return found
 
     def _admit(self, record: _Record) -> None:
-        """Decide what only such worlds did not make as are no longer possible."""
+        """Make matches that were refuted only by worlds which are no longer possible."""
         witnesses = self._witnesses(record)
         for choice in self._open.values():
             for arrival, o in choice.entries:
@@ -668,7 +669,7 @@ class Detector:
                     self._shared.decide(arrival, record.journal, is_made=True)
 
     def _await(self, o: Occurrence, record: _Record) -> None:
-        """Take note of what is yet to be fed, now that `o` is, and of how late it may be."""
+        """Update the awaited events and the latest time after `o` was fed."""
         shared = self._shared
         before, latest_us = shared.awaited, shared.latest_us
         left = [other for other in before if other is not o and not _is_again(other, o)]
@@ -686,9 +687,9 @@ class Detector:
         record.journal.append((setattr, (shared, "latest_us", latest_us)))
 
     def _judge(self, found: list[Entry], record: _Record, reader: Reader) -> list[Entry]:
-        """Return what is made of what the root has passed on, and remember what is open."""
+        """Return the root's matches that are made, and record those that are open."""
         shared = self._shared
-        # What one moment has left open, a later one of the same step may have excluded.
+        # A later moment of the same step may have excluded what an earlier one left open.
         decided = [entry for entry in found if entry[2] not in shared.doubtful]
         made = [entry for entry in decided if entry[2] not in shared.gone]
         witnesses = self._witnesses(record)
@@ -729,19 +730,19 @@ class Detector:
                 made.sort(key=lambda entry: order.get(entry[2], len(order)))
         return made
 
-    def _witnesses(self, record: _Record) -> Callable[[], Witnesses]:
-        """Return the worlds of all that is kept and awaited, made when they are asked for."""
-        found: list[Witnesses] = []
+    def _witnesses(self, record: _Record) -> Callable[[], WorldChecker]:
+        """Return a function that builds the worlds of all kept and awaited events on demand."""
+        found: list[WorldChecker] = []
 
-        def witnesses() -> Witnesses:
+        def witnesses() -> WorldChecker:
             if not found:
                 found.append(self._worlds(record))
             return found[0]
 
         return witnesses
 
-    def _worlds(self, record: _Record, match: Occurrence | None = None) -> Witnesses:
-        """Return the worlds of all that decides what is made; or of what decides about a match."""
+    def _worlds(self, record: _Record, match: Occurrence | None = None) -> WorldChecker:
+        """Return the worlds of all events that decide the matches, or those that decide `match`."""
         shared, arrivals = self._shared, self._known_events()
         keys = self._root.keys
         if record.o is not None and record.o.key in keys:
@@ -756,10 +757,10 @@ class Detector:
                 for key in each.keys
             }
             decisive = {id(o) for o in events if id(o) in own or o.key in negated}
-            # Others of their clocks may leave less of their intervals.
+            # Other events with the same clocks may restrict the intervals further.
             clocks = {_clock_of(o) for o in events if id(o) in decisive} - {None}
             events = [o for o in events if id(o) in decisive or _clock_of(o) in clocks]
-        return Witnesses(
+        return WorldChecker(
             self.expression,
             events,
             self._told_us,
@@ -770,7 +771,7 @@ class Detector:
         )
 
     def _known_events(self) -> dict[int, tuple[int, Occurrence]]:
-        """Return the primitive events of all that is kept or remembered, with their arrivals."""
+        """Return the primitive events of all kept or remembered entries, with their arrivals."""
         found = {id(leaf): (arrival, leaf) for arrival, leaf in self._remembered}
         kept = [entry for node in self._nodes for entry in node.kept()]
         for entry in sorted(kept, key=itemgetter(2)):
@@ -780,9 +781,9 @@ class Detector:
         return found
 
     def _remember_deciding(self, known: Mapping[int, tuple[int, Occurrence]]) -> None:
-        """Go on remembering events that decide about what is doubtful: those near to it.
+        """Update the remembered events: those that are near to something doubtful.
 
-        `known` is what was known before something was forgotten.
+        `known` has the events known before entries were trimmed.
         """
         self._remembered = []
         kept = self._known_events()
@@ -801,26 +802,28 @@ class Detector:
         ]
 
     def _alone(self) -> Detector:
-        """Return a detector of the expression that does not look for worlds."""
+        """Return a detector of the expression that does not try worlds."""
         found = Detector(self.expression, matches_max=_WORLD_MATCHES_MAX, on_many="truncate")
         found._tries_worlds = False
         return found
 
     def _is_possible(
-        self, match: Occurrence, record: _Record, witnesses: Callable[[], Witnesses]
+        self, match: Occurrence, record: _Record, witnesses: Callable[[], WorldChecker]
     ) -> bool:
-        """Return whether a match that may be made is made in some order for certain."""
+        """Return whether a possible match was proved: some world makes it."""
         if self.reads:
             return self._is_free
-        # What nothing else excludes is decided by its own events, and those that it forbids.
+        # If nothing else can exclude a match, only its own events and negated ones decide it.
         asked = self._worlds(record, match) if self._is_free else witnesses()
         return asked.prove(match)
 
-    def _refuted_of(self, made: Iterable[Entry], witnesses: Callable[[], Witnesses]) -> list[Entry]:
-        """Return what is held for certain, and is not made in a world that was found."""
+    def _refuted_of(
+        self, made: Iterable[Entry], witnesses: Callable[[], WorldChecker]
+    ) -> list[Entry]:
+        """Return the matches that nodes hold for certain, but that some world does not make."""
         if not self._tries_worlds:
             return []
-        # A world of which nothing is known refutes all, but not what was chosen by who knows.
+        # An unknown world refutes everything except what the caller of `resolve` chose.
         return [
             entry
             for entry in made
@@ -828,12 +831,12 @@ class Detector:
         ]
 
     def _refute(self, entry: Entry, journal: Journal) -> None:
-        """Take for open what nodes have made."""
+        """Mark a match that nodes have made as open."""
         self._shared.doubt(entry[2], Rivals(), journal)
         add(self._refuted, entry[2], journal)
 
-    def _decided(self, journal: Journal, witnesses: Callable[[], Witnesses]) -> list[Entry]:
-        """Return what was open and is certain now; forget the choices of which nothing is open."""
+    def _decided(self, journal: Journal, witnesses: Callable[[], WorldChecker]) -> list[Entry]:
+        """Return the matches that became certain; remove choices without open candidates."""
         doubtful, gone = self._shared.doubtful, self._shared.gone
         self._seen = self._shared.decided
         made: list[Entry] = []
@@ -894,7 +897,7 @@ class Detector:
         )
 
     def _told(self, made: list[Entry], record: _Record) -> list[Occurrence]:
-        """Return what a step has made; raise if the policy is to raise, and something is open."""
+        """Return the matches of a step; raise under the policy "raise" if something is open."""
         if self._shared.policy.name == "raise":
             opened = [
                 choice.undecided
@@ -917,17 +920,17 @@ class Detector:
     # -- undoing -----------------------------------------------------------------------------
 
     def withdraw(self, o: Occurrence, reader: Reader = None) -> None:
-        """Undo the feeding of `o` (this very object), as if it had never been fed.
+        """Undo the feed of `o` (this very object), as if it had never been fed.
 
-        Fed more than once, its last feeding is undone. Nothing happens if it was never fed, or is
-        beyond the horizon of what was trimmed (without a horizon, and if what is kept depends on
-        what was made: before what was trimmed). Matches already produced are the caller's to take
-        back. What readings said is not asked again; one that would have been asked only without
-        `o` is asked through `reader`.
+        If it was fed more than once, its last feed is undone. There is no effect if it was never
+        fed or is older than the trimmed horizon. (Without a horizon, and if the state depends on
+        the matches made, the limit is the time trimmed to.) The caller must take back matches
+        already returned. Predicates that read are not evaluated again; one that would have been
+        evaluated only without `o` is evaluated through `reader`.
 
         Complexity: O(log n) for a sequence of primitive events without selection, context and
-        skip, until the first timestamp that is an interval; else what was fed since `o` is undone
-        and done again.
+        skip, until the first timestamp that is an interval. Otherwise all steps since `o` are
+        undone and redone.
         """
         log = self._log
         number = next((n for n in range(len(log) - 1, -1, -1) if log[n].o is o), -1)
@@ -941,7 +944,7 @@ class Detector:
         if number >= 0:
             later.pop()
         elif self._memoryless is not None:
-            self._memoryless.withdraw(o)  # it was fed before all that is in the log
+            self._memoryless.withdraw(o)  # it was fed before all steps in the log
         self._remembered = [each for each in self._remembered if each[1] is not o]
         for record in reversed(later):
             self._do(record, reader, refuses=False)
@@ -949,21 +952,21 @@ class Detector:
         self._handed_out &= self._open.keys()
         if (later or number >= 0) and self._trimmed_us is not None:
             for node in self._nodes:
-                node.trim(self._trimmed_us)  # undoing has brought back what was forgotten since
+                node.trim(self._trimmed_us)  # undoing has brought back trimmed entries
 
     @property
     def keeps_log(self) -> bool:
-        """Return whether `mark` and `undo` suffice; else feeds are withdrawn one by one."""
+        """True if `mark` and `undo` suffice; otherwise feeds are withdrawn one by one."""
         return self.is_stateful and self._memoryless is None
 
     def mark(self) -> object:
-        """Mark the present step for `undo`; until then it must not be trimmed."""
-        self._is_marked = True  # no advance is taken together with one before
+        """Return a mark of the present step for `undo`; do not call `trim` before that."""
+        self._is_marked = True  # the next advance must not be merged with an earlier one
         shared, last = self._shared, self._log[-1] if self._log else None
         return _Mark(last, self._told_us is not None, shared.is_inexact, shared.keeps_ends)
 
     def undo(self, mark: object) -> None:
-        """Undo the feeds and advances since `mark`, if it `keeps_log`."""
+        """Undo the feeds and advances since `mark`. REQUIRES: `keeps_log`."""
         assert isinstance(mark, _Mark)
         while self._log and self._log[-1] is not mark.last:
             roll_back(self._log.pop().journal)
@@ -978,22 +981,23 @@ class Detector:
         self._handed_out &= self._open.keys()
 
     def _remember(self, record: _Record) -> None:
-        # What is open does not follow from the events that are kept.
+        # Open choices do not follow from the kept events.
         if self.keeps_log or self._shared.keeps_ends:
             self._log.append(record)
 
     # -- bounds ------------------------------------------------------------------------------
 
     def trim(self, before_us: int) -> None:
-        """Forget what no match ending at or after `before_us` can need.
+        """Forget the events that no match ending at or after `before_us` can need.
 
         The caller promises that every event fed from now on is at or after `before_us`
-        (microseconds since the epoch). What is due before is kept until `advance` has decided it.
+        (microseconds since the epoch). Events of timers due before are kept until `advance` has
+        decided them.
 
         Complexity: O(log g) for each of the groups with an expired entry, among g; the others are
-        not visited. After an event whose timestamp is an interval, or that came with
-        contemporaries: O(n) for n partials, until none such is kept any more, and the search is as
-        fast again as for exact ones.
+        not visited. If an interval was fed, or an event with contemporaries: O(n) for n partials,
+        until no such event is kept any more. From then on, searches are as fast as for exact events
+        again.
         """
         due_us = self.due_us
         if due_us is not None and due_us < before_us:
@@ -1012,7 +1016,7 @@ class Detector:
         self._trimmed_us = before_us
         oldest = self._oldest
         if len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
-            # Most of it is gone: it is made again when the bound is reached again.
+            # Most of the entries are gone. The heap is rebuilt when the bound is reached again.
             self._collect(None)
         log = self._log
         until_us = before_us - (self.horizon_us or 0)
@@ -1032,7 +1036,7 @@ class Detector:
             self._forget_decided()
 
     def _forget_decided(self) -> None:
-        """Forget what is known of occurrences that nothing refers to any more."""
+        """Forget the status of occurrences that nothing refers to any more."""
         shared = self._shared
         if shared.is_inexact and len(shared.doubtful) + len(shared.gone) < _DECIDED_MAX:
             return
@@ -1052,7 +1056,7 @@ class Detector:
         }
 
     def _has_inexact(self) -> bool:
-        """Whether the order of anything that is kept, or may be fed once more, is not known."""
+        """Return whether anything kept, or that may be redone, has an uncertain order."""
         return (
             bool(self._shared.awaited)
             or any(node.is_doubtful for node in self._nodes)
@@ -1062,9 +1066,9 @@ class Detector:
             )
             or any(
                 not is_exact(entry[3])
-                # An event that lasts, as only something composite does, is not searched for so.
+                # The exact search does not handle primitive events that last.
                 or (entry[4] is None and entry[3].low_us != entry[3].high_us)
-                # What is open, or was not made after all, the exact search would take for made.
+                # The exact search would treat open and excluded occurrences as made.
                 or entry[2] in self._shared.doubtful
                 or entry[2] in self._shared.gone
                 for node in self._nodes
@@ -1073,10 +1077,10 @@ class Detector:
         )
 
     def _bound(self, journal: Journal, *, refuses: bool = True) -> None:
-        """Hold the bound on the number of partials.
+        """Enforce the bound on the number of partials.
 
-        What is oldest is looked for only from when there are too many, and nothing is shared any
-        more then: what this one drops the others would miss.
+        The oldest entries are tracked only once there are too many. From then on nothing is shared,
+        as dropping an entry would affect the other detectors.
         """
         assert self._partials_max is not None
         for entry, node in self._shared.fresh or ():
@@ -1089,7 +1093,7 @@ class Detector:
                     node.part_for_good()
         while self.partials > self._partials_max:
             if self._refuses and not refuses:
-                return  # it was taken already, and is done again
+                return  # the step was accepted before, and is redone
             if self._refuses:
                 raise PartialsExceeded(
                     f"{self._root.name} keeps {self.partials} occurrences, more than "
@@ -1105,7 +1109,7 @@ class Detector:
                 journal.append((self._undrop, ()))
 
     def _collect(self, fresh: list[tuple[Entry, Node]] | None) -> None:
-        """Put all that is kept into the heap, and hear of what is new; None: stop doing so."""
+        """Build the heap of kept entries and track new ones in `fresh`; None: stop tracking."""
         self._shared.fresh = fresh
         for node in self._nodes:
             if isinstance(node, SharedNode):
@@ -1138,7 +1142,7 @@ class Detector:
         finally:
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
-        # What was dropped for `o` comes back with its withdrawal.
+        # Withdrawing `o` restores what was dropped for it.
         self._log.append(_Record(o, o.us, journal, {}, ()))
         if len(self._log) > _DROPPING_MAX:
             self._log.popleft()
@@ -1146,12 +1150,12 @@ class Detector:
     # -- state -------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return all that it keeps as a JSON-able dict, for `restore`.
+        """Return the whole state as a JSON-serialisable dict for `restore`.
 
         Raises
         ------
         BadEvent
-            If an occurrence that it keeps cannot be encoded.
+            If a kept occurrence cannot be encoded.
         """
         writer = StateWriter()
         nodes = [node.write(writer) for node in self._nodes]
@@ -1200,16 +1204,16 @@ class Detector:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a `state` of a detector of an equal expression; of a detector that is new.
+        """Restore the `state` of a detector of an equal expression. REQUIRES: this one is new.
 
-        It goes on as that one would. What was fed before can no longer be withdrawn.
+        It continues as that detector would. Events fed before can no longer be withdrawn.
 
         Raises
         ------
         PatternError
-            If it is the state of another expression.
+            If the state is that of another expression.
         BadEvent
-            If it cannot be read.
+            If the state is invalid.
         """
         text = decode_params({"text": state["expression"]})["text"]
         if text != repr(self.expression):
@@ -1217,7 +1221,7 @@ class Detector:
                 f"the state is one of {text}, and cannot be restored into {self.expression!r}"
             )
         reader = StateReader(state["occurrences"])
-        # States of early versions lack it: what they keep shows it, but for contemporaries.
+        # States of early versions lack it; their kept entries show it, except for contemporaries.
         self._shared.is_inexact = state.get(
             "is_inexact",
             not all(map(is_exact, reader.occurrences))
@@ -1239,7 +1243,7 @@ class Detector:
             self._shared.timers.set((us, index, name), [])
 
     def _restore_open(self, state: Mapping[str, Any], reader: StateReader) -> None:
-        """Take up what is open."""
+        """Restore the open choices."""
         shared = self._shared
         rivals: dict[int, Rivals] = {}
         for data in state.get("undecided", ()):
@@ -1250,7 +1254,7 @@ class Detector:
             arrivals = [arrival for arrival, _ in entries]
             rivals.update(zip(arrivals, undecided.rivals, strict=True))
         self._handed_out.update(state.get("handed_out", ()))
-        # A choice may be open of which something is decided already.
+        # An open choice may have candidates that are already decided.
         for arrival in state.get("doubtful", rivals):
             shared.doubtful[arrival] = rivals.get(arrival, Rivals())
         shared.gone.update(state.get("gone", ()))
@@ -1266,18 +1270,18 @@ class Detector:
 
 
 def _parts_of(o: Occurrence) -> Mapping[str, Any]:
-    """A match as a mapping of part names."""
+    """Return a match as a mapping of part names to constituents."""
     return o.parts or {o.name: o}
 
 
 def _clock_of(o: Occurrence) -> object:
-    """The local clock that has stamped an event; None if there is none."""
+    """Return the local clock that stamped an event, or None if there is none."""
     stamp = o.stamp
     return None if stamp is None or stamp.local_clock is None else (stamp.node, stamp.local_clock)
 
 
 def _is_again(a: Occurrence, b: Occurrence) -> bool:
-    """Return whether two objects are one event, as one of them has come back from a state."""
+    """Return whether two objects are the same event, as one of them may come from `restore`."""
     return a is b or (a.key == b.key and a.timestamp == b.timestamp and text_of(a) == text_of(b))
 
 

@@ -1,4 +1,4 @@
-"""Any one of several events."""
+"""Disjunction: any one of several events."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["Disjunction", "operand_of"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Disjunction(Expression):
-    """Any one of several events.
+    """Disjunction: any one of several events.
 
-    What occurs is the event itself, once, however many of the parts take it.
+    The occurrence is the event itself, once, however many of the parts take it.
 
     Attributes
     ----------
     parts : tuple of Expression
-        At least one, each once.
+        At least one part; no duplicates.
     """
 
     parts: tuple[Expression, ...]
 
     @classmethod
     def of(cls, *parts: object) -> Disjunction:
-        """Of expressions, other disjunctions taken apart."""
+        """Build from expressions, flattening other disjunctions."""
         found: list[Expression] = []
         for part in parts:
             checked = operand_of(part, "any_of() and |")
@@ -54,7 +54,7 @@ class Disjunction(Expression):
 
     @property
     def is_primitive(self) -> bool:
-        """Whether all its parts are primitive events."""
+        """True if all parts are primitive events."""
         return all(isinstance(part, Primitive) for part in self.parts)
 
     def check(self) -> None:
@@ -62,7 +62,7 @@ class Disjunction(Expression):
             part.check()
 
     def context(self, context: str) -> Disjunction:
-        """Set the context of the parts that choose among combinations."""
+        """Set the context of the parts that have one."""
         return Disjunction(
             tuple(
                 part if isinstance(part, Primitive) else part.context(context)
@@ -71,7 +71,7 @@ class Disjunction(Expression):
         )
 
     def many(self, minimum: int = 1, maximum: int | None = None, *, greedy: bool = True) -> Kleene:
-        """Several of them in a row of time, as a part of a sequence; as `many`."""
+        """Return several of these events in time order, as a part of a sequence; see `many`."""
         from activedb.events._operators import many
 
         return many(self, minimum, maximum, greedy=greedy)
@@ -88,7 +88,13 @@ class Disjunction(Expression):
 
 
 def operand_of(part: object, what: str) -> Expression:
-    """`part`, if it may stand where an event is combined with others in any order."""
+    """Return `part` if it is valid as an operand of `what`, where order does not matter.
+
+    Raises
+    ------
+    PatternError
+        If it is no expression, or a negation or Kleene part.
+    """
     if isinstance(part, Expression) and not isinstance(part, Negation | Kleene):
         return part
     hint = " (write many() and ~ inside seq() only)" if isinstance(part, Expression) else ""

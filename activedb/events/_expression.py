@@ -1,4 +1,4 @@
-"""The base of all event expressions: what can be asked of each, and how they are combined."""
+"""Base class of all event expressions: common properties and combinators."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Constituent", "Expression", "PartsPredicate", "Reader", "window_us_of"]
 
 Constituent = Any
-"""What stands for a part: an `Occurrence`, of a Kleene part a tuple of them in time order."""
+"""The value of a part: an `Occurrence`, or for a Kleene part a tuple of them in time order."""
 PartsPredicate = Callable[[Mapping[str, Constituent]], object]
 Reader = Any
-"""What a predicate that reads the shared store reads through: a transaction."""
+"""The transaction through which a predicate reads the shared store."""
 
 
 class Expression(ABC):
@@ -49,63 +49,63 @@ class Expression(ABC):
     @property
     @abstractmethod
     def keys(self) -> frozenset[tuple[str, str]]:
-        """The keys of the primitive events it listens to, negated ones included.
+        """The keys of the primitive events in the expression, negated ones included.
 
         ``("event", name)`` for application and stream events; ``("insert" | "update" | "delete",
-        full table name)`` for data changes; ``("late", stream)`` for late events. Clock events
-        have none: a detector makes them itself.
+        full table name)`` for data changes; ``("late", stream)`` for late events. Clock events have
+        no key here: a detector makes them itself.
         """
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The names of its positive parts, in the order in which they are written."""
+        """The names of the positive parts, in the order in which they are written."""
 
     @property
     @abstractmethod
     def children(self) -> tuple[Expression, ...]:
-        """The expressions that it is made of, in the order in which they are written."""
+        """The subexpressions, in the order in which they are written."""
 
     @property
     @abstractmethod
     def reach_us(self) -> int | None:
-        """How long one of its occurrences lasts at most, in microseconds; None: without bound."""
+        """Upper bound on the duration of an occurrence, in microseconds; None: unbounded."""
 
     @abstractmethod
     def check(self) -> None:
         """Raise `PatternError` if the expression cannot stand on its own.
 
-        What a later method may still mend (a sequence that starts with a negation needs
-        `within`) is judged here and not while the expression is being written; a `Detector`
-        checks its expression.
+        This method, not the constructor, rejects what a later call can still correct: a sequence
+        that starts with a negation, for example, needs `within`. A `Detector` checks its
+        expression.
         """
 
     def __invert__(self) -> Expression:
-        """Negate: as a part of a sequence, no such event may occur there."""
+        """Negate: as a part of a sequence, demand that no such event occurs there."""
         raise PatternError(
             f"~ negates a primitive event, not {self!r}: write seq(a, ~event('B'), c)"
         )
 
     def __or__(self, other: object) -> Disjunction:
-        """Either of two, as `any_of`."""
+        """Return the disjunction of both, as `any_of`."""
         from activedb.events._disjunction import Disjunction
 
         return Disjunction.of(self, other)
 
     def __and__(self, other: object) -> Conjunction:
-        """Both of two, in any order, as `all_of`."""
+        """Return the conjunction of both, in any order, as `all_of`."""
         from activedb.events._conjunction import Conjunction
 
         return Conjunction.of(self, other)
 
     def after(self, delay: float | timedelta) -> Plus:
-        """What occurs this long after each of its occurrences (plus)."""
+        """Return the event that occurs `delay` after each occurrence of this one (plus)."""
         from activedb.events._temporal import Plus
 
         return Plus(self, window_us_of(delay, "after()"))
 
     def same(self, *attributes: str) -> Expression:
-        """Demand equal values of parameters in all parts."""
+        """Demand equal values of the given parameters in all parts."""
         raise PatternError(
             f"same() relates the parts of a sequence or conjunction: write seq({self!r}, …).same()"
         )
@@ -118,14 +118,14 @@ class Expression(ABC):
         )
 
     def within(self, window: float | timedelta) -> Expression:
-        """Bound the time from the first to the last part."""
+        """Limit the time from the first to the last part."""
         raise PatternError(
             f"within() bounds the parts of a sequence or conjunction: write "
             f"seq({self!r}, …).within()"
         )
 
     def context(self, context: str) -> Expression:
-        """Say which of the possible matches a terminator makes (Chakravarthy et al. 1994)."""
+        """Choose the possible matches that a terminator makes (Chakravarthy et al. 1994)."""
         raise PatternError(
             f"context() chooses among combinations of parts: write seq({self!r}, …).context()"
         )
@@ -138,12 +138,12 @@ class Expression(ABC):
 
 
 def window_us_of(window: float | timedelta, what: str) -> int:
-    """A positive time in microseconds, from seconds or a timedelta.
+    """Return a positive duration in microseconds, from seconds or a timedelta.
 
     Raises
     ------
     PatternError
-        Naming the method `what`, if it is not a finite time of at least a microsecond.
+        If it is not finite or shorter than a microsecond. The message names the method, `what`.
     """
     if isinstance(window, timedelta):
         us: int | None = timedelta_us(window)

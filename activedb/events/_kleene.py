@@ -1,4 +1,4 @@
-"""Several events of one kind, as a part of a sequence."""
+"""Kleene closure: several events of one kind, as a part of a sequence."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ __all__ = ["Kleene"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Kleene(Expression):
-    """Several events of one kind, as a part of a sequence.
+    """Kleene closure: several events of one kind, as a part of a sequence.
 
     Attributes
     ----------
     operand : Primitive, or Disjunction of some
+        The events that the elements are.
     minimum, maximum : int, int or None
-        How many, inclusive; None: without bound.
+        The number of elements, inclusive; None: unbounded.
     greedy : bool
-        Whether a longer binding is preferred to a shorter one.
+        True if a longer binding is preferred to a shorter one.
     alias : str or None
-        The part's name; else that of the operand, which is then a primitive event.
+        The part's name. None: the name of the operand, which is then a primitive event.
     """
 
     operand: Primitive | Disjunction
@@ -60,12 +61,12 @@ class Kleene(Expression):
 
     @property
     def alternatives(self) -> tuple[Primitive, ...]:
-        """The primitive events of which each element is one."""
+        """The primitive events that an element may be."""
         found = self.operand.children or (self.operand,)
         return tuple(part for part in found if isinstance(part, Primitive))
 
     def named(self, alias: str) -> Kleene:
-        """The same as a part of another name."""
+        """Return this part under another name."""
         return replace(self, alias=checked_alias(alias))
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""How names are written in the rule language."""
+"""Spelling of names in the rule language."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ RESERVED = frozenset(
     TRUE UPDATE WHEN WHERE WITHIN
     """.split()  # noqa: SIM905
 )
-"""Words that are names only in double quotes, in capitals; after a dot and in [ ] none is."""
+"""Words, in upper case, that are names only if quoted; not reserved after a dot or in [ ]."""
 
 
 def name_text(name: str, *, after_dot: bool = False) -> str:
-    """Write a name so that it is read as that name.
+    """Return `name` as the rule language writes it, quoted if necessary.
 
     Parameters
     ----------
     after_dot : bool
-        Whether it stands after a dot or in [ ], where names may have hyphens and no word is
-        reserved.
+        True if the name follows a dot or stands in [ ], where names may have hyphens and no word
+        is reserved.
     """
     if after_dot:
         plain = _AFTER_A_DOT.match(name) is not None
@@ -38,7 +38,7 @@ def name_text(name: str, *, after_dot: bool = False) -> str:
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """The first name that is there already; None if each is there once. O(n)."""
+    """Return the first name that occurs a second time; None if all differ. O(n)."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -48,7 +48,7 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def dotted_text(name: str) -> str:
-    """Write a name that may have dots in it, of a table in a schema, say."""
+    """Return a name with dots, such as that of a table in a schema, as the language writes it."""
     words = name.split(".")
     if not all(words):
         return name_text(name)

@@ -1,4 +1,4 @@
-"""Nodes: where events are detected and get their timestamps."""
+"""Nodes: the places that detect events and stamp them."""
 
 from __future__ import annotations
 
@@ -17,37 +17,36 @@ log = logging.getLogger("activedb.events")
 
 
 class Node:
-    """A place where events are detected; safe to share between threads.
+    """Place where events are detected. Thread-safe.
 
-    Its timestamps are ``[reading − error − detection delay, reading + error]`` (Liebig, Cilia,
-    Buchmann, section III.C), with one thing drawn from their order. An event was not detected
-    before the one that was stamped before it, so it did not occur before the earliest moment at
-    which that one can have occurred: the lower ends never go back, not even when the
-    synchronisation distance grows from one reading to the next. That keeps a sync point true once
-    it is told (section V, footnote 1).
+    Timestamps are ``[reading − error − detection delay, reading + error]`` (Liebig, Cilia,
+    Buchmann, section III.C), tightened by their order. An event was not detected before the event
+    stamped before it, so it did not occur before the earliest moment at which that event can have
+    occurred. Lower ends therefore never decrease, even when the synchronisation distance grows from
+    one reading to the next. Thus a published sync point stays valid (section V, footnote 1).
 
     Parameters
     ----------
     name : str
-        The producer's name, different from that of all others.
+        The producer's name; unique among all producers.
     source : ClockSource
         Its clock.
     detection_delay_us : int, optional
-        ldd: from an event to the end of `stamp`, at most.
+        ldd: upper bound on the delay from an event to the end of `stamp`.
     drift_rate : float, optional
-        ρ of the local clock, without unit.
+        ρ of the local clock, dimensionless.
     granularity_us : int, optional
         G of the local clock: at least 1.
     adjustment_us : int, optional
-        u: how far the discipline of the local clock moves it forward, at most.
+        u: upper bound on how far clock discipline moves the local clock forward.
     incarnation : str, optional
-        Tells the local clock from itself before the machine was started anew. None: a new one for
-        each object, so that its readings compare with its own only.
+        Distinguishes the local clock from itself before a restart of the machine. None: a new value
+        for each object, so that its readings are comparable only with each other.
 
     Raises
     ------
     ConfigurationError
-        If one of them is out of range.
+        If an argument is out of range.
     """
 
     def __init__(
@@ -78,31 +77,30 @@ class Node:
         self.local_clock = LocalClock(
             uuid.uuid4().hex if incarnation is None else incarnation,
             detection_delay_us,
-            # repr: 1e-4 is meant as a ten-thousandth, not as the float next to it. Up: a bound.
+            # repr: 1e-4 means a ten-thousandth, not the nearest float. Round up, as it is a bound.
             -int(-Fraction(repr(float(drift_rate))) * 10**9 // 1),
             granularity_us,
             adjustment_us,
         )
         self._latch = threading.Lock()
-        self._floor_us: int | None = None  # the largest lower end told; guarded by _latch
+        self._floor_us: int | None = None  # the largest lower end issued; guarded by _latch
         self._contradicted = False  # guarded by _latch
 
     def begin_after(self, us: int) -> None:
-        """Promise that what this node detects from now on occurred at `us` or later.
+        """Promise that events this node detects from now on occurred at `us` or later.
 
-        For a producer that joins others: `Producers.register` tells it what is stable already.
+        Call it for a producer that joins others, with the value that `Producers.register` returns.
         """
         with self._latch:
             self._floor_us = us if self._floor_us is None else max(us, self._floor_us)
 
     def stamp(self) -> AccuracyInterval:
-        """Return the timestamp of an event detected just now; of none: a heartbeat.
+        """Return the timestamp of an event detected just now, or of a heartbeat.
 
-        A clock that was put back by more than it ever admitted gives a timestamp whose lower end
-        does go back, a contradiction that is logged: whoever has the sync point will call the event
-        late.
+        If the clock was put back by more than its stated error, the lower end does decrease. That
+        contradiction is logged: consumers that have the sync point will treat the event as late.
         """
-        # Under the latch: the order of stamps is the order of readings.
+        # Read under the latch, so that the order of stamps is the order of readings.
         with self._latch:
             reading = self.source.read()
             clock = self.local_clock

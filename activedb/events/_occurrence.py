@@ -1,4 +1,4 @@
-"""Event occurrences: what happened, when, with which parameters."""
+"""Event occurrences: name, time and parameters of what happened."""
 
 from __future__ import annotations
 
@@ -23,52 +23,52 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Occurrence:
     """One occurrence of an event; immutable.
 
-    Two occurrences with equal fields are still two occurrences: equality is identity.
+    Occurrences with equal fields are still different occurrences: equality is identity.
 
     Parameters
     ----------
     name : str
-        The event's name. Of a data change: the full name of the table. Of a composite
+        The event's name. For a data change: the full name of the table. For a composite
         occurrence: the name of the expression it matched.
     timestamp : int, float, datetime or AccuracyInterval
-        When it happened: seconds since the epoch, an aware datetime, or, if that is not known
-        exactly, an interval. Of a composite: that of its last constituent, or when what was waited
-        for came about, a window's end, say.
+        When it happened: seconds since the epoch, an aware datetime, or an interval if the time is
+        not known exactly. For a composite: the timestamp of its last constituent, or the moment
+        that completed it, such as the end of a window.
     params : mapping, optional
-        The parameters by name. Left out for a data change, which takes them from its rows.
+        The parameters by name. Omit for a data change, which takes them from its rows.
     id : str, optional
         The event's id; breaks ties between equal timestamps.
     old, new : mapping, optional
         The row before and after a data change: an insert has only `new`, a delete only `old`.
     parts : mapping of str to Occurrence or tuple of Occurrence, optional
-        The constituents of a composite occurrence by part name; of a Kleene part all of them, a
-        tuple, perhaps an empty one.
+        The constituents of a composite occurrence by part name; a Kleene part is a tuple of all its
+        elements, possibly empty.
     kind : str, optional
-        What happened, if it is neither a data change nor composite: an ``"event"``, as
-        applications and streams send them; ``"clock"``, a time was reached; ``"late"``, an event
-        came too late; ``"call"``, ``"return"``, of a method; ``"transaction"``.
+        The kind of event, if it is neither a data change nor composite: ``"event"``, sent by
+        applications and streams; ``"clock"``, a time was reached; ``"late"``, an event came too
+        late; ``"call"`` and ``"return"`` of a method; ``"transaction"``.
 
     Attributes
     ----------
     name, timestamp, params, id, old, new, parts
-        As given. The mappings are read-only copies (shallow); `params` of a data change is the
-        new row, of a delete the old row. `parts` is empty unless composite.
+        As given. The mappings are read-only shallow copies; `params` of a data change is the new
+        row, or the old row for a delete. `parts` is empty unless composite.
     us : int
-        `timestamp` in microseconds since the epoch, of an interval the reading: the order key.
+        `timestamp` in microseconds since the epoch, for an interval the reading: the sort key.
     stamp : AccuracyInterval or None
         `timestamp` if it is an interval; None if it is exact.
     low_us, high_us : int
-        Within which it lies: the ends of the interval, of an exact timestamp both `us`. Of a
-        composite the lower end of its earliest constituent and the upper end of its latest, or of
+        Bounds on its time: the ends of the interval; both `us` for an exact timestamp. For a
+        composite, the lower end of its earliest constituent and the upper end of its latest, or of
         its own timestamp if that lies beyond them.
     key : tuple of (str, str)
-        What an expression listens to: ``(kind, name)``, or ``("insert" | "update" | "delete",
+        The key that expressions match: ``(kind, name)``, or ``("insert" | "update" | "delete",
         table)``, or ``("composite", name)``.
 
     Raises
     ------
     BadEvent
-        If the name, timestamp, parameters, id, parts or kind have the wrong type or no meaning.
+        If the name, timestamp, parameters, id, parts or kind are invalid.
     """
 
     __slots__ = (
@@ -95,10 +95,10 @@ class Occurrence:
     params: Mapping[str, Any]
     id: str | None
     # Any, not an optional mapping: a rule on updates may write o.new["balance"] < o.old["balance"],
-    # as the event it is on says that both rows are there.
+    # as its event guarantees both rows.
     old: Any
     new: Any
-    # Likewise: who has written the expression knows which of its parts are Kleene.
+    # Likewise: the author of the expression knows which of its parts are Kleene.
     parts: Mapping[str, Any]
     key: tuple[str, str]
 
@@ -122,8 +122,8 @@ class Occurrence:
             us = microseconds(timestamp)
         except BadEvent as error:
             raise BadEvent(f"event {name!r}: {error}") from None
-        # This is the hottest constructor there is: it takes about a microsecond and a half, as the
-        # slots' own setters do half the work of object.__setattr__, which has to find them first.
+        # This is the most frequently called constructor: it takes about 1.5 µs. The slots' own
+        # setters need half the time of object.__setattr__, which has to look them up first.
         _put_name(self, name)
         _put_timestamp(self, timestamp)
         _put_us(self, us)
@@ -166,9 +166,9 @@ class Occurrence:
         _put_new(self, after)
 
     def apart(self) -> Self:
-        """The occurrence, or one like it whose lists and dicts can be changed: they are its own.
+        """Return an occurrence that shares no mutable lists or dicts with this one.
 
-        O(parameters) if it has none of them.
+        That is the occurrence itself if it has none. O(parameters) in that case.
         """
         old, new, parts = self.old, self.new, self.parts
         if old is None and new is None:
@@ -196,12 +196,12 @@ class Occurrence:
 
     @property
     def producer(self) -> str | None:
-        """The node that detected it; None if its timestamp does not tell."""
+        """The node that detected the event; None if its timestamp does not name one."""
         return None if self.stamp is None else self.stamp.node
 
     @property
     def constituents(self) -> tuple[Occurrence, ...]:
-        """Its parts one after the other, those of a Kleene part too; () unless composite; O(n)."""
+        """All parts in order, Kleene parts flattened; empty unless composite. O(n)."""
         found: list[Occurrence] = []
         for part in self.parts.values():
             found.extend(part if isinstance(part, tuple) else (part,))
@@ -257,14 +257,14 @@ def occurrence(
     timestamp : int, float, datetime or AccuracyInterval
         Seconds since the epoch, an aware datetime, or an interval.
     id : str, optional
-        Breaks ties between equal timestamps.
+        The event's id; breaks ties between equal timestamps.
     **params
         The parameters by name. (One called ``timestamp`` or ``id`` needs `Occurrence` itself.)
 
     Raises
     ------
     BadEvent
-        As `Occurrence`.
+        As for `Occurrence`.
 
     Examples
     --------
@@ -284,7 +284,7 @@ def _again(
     parts: Parts,
     kind: str,
 ) -> Occurrence:
-    """An occurrence that was pickled."""
+    """Restore an occurrence from its pickled fields."""
     return Occurrence(
         name, timestamp, params, id=id, old=old, new=new, parts=parts or None, kind=kind
     )
@@ -304,7 +304,7 @@ def _check_kind(kind: str, name: str, is_taken: object) -> None:
 
 
 def _extent(name: str, parts: Parts, low_us: int, high_us: int) -> tuple[int, int]:
-    """Return the least interval around the one given and those of all parts."""
+    """Return the least interval that contains the given one and those of all parts."""
     try:
         for part in parts.values():
             for o in part if isinstance(part, tuple) else (part,):
@@ -320,7 +320,7 @@ def _extent(name: str, parts: Parts, low_us: int, high_us: int) -> tuple[int, in
 
 
 def _separated(values: Mapping[str, Any], own: Callable[[Any], Any]) -> Mapping[str, Any]:
-    """The same mapping, or one with copies of the values that can be changed, if there are any."""
+    """Return `values`, with its mutable values copied; the same mapping if there are none."""
     for value in values.values():
         if type(value) not in IMMUTABLE:
             break
@@ -331,7 +331,7 @@ def _separated(values: Mapping[str, Any], own: Callable[[Any], Any]) -> Mapping[
 
 
 def _part_apart(part: Occurrence | tuple[Occurrence, ...]) -> Occurrence | tuple[Occurrence, ...]:
-    """As `Occurrence.apart`, of a part, which may be Kleene."""
+    """Return a part, Kleene or not, with each occurrence as `Occurrence.apart` returns it."""
     if not isinstance(part, tuple):
         return part.apart()
     own = tuple([o.apart() for o in part])
@@ -339,5 +339,5 @@ def _part_apart(part: Occurrence | tuple[Occurrence, ...]) -> Occurrence | tuple
 
 
 def _row(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A row of the table `name`, read-only."""
+    """Return a row of the table `name` as a read-only mapping."""
     return MappingProxyType(NamedValues(_read_only(mapping, name)))

@@ -1,4 +1,4 @@
-"""How events are combined: seq, any_of, all_of, some_of, many, aperiodic, periodic, query."""
+"""Operators that combine events: seq, any_of, all_of, some_of, many, periodic, query and others."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 def any_of(*parts: Expression) -> Disjunction:
     """Return the expression for any one of several events, also written ``a | b``.
 
-    What occurs is the event itself, once, however many of the parts take it.
+    The occurrence is the event itself, once, however many of the parts take it.
 
     Raises
     ------
     PatternError
-        If there are no parts, or one is not an event.
+        If there are no parts, or one of them is not an event.
 
     Examples
     --------
@@ -53,12 +53,12 @@ def any_of(*parts: Expression) -> Disjunction:
 
 
 def all_of(*parts: Expression) -> Conjunction:
-    """Return the expression for all of several events, in any order; also written ``a & b``.
+    """Return the expression for all of several events, in any order, also written ``a & b``.
 
     Raises
     ------
     PatternError
-        If there are no parts, one is not an event, or two have the same name.
+        If there are no parts, one of them is not an event, or two have the same name.
     """
     if not parts:
         raise PatternError('all_of() needs events: all_of(event("A"), event("B"))')
@@ -71,14 +71,14 @@ def some_of(count: int, *parts: Expression) -> Conjunction:
     Raises
     ------
     PatternError
-        If there are not so many parts, one is not an event, or two have the same name.
+        If there are fewer parts, one of them is not an event, or two have the same name.
     """
     if not _is_count(count, 1) or count > len(parts):
         raise PatternError(
             f"some_of() takes how many of its {len(parts)} events must occur, not {count!r}"
         )
     if count == len(parts):
-        return all_of(*parts)  # so that there is one expression for it
+        return all_of(*parts)  # one expression for one meaning
     made = Conjunction(tuple(map(_event, parts)), count=count)
     made.check()
     return made
@@ -94,14 +94,14 @@ def many(
     operand : Expression
         A primitive event, or `any_of` some (which then needs ``.named(…)``).
     minimum, maximum : int, int or None
-        How many, inclusive; None: without bound.
+        The number of elements, inclusive; None: unbounded.
     greedy : bool
-        Whether a longer binding is preferred to a shorter one, where only one is made.
+        True if a longer binding is preferred to a shorter one where only one is made.
 
     Raises
     ------
     PatternError
-        If the bounds have no meaning, or it is no such event.
+        If the bounds are invalid, or the operand is not such an event.
     """
     is_primitive = isinstance(operand, Primitive) or (
         isinstance(operand, Disjunction) and operand.is_primitive
@@ -127,13 +127,13 @@ def seq(*parts: Expression) -> Sequence:
     Parameters
     ----------
     *parts : Expression
-        Events of any kind, some of them `many`, some primitive ones negated with ``~``.
+        Events of any kind. Some may be `many`; primitive events may be negated with ``~``.
 
     Raises
     ------
     PatternError
-        If there are no parts, all are negated, one is not an event, or two positive parts have
-        the same name.
+        If there are no parts, all are negated, one of them is not an event, or two positive parts
+        have the same name.
 
     Examples
     --------
@@ -211,17 +211,17 @@ def query(
     Parameters
     ----------
     name : str
-        Of the composite events.
+        The name of the composite events.
     pattern : Expression
     returns : mapping of str to Term, optional
         Their parameters, ``{"worker": part("ENTER").worker}``; by default those of all parts.
     stream : str, optional
-        The name of the stream it is on.
+        The name of the stream that the query is on.
 
     Raises
     ------
     PatternError
-        If a name or the pattern has no meaning.
+        If the name or the pattern is invalid.
     """
     if stream is not None and (not isinstance(stream, str) or not stream):
         raise PatternError(f"stream= takes the name of a stream, not {stream!r}")

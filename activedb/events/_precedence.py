@@ -1,4 +1,4 @@
-"""Which of two occurrences was first, if that is certain."""
+"""Certain temporal order of two occurrences."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["precedes"]
 
 
 def precedes(a: Occurrence, b: Occurrence) -> bool:
-    """Whether `a` ended before `b` began, for certain; equal times are no order.
+    """Return whether `a` certainly ended before `b` began; equal times are not ordered.
 
-    By their extents, ``a.high_us < b.low_us``, or else because all that `a` is made of was stamped
-    by one node before all that `b` is made of, and the node's local clock orders them. O(1); of
-    composites whose extents overlap O(n m) in the numbers of their constituents.
+    Either the extents decide, ``a.high_us < b.low_us``, or one node stamped all constituents of
+    `a` before all constituents of `b`, and the node's local clock orders them. O(1); O(n m) for
+    composites whose extents overlap, with n and m constituents.
     """
     if a.high_us < b.low_us:
         return True
@@ -28,7 +28,7 @@ def precedes(a: Occurrence, b: Occurrence) -> bool:
 
 
 def _stamps(o: Occurrence) -> list[AccuracyInterval] | None:
-    """Return the stamps of `o` and of all its constituents; None if one of them has none."""
+    """Return the stamps of `o` and of all its constituents, or None if one of them has no stamp."""
     if o.stamp is None:
         return None
     found = [o.stamp]

@@ -1,4 +1,4 @@
-"""Primitive events, clock events among them, and their negation."""
+"""Primitive events, including clock events, and their negation."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ ReadingPredicate = Callable[[Reader, Occurrence], object]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Primitive(Expression):
-    """One kind of primitive event, narrowed by changed columns, predicates, or both.
+    """One kind of primitive event, optionally narrowed by changed columns and predicates.
 
     Attributes
     ----------
     key : tuple of (str, str)
-        The `Occurrence.key` it listens to; ``("clock", text)`` for a clock event.
+        The `Occurrence.key` of the events; ``("clock", text)`` for a clock event.
     columns : tuple of str
-        Of an update: at least one of them must have changed. Empty: any update.
+        For an update: at least one of these must have changed. Empty: any update.
     predicate : callable or Term or None
         ``predicate(o) -> bool``; pure.
     alias : str or None
-        The part's name, if it shall not be the event's.
+        The part's name, if it differs from the event's.
     reading : callable or None
-        ``reading(t, o) -> bool``, which reads the shared store as of the event's time: it is judged
-        when the event is fed, and what it said is kept with the event.
+        ``reading(t, o) -> bool``, which reads the shared store as of the event's time. It is
+        evaluated when the event is fed; its result is kept with the event.
     schedule : Schedule or None
-        Of a clock event: when it occurs.
+        For a clock event: the moments at which it occurs.
     """
 
     key: tuple[str, str]
@@ -84,11 +84,11 @@ class Primitive(Expression):
         """Do nothing: a primitive event can always stand on its own."""
 
     def named(self, alias: str) -> Primitive:
-        """The same event as a part of another name."""
+        """Return this event as a part with another name."""
         return replace(self, alias=checked_alias(alias))
 
     def takes(self, o: Occurrence) -> bool:
-        """Whether `o` is such an event, as far as the event alone tells.
+        """Return whether `o` is such an event, judging by the event alone (not by `reading`).
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Primitive(Expression):
         return bool(checked_result(self.predicate(o), "the predicate (where=)"))
 
     def many(self, minimum: int = 1, maximum: int | None = None, *, greedy: bool = True) -> Kleene:
-        """Several of them in a row of time, as a part of a sequence; as `many`."""
+        """Return several of these events in time order, as a part of a sequence; see `many`."""
         from activedb.events._operators import many
 
         return many(self, minimum, maximum, greedy=greedy)
@@ -117,7 +117,7 @@ class Primitive(Expression):
         if kind in ("event", "clock"):
             text = name_text(name) if kind == "event" else name
         else:
-            if kind != "transaction":  # whose names are words of the language
+            if kind != "transaction":  # the names of transaction events are keywords
                 name = name_text(name) if kind == "late" else dotted_text(name)
             text = f"{kind.upper()} {name}"
         if self.columns:
@@ -132,7 +132,7 @@ class Primitive(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Negation(Expression):
-    """Primitive events that must not occur at this place of a sequence.
+    """Negation: primitive events that must not occur at this place of a sequence.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class Negation(Expression):
 
     @property
     def alternatives(self) -> tuple[Primitive, ...]:
-        """The primitive events of which none may occur."""
+        """The primitive events that must not occur."""
         found = self.operand.children or (self.operand,)
         return tuple(part for part in found if isinstance(part, Primitive))
 
@@ -177,22 +177,28 @@ class Negation(Expression):
 
 
 def checked_alias(alias: Any) -> str:
-    """A part's name, checked."""
+    """Return `alias` if it is a valid part name.
+
+    Raises
+    ------
+    PatternError
+        If it is not a non-empty string.
+    """
     if not isinstance(alias, str) or not alias:
         raise PatternError(f"alias takes a non-empty string, not {alias!r}")
     return alias
 
 
 def called(function: object) -> str:
-    """How a predicate is shown: a term as itself, a function by its name."""
+    """Return the display form of a predicate: a term as written, a function by its name."""
     if hasattr(function, "evaluate"):  # a Term
         return repr(function)
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def where_text(conditions: Iterable[object]) -> str:
-    """Write what must hold of events as a clause; nothing if there are no conditions."""
-    # A condition that is made of several with AND or OR stays one.
+    """Return conditions as a WHERE clause; the empty string if there are none."""
+    # Parentheses keep a condition built with AND or OR together.
     texts = [
         f"({called(f)})" if getattr(f, "is_junction", False) else called(f) for f in conditions
     ]
@@ -200,7 +206,7 @@ def where_text(conditions: Iterable[object]) -> str:
 
 
 def seconds_text(us: int) -> str:
-    """Microseconds as seconds, exactly: ``"45"``, ``"0.5"``."""
+    """Return microseconds as seconds, exactly: ``"45"``, ``"0.5"``."""
     whole, rest = divmod(us, 1_000_000)
     return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") if rest else str(whole)
 
@@ -213,5 +219,5 @@ def _changed(o: Occurrence, column: str) -> bool:
             f"the update of {o.name!r} has no column {column!r} in its old or new row: "
             "an update carries both rows whole"
         ) from None
-    # NaN is the one value unlike itself; NaN to NaN is no change.
+    # NaN is the one value that differs from itself; NaN to NaN is no change.
     return not (old is new or old == new or (old != old and new != new))

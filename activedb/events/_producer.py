@@ -1,4 +1,4 @@
-"""One producer of events: its sync points, and whether it is heard.
+"""One producer of events: its sync points and its liveness.
 
 See README-time.md.
 """
@@ -16,13 +16,13 @@ __all__ = ["NEVER_US", "NOT_YET_US", "Key", "Producer"]
 
 Key = tuple[str, str]
 
-# Timestamps are within 64 bits, so one is below all of them, the other above.
+# Sentinels below and above all timestamps, which fit in 64 bits.
 NOT_YET_US = -(2**63)
 NEVER_US = 2**63
 
 
 class Producer:
-    """What is known of one producer."""
+    """State of one producer."""
 
     __slots__ = (
         "heard",
@@ -43,17 +43,17 @@ class Producer:
         self.keys = keys  # None: any
         self.in_order = in_order
         self.silent_after_us = silent_after_us
-        self.sync_us = NOT_YET_US  # never goes back
+        self.sync_us = NOT_YET_US  # never decreases
         self.local_clock: LocalClock | None = None
-        self.local_sync_us = NOT_YET_US  # of local_clock; never goes back
-        self.heard = True  # since the last look for the silent
-        self.heard_us: int | None = None  # when that look was
+        self.local_sync_us = NOT_YET_US  # in readings of local_clock; never decreases
+        self.heard = True  # since the last check for silent producers
+        self.heard_us: int | None = None  # time of the first check at which it had been silent
 
     def sends(self, keys: Iterable[Key] | None) -> bool:
         return keys is None or self.keys is None or not self.keys.isdisjoint(keys)
 
     def move(self, us: int, stamp: AccuracyInterval | None) -> None:
-        """Move the sync points to `us` and to what the local reading of `stamp` tells."""
+        """Advance the sync points to `us` and to what the local reading of `stamp` implies."""
         self.sync_us = max(self.sync_us, us)
         clock = None if stamp is None else stamp.local_clock
         if stamp is None or clock is None:
@@ -65,7 +65,7 @@ class Producer:
         self.local_clock, self.local_sync_us = clock, local_sync_us
 
     def is_past(self, o: Occurrence) -> bool:
-        """Whether all that this one still sends is certain to follow `o`."""
+        """Return whether every event this producer still sends is certain to follow `o`."""
         if self.sync_us > o.high_us:
             return True
         stamp = o.stamp
@@ -79,13 +79,13 @@ class Producer:
         )
 
     def is_silent(self, now_us: int) -> bool:
-        """Whether it has not been heard for too long; starts counting anew if it has been heard."""
+        """Return whether the producer is silent for too long; restart the count if it was heard."""
         if self.heard or self.heard_us is None:
             self.heard, self.heard_us = False, now_us
         return self.silent_after_us is not None and now_us - self.heard_us > self.silent_after_us
 
     def record(self) -> dict[str, Any]:
-        """What is known of it as a JSON-able dict; `restored` undoes it."""
+        """Return the producer's state as a JSON-serialisable dict for `restored`."""
         clock = self.local_clock
         return encode_params(
             {
@@ -108,7 +108,7 @@ class Producer:
 
     @classmethod
     def restored(cls, name: str, record: Mapping[str, Any]) -> Self:
-        """The producer that `record` was made of."""
+        """Return the producer whose state is `record`."""
         data = decode_params(record)
         keys = None if data["keys"] is None else {(kind, key) for kind, key in data["keys"]}
         producer = cls(name, keys, data["in_order"], data["silent_after_us"])

@@ -1,4 +1,4 @@
-"""The producers of events: who may still send, and up to when nothing more can come from them.
+"""Producers of events: membership, and sync points that bound the events still to come.
 
 After C. Liebig, M. Cilia, A. Buchmann, "Event Composition in Time-dependent Distributed Systems",
 1999, sections IV and V. See README-time.md.
@@ -19,39 +19,41 @@ __all__ = ["Key", "Producers"]
 
 
 class Producers:
-    """Who sends events of some types, and the sync points of each. Not safe to share unlatched.
+    """Producers of some event types, with a sync point each.
 
-    A producer's *sync point* is a moment that no event it still sends can reach back to: their
-    intervals begin at or after it. It is moved by heartbeats, by punctuations and watermarks
-    (`sync`), and by the events of a producer that sends in the order of detection: their lower ends
-    never go back. It never goes back itself. The *local sync point* is the same in readings of the
-    producer's local clock: the reading of its latest event, less what the local timestamp order
-    needs two readings to be apart.
+    A producer's *sync point* is a moment that no event it still sends can reach back to: the
+    intervals of those events begin at or after it. Heartbeats, punctuations and watermarks (`sync`)
+    move it. So do the events of a producer that sends in the order of detection, as their lower
+    ends never decrease. A sync point never decreases either. The *local sync point* is the same in
+    readings of the producer's local clock: the reading of its latest event, less the distance that
+    the local timestamp order requires between two readings.
 
     Membership is *atomic* or *weak*. Atomic: a producer is registered before it may send, and
-    counts from then on; an event of any other is refused. Weak: a producer is discovered by its
-    first event of a type, and counts for that type from then on, so it may come too late for what
-    is declared stable already. A stream in any order is registered under weak membership, too, as
-    one that is discovered is taken to send in order.
+    counts from then on; events of any other producer are refused. Weak: a producer is discovered by
+    its first event of a type, and counts for that type from then on. Its events may therefore come
+    too late for what is declared stable already. A stream in any order must be registered under
+    weak membership, too, as a discovered producer is assumed to send in order.
+
+    Not thread-safe: the caller must hold a latch.
 
     Parameters
     ----------
     membership : {"atomic", "weak"}, optional
     silent_after_us : int or None, optional
-        How long a producer may keep silent unless `register` says otherwise; None: forever.
+        How long a producer may be silent unless `register` says otherwise; None: forever.
     on_silent : callable, optional
-        Gets the `ProducerSilent` of each producer that is silent; None: `timeouts` raises it.
+        Called with the `ProducerSilent` of each silent producer; None: `timeouts` raises it.
 
     Attributes
     ----------
     NOT_YET_US, NEVER_US : int
-        Sync points before and after every timestamp there can be: of a producer that has told
-        nothing yet, and of one that has ended.
+        Sync points before and after every possible timestamp: of a producer that has reported none
+        yet, and of one that has ended.
 
     Raises
     ------
     ConfigurationError
-        If one of them has no meaning.
+        If an argument is invalid.
     """
 
     NOT_YET_US = NOT_YET_US
@@ -74,7 +76,7 @@ class Producers:
         self._stable_us = NOT_YET_US
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in the order in which they joined."""
+        """Iterate over the names, in the order in which the producers joined."""
         return iter(self._producers)
 
     def __len__(self) -> int:
@@ -85,7 +87,7 @@ class Producers:
 
     @property
     def stable_us(self) -> int:
-        """The moment before which all has been declared stable; `NOT_YET_US`: nothing has."""
+        """The moment before which all is declared stable; `NOT_YET_US` if nothing is."""
         return self._stable_us
 
     def register(
@@ -96,7 +98,7 @@ class Producers:
         in_order: bool = True,
         silent_after_us: int | None = None,
     ) -> int:
-        """Let a producer join; it counts from now on.
+        """Add a producer; it counts from now on.
 
         Parameters
         ----------
@@ -104,22 +106,22 @@ class Producers:
         keys : iterable of (str, str), optional
             The event types it may send, as in `Expression.keys`; None: any.
         in_order : bool, optional
-            Whether it sends its events in the order of detection, and they arrive in that order.
-            False, for a stream in any order: only `sync` and `heartbeat` move its sync point.
+            True if it sends its events in the order of detection, and they arrive in that order.
+            False for a stream in any order: only `sync` and `heartbeat` move its sync point.
         silent_after_us : int, optional
-            How long it may keep silent; None: as long as all.
+            How long it may be silent; None: the limit for all producers.
 
         Returns
         -------
         int
-            What is declared stable already ends here, and so the producer's sync point starts here.
-            A `Node` that joins is told by `Node.begin_after`, so that no event it detects from now
-            on seems older; `NOT_YET_US` if nothing is.
+            The end of what is declared stable already, at which the producer's sync point starts;
+            `NOT_YET_US` if nothing is stable. Pass it to `Node.begin_after` of a joining node, so
+            that no event the node detects from now on seems older.
 
         Raises
         ------
         ConfigurationError
-            If it is registered already, or the limit is negative.
+            If the producer is registered already, or the limit is negative.
         """
         if name in self._producers:
             raise ConfigurationError(
@@ -134,24 +136,25 @@ class Producers:
         return self._stable_us
 
     def remove(self, name: str) -> None:
-        """Let a producer go: nothing waits for it any more.
+        """Remove a producer: nothing waits for it any more.
 
         Raises
         ------
         ConfigurationError
-            If there is none of that name.
+            If there is no producer of that name.
         """
         if self._producers.pop(name, None) is None:
             raise ConfigurationError(f"there is no producer {name!r} to remove; {self._known()}")
 
     def observe(self, o: Occurrence, name: str | None = None) -> None:
-        """Take note that an event of the producer `name` (None: of its node) has arrived; O(1).
+        """Record that an event of the producer `name` (None: of its node) has arrived; O(1).
 
         Raises
         ------
         BadEvent
-            If it does not tell its producer; if membership is atomic and the producer is not
-            registered, not for this type, or has started anew since. Nothing has changed then.
+            If the event does not identify its producer. With atomic membership, also if the
+            producer is not registered, not registered for this type, or was restarted. The state is
+            unchanged.
         """
         producer = self._sender(o, name)
         producer.heard = True
@@ -159,12 +162,12 @@ class Producers:
             producer.move(o.low_us, o.stamp)
 
     def heartbeat(self, stamp: AccuracyInterval) -> None:
-        """Take note that a producer lives, and has nothing to send from before `stamp`; O(1).
+        """Record that a producer is alive and has nothing to send from before `stamp`; O(1).
 
         Raises
         ------
         BadEvent
-            As `observe`.
+            As for `observe`.
         """
         producer = self._known_or_new(stamp.node, "a heartbeat")
         self._check_clock(producer, stamp)
@@ -172,30 +175,30 @@ class Producers:
         producer.move(stamp.lower_us, stamp)
 
     def sync(self, name: str, us: int) -> None:
-        """Take note that `name` sends no event any more whose interval begins before `us`; O(1).
+        """Record that `name` sends no more events whose interval begins before `us`; O(1).
 
-        That is what a punctuation or watermark of a stream says; `NEVER_US` says that it has ended.
-        A sync point never goes back: an earlier moment than told before changes nothing.
+        A punctuation or watermark of a stream says that; `NEVER_US` says that the stream has ended.
+        A sync point never decreases: an earlier moment than before has no effect.
 
         Raises
         ------
         BadEvent
-            As `observe`.
+            As for `observe`.
         """
         producer = self._known_or_new(name, "a sync point")
         producer.heard = True
         producer.move(us, None)
 
     def of(self, keys: Iterable[Key] | None = None) -> tuple[str, ...]:
-        """Return the names of those who may send events of these types (None: any); O(n)."""
+        """Return the names of the producers that may send these types (None: any); O(n)."""
         keys = None if keys is None else frozenset(keys)
         return tuple(p.name for p in self._producers.values() if p.sends(keys))
 
     def sync_us(self, keys: Iterable[Key] | None = None) -> int:
-        """Return the moment that no event of these types (None: any) still to come reaches; O(n).
+        """Return a lower bound on the events of these types (None: any) still to come; O(n).
 
-        It is the least global sync point of those who may send some: `NOT_YET_US` if one has told
-        none yet, `NEVER_US` if there is nobody.
+        The bound is the least global sync point of the producers that may send them: `NOT_YET_US`
+        if one of them has reported none yet, `NEVER_US` if there are no such producers.
         """
         keys = None if keys is None else frozenset(keys)
         return min((p.sync_us for p in self._producers.values() if p.sends(keys)), default=NEVER_US)
@@ -203,47 +206,48 @@ class Producers:
     def local_sync_us(self, name: str) -> int:
         """Return the local sync point of `name`, in readings of its local clock.
 
-        `NOT_YET_US` if there is no such producer, or it has told no local reading.
+        `NOT_YET_US` if there is no such producer, or it has reported no local reading.
         """
         producer = self._producers.get(name)
         return self.NOT_YET_US if producer is None else producer.local_sync_us
 
     def is_past(self, o: Occurrence, keys: Iterable[Key] | None = None) -> bool:
-        """Whether every event of these types still to come is certain to follow `o`; O(n).
+        """Return whether every event of these types still to come is certain to follow `o`; O(n).
 
-        Of the node that has detected `o` the local sync point may tell, of all others the global
-        one does (section V.A).
+        For the node that detected `o` the local sync point is sufficient; for all others the global
+        sync point decides (section V.A).
         """
         keys = None if keys is None else frozenset(keys)
         return all(p.is_past(o) for p in self._producers.values() if p.sends(keys))
 
     def note_stable(self, us: int) -> None:
-        """Take note that everything before `us` has been declared stable."""
+        """Record that everything before `us` has been declared stable."""
         self._stable_us = max(self._stable_us, us)
 
     def note_heard(self, name: str | None) -> None:
-        """Take note that a producer lives, if it is known; its sync points stay."""
+        """Record that a producer is alive, if it is known; its sync points do not change."""
         producer = self._producers.get(name) if name is not None else None
         if producer is not None:
             producer.heard = True
 
     def note_time(self, now_us: int) -> None:
-        """Let those be silent from now on that have been heard since the last look; O(n).
+        """Start the silence of producers that were heard since the last check; O(n).
 
-        Without it they are so from the next look on.
+        Without this call their silence starts at the next check.
         """
         for producer in self._producers.values():
             if producer.heard or producer.heard_us is None:
                 producer.heard, producer.heard_us = False, now_us
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """Return what is known of each producer as a JSON-able dict, for `restore`; O(n)."""
+        """Return the state of each producer as a JSON-serialisable dict for `restore`; O(n)."""
         return {name: producer.record() for name, producer in self._producers.items()}
 
     def restore(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go back to `records`; who has been heard of lately stays as it is. O(n).
+        """Replace the state by `records`, but keep what is known of each producer's silence. O(n).
 
-        That is safe whenever the records were made: sync points told since are only told later.
+        It is safe however old the records are: sync points reported since are only lost until they
+        are reported again.
         """
         before, self._producers = self._producers, {}
         for name, record in records.items():
@@ -254,7 +258,7 @@ class Producers:
     def silent_from_us(self, told: Container[str] = ()) -> int | None:
         """Return when the first producer will have been silent for too long; O(n).
 
-        None: never. Those in `told` do not count.
+        None: never. Producers in `told` do not count.
         """
         return min(
             (
@@ -268,26 +272,26 @@ class Producers:
     def timeouts(self, now_us: int) -> list[str]:
         """Return the producers that have been silent for too long.
 
-        Each is told to `on_silent`; without that the one silent longest is raised, and the others
-        by the next calls. It is told again when it has been silent for as long once more. The
-        application may `remove` it, so that the others' events become stable.
+        Each is reported to `on_silent`. Without that, the one silent longest is raised, and the
+        others by the next calls. A producer is reported again when it has been silent for as long
+        once more. The application may `remove` it, so that the others' events become stable.
 
-        Silence is measured from one look to another: from the first at which nothing more had been
-        heard. So it is found at most one look late, and never early. O(n).
+        Silence is measured between checks: from the first check at which nothing new was heard.
+        So it is detected at most one check late, and never early. O(n).
 
         Parameters
         ----------
         now_us : int
-            By any clock that does not go back, the same each time.
+            The time by any clock that never goes back; the same clock for each call.
 
         Raises
         ------
         ProducerSilent
-            If one is silent, without `on_silent`.
+            If a producer is silent and there is no `on_silent`.
         """
         silent = [p for p in self._producers.values() if p.is_silent(now_us)]
         if self._on_silent is None:
-            # All have been looked at, but only one can be told.
+            # All producers were checked, but only one can be raised.
             silent = sorted(silent, key=lambda p: p.heard_us or 0)[:1]
         for producer in silent:
             assert producer.heard_us is not None
@@ -335,7 +339,7 @@ class Producers:
         return producer
 
     def _check_clock(self, producer: Producer, stamp: AccuracyInterval) -> None:
-        """Refuse a producer that was started anew, and so does not know what it had promised."""
+        """Refuse a restarted producer, which does not know what it had promised."""
         known, clock = producer.local_clock, stamp.local_clock
         if self._is_atomic and known is not None and clock is not None and clock != known:
             raise BadEvent(

@@ -1,4 +1,4 @@
-"""A pattern with a name and an output."""
+"""Named patterns with an output."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ __all__ = ["Query"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Query(Expression):
-    """A pattern with a name and an output (Wang, Rundensteiner, Ellison 2011, appendix B).
+    """Named pattern with an output (Wang, Rundensteiner, Ellison 2011, appendix B).
 
-    Its occurrences are composite events of this name with the returned parameters.
+    Its occurrences are composite events of this name, with the returned parameters.
 
     Attributes
     ----------
     name : str
     pattern : Expression
     returns : tuple of (str, Term)
-        The parameters of its output and where they come from; empty: all parameters of the parts.
+        The output parameters and the terms that give their values; empty: all parameters of the
+        parts.
     stream : str or None
-        The stream that it is on, if it is said.
+        The stream that the query is on, if given.
     """
 
     name: str

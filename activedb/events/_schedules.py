@@ -1,4 +1,4 @@
-"""When clock events occur: at a moment, every so often, or as cron says."""
+"""Schedules of clock events: a moment, a period, or a cron expression."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["At", "Cron", "Every", "Schedule"]
 
 
 class Schedule(ABC):
-    """Moments at which a clock event occurs; a value."""
+    """Moments at which a clock event occurs. Immutable, compared by value."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """How it is written in the rule language."""
+        """The schedule as written in the rule language."""
 
     @abstractmethod
     def next_us(self, after_us: int) -> int | None:
-        """The first moment after this one, in microseconds since the epoch; None: none."""
+        """Return the first moment after `after_us`, in microseconds since the epoch, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class At(Schedule):
-    """One moment.
+    """A single moment.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Every(Schedule):
     Attributes
     ----------
     period_us, offset_us : int
-        They are at offset + n · period for every whole n.
+        The moments are at offset + n · period for every integer n.
     """
 
     period_us: int
@@ -75,14 +75,14 @@ class Every(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Cron(Schedule):
-    """Moments that a cron expression names, in a time zone.
+    """Moments given by a cron expression in a time zone.
 
     Attributes
     ----------
     expression : str
         Five fields as in crontab(5), or six with seconds first.
     zone : str
-        The IANA name of the time zone; daylight saving as Debian's cron handles it.
+        The IANA name of the time zone; daylight saving is handled as by Debian's cron.
     """
 
     expression: str
@@ -90,12 +90,12 @@ class Cron(Schedule):
 
     @classmethod
     def of(cls, expression: str, zone: str = "UTC") -> Cron:
-        """Checked.
+        """Return the schedule after validating its arguments.
 
         Raises
         ------
         PatternError
-            If the expression or the time zone has no meaning.
+            If the expression or the time zone is invalid.
         """
         try:
             now = datetime.now(ZoneInfo(zone))
@@ -118,7 +118,7 @@ class Cron(Schedule):
         return f"CRON '{self.expression}'{zone}"
 
     def next_us(self, after_us: int) -> int | None:
-        # cronsim counts whole seconds, from after the one it is given.
+        # cronsim has a resolution of seconds and starts after the moment it is given.
         start = moment_of(after_us).astimezone(ZoneInfo(self.zone)).replace(microsecond=0)
         found = next(CronSim(self.expression, start), None)
         return None if found is None else in_microseconds(found)

@@ -1,4 +1,4 @@
-"""Events in time order."""
+"""Sequence: events in time order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Sequence"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sequence(Combination):
-    """Events in strict time order, with negated ones before, between and after.
+    """Sequence: events in strict time order, with negated events before, between and after.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class Sequence(Combination):
         The longest time from the end of one constituent to the beginning of the next, in
         microseconds, inclusive.
     selection : Selection
-        Which events may stand between neighbours.
+        The events allowed between neighbours.
     skip : Skip
-        Where later matches may start.
+        Restriction on where later matches may start.
     """
 
     gap_us: int | None = None
@@ -49,7 +49,7 @@ class Sequence(Combination):
             )
 
     def _check_decided(self) -> None:
-        """Without a window a negation needs a constituent on both sides."""
+        """Check that without a window each negation has a constituent on both sides."""
         for parts, where in ((self.parts, "start"), (self.parts[::-1], "end")):
             for part in parts:
                 if isinstance(part, Negation):
@@ -61,7 +61,7 @@ class Sequence(Combination):
                     break
 
     def _check_bounded(self) -> None:
-        """Without a window an unbounded Kleene part must be ended by a later part."""
+        """Check that without a window a later part ends each unbounded Kleene part."""
         for number, part in enumerate(self.parts):
             if not isinstance(part, Kleene) or part.maximum is not None:
                 continue
@@ -81,13 +81,13 @@ class Sequence(Combination):
         return tuple(part for part in self.parts if not isinstance(part, Negation))
 
     def gap(self, longest: float | timedelta) -> Sequence:
-        """Bound the time between neighbours: constituents, and elements of a Kleene part."""
+        """Limit the time between neighbours: constituents, and elements of a Kleene part."""
         if self.gap_us is not None:
             raise PatternError(f"{self!r} has its gap already: call gap() once")
         return replace(self, gap_us=window_us_of(longest, "gap()"))
 
     def selecting(self, selection: str) -> Sequence:
-        """Say which events may stand between neighbours.
+        """Set which events are allowed between neighbours.
 
         Parameters
         ----------
@@ -96,18 +96,21 @@ class Sequence(Combination):
         return replace(self, selection=one_of(Selection, selection, "a selection strategy"))
 
     def skipping(self, to: str, part: str | None = None) -> Sequence:
-        """Say where later matches may start, once one was made.
+        """Set where later matches may start after a match was made.
 
         Parameters
         ----------
         to : {"none", "to_next", "past_last", "to_first", "to_last"}
         part : str, optional
-            Of the last two: the part.
+            The name of a part, for the last two.
         """
         return replace(self, skip=Skip.of(to, part))
 
     def timed_out(self) -> Expression:
-        """What occurs when the window of a partial match ends before it is whole."""
+        """Return the event that occurs when the window of a partial match ends.
+
+        It does not occur if the match is complete by then.
+        """
         from activedb.events._temporal import TimedOut
 
         return TimedOut(self)

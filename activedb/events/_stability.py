@@ -1,4 +1,4 @@
-"""Stable events: those that nothing still on its way can precede or overlap.
+"""Stable events: events that no event still on its way can precede or overlap.
 
 After C. Liebig, M. Cilia, A. Buchmann, "Event Composition in Time-dependent Distributed Systems",
 1999, section V. See README-time.md.
@@ -17,61 +17,62 @@ from activedb.events._producers import Key, Producers
 
 __all__ = ["POList", "Stabilizer"]
 
-# (high_us, low_us, id or "", arrival, occurrence), and the same with the ends changed round.
-# Arrivals differ, so comparing never reaches the occurrence.
+# (high_us, low_us, id or "", arrival, occurrence), or the same with both ends swapped.
+# Arrivals differ, so a comparison never reaches the occurrence.
 _Entry = tuple[int, int, str, int, Occurrence]
 
 
 class Stabilizer:
-    """Holds events back until they are stable, and hands them out in order.
+    """Buffer that holds events back until they are stable, and releases them in order.
 
     An event x is *stable* when the sync points of all producers of the types are past
     ``x.high_us``: then no event still to come can be before it or overlap it. Events that arrive
-    too late for what has been declared stable are kept apart, for `take_late`; none is dropped. Not
-    safe to share unlatched.
+    after everything at their time was declared stable are kept separately, for `take_late`; none
+    is dropped. Not thread-safe: the caller must hold a latch.
 
     Parameters
     ----------
     producers : Producers
-        Those that are waited for. Several stabilizers may share them.
+        The producers to wait for. Several stabilizers may share them.
     keys : iterable of (str, str), optional
-        The event types that are waited for, as in `Expression.keys`; None: any.
+        The event types to wait for, as in `Expression.keys`; None: any.
 
     Attributes
     ----------
     late_count : int
-        How many events were late so far.
+        The number of late events so far.
     """
 
     def __init__(self, producers: Producers, keys: Iterable[Key] | None = None):
         self.producers = producers
         self.keys = None if keys is None else frozenset(keys)
         self.late_count = 0
-        self._by_high: list[_Entry] = []  # sorted; those that wait
+        self._by_high: list[_Entry] = []  # the waiting events, sorted
         self._by_low: list[_Entry] = []  # the same, sorted by (low_us, high_us, …)
         self._late: list[Occurrence] = []
         self._arrivals = 0
         self._stable_us = Producers.NOT_YET_US
 
     def __len__(self) -> int:
-        """How many events wait."""
+        """Return the number of waiting events."""
         return len(self._by_high)
 
     @property
     def stable_us(self) -> int:
-        """The moment before which everything has been handed out; only ever later."""
+        """The moment before which all events have been released; never decreases."""
         return self._stable_us
 
     def add(self, o: Occurrence, producer: str | None = None) -> None:
-        """Take an event of `producer` (None: of its node), and move that one's sync points.
+        """Add an event of `producer` (None: of its node), and move the producer's sync points.
 
-        O(log n), plus a memory move, with n events waiting. An event whose interval begins before
+        O(log n) plus a memory move, with n events waiting. An event whose interval begins before
         `stable_us` is late.
 
         Raises
         ------
         BadEvent
-            As `Producers.observe`, or if it is of none of the types. Nothing has changed then.
+            As for `Producers.observe`, or if the event has none of the types. The state is
+            unchanged.
         """
         if self.keys is not None and o.key not in self.keys:
             raise BadEvent(f"{o.key!r} is not among the event types that are waited for")
@@ -96,9 +97,9 @@ class Stabilizer:
     def take_stable(self) -> list[Occurrence]:
         """Return the events that are stable now, and declare them so.
 
-        They are in the order of (high_us, low_us, id, arrival), and so is all that is ever
-        returned: what a later call returns ends later. O(p + k log n), plus memory moves, with p
-        producers and k events returned.
+        Events are in the order of (high_us, low_us, id, arrival), across calls too: events of a
+        later call end later. O(p + k log n) plus memory moves, with p producers and k events
+        returned.
         """
         sync_us = self.producers.sync_us(self.keys)
         end = bisect_left(self._by_high, sync_us, key=lambda entry: entry[0])
@@ -107,7 +108,7 @@ class Stabilizer:
         for high_us, low_us, name, arrival, o in taken:
             del self._by_low[bisect_left(self._by_low, (low_us, high_us, name, arrival, o))]
         if sync_us >= Producers.NEVER_US:
-            # Nobody is left to send, but somebody may join: stable is what there was.
+            # No producer is left, but another may join: only the events so far are stable.
             sync_us = taken[-1][0] + 1 if taken else self._stable_us
         if sync_us > self._stable_us:
             self._stable_us = sync_us
@@ -115,14 +116,14 @@ class Stabilizer:
         return [entry[-1] for entry in taken]
 
     def take_late(self) -> list[Occurrence]:
-        """Return the events that came too late since the last call, as they came."""
+        """Return the events that arrived late since the last call, in the order of arrival."""
         late, self._late = self._late, []
         return late
 
     def contemporaries(self, x: Occurrence) -> list[Occurrence]:
-        """Return the events that wait and overlap `x`, by low_us; of a stable x, all there can be.
+        """Return the waiting events that overlap `x`, by low_us; all there can be if x is stable.
 
-        O(log n + k), with k of them beginning before x ends.
+        O(log n + k), with k waiting events that begin before x ends.
         """
         begun = bisect_right(self._by_low, x.high_us, key=lambda entry: entry[0])
         return [
@@ -138,7 +139,7 @@ class POList:
     Parameters
     ----------
     producers : Producers
-        Those that `is_stable` asks.
+        The producers that `is_stable` consults.
     keys : iterable of (str, str), optional
         The event types of the operand; None: any.
     """
@@ -146,7 +147,7 @@ class POList:
     def __init__(self, producers: Producers, keys: Iterable[Key] | None = None):
         self._producers = producers
         self._keys = None if keys is None else frozenset(keys)
-        self._events: dict[Occurrence, None] = {}  # in the order of arrival; equality is identity
+        self._events: dict[Occurrence, None] = {}  # in the order of arrival; compared by identity
 
     def __iter__(self) -> Iterator[Occurrence]:
         return iter(self._events)
@@ -155,38 +156,38 @@ class POList:
         return len(self._events)
 
     def add(self, o: Occurrence) -> None:
-        """Put an event into the list; O(1)."""
+        """Add an event to the list; O(1)."""
         self._events[o] = None
 
     def remove(self, o: Occurrence) -> None:
-        """Take an event out of the list; O(1).
+        """Remove an event from the list; O(1).
 
         Raises
         ------
         KeyError
-            If it is not in there.
+            If the event is not in the list.
         """
         del self._events[o]
 
     def oldest(self) -> list[Occurrence]:
-        """Return the events that no other precedes, as they arrived.
+        """Return the events that no other event precedes, in the order of arrival.
 
-        O(n), plus O(n) for each event that overlaps the one which ends first.
+        O(n), plus O(n) for each event that overlaps the event with the earliest upper end.
         """
         return _minimal(list(self._events))
 
     def oldest_following(self, events: Iterable[Occurrence]) -> list[Occurrence]:
         """Return the oldest of the events that do not precede the oldest of `events`.
 
-        The oldest of `events`, at least one, is the one that begins first. What follows it or is
-        uncertain to it counts, as there may be a sequence; what is exactly at its time does not, as
-        there is none. O(n), as `oldest`.
+        The oldest of `events`, which must not be empty, is the one that begins first. Events that
+        follow it or are in uncertain order with it count, as they may form a sequence. Events at
+        exactly its time do not count, as they form none. O(n), as for `oldest`.
         """
         first = min(events, key=lambda o: o.low_us)
         return _minimal([o for o in self._events if _may_follow(o, first)])
 
     def newest(self) -> list[Occurrence]:
-        """Return the events that precede no other, as they arrived; O(n), as `oldest`."""
+        """Return the events that precede no other, in the order of arrival; O(n), as `oldest`."""
         begins_us = max((o.low_us for o in self._events), default=0)
         return [
             o
@@ -195,11 +196,11 @@ class POList:
         ]
 
     def is_stable(self, events: Iterable[Occurrence]) -> bool:
-        """Whether no event still to come can belong to `events`, an oldest set; O(k p).
+        """Return whether no event still to come can join `events`, an oldest set; O(k p).
 
-        That is so if one of them is certain to be followed by everything that is still to come:
-        the section's predicate, ``min upper < min sync point``, and, where the local clock of the
-        event's own node can tell, that. The empty set is not stable.
+        That holds if everything still to come is certain to follow one of the events. The test is
+        the predicate of section V, ``min upper < min sync point``; for the event's own node, the
+        local sync point is sufficient too. The empty set is not stable.
         """
         return any(self._producers.is_past(o, self._keys) for o in events)
 
@@ -212,7 +213,8 @@ def _may_follow(o: Occurrence, first: Occurrence) -> bool:
 
 def _minimal(events: list[Occurrence]) -> list[Occurrence]:
     ends_us = min((o.high_us for o in events), default=0)
-    # What begins later is preceded; of the others only a local clock can tell.
+    # An event that begins later is preceded. Among the others, only a local clock can give an
+    # order.
     return [
         o for o in events if o.low_us <= ends_us and not any(precedes(other, o) for other in events)
     ]

@@ -1,4 +1,4 @@
-"""Expressions that time itself completes: plus, periodic, and the time-out of partial matches."""
+"""Expressions completed by time: plus, periodic, and the time-out of partial matches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Periodic", "Plus", "TimedOut"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plus(Expression):
-    """What occurs a while after each occurrence of an event (Chakravarthy et al. 1994, plus).
+    """Event a fixed delay after each occurrence of its operand (Chakravarthy et al. 1994, plus).
 
     It has the parts and parameters of that occurrence, and the later timestamp.
 
@@ -25,6 +25,7 @@ class Plus(Expression):
     ----------
     operand : Expression
     delay_us : int
+        Microseconds from the operand's occurrence to this event.
     """
 
     operand: Expression
@@ -69,13 +70,13 @@ class Periodic(Expression):
     ----------
     start, end : Expression
     period_us : int
-        Ticks are at the end of the start plus 1, 2, … of it, up to and not at the end.
+        Ticks occur 1, 2, … periods after the end of `start`, before the time of `end`.
     collected : bool
-        P*: it occurs once, at the end, with all ticks; else at each tick.
+        True for P*: one occurrence, at the end, with all ticks. False: one occurrence per tick.
     consumption : Context
-        Of several starts that are open.
+        Choice among several open starts.
     alias : str
-        The name of the ticks' part.
+        The part name of the ticks.
     """
 
     start: Expression
@@ -109,7 +110,7 @@ class Periodic(Expression):
             raise PatternError(f"two parts of {self!r} have one name: give one an alias")
 
     def context(self, context: str) -> Periodic:
-        """Set the context, here and in start and end."""
+        """Set the context of this expression and of its start and end."""
         start, end = (
             part if isinstance(part, Primitive) else part.context(context)
             for part in (self.start, self.end)
@@ -128,14 +129,14 @@ class Periodic(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TimedOut(Expression):
-    """A partial match of a sequence whose window has ended before it was whole.
+    """Partial match of a sequence that was incomplete when its window ended.
 
     It occurs at the end of the window, with the parts of the longest partial match.
 
     Attributes
     ----------
     sequence : Sequence
-        With a window, and without a negation at its end.
+        A sequence with a window and without a negation at its end.
     """
 
     sequence: Sequence
@@ -173,7 +174,7 @@ class TimedOut(Expression):
             )
 
     def context(self, context: str) -> TimedOut:
-        """Set the context of the sequence's parts; its own does not matter."""
+        """Set the context of the sequence's parts; the sequence's own context has no effect."""
         return TimedOut(self.sequence.context(context))
 
     def __repr__(self) -> str:

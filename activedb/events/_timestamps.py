@@ -1,4 +1,4 @@
-"""Timestamps as integer microseconds since the epoch: the order key of every event."""
+"""Timestamps as integer microseconds since the epoch: the sort key of every event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Timestamp", "microseconds", "seconds_us"]
 Timestamp = int | float | datetime | AccuracyInterval
 
 _SECOND_US = 1_000_000
-# A duration longer than a bigint column holds is none that anybody means.
+# A duration that does not fit a bigint column is certainly a mistake.
 _LIMIT_US = 2**63
 
 
@@ -37,7 +37,8 @@ def microseconds(timestamp: Timestamp) -> int:
     Returns
     -------
     int
-        Exact for an int or a datetime; the nearest microsecond for a float; an interval's reading.
+        Exact for an int or a datetime; the nearest microsecond for a float; the reading of an
+        interval.
 
     Raises
     ------
@@ -45,8 +46,8 @@ def microseconds(timestamp: Timestamp) -> int:
         If `timestamp` is of another type (bool and subclasses included), naive, NaN, infinite,
         or not within the years 1 to 9999.
     """
-    # Exact types: a timestamp is kept as given and must survive `encode` unchanged, which a
-    # subclass with fields of its own (nanoseconds, say) would not.
+    # Exact types: a timestamp is kept as given and must survive `encode` unchanged. A subclass with
+    # additional fields, such as nanoseconds, would not.
     if type(timestamp) is AccuracyInterval:
         return timestamp.reading_us
     if type(timestamp) not in (int, float, datetime):

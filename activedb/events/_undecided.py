@@ -1,4 +1,4 @@
-"""Choices that the order of events leaves open (README, "Uncertain order")."""
+"""Choices left open because the order of events is uncertain (README, "Uncertain order")."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = [
 ]
 
 Candidate = Mapping[str, Any]
-"""A possible match: by part name its occurrence, of a Kleene part a tuple of occurrences."""
+"""A possible match: part names to occurrences; a Kleene part maps to a tuple of occurrences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """Why one candidate is not certain.
+    """Reasons why one candidate is not certain.
 
     Attributes
     ----------
     unordered : tuple of (Occurrence, Occurrence)
-        Pairs of events of which the timestamps do not tell which was first, or how far they were
-        apart, and on which the candidate depends.
+        Pairs of events on which the candidate depends, and whose timestamps leave open which was
+        first or how far apart they were.
     candidates : tuple of mapping
-        Matches that may have been made in its place, of this choice or of others; also such as an
-        event that is yet to be fed would complete.
+        Matches that may have been made in its place, of this choice or of others. They include
+        matches that an event yet to be fed would complete.
     """
 
     unordered: tuple[tuple[Occurrence, Occurrence], ...] = ()
@@ -53,19 +53,19 @@ class Undecided:
     Attributes
     ----------
     identity : str
-        Stable text, the same in a replay and after a restart: it follows from the events concerned.
+        Stable text derived from the events concerned: the same in a replay and after a restart.
     candidates : tuple of mapping
-        The matches that may be made, each its occurrences by part name. They keep their numbers:
-        `Detector.resolve` takes these, or the candidates themselves.
+        The possible matches: occurrences by part name. Their numbers do not change:
+        `Detector.resolve` takes these numbers, or the candidates themselves.
     certain : tuple of mapping
-        What the same step has made all the same, as it is made in every order.
+        Matches that the same step made because they are made in every order.
     rivals : tuple of Rivals
-        For each candidate, by its number, why it is not certain.
+        For each candidate, by its number, the reasons why it is not certain.
     event : Occurrence or None
-        The event whose feeding completed the candidates; None: time did.
+        The event whose feed completed the candidates; None: time completed them.
     us : int
-        When they would have been made: the greatest reading of their constituents, or the moment
-        that completed them, in microseconds since the epoch.
+        When the matches would have been made: the greatest reading of their constituents, or the
+        moment that completed them, in microseconds since the epoch.
     """
 
     identity: str
@@ -77,7 +77,7 @@ class Undecided:
 
 
 def identity_of(name: str, candidates: Iterable[Candidate], us: int) -> str:
-    """Return the identity of a choice among some candidates of the pattern of this name."""
+    """Return the identity of a choice among candidates of the pattern called `name`."""
     texts = sorted(_text(candidate) for candidate in candidates)
     return sha256("\n".join([name, str(us), *texts]).encode("utf-8", "surrogatepass")).hexdigest()[
         :32
@@ -85,9 +85,10 @@ def identity_of(name: str, candidates: Iterable[Candidate], us: int) -> str:
 
 
 def text_of(o: Occurrence) -> str:
-    """Return what tells an occurrence from others, whatever object it is: it follows its encoding.
+    """Return a text that identifies an occurrence by value, whatever object represents it.
 
-    An occurrence without an id is told by its parameters; if they cannot be encoded, by their repr.
+    An occurrence without an id is identified by its parameters (by their repr, so that they need
+    not be encodable).
     """
     if o.parts:
         return f"{o.name}({_text(o.parts)})"
@@ -109,7 +110,7 @@ def _text(candidate: Candidate) -> str:
 
 
 def same_candidate(one: Candidate, other: Candidate) -> bool:
-    """Return whether two mappings are the same match, whatever objects their occurrences are."""
+    """Return whether two mappings are the same match, comparing occurrences by value."""
     return one is other or _text(one) == _text(other)
 
 
@@ -124,12 +125,12 @@ def _shown(candidate: Candidate) -> str:
 
 
 def encode_undecided(undecided: Undecided) -> dict[str, Any]:
-    """Return `undecided` as a JSON-able dict for `decode_undecided`.
+    """Return `undecided` as a JSON-serialisable dict for `decode_undecided`.
 
     Raises
     ------
     BadEvent
-        If one of the occurrences cannot be encoded.
+        If an occurrence cannot be encoded.
     """
     return {
         "identity": undecided.identity,
@@ -148,12 +149,12 @@ def encode_undecided(undecided: Undecided) -> dict[str, Any]:
 
 
 def decode_undecided(data: Mapping[str, Any]) -> Undecided:
-    """Return what `encode_undecided` encoded.
+    """Return the choice that `encode_undecided` encoded.
 
     Raises
     ------
     BadEvent
-        If `data` does not come from there.
+        If `data` does not come from `encode_undecided`.
     """
     try:
         event = data["event"]
@@ -178,7 +179,7 @@ def decode_undecided(data: Mapping[str, Any]) -> Undecided:
 
 
 def _encode(candidate: Candidate) -> list[Any]:
-    # Pairs keep the parts in order; jsonb would sort the keys of an object.
+    # Pairs keep the order of the parts; jsonb would sort the keys of an object.
     return [
         [
             encode_params({"name": name})["name"],

@@ -1,4 +1,4 @@
-"""Matches held against worlds: true times of all events, at which exact detection decides."""
+"""Verification of matches in worlds: true times of all events, decided by exact detection."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from activedb.events.detection._uncertain import moments
 if TYPE_CHECKING:
     from activedb.events._detector import Detector
 
-__all__ = ["Decision", "Witnesses", "leaves"]
+__all__ = ["Decision", "WorldChecker", "leaves"]
 
 _WORLDS = 24
-"""Bound on the worlds drawn, of each kind, where there are too many to look at each."""
+"""Number of worlds drawn, of each kind, if there are too many to enumerate."""
 _CELLS_MAX = 512
-"""Bound on the worlds that are looked at one by one."""
+"""Upper bound on the worlds enumerated one by one."""
 _EVENTS_FEW = 8
-"""Up to so many events they are."""
+"""Upper bound on the events for which worlds are enumerated."""
 _EVENTS_MAX = 64
-"""Bound on the events of a world; beyond it nothing is proved."""
+"""Upper bound on the events of a world; beyond it nothing is proved."""
 _DURATIONS_MAX = 128
 
 Identity = frozenset[tuple[str, Any]]
 Decision = tuple[Occurrence, bool]
-"""A match that was chosen, or was not, by who knows."""
+"""A match, and whether it was chosen, as decided by the caller of `Detector.resolve`."""
 
 
 class _Made(NamedTuple):
-    """The matches of a world.
+    """Matches made in a world.
 
     Attributes
     ----------
     found : set of Identity
     proves : bool
-        Whether a match that is found is made in a world of the events.
+        True if each match found is made in some world of the events.
     refutes : bool
-        Whether a match that is not found is missing in a world of the events.
+        True if each match not found is missing in some world of the events.
     """
 
     found: set[Identity]
@@ -60,22 +60,22 @@ class _Made(NamedTuple):
 
 
 @dataclass
-class Witnesses:
-    """The worlds of some events.
+class WorldChecker:
+    """Worlds of some events, in which matches are proved or refuted.
 
     Attributes
     ----------
     expression : Expression
     events : sequence of Occurrence
-        All that decide about its matches, in the order of arrival; primitive ones.
+        All primitive events that decide about the matches of `expression`, in the order of arrival.
     begun_us, until_us : int or None, int
-        From when on, and up to when time is told.
+        The first time that the detector is told, and the time to which it is advanced.
     decisions : sequence of Decision
-        Worlds in which these come out otherwise do not count.
+        Worlds in which these have another outcome do not count.
     detector : callable
-        ``detector()`` is a new detector of the expression, which makes what is certain.
+        ``detector()`` returns a new detector of the expression, which makes certain matches.
     is_sound : bool
-        Whether it does without being held against worlds itself.
+        True if that detector is right without verification in worlds.
 
     Complexity: at most 512 runs of a detector over 8 events, or 24 runs over 64.
     """
@@ -94,11 +94,11 @@ class Witnesses:
         self._known: dict[Times, _Made | None] = {}
 
     def prove(self, match: Occurrence) -> bool:
-        """Return whether a world was found in which a match is made."""
+        """Return whether a world was found in which `match` is made."""
         return self._with(match)._prove(match)
 
     def refute(self, match: Occurrence) -> bool:
-        """Return whether a world was found in which a match is not made."""
+        """Return whether a world was found in which `match` is not made."""
         return self._with(match)._refute(match)
 
     def _prove(self, match: Occurrence) -> bool:
@@ -114,12 +114,12 @@ class Witnesses:
         worlds = self._drawn if self._all is None else self._all
         return any(wanted not in made.found and made.refutes for made in self._made(worlds))
 
-    def _with(self, match: Occurrence) -> Witnesses:
-        """The worlds of the events of a match, too: some of them may not be kept any more."""
+    def _with(self, match: Occurrence) -> WorldChecker:
+        """Return worlds that include the events of `match`, some of which may be forgotten."""
         missing = [o for o in leaves(match) if id(o) not in self._numbers and o.key in self.keys]
         return replace(self, events=[*missing, *self.events]) if missing else self
 
-    # -- which worlds ------------------------------------------------------------------------
+    # -- choice of worlds --------------------------------------------------------------------
 
     @cached_property
     def keys(self) -> frozenset[tuple[str, str]]:
@@ -132,7 +132,7 @@ class Witnesses:
 
     @cached_property
     def _all(self) -> list[Times] | None:
-        """One of each cell, if these are few."""
+        """One world of each cell, or None if there are too many cells."""
         if len(self.events) > _EVENTS_FEW or len(self._compared[0]) > _DURATIONS_MAX:
             return None
         return self._worlds.all(_CELLS_MAX, self._random)
@@ -142,8 +142,8 @@ class Witnesses:
         return list(self._worlds.some(_WORLDS, self._random))
 
     def _likely(self, match: Occurrence) -> Iterator[Times]:
-        """Worlds in which the match may be made: at last such as have its parts in their order."""
-        # These are the same for all matches.
+        """Yield worlds in which `match` may be made; the last ones have its parts in order."""
+        # The first worlds are the same for all matches.
         yield from self._drawn if self._all is None else self._all
         chain = [self._numbers[id(o)] for o in moments(match) if id(o) in self._numbers]
         in_order = self._worlds.in_order(list(dict.fromkeys(chain)))
@@ -152,7 +152,7 @@ class Witnesses:
 
     @cached_property
     def _durations_us(self) -> list[int] | None:
-        """The durations that matter, sorted; None: moments do, too."""
+        """The durations that matter, sorted; None if absolute moments matter too."""
         if any(
             isinstance(each, Periodic)
             or (isinstance(each, Primitive) and each.schedule is not None)
@@ -163,13 +163,13 @@ class Witnesses:
 
     @cached_property
     def _timed(self) -> list[Expression]:
-        """The expression and its parts, as far as time completes them."""
+        """The expression and those of its subexpressions that time completes."""
         return [each for each in walk(self.expression) if is_timed(each)]
 
     @cached_property
     def _compared(self) -> tuple[set[int], set[int]]:
-        """The durations, and the moments, with which an expression compares times."""
-        low_us = min((o.low_us for o in self.events), default=0)  # no events: only clocks
+        """The durations and the moments with which the expression compares times."""
+        low_us = min((o.low_us for o in self.events), default=0)  # no events: clock events only
         span_us = max((o.high_us for o in self.events), default=0) - low_us
         single: set[int] = set()
         repeated: set[int] = set()
@@ -206,10 +206,10 @@ class Witnesses:
         around = {us + sign * other for us in moments_us for other in found for sign in (1, -1)}
         return {us for us in found if us <= span_us}, around
 
-    # -- what is made in them ------------------------------------------------------------------
+    # -- matches made in worlds ----------------------------------------------------------------
 
     def _made(self, worlds: Iterable[Times]) -> Iterator[_Made]:
-        """Yield what is made in each."""
+        """Yield the matches made in each world that agrees with the decisions."""
         wanted = [(self._identity(o), is_made) for o, is_made in self.decisions]
         for times in worlds:
             if times not in self._known:
@@ -221,13 +221,13 @@ class Witnesses:
                 yield known
 
     def _made_in(self, times: Sequence[int]) -> _Made | None:
-        """Return what is made if the events happened at these times.
+        """Return the matches made if the events happened at `times`.
 
-        That is not all where there is too much, or where a predicate raises.
+        The result is incomplete if there are too many matches or a predicate raises.
 
-        Events of one moment that a local clock orders are moved apart. Where they cannot be, they
-        have no exact times: then what is made for certain is known, and not all. None: nothing is
-        known, as that may be wrong.
+        Events of one moment that a local clock orders are moved apart. If that is impossible, they
+        have no exact times: only certain matches are known then, and not all of them. None: nothing
+        is known, as the detector may be wrong.
         """
         events, until_us = self.events, self.until_us
         ordered = {
@@ -273,11 +273,11 @@ class Witnesses:
         )
 
     def _apart(self, times: Sequence[int]) -> tuple[Times, bool] | None:
-        """Return times, and an end, at which time alone orders what a local clock orders.
+        """Return times, and an end, at which time alone gives the order of local clocks.
 
-        The flag says whether what falls due in one step does so in several at these times, which
-        may make other matches. None: there are no such times, or a part that time completes
-        falls due in the microsecond of something else, which moving would put in order.
+        The flag is true if events due in one step become due in several steps at these times, which
+        may make other matches. None: there are no such times, or a part that time completes is due
+        in the same microsecond as something else, and moving it would impose an order.
         """
         if self._durations_us is None:
             return None
@@ -295,7 +295,7 @@ class Witnesses:
             is_split or any(abs(a - b) in exactly for a, b in combinations(told, 2))
         ):
             return None
-        # Windows that have ended by the given end must have ended by the new one.
+        # Windows that ended by the given end must have ended by the new one.
         until_us = moved[-1] + max((is_us - us for us, is_us in begun), default=0)
         if any(
             (self.until_us - us >= duration_us) != (until_us - is_us >= duration_us)
@@ -310,7 +310,7 @@ class Witnesses:
 
 
 def _begins(timed: Expression) -> frozenset[tuple[str, str]]:
-    """The events with which the window or delay of a timed expression may begin."""
+    """Return the keys of events that may start the window or delay of a timed expression."""
     if isinstance(timed, TimedOut):
         timed = timed.sequence
     if not isinstance(timed, Sequence_):
@@ -325,7 +325,7 @@ def _begins(timed: Expression) -> frozenset[tuple[str, str]]:
 
 
 def leaves(o: Occurrence) -> Iterator[Occurrence]:
-    """The primitive events that an occurrence is made of, and its ticks."""
+    """Yield the primitive events that an occurrence is composed of, and its ticks."""
     if not o.parts:
         yield o
     for part in o.constituents:
@@ -335,7 +335,7 @@ def leaves(o: Occurrence) -> Iterator[Occurrence]:
 def _in_local_order(
     steps: list[int], times: Sequence[int], events: Sequence[Occurrence]
 ) -> list[int]:
-    """Return the events of each moment such that none comes before one that precedes it."""
+    """Return the steps with the events of each moment reordered so that local clocks agree."""
     left, found = list(steps), list[int]()
     while left:
         first = next(
@@ -389,5 +389,5 @@ def _told(o: Occurrence, originals: Mapping[int, Occurrence], number: int) -> An
     original = originals.get(id(o))
     if original is not None:
         return id(original)
-    # A clock's moment is the same in every world; a tick's is as long after what it began with.
+    # A clock event has the same time in every world; a tick has the same distance from its start.
     return (o.name, o.us if o.key[0] == "clock" else number)

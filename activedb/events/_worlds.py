@@ -1,8 +1,8 @@
-"""Worlds: the true times that the timestamps of some events allow.
+"""Worlds: true times of events that are consistent with their timestamps.
 
-What an expression makes depends on how differences of true times compare with the durations in it:
-which of two events was first, whether a window was over. Worlds in which all these comparisons come
-out alike make the same; such a set of worlds is a *cell*.
+The matches of an expression depend on how differences of true times compare with its durations:
+which of two events was first, whether a window was over. Worlds in which all these comparisons
+have the same outcome make the same matches; such a set of worlds is a *cell*.
 
 Constraints are bounds on differences, closed under the triangle inequality (difference bound
 matrices; D. Dill, "Timing Assumptions and Verification of Finite-State Concurrent Systems", 1989).
@@ -29,12 +29,12 @@ _TRIES = 8
 
 
 class Worlds:
-    """The worlds of some events.
+    """Set of the worlds of some events.
 
     Parameters
     ----------
     events : sequence of Occurrence
-        Primitive ones.
+        Primitive events.
     differences_us : iterable of int
         The durations with which differences of times are compared.
     moments_us : iterable of int
@@ -50,7 +50,7 @@ class Worlds:
         moments_us: Iterable[int] = (),
     ):
         self.events = events
-        self._zero = len(events)  # the number that stands for time 0
+        self._zero = len(events)  # index that stands for time 0
         self._cuts = sorted({sign * us for us in differences_us for sign in (1, -1)})
         self._moments = sorted(set(moments_us))
         self._start = self._allowed(is_strict=True) or self._allowed(is_strict=False)
@@ -70,13 +70,13 @@ class Worlds:
         for i, a in clocked:
             for j, b in clocked:
                 if i != j and precedes(a, b):
-                    # Two that a local clock has ordered may be within one microsecond.
+                    # Two events that a local clock orders may lie in one microsecond.
                     is_below = is_strict and a.low_us < b.high_us
                     bounds[i][j] = min(bounds[i][j], 0 if is_below else 1)
         return _closed(bounds)
 
     def in_order(self, chain: Sequence[int]) -> Worlds | None:
-        """Those in which the events with these numbers occur one after the other; None: in none."""
+        """Return the worlds in which the events of `chain` occur in this order; None if none."""
         if self._start is None:
             return None
         bounds = self._start
@@ -90,7 +90,7 @@ class Worlds:
         return found
 
     def all(self, most: int, random: Random) -> list[Times] | None:
-        """One of each cell; None if there are more than so many cells."""
+        """Return one world of each cell, or None if there are more than `most` cells."""
         found: list[Times] = []
         if self._start is None:
             return found
@@ -104,7 +104,7 @@ class Worlds:
         return found
 
     def some(self, count: int, random: Random) -> Iterator[Times]:
-        """So many, drawn."""
+        """Yield up to `count` random worlds."""
         if self._start is not None:
             for _ in range(count):
                 times = self._times(self._start, random)
@@ -112,7 +112,7 @@ class Worlds:
                     yield times
 
     def _split(self, bounds: Bounds, pairs: list[tuple[int, int]]) -> Iterator[Bounds]:
-        """Yield every combination of answers that some times give."""
+        """Yield bounds for every feasible combination of comparison results."""
         while pairs:
             i, j = pairs.pop()
             ranges = self._ranges(bounds, i, j)
@@ -127,7 +127,10 @@ class Worlds:
             )
 
     def _ranges(self, bounds: Bounds, i: int, j: int) -> list[tuple[int, int]]:
-        """The ranges into which comparisons divide the difference of two, and the cuts between."""
+        """Return the ranges of the difference of i and j that comparisons tell apart.
+
+        The cuts between ranges are ranges, too.
+        """
         above, below = bounds[i][j], bounds[j][i]
         cuts = self._moments if j == self._zero else self._cuts
         found: list[tuple[int, int]] = []
@@ -144,7 +147,7 @@ class Worlds:
         return found
 
     def _times(self, bounds: Bounds, random: Random) -> Times | None:
-        """Times within the bounds; None if there are none that are whole microseconds."""
+        """Return times within the bounds; None if no times in whole microseconds were found."""
         for number in range(_TRIES):
             found = self._drawn(bounds, random, is_central=number == _TRIES - 1)
             if found is not None:
@@ -152,9 +155,10 @@ class Worlds:
         return None
 
     def _drawn(self, bounds: Bounds, random: Random, *, is_central: bool) -> Times | None:
-        """The same; what is chosen for some may leave no whole microsecond for the others.
+        """Return random times within the bounds, or None.
 
-        Central ones leave most.
+        The times chosen for some events may leave no whole microsecond for the others. Central
+        times leave the most room.
         """
         zero = self._zero
         found: dict[int, int] = {}
@@ -163,7 +167,7 @@ class Worlds:
             for j, us in found.items():
                 high = min(high, _sum(bounds[i][j], 2 * us + 1))
                 low = min(low, _sum(bounds[j][i], 1 - 2 * us))
-            # The ends that belong to it, or the integers next to them.
+            # The inclusive ends, or the integers next to exclusive ones.
             most, least = (high - 1) >> 1, -((low - 1) >> 1)
             if most < least:
                 return None
@@ -176,21 +180,21 @@ class Worlds:
 def moved_apart(
     times: Times, events: Sequence[Occurrence], durations_us: Sequence[int]
 ) -> Times | None:
-    """Return times some microseconds later, at which time alone orders what a clock has ordered.
+    """Return times moved by some microseconds so that time alone gives the order of local clocks.
 
-    Of two events one is before the other if and only if it was or, in the same microsecond,
-    precedes it; and they are within a duration if and only if they were.
+    One event is before another if and only if it was, or precedes it in the same microsecond. Two
+    events are within a duration if and only if they were.
 
-    None: there are none, as an event is beside two of its microsecond that are ordered, or as
-    something differs from a duration by less than events are moved.
+    None: there are no such times. Either an event shares a microsecond with two ordered events and
+    is in no order with them, or some distance differs from a duration by less than the moves.
 
     Parameters
     ----------
     times : tuple of int
-        In microseconds: one for each event, then any moments.
+        Microseconds: one time per event, then any other moments.
     events : sequence of Occurrence
     durations_us : sequence of int
-        Those with which differences of times are compared, sorted.
+        The durations with which differences of times are compared, sorted.
 
     Complexity: O(n² log d) for n events and d durations.
     """
@@ -205,7 +209,7 @@ def moved_apart(
         rank = {n: sum(precedes(events[m], events[n]) for m in known) for n in known}
         if any(precedes(events[m], events[n]) != (rank[m] < rank[n]) for m in known for n in known):
             return None
-        # What is within a duration with nothing to spare is moved no farther than its beginning.
+        # An event at exactly a duration before another moves no farther than that other moves.
         shift_us = max(
             (moved[m] - at_us for m, at_us in enumerate(times) if at_us - us in exactly), default=0
         )
@@ -225,12 +229,12 @@ def moved_apart(
 
 
 def _sum(a: int, b: int) -> int:
-    """The bound on a sum, from those on its terms; it is below 1 if nothing fulfils both."""
+    """Return the bound on a sum from the bounds on its terms; below 1: infeasible."""
     return ((a >> 1) + (b >> 1)) * 2 + (a & b & 1)
 
 
 def _tightened(bounds: Bounds, i: int, j: int, bound: int) -> Bounds:
-    """With one more bound, which leaves something, on the difference of i and j."""
+    """Return `bounds` with another feasible bound on the difference of i and j, closed."""
     if bound >= bounds[i][j]:
         return bounds
     across = bounds[j]
@@ -242,7 +246,7 @@ def _tightened(bounds: Bounds, i: int, j: int, bound: int) -> Bounds:
 
 
 def _closed(bounds: Bounds) -> Bounds | None:
-    """All bounds that follow; None if nothing fulfils them."""
+    """Close `bounds` in place and return them; None if they are infeasible."""
     for k, through in enumerate(bounds):
         for row in bounds:
             first = row[k]

@@ -1,4 +1,4 @@
-"""From an event to the committed effects of the rules it triggers. See README.md."""
+"""Rule firing: event occurrences to the committed effects of triggered rules. See README.md."""
 
 from activedb.firing._dead_letters import DeadLetters, Outcome, Retried
 from activedb.firing._decisions import BY_EVENTS, OF_PROGRAM, Decision, Decisions, encoded_choice

@@ -11,43 +11,43 @@ from activedb.firing._firings import is_lazy
 from activedb.store.journals import Journal
 from activedb.transactions import Run
 
-__all__ = ["FiringsOfBatches"]
+__all__ = ["BatchFirings"]
 
 
-class FiringsOfBatches:
-    """What is known of them until it is all in the database.
+class BatchFirings:
+    """Bookkeeping of the firings of batches, until all of it is in the database.
 
-    They are started at the event and not recorded there, as the batch is done again after a crash
-    and gives them the same names. The commit of the batch records those whose outcome is not
-    durable by then.
+    A batch starts its firings at the event and does not record them there, because after a crash
+    the batch is repeated and gives them the same names. The commit of the batch records the
+    firings whose outcome is not durable by then.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, journal: Journal):
         self._journal = journal
         self._latch = threading.Lock()
-        # Those that doing the batch again must not start, with the names of their runs; and the
-        # rows of those that have not ended.
+        # Firings that a repeated batch must not start, with the names of their runs; and the rows
+        # of the firings that have not ended.
         self._known: dict[str, str] = {}
-        self._refused: set[str] = set()  # of the known ones: those that could not be recorded
+        self._refused: set[str] = set()  # known firings that were not recordable
         self._unfinished: dict[str, dict[str, Any]] = {}
-        # Those unfinished ones that a row stands for, because their batch has committed.
+        # Unfinished firings that have a row, because their batch has committed.
         self._settled: set[str] = set()
-        # Those that were to leave a row when done, and those of them that nobody needs any more.
+        # Firings that had to leave a row when done; and the rows no longer needed.
         self._staying: set[str] = set()
         self._left_over: set[str] = set()
         self._going: dict[str, set[str]] = {}  # rows that the commit of a run deletes
 
     def is_known(self, firing: str) -> bool:
-        """Whether an earlier try at the batch has started a firing."""
+        """Return whether an earlier try at the batch has started a firing."""
         with self._latch:
             return firing in self._known
 
     def add(self, run: Run, triggered: Iterable[str], rows: Mapping[str, dict[str, Any]]) -> None:
-        """Take note of what a batch has triggered, and of the rows of what is to run.
+        """Note what a batch has triggered, and the rows of the firings that are to run.
 
-        Of what has no row there is a letter.
+        A firing without a row has a dead letter.
         """
         with self._latch:
             for firing in triggered:
@@ -57,19 +57,19 @@ class FiringsOfBatches:
             self._unfinished.update(rows)
 
     def is_unfinished(self, firing: str) -> bool:
-        """Whether a firing has no durable outcome yet."""
+        """Return whether a firing has no durable outcome yet."""
         with self._latch:
             return firing in self._unfinished
 
     def must_stay(self, firing: str) -> bool:
-        """Whether a firing that ends now leaves a row: its batch may trigger it again."""
+        """Return whether a firing that ends now leaves a row: its batch may trigger it again."""
         with self._latch:
             stays = firing not in self._settled
             (self._staying.add if stays else self._staying.discard)(firing)
             return stays
 
     def is_durable(self, firing: str) -> None:
-        """The outcome of a firing is in the database: its batch need not record it any more."""
+        """Note that the outcome of a firing is durable: its batch need not record it any more."""
         with self._latch:
             self._unfinished.pop(firing, None)
             if firing in self._settled:
@@ -77,10 +77,11 @@ class FiringsOfBatches:
                 self._leave_over({firing})
 
     def _leave_over(self, firings: set[str]) -> None:
-        """Of firings whose batch has committed and whose outcome is durable: what rows stayed.
+        """Schedule the leftover rows of firings for deletion with a later commit.
 
-        A firing that ends while its batch commits cannot know whether it will be triggered again,
-        so its row stays, and goes with a later commit.
+        The batch of the firings has committed and their outcome is durable. A firing that ends
+        while its batch commits cannot know whether it will be triggered again, so its row stays
+        until then.
         """
         staying = firings & self._staying
         self._staying -= staying
@@ -95,8 +96,8 @@ class FiringsOfBatches:
         ----------
         run_prefix : str
         redoable : callable, optional
-            The runs that may be done again, by name; what others have left is forgotten later. It
-            is called after the rows were read, so that a run which begins meanwhile is no harm.
+            Return the names of the runs that may be repeated; the rows of other runs are deleted
+            later. Called after the rows were read, so that a run may safely begin meanwhile.
         """
         done = self._journal.done(run_prefix)
         over: dict[str, str] = {}
@@ -108,16 +109,16 @@ class FiringsOfBatches:
             self._left_over |= over.keys()
 
     def settle(self, connection: Any, run: Run) -> None:
-        """Within the commit of a batch: record its unfinished firings, forget the done ones.
+        """Record the unfinished firings of a batch within its commit, and forget the done ones.
 
-        A firing of a stream does not wait for the disk when it commits, as its batch's commit sees
-        to that. So if the server crashes in between and this process lives on, its outcome may be
-        lost. It has left a row, which must be there.
+        The commit of a stream's firing does not wait for the disk, because the commit of its batch
+        makes it durable. If the server crashes in between and this process survives, the outcome of
+        the firing may be lost. The firing has left a row, so a missing row shows the loss.
 
         Raises
         ------
         SerializationConflict
-            If one is lost: the batch is to be done again, and starts it again.
+            If a firing is lost: the batch has to be repeated, and starts it again.
         """
         with self._latch:
             rows = [self._unfinished[name] for name in run.fired if name in self._unfinished]
@@ -126,7 +127,7 @@ class FiringsOfBatches:
             gone = self._going[run.name] = ended | self._left_over
             needed = (ended & self._known.keys()) - self._refused
         if self._journal.is_queued:
-            # None has been started, so none needs to be found done by a try at the batch.
+            # No firing has been started, so a repeated batch need not find any done.
             rows = [row | {"keep": False} for row in rows]
         self._journal.record_on(connection, rows)
         lost = needed - self._journal.forget_done(connection, sorted(gone))
@@ -140,19 +141,19 @@ class FiringsOfBatches:
             )
 
     def left_by(self, run: str) -> Run:
-        """A run that is given up, with what it has triggered and is not done. O(unfinished)."""
+        """Return a run that is given up, with its unfinished firings. O(unfinished)."""
         with self._latch:
             fired = {name for name, row in self._unfinished.items() if row["run"] == run}
         return Run(name=run, is_batch=True, fired=fired)
 
     def committed(self, run: Run, *, is_whole: bool = True) -> None:
-        """Take note that a run has committed and will not be done again.
+        """Note that a run has committed and will not be repeated.
 
         Parameters
         ----------
         is_whole : bool
-            Whether nothing is left of its batch: then what earlier tries have done, and this one
-            has not triggered again, is needed no more.
+            True if nothing is left of its batch: then firings of earlier tries that this try has
+            not triggered again are no longer needed.
         """
         with self._latch:
             of_run = {firing for firing, name in self._known.items() if name == run.name}
@@ -170,7 +171,7 @@ class FiringsOfBatches:
             self._leave_over(run.fired - unfinished)
 
     def forget_done(self, run: str) -> None:
-        """Delete the done firings of runs of this name, unless one is to be done again."""
+        """Delete the done firings of runs of this name, unless a run is to be repeated."""
         with self._latch:
             if run in self._known.values():
                 return

@@ -1,4 +1,4 @@
-"""Rules that trigger rules: the chain of them, for errors."""
+"""Error messages about cascades: chains of rules that trigger rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PENDING_SHOWN = 10
 
 
 def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
-    """The error for rules that would run `depth` deep, below `t` or as its next level."""
+    """Return the error for rules that would run `depth` deep, below `t` or as its next level."""
     chain = _shown(items[0].chain)
     return CycleLimitExceeded(
         f"{t.top.path}: rules trigger rules {depth} deep: {chain}; give one of them a condition "
@@ -26,7 +26,7 @@ def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLim
 
 
 def too_many_cycles(t: Transaction, bound: int, pending: Sequence[Triggered]) -> CycleLimitExceeded:
-    """The error for what is still deferred when the cycles of `t` are used up."""
+    """Return the error for rules still deferred when the cycles of `t` are used up."""
     names = sorted({item.rule.name for item in pending})
     more = f" and {len(names) - _PENDING_SHOWN} more" if len(names) > _PENDING_SHOWN else ""
     longest = max(pending, key=lambda item: len(item.chain))
@@ -39,9 +39,9 @@ def too_many_cycles(t: Transaction, bound: int, pending: Sequence[Triggered]) ->
 
 
 def failed_in(rule: str, error: BaseException) -> str:
-    """Message for a rule that has failed with `error`, perhaps because a rule below it has.
+    """Return the message for a rule that failed with `error`, perhaps through a rule below it.
 
-    Each rule of the line is named once.
+    Each rule of the chain is named once.
     """
     names, cause = [rule], error
     while isinstance(cause, RuleFailed) and type(cause) is RuleFailed and cause.__cause__:
@@ -53,10 +53,10 @@ def failed_in(rule: str, error: BaseException) -> str:
 
 
 def _shown(chain: Sequence[str]) -> str:
-    """A chain of rules, each once, with how often it is there; of many the first and the last."""
+    """Return a chain of rules as text, each once with its count; cut a long chain in the middle."""
     names = [
         name if number == 1 else f"{name} ({number} times)"
-        for name, number in Counter(chain).items()  # in the order in which they come first
+        for name, number in Counter(chain).items()  # in order of first appearance
     ]
     if len(names) > 2 * _SHOWN + 1:
         left_out = len(names) - 2 * _SHOWN

@@ -1,4 +1,4 @@
-"""Causally dependent rules, begun while what triggered them lives."""
+"""Causally dependent rules, begun while the triggering transaction is live."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class _Early:
     Attributes
     ----------
     is_recorded : bool
-        Whether the triggering transaction has committed, with the firing's row.
+        True if the triggering transaction has committed, with the firing's row.
     is_over : bool
-        Whether the early try has ended; then `is_done` and `error` tell how.
+        True if the early try has ended; then `is_done` and `error` hold its outcome.
     """
 
     is_recorded: bool = False
@@ -34,17 +34,17 @@ class _Early:
 
 
 class Causal:
-    """Begins causally dependent rules at the event, and settles them at the triggering commit.
+    """Launcher of causally dependent rules at the event, settled by the triggering commit.
 
-    A rule gets one try beside the triggering transaction. If that fails for a reason that is not
-    its own (a deadlock, say), the rule is started once more after the triggering commit, like a
-    sequential one; if it fails by itself, that commit makes a dead letter of it. When the
-    triggering transaction aborts, the try has aborted with it, and nothing is left.
+    A rule gets one try beside the triggering transaction. If the try fails for a reason outside
+    the rule (a deadlock, say), the rule is started once more after the triggering commit, like a
+    sequential rule. If the rule itself fails, that commit makes a dead letter of it. When the
+    triggering transaction aborts, the try has aborted with it and leaves no effects.
 
-    Inside a caller's transaction, and in the batch of a stream, rules are not begun early: the
-    connection of the first is the caller's, and between the events of the second no rule runs.
+    Two kinds of triggering transaction do not begin rules early. The connection of a caller's
+    transaction belongs to the caller. In the batch of a stream, no rule runs between events.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, launcher: Launcher):
@@ -53,7 +53,7 @@ class Causal:
         self._early: dict[Firing, _Early] = {}
 
     def begin(self, t: Transaction, firings: list[Firing]) -> None:
-        """Begin rules that were triggered in `t`, on threads of the pool."""
+        """Begin rules triggered in `t` on threads of the pool."""
         if t.hierarchy.run.is_batch or not t.hierarchy.lends:
             return
         t.offer()
@@ -63,7 +63,7 @@ class Causal:
             t.forest.pool.submit(lambda firing=firing: self._run(firing, t))  # type: ignore[misc]
 
     def committed(self, firings: list[Firing]) -> list[Firing]:
-        """The triggering transaction has committed: those of `firings` that are to be started."""
+        """Return the `firings` to start, now that the triggering transaction has committed."""
         due = []
         for firing in firings:
             with self._latch:
@@ -78,7 +78,7 @@ class Causal:
         return due
 
     def aborted(self, firings: list[Firing]) -> None:
-        """The triggering transaction has aborted, and with it the early tries of `firings`."""
+        """Drop `firings`: the triggering transaction has aborted, and their early tries with it."""
         with self._latch:
             dropped = [firing for firing in firings if self._early.pop(firing, None)]
         for firing in dropped:
@@ -106,7 +106,7 @@ class Causal:
             self._launcher.expect_no_more(firing)
 
     def _is_due(self, firing: Firing, early: _Early) -> bool:
-        """Whether the firing is to be started; buries it if it has failed by itself."""
+        """Return whether to start a firing; write its dead letter if the rule itself failed."""
         if early.error is not None:
             self._launcher.give_up(firing, early.error)
             self._launcher.drop(firing)

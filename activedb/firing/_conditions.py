@@ -1,6 +1,6 @@
-"""Conditions: evaluated before the action, or beside it.
+"""Evaluation of conditions, before the action or beside it.
 
-Beside it (Saygin, Ulusoy, Chakravarthy, section 3.3.2, "sequential causally dependent")::
+Beside the action (Saygin, Ulusoy, Chakravarthy, section 3.3.2, "sequential causally dependent")::
 
     s, the rule's ─┬─ c: condition ── true ──► commits
                    │                  false ─► aborts ──┐ AD
@@ -20,7 +20,7 @@ __all__ = ["holds", "holds_beside"]
 
 
 def holds(s: Transaction, item: Triggered) -> bool:
-    """Whether the condition is true; while it is evaluated `s` and its inferiors only read."""
+    """Return whether the condition is true; `s` and its inferiors only read meanwhile."""
     before, s.condition_of = s.condition_of, item.rule.name
     try:
         return item.rule.holds(s, item.occurrence)
@@ -31,16 +31,16 @@ def holds(s: Transaction, item: Triggered) -> bool:
 def holds_beside(s: Transaction, item: Triggered) -> bool:
     """Evaluate the condition and run the action in two children of `s`, in parallel.
 
-    Returns whether the condition was true, and so the action has been done. An action that has
-    failed while the condition was false has left nothing, and nobody is told. An action that has
-    given way to the condition runs again after it. Otherwise neither child is tried again alone:
-    what is worth another try is raised, and fails `s`.
+    Returns whether the condition was true, and so the action has been done. If the condition was
+    false, a failure of the action is ignored, because the action has left no effects. If the action
+    was the victim of a deadlock with the condition, it runs again after the condition. Otherwise
+    neither child is retried alone: a retryable error is raised and fails `s`.
     """
     return _Beside(s, item).run()
 
 
 class _Beside:
-    """One run of condition and action beside each other."""
+    """One parallel run of condition and action."""
 
     def __init__(self, s: Transaction, item: Triggered):
         self._s = s
@@ -52,29 +52,29 @@ class _Beside:
         self._errors: list[BaseException | None] = [None, None]
 
     def run(self) -> bool:
-        # The condition comes first, so that a thread has taken it when one takes the action.
+        # The condition is queued first, so a thread runs it by the time the action begins.
         self._s.run_in_parallel([self._guarded(0, self._evaluate), self._guarded(1, self._act)])
         of_condition, of_action = self._errors
         for error in (of_condition, of_action):
             if error is not None and not isinstance(error, Exception):
                 raise error
-        if self._is_false and not self._s.is_doomed:
+        if self._is_false and not self._s.is_rollback_only:
             return False
         if of_condition is not None:
             raise of_condition
-        if isinstance(of_action, Deadlock) and not self._s.is_doomed:
-            # It began at its own risk and gave way to the condition, which is known to hold now.
+        if isinstance(of_action, Deadlock) and not self._s.is_rollback_only:
+            # The action began at its own risk and was the victim; now the condition holds.
             self._s.run_child(self._alone, label=self._labels[1])
         elif of_action is not None:
             raise of_action
         return True
 
     def _alone(self, a: Transaction) -> None:
-        a.deferred = self._s.deferred  # what it defers waits where what the rule defers does
+        a.deferred = self._s.deferred  # its deferred rules wait where the rule's own do
         self._item.rule.act(a, self._item.occurrence)
 
     def _guarded(self, number: int, part: Callable[[], None]) -> Callable[[], None]:
-        """`part`, so that the other one is always awaited: what it raises is told afterwards."""
+        """Wrap `part` so that its error is kept, and raised only after the other part has ended."""
 
         def call() -> None:
             try:

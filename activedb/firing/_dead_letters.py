@@ -1,4 +1,4 @@
-"""Dead letters, read and run again."""
+"""Reading and retrying dead letters."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ __all__ = ["DeadLetters", "Outcome", "Retried"]
 
 Outcome = Literal["done", "elsewhere", "failed", "undefined", "unreadable", "event"]
 
-_OF_RULE = "rule "  # what the source of a rule's letter begins with
+_OF_RULE = "rule "  # prefix of the source of a rule's letter
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What became of one dead letter.
+    """Outcome of retrying one dead letter.
 
     Attributes
     ----------
     letter : Letter
-        As it was before; with the new error and reason if the rule failed again.
+        The letter before the retry; with the new error and reason if the rule failed again.
     outcome : {"done", "elsewhere", "failed", "undefined", "unreadable", "event"}
-        The rule ran, and the letter is gone; another process runs it, or has; the rule failed
-        again; no rule of the name is defined here; the occurrence could not be kept in the letter;
-        the letter is of an event and not of a rule. The last four leave the letter.
+        In this order: the rule ran, and the letter is deleted; another process runs the rule, or
+        has run it; the rule failed again; no rule of that name is defined here; the letter could
+        not hold the occurrence; the letter is about an event, not about a rule. The last four
+        leave the letter.
     reason : str
-        Why the letter is left, and what to do; empty if it is not.
+        Why the letter is left, and what to do; empty if it is deleted.
     """
 
     letter: Letter
@@ -53,15 +54,15 @@ class Retried:
 
     @property
     def is_left(self) -> bool:
-        """Whether the letter is still there because of what became of it."""
+        """True if the outcome leaves the letter in the table."""
         return self.outcome not in ("done", "elsewhere")
 
 
 class DeadLetters:
-    """Runs the rules of dead letters again, each in a top-level transaction of its own.
+    """Retries of the rules of dead letters, each in a separate top-level transaction.
 
-    That transaction locks the letter, deletes it and runs the rule: so the rule takes effect if and
-    only if the letter goes, and what is killed on the way leaves the letter as it was.
+    The transaction locks the letter, deletes it and runs the rule. The rule therefore takes effect
+    if and only if the letter goes, and a crash leaves the letter as it was.
     """
 
     def __init__(self, journal: Journal, catalog: Catalog, triggering: Triggering, forest: Forest):
@@ -73,7 +74,7 @@ class DeadLetters:
     def read(
         self, source: str | None = None, identity: str | None = None, kind: str | None = None
     ) -> list[Letter]:
-        """Committed letters by source and identity; all, or those asked for."""
+        """Return committed letters in the order of source and identity, filtered if asked."""
         if kind not in (None, "event", "rule"):
             raise ConfigurationError(f"dead letters are of the kind event or rule, not {kind!r}")
         rows = self._journal.letters(source=source, identity=identity, kind=kind)
@@ -93,7 +94,7 @@ class DeadLetters:
     def retry_all(
         self, source: str | None, on_progress: Callable[[int, int], None] | None
     ) -> list[Retried]:
-        """Run the rules of all letters again that are there now, one after another."""
+        """Run the rules of all present letters again, one after another."""
         self._check_outside()
         letters = self.read(source)
         results = []
@@ -162,7 +163,7 @@ class DeadLetters:
         return Retried(letter, "done")
 
     def _claim(self, t: Transaction, key: tuple[str, str]) -> None:
-        """Lock a letter until `t` ends; raises `_Elsewhere` if somebody has it, or it is gone."""
+        """Lock a letter until `t` ends; raise `_Elsewhere` if it is locked or deleted."""
         try:
             row = t.get(self._journal.letters_table, key, for_update=True, nowait=True)
         except LockNotAvailable as error:
@@ -171,7 +172,7 @@ class DeadLetters:
             raise _Elsewhere
 
     def _failed(self, letter: Letter, item: Triggered, error: Exception) -> Retried:
-        """Keep the new reason in the letter."""
+        """Write the new reason into the letter."""
         name = item.rule.name
         failed = RuleFailed(failed_in(name, error), rule=name)
         failed.__cause__ = error
@@ -193,4 +194,4 @@ class DeadLetters:
 
 
 class _Elsewhere(ActiveDBError):
-    """Another transaction has the letter, or has run it."""
+    """Error for a letter that another transaction has locked or retried."""

@@ -1,7 +1,7 @@
-"""Choices that detectors leave open because the order of the events is unknown: ``db.decisions``.
+"""Choices left open by detectors because the order of the events is unknown: ``db.decisions``.
 
 ```
- detector leaves a choice open ─► a row, written with the commit of what raised the event
+ detector leaves a choice open ─► a row, written with the commit of the raising transaction
                                    │ open
       resolve, in any process ─────┤
         this one has the detector: │ resolved, the detector told, the rule run: one transaction
@@ -58,12 +58,12 @@ __all__ = ["BY_EVENTS", "OF_PROGRAM", "Decision", "Decisions", "encoded_choice"]
 _LOG = logging.getLogger(__name__)
 
 BY_EVENTS = "events"
-"""Name recorded with what later events have decided."""
+"""Name recorded with choices that later events have decided."""
 
 OF_PROGRAM = "program"
-"""In place of the fingerprint of an event: the rule is one of a stream's program."""
+"""Marker in place of an event's fingerprint: the rule is part of a stream's program."""
 
-_LOOK_AFTER_US = 1_000_000  # for what other processes have decided
+_LOOK_AFTER_US = 1_000_000  # pause between looks for decisions of other processes
 
 _OF_MATCHES = (Occurrence, tuple)
 
@@ -72,32 +72,32 @@ Chosen = Iterable["int | Mapping[str, Any]"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Possible matches of a rule; the order of the events does not say which of them are made.
+    """Choice among possible matches of a rule, which the known order of events leaves open.
 
     Attributes
     ----------
     id : str
     rule : str
-        The rule's name; of a rule of a stream's program behind that of the program, and a dot.
+        The rule's name; for a rule of a stream's program prefixed by the program's name and a dot.
     stream : str or None
         The stream whose time the rule follows.
     us : int
-        When they would have been made, in microseconds since 1970.
+        Time of the matches, in microseconds since 1970.
     candidates : tuple of mapping
-        The matches, each its events by part name.
+        The matches, each a mapping of part names to events.
     certain : tuple of mapping
-        What the same event has completed, and was made.
+        Matches that the same event completed for certain, and that were made.
     rivals : tuple of Rivals
-        For each candidate, by its number, why it is not certain.
+        Reasons, by number of the candidate, why each candidate is uncertain.
     completed_by : Occurrence or None
-        The event that completed them; None: time did.
+        The event that completed the candidates; None if time did.
     status : {"open", "chosen", "resolved"}
-        Open: still to be decided. Chosen: decided, and the process that has the rule's detector has
-        not applied it yet. Resolved: applied, and the rule triggered.
+        Open: still to be decided. Chosen: decided, but not yet applied by the process that has the
+        rule's detector. Resolved: applied, and the rule triggered.
     chosen : tuple of int or None
-        Numbers of the candidates that were chosen; None while it is open.
+        Numbers of the chosen candidates; None while the choice is open.
     by : str or None
-        Name recorded with the decision; ``"events"``: later events have decided it.
+        Name recorded with the decision; ``"events"`` if later events have decided it.
     decided_at, recorded_at : datetime or None
     """
 
@@ -117,18 +117,18 @@ class Decision:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the choice is still to be made."""
+        """True if the choice is still to be made."""
         return self.status == "open"
 
     def texts(self) -> list[str]:
-        """Each candidate in words."""
+        """Return each candidate as text."""
         return [
             ", ".join(f"{name}: {_text(part)}" for name, part in candidate.items())
             for candidate in self.candidates
         ]
 
     def record(self) -> dict[str, Any]:
-        """A JSON-able dict of it."""
+        """Return the decision as a JSON-serialisable dict."""
         return {
             "id": self.id,
             "rule": self.rule,
@@ -147,7 +147,7 @@ class Decision:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Decision:
-        """The decision of a row."""
+        """Build a decision from its row."""
         undecided = _undecided_of(row)
         chosen = row["chosen"]
         return cls(
@@ -168,9 +168,9 @@ class Decision:
 
 
 class Decisions:
-    """The choices that detectors have left open, and those that were decided: ``db.decisions``.
+    """Open and decided choices of the detectors: ``db.decisions``.
 
-    Iterating gives those that are open, in the order of their times. Safe to use from many threads.
+    Iteration yields the open decisions in the order of their times. Thread-safe.
     """
 
     def __init__(
@@ -196,17 +196,17 @@ class Decisions:
         self._streams = streams
         self._watch = watch
 
-    # -- for those who decide --------------------------------------------------------------
+    # -- for users who decide -------------------------------------------------------------
 
     def list(self, rule: str | None = None, *, open: bool | None = None) -> builtins.list[Decision]:
-        """Committed decisions in the order of time. O(n log n).
+        """Return committed decisions in the order of time. O(n log n).
 
         Parameters
         ----------
         rule : str, optional
-            Only those of a rule.
+            Only the decisions of this rule.
         open : bool, optional
-            True: only those still to be decided; False: only the others.
+            True: only open decisions; False: only the others.
         """
         statuses = {None: None, True: ("open",), False: ("chosen", "resolved")}[open]
         return [Decision.of(row) for row in self._rows.read(rule=rule, statuses=statuses)]
@@ -215,50 +215,51 @@ class Decisions:
         return iter(self.list(open=True))
 
     def get(self, id: str) -> Decision:
-        """One decision; raises `RowNotFound` if there is none of this id."""
+        """Return one decision; raise `RowNotFound` if no decision has this id."""
         found = self._rows.read(id=id)
         if not found:
             raise _no_decision(id)
         return Decision.of(found[0])
 
     def open_by_rule(self) -> dict[str, int]:
-        """Number of open choices by rule; rules without one are left out."""
+        """Return the number of open choices per rule; rules without one are left out."""
         return self._rows.open_by_rule()
 
     def resolve(self, id: str, chosen: Chosen, *, by: str | None = None) -> Decision:
-        """Decide: the chosen candidates are made, and trigger the rule; the others never are.
+        """Decide a choice: make the chosen candidates, which trigger the rule, and drop the rest.
 
-        In one transaction, so once, also over crashes. If another process has the rule's detector,
-        what was chosen is recorded, and that process does it within seconds, or when it starts. Of
-        a rule of a stream's program it is made with the next part of the stream: feed it, also
-        with nothing.
+        One transaction does this, so it happens once, also across crashes. If another process has
+        the rule's detector, the choice is recorded, and that process applies it within seconds, or
+        when it starts. For a rule of a stream's program, the matches are made with the next part of
+        the stream: feed the stream, even with no events.
 
         Parameters
         ----------
         id : str
         chosen : iterable of int or mapping
-            Candidates, or their numbers from 0; none of them: nothing was to be made.
+            Candidates, or their numbers from 0; empty if no candidate is to be made.
         by : str, optional
             Name to record with the decision.
 
         Returns
         -------
         Decision
-            In its new state: ``resolved``; or ``chosen``, if another process has the detector, or
-            the rule is one of a program.
+            The decision in its new state: ``resolved``; or ``chosen``, if another process has the
+            detector, or if the rule is part of a program.
 
         Raises
         ------
         RowNotFound
             If there is no such decision.
         DecisionClosed
-            If it was decided before, or can no longer be made: the rule is on something else now.
+            If the choice was decided before, or can no longer be made because the event of the
+            rule has changed.
         ConfigurationError
-            If something chosen is none of the candidates.
+            If something chosen is not a candidate.
         BadEvent
-            If two of the chosen exclude each other.
+            If two chosen candidates exclude each other.
         RuleFailed
-            If the rule raises, unless it fails alone. The decision is open as before.
+            If the rule raises, unless it fails alone. The decision stays open.
         TransactionStateError
             Inside a transaction.
         """
@@ -290,10 +291,10 @@ class Decisions:
         self._forest.run(body, Run(rule=None))
         return self.get(id)
 
-    # -- for those who detect --------------------------------------------------------------
+    # -- for the detectors -----------------------------------------------------------------
 
     def record(self, t: Transaction, choices: Sequence[tuple[Subscription, Taken]]) -> None:
-        """Let the commit of the top-level `t` write what detectors have left open, or decided."""
+        """Let the commit of the top-level `t` write choices that detectors left open or decided."""
         rows: dict[str, dict[str, Any]] = {}
         decided: dict[str, list[int]] = {}
         for subscription, taken in choices:
@@ -313,18 +314,18 @@ class Decisions:
             self._look_later()
 
     def defined(self, subscriptions: Sequence[Subscription]) -> None:
-        """Look soon for decisions on rules just defined that were made while nobody had them."""
+        """Look soon for decisions on new rules, made while no process had the rules."""
         rules = {each.rule.name for each in subscriptions if self._is_on_signals(each)}
         if rules and self._rows.is_shared and self._may_wait(rules):
             self._look_later()
 
     def do_chosen(self, stream: str | None = None) -> None:
-        """Do what was decided elsewhere about detectors that this process has.
+        """Apply decisions made elsewhere about detectors of this process.
 
         Parameters
         ----------
         stream : str, optional
-            Only of rules that follow this stream's time.
+            Only decisions on rules that follow this stream's time.
         """
         for row in self._rows.read(statuses=["chosen"], stream=stream):
             if self._entry(row) is None or not self._is_here(row):
@@ -349,7 +350,7 @@ class Decisions:
         return subscription.is_stateful and self._lines.stream_of(subscription) is None
 
     def _may_wait(self, rules: set[str]) -> bool:
-        """Whether a choice of one of these rules is open or not applied, as far as can be told."""
+        """Return whether a choice of these rules is open or not applied; True if unknown."""
         try:
             return not rules.isdisjoint(self._rows.unresolved_rules())
         except ActiveDBError:
@@ -378,7 +379,7 @@ class Decisions:
                     raise
                 failed = error if isinstance(error, RuleFailed) else failure_of(rule.name, error)
                 letter = Letter.of_rule(f"decision.{id}/{t.path}", o, failed)
-                self._triggering.keep_letter(t, letter)
+                self._triggering.add_dead_letter(t, letter)
 
     def _run_rule(
         self, t: Transaction, row: Mapping[str, Any], triggered: Sequence[Triggered]
@@ -396,7 +397,7 @@ class Decisions:
         row: Mapping[str, Any],
         numbers: Sequence[int],
     ) -> Sequence[Occurrence]:
-        """The matches of what was chosen, and what is certain thereby; the detector is told."""
+        """Apply a choice to the detector; return the chosen matches and newly certain ones."""
         rule, identity = subscription.rule, row["identity"]
         if subscription.is_exclusive:
             t.lock_detector(rule.name)
@@ -414,7 +415,7 @@ class Decisions:
         return [_rebuilt(rule, undecided.candidates[number], row) for number in numbers]
 
     def _entry(self, row: Mapping[str, Any]) -> RegisteredRule | None:
-        """The rule that can be run here; None also if the next part of a stream does that."""
+        """Return the rule if it can be run here; None also if the next part of a stream runs it."""
         return None if row["event"] == OF_PROGRAM else self._catalog.entry(row["rule"])
 
     def _is_here(self, row: Mapping[str, Any]) -> bool:
@@ -451,7 +452,7 @@ class Decisions:
 
 
 def encoded_choice(undecided: Undecided, counters: Counters) -> dict[str, Any]:
-    """A choice for its row: texts of the candidates alone, if it cannot be written."""
+    """Return a choice encoded for its row; only texts of the candidates if it cannot be encoded."""
     try:
         return encode_undecided(undecided)
     except BadEvent:
@@ -468,7 +469,7 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def _encoded(candidate: Mapping[str, Any]) -> dict[str, Any]:
-    """A match for JSON; one that could not be written is a text already."""
+    """Return a match for JSON; the parts of an unencodable match are texts already."""
     return {
         name: [encode(o) for o in part]
         if isinstance(part, tuple)
@@ -486,7 +487,7 @@ def _undecided_of(row: Mapping[str, Any]) -> Undecided:
 
 
 def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -> list[int]:
-    """Numbers of the candidates asked for; `ConfigurationError` if one is none."""
+    """Return the numbers of the candidates asked for; raise `ConfigurationError` on any other."""
     candidates = _undecided_of(row).candidates
     found = set()
     for one in asked:
@@ -504,9 +505,9 @@ def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -
 
 
 def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -> Occurrence:
-    """The match of a candidate whose detector does not know it any more: it is detected anew.
+    """Return the match of a candidate that its detector has forgotten, by detecting it anew.
 
-    Of its own events alone: that nothing forbids it is what was decided.
+    Only the candidate's own events are fed: the decision says that no other event forbids it.
     """
     detector = Detector(
         rule.on, name=None if isinstance(rule.on, Query) else rule.name, on_uncertain="possible"
@@ -515,7 +516,7 @@ def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -
         try:
             events = _leaves(candidate)
             made = [o for event in events for o in detector.feed(event)]
-            # What time completes is completed at the latest that the events may have happened.
+            # A match that time completes is complete at the latest possible time of its events.
             widest_us = max(event.high_us - event.low_us for event in events)
             made += detector.advance(row["us"] + widest_us + 1)
         except Exception as error:
@@ -527,7 +528,7 @@ def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -
 
 
 def _leaves(candidate: Mapping[str, Any]) -> list[Occurrence]:
-    """The primitive events of a match, each once, in the order of their readings."""
+    """Return the primitive events of a match, each once, in the order of their timestamps."""
     found: dict[int, Occurrence] = {}
 
     def add(o: Occurrence) -> None:

@@ -1,4 +1,4 @@
-"""Which rule's event time completes next."""
+"""Queue of the rules whose events time completes, ordered by due time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["DueTimes"]
 
 
 class DueTimes:
-    """Subscriptions by when they are due; those that are not cost nothing.
+    """Queue of subscriptions by due time; a subscription without a due time costs nothing.
 
-    A detector is due when time will complete or decide something of it. It stands here once with
-    its present time; entries in the heap with another one are leftovers.
+    A detector is due when time completes or decides one of its matches. `_due_us` has its present
+    due time; heap entries with another time are stale.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class DueTimes:
         return len(self._due_us)
 
     def set(self, subscription: Subscription, us: int | None) -> bool:
-        """Let a subscription be due then; returns whether it is the first one now. O(log n)."""
+        """Set when a subscription is due; return whether it is first in the queue now. O(log n)."""
         with self._latch:
             detection = subscription.detection
             if us is None:
@@ -42,13 +42,13 @@ class DueTimes:
             return self._heap[0][0] == us
 
     def first_us(self) -> int | None:
-        """When the first one is due; None if none is."""
+        """Return the earliest due time; None if the queue is empty."""
         with self._latch:
             self._clean()
             return self._heap[0][0] if self._heap else None
 
     def take(self, before_us: int) -> tuple[int, list[Subscription]] | None:
-        """Take out those that are due first, if that is before a time: when, and which they are."""
+        """Take the subscriptions due first, with their time; None if that is not before a time."""
         with self._latch:
             self._clean()
             if not self._heap or self._heap[0][0] >= before_us:
@@ -63,13 +63,13 @@ class DueTimes:
             return us, found
 
     def clear(self) -> None:
-        """Forget all."""
+        """Empty the queue."""
         with self._latch:
             self._heap.clear()
             self._due_us.clear()
 
     def _clean(self) -> None:
-        """Drop leftovers from the front. REQUIRES: the latch."""
+        """Drop stale entries from the front. REQUIRES: the latch."""
         heap = self._heap
         while heap and self._due_us.get(heap[0][2].detection) != heap[0][0]:
             heappop(heap)

@@ -1,4 +1,4 @@
-"""Exclusive rules: what is to happen if the work that triggered them comes to nothing."""
+"""Exclusive rules: contingency actions that run if the triggering work fails for good."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Intents:
-    """The exclusive rules that some work has triggered.
+    """Intents of one piece of work: the exclusive rules that it has triggered.
 
     Attributes
     ----------
     is_recorded : bool
-        Whether each was recorded at its event.
+        True if each intent is recorded at its event.
     firings : dict of str to Firing
-        Those of all tries, by name.
+        Intents of all tries, by name.
     unsure : dict of str to Firing
-        Intents whose recording has not been confirmed.
+        Intents whose recording is not confirmed.
     of_this_try : set of str
     """
 
@@ -45,20 +45,21 @@ class _Intents:
 
 
 class Exclusive:
-    """Keeps intents, and decides when work has ended for good which of them fall due.
+    """Keeper of intents, which decides which of them become runnable once work has ended for good.
 
-    An intent is recorded at the event, in a transaction of its own, so that a crash, which is an
-    abort, leaves it. The same occurrence at the same place has the same name in every try, so
-    tries have such intents in common, and an aborted try decides nothing. When the work commits,
-    those whose triggering transaction has committed with it are erased by that commit, and those
-    of earlier tries; those whose triggering subtransaction has aborted fall due. When the work has
-    failed for good, all do; so do those of a workflow's transaction that is given up.
+    An intent is recorded at the event in a separate transaction, so it survives a crash, which
+    counts as an abort. The same occurrence at the same place has the same name in every try. All
+    tries therefore share such intents, and an aborted try decides nothing. When the work commits,
+    its commit erases the intents whose triggering transaction has committed with it, and those of
+    earlier tries; intents whose triggering subtransaction has aborted become runnable. When the
+    work has failed for good, or when a workflow's transaction is given up, all intents become
+    runnable.
 
-    Two are not recorded at the event. A stream's batch is done again after a crash, and its commit
-    records what falls due. A caller's transaction on the memory twin keeps all others waiting, and
-    nothing there survives a crash.
+    Two kinds of work do not record intents at the event. A stream's batch is repeated after a
+    crash, and its commit records the intents that become runnable. A caller's transaction on the
+    memory twin blocks all other writers, and no data there survives a crash.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, launcher: Launcher):
@@ -69,14 +70,14 @@ class Exclusive:
     def intend(
         self, t: Transaction, items: list[Triggered], event: int, undated: Container[int]
     ) -> tuple[set[str], list[Letter]]:
-        """Take note of what the `event`-th event of `t` triggered; returns the names of firings.
+        """Note the exclusive rules that the `event`-th event of `t` triggered; return their names.
 
-        Returns with them a letter for each whose occurrence cannot be kept. `undated` is as for
-        `named`.
+        Returns also a letter for each firing whose occurrence cannot be encoded. `undated` is as
+        for `named`.
         """
         run, session = t.hierarchy.run, t.hierarchy.session
         firings, letters = self._launcher.prepare(t, items, event, undated)
-        # Which of them will fall due together is not known yet.
+        # The set of intents that become runnable together is not known yet.
         line_up(firings, run.name, always=self._launcher.has_priorities(Coupling.EXCLUSIVE))
         named = {firing.name: firing for firing in firings}
         can_record = not run.is_batch and (t.hierarchy.lends or session.is_shared)
@@ -100,7 +101,7 @@ class Exclusive:
         Parameters
         ----------
         kept : set of str
-            Those whose triggering transaction has committed as far as to `t`.
+            Intents whose triggering transaction has committed up to `t`.
         """
         run = t.hierarchy.run
         with self._latch:
@@ -126,7 +127,7 @@ class Exclusive:
         t.hierarchy.durable.append(write)
 
     def committed(self, run: Run, kept: set[str]) -> None:
-        """The work has committed: start what has fallen due."""
+        """Start the intents that are runnable, now that the work has committed."""
         with self._latch:
             intents = self._works.pop(run.name, None)
         if intents is not None:
@@ -137,28 +138,28 @@ class Exclusive:
                 self._launcher.start(due)
 
     def giving_up(self, connection: Any, run_name: str) -> None:
-        """Record all that a batch has triggered in any try, with the commit that gives it up."""
+        """Record the intents of all tries at a batch, with the commit that gives it up."""
         with self._latch:
             intents = self._works.get(run_name)
             rows = [] if intents is None else [each.row for each in intents.firings.values()]
         self._launcher.journal.record_on(connection, rows)
 
     def given_up(self, run_name: str) -> None:
-        """That commit has been made: start what it has recorded."""
+        """Start the recorded intents, now that the commit of `giving_up` has been made."""
         with self._latch:
             intents = self._works.pop(run_name, None)
         if intents is not None:
             self._launcher.start(list(intents.firings.values()))
 
     def tried(self, run: Run) -> None:
-        """A try at the work has aborted; there may be another one."""
+        """Note that a try at the work has aborted; another one may follow."""
         with self._latch:
             intents = self._works.get(run.name)
             if intents is not None:
                 intents.of_this_try.clear()
 
     def failed(self, run_name: str) -> None:
-        """The work has failed for good: start all that it has triggered in any try."""
+        """Start the intents of all tries, now that the work has failed for good."""
         with self._latch:
             intents = self._works.pop(run_name, None)
         if intents is not None and intents.is_recorded:
@@ -167,22 +168,22 @@ class Exclusive:
             self._launcher.start_late(list(intents.firings.values()))
 
     def _fall_due(self, firings: Iterable[Firing], number: int = 0) -> None:
-        """Start firings that are still intents; if the server is away, once it is back."""
+        """Start firings that are still intents; retry later while the server is away."""
         named = {firing.name: firing for firing in firings}
         if not named:
             return
         try:
-            rows = self._launcher.journal.fall_due(sorted(named))
+            rows = self._launcher.journal.activate_intents(sorted(named))
         except ActiveDBError as error:
             _LOG.warning("rules stay intents for now: %s", ", ".join(named), exc_info=True)
             for firing in named.values():
                 self._launcher.restarts.later(
-                    f"{firing.name} falls due",  # not itself: who looks may find that it has
+                    f"{firing.name} falls due",  # another name: `_look` may find the firing
                     lambda firing=firing: self._fall_due([firing], number + 1),  # type: ignore[misc]
                     number,
                     f"{type(error).__name__}: {error}",
                 )
             if isinstance(error, ConnectionLost):
-                self._launcher.look()  # it may have been done
+                self._launcher.look()  # the server may have done it
             return
         self._launcher.start([named[row["firing"]] for row in rows])

@@ -1,4 +1,4 @@
-"""Feeding detectors that only one hierarchy at a time may use, or that read the store."""
+"""Feeding of detectors that are locked by one hierarchy at a time, or that read the store."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from activedb.events import Detector, Occurrence, Query
 from activedb.rules import Subscription, Taken
 from activedb.transactions import Transaction
 
-__all__ = ["advanced", "fed_alone", "passed_over"]
+__all__ = ["advanced", "feed_exclusively", "passed_over"]
 
 T = TypeVar("T")
 
 
-def fed_alone(
+def feed_exclusively(
     subscription: Subscription,
     o: Occurrence,
     t: Transaction,
@@ -23,8 +23,8 @@ def fed_alone(
 ) -> Taken:
     """Feed `o`, raised in `t`, to the detector.
 
-    What an event uses up is certain only when its transaction has committed. So whoever feeds such
-    a detector locks it until the end of the hierarchy, as if it were a row that it writes.
+    The events that an occurrence consumes are certain only once its transaction has committed. A
+    hierarchy that feeds such a detector therefore locks it until its end, like a row it writes.
     """
     if subscription.is_exclusive:
         t.lock_detector(subscription.rule.name)
@@ -34,7 +34,7 @@ def fed_alone(
 
     def feed(c: Transaction) -> Taken:
         nonlocal is_fed
-        if is_fed:  # in an earlier try of the child
+        if is_fed:  # by an earlier try of the child
             subscription.withdraw(o)
         is_fed = False
         found = subscription.feed_kept(o, c, contemporaries=contemporaries)
@@ -50,7 +50,7 @@ def fed_alone(
 
 
 def advanced(subscription: Subscription, us: int, t: Transaction) -> Taken:
-    """What time completes before `us`, in `t`, in which rules may run for it."""
+    """Return the matches that time completes before `us`, in `t`, in which their rules may run."""
     if subscription.is_exclusive:
         t.lock_detector(subscription.rule.name)
     if not subscription.reads:
@@ -59,23 +59,23 @@ def advanced(subscription: Subscription, us: int, t: Transaction) -> Taken:
 
 
 def passed_over(subscription: Subscription, us: int, t: Transaction) -> Taken:
-    """Matches that time completes before `us`, without those of which a predicate raises.
+    """Return the matches that time completes before `us`, except those whose predicate raises.
 
-    The detector goes on behind it, and everything else that it keeps stays. O(what it keeps).
+    The detector continues after them, and everything else that it keeps stays. O(kept events).
 
     Raises
     ------
     BadEvent
-        If what the detector keeps cannot be written; nothing has changed then.
+        If the state of the detector cannot be encoded; it is unchanged then.
     """
     rule = subscription.rule
-    # The same detector but for that, which is no part of its state.
+    # A twin that forgives raising predicates, which is not part of a detector's state.
     detector = Detector(
         rule.on,
         name=None if isinstance(rule.on, Query) else rule.name,
         on_uncertain="certain" if rule.on_uncertain == "raise" else rule.on_uncertain,
     )
-    detector.forgive()
+    detector.treat_errors_as_false()
     state = subscription.state()
     detector.restore(state["detector"])
     if subscription.reads:
@@ -83,19 +83,19 @@ def passed_over(subscription: Subscription, us: int, t: Transaction) -> Taken:
     else:
         found = detector.advance(us)
     subscription.restore({**state, "detector": detector.state()})
-    # Completes nothing more, and tells what is undecided, and that the state has changed.
+    # This completes no more matches; it reports open choices and the change of state.
     return subscription.advance(us)._replace(matches=found)
 
 
 def _reading(subscription: Subscription, t: Transaction, work: Callable[[Transaction], T]) -> T:
-    """Do work in a child of `t` that may only read.
+    """Run `work` in a read-only child of `t`.
 
-    A child, so that `t` only retains the locks of what was read, and its rules may write it.
+    In a child, so that `t` only retains the locks on the rows read, and its rules may write them.
 
     Raises
     ------
     StoreError
-        Naming the rule, if the store refuses what is to be read.
+        If the store refuses the read; the error names the rule.
     """
     name = subscription.rule.name
 

@@ -1,4 +1,4 @@
-"""Firings as they are named and recorded."""
+"""Names, rows and turns of firings."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ __all__ = [
 ]
 
 STREAM_RUN = "stream/"
-"""Names of runs that are replayed after a crash start with this."""
+"""Prefix of the names of runs that are replayed after a crash."""
 
 _NAME_MAX = 400  # characters of the column
-_ORIGIN = "origin"  # key, beside those of the encoded occurrence, of what `Run.origin` will be
-_TURN = "turn"  # likewise: a line of firings and the priority in it, see `Turns`
+_ORIGIN = "origin"  # key of the later `Run.origin`, beside those of the encoded occurrence
+_TURN = "turn"  # key of a line of firings and the priority in it, see `Turns`
 _DIGEST_BYTES = 8
 _TIMES = ("timestamp", "stamp")
 
 
 class Named(NamedTuple):
-    """Firings of the rules that an event has triggered, as they will be named and recorded.
+    """Named firing of a rule that an event has triggered.
 
     Attributes
     ----------
     name : str
-        Place and occurrence: a try that does the same at the same place gives the same name, one
-        that does something else another one.
+        Place and occurrence: a try that does the same at the same place gives the same name; a try
+        that does something else gives another name.
     item : Triggered
     occurrence : dict, or BadEvent
-        Its occurrence encoded, or why that is not possible.
+        The encoded occurrence, or the reason why it cannot be encoded.
     """
 
     name: str
@@ -66,8 +66,8 @@ def named(
     Parameters
     ----------
     undated : container of int
-        Identities (`id`) of occurrences whose times are only when this try came to them, so that
-        they do not tell two tries apart.
+        Identities (`id`) of occurrences whose times come from the clock of this try. Names ignore
+        these times, so that all tries give the same names.
     """
     for number, item in enumerate(items):
         data: dict[str, Any] | BadEvent
@@ -92,9 +92,9 @@ def _digest(item: Triggered, data: dict[str, Any], undated: Container[int]) -> s
 def _without_times(
     o: Occurrence, data: dict[str, Any], is_undated: Callable[[Occurrence], bool]
 ) -> tuple[dict[str, Any], bool]:
-    """An encoded occurrence without the times that do not count, and whether its own does not.
+    """Strip undated times from an encoded occurrence; return it, and whether its own was stripped.
 
-    That of a composite one comes from its parts.
+    The time of a composite occurrence comes from its parts.
     """
     left_out = is_undated(o)
     if o.parts:
@@ -112,26 +112,26 @@ def _without_times(
 
 
 def is_lazy(run: str) -> bool:
-    """Whether what a run of this name triggers commits without waiting for the disk.
+    """Return whether firings triggered by a run of this name commit without waiting for the disk.
 
-    A stream's batch that is lost with its firings starts them again, and one that is durable has
-    made them durable, too, as the server's log is written in order.
+    A stream's batch that is lost together with its firings starts them again. A durable batch has
+    made its firings durable, too, because the server's log is written in order.
     """
     return run.startswith(STREAM_RUN)
 
 
 def is_of_firing(run: str) -> bool:
-    """Whether a run of this name is itself a firing, and no batch or application's work."""
+    """Return whether a run of this name is a firing, not a batch or work of the application."""
     return "#" in run
 
 
 def coupling_of(item: Triggered, of_action: Coupling) -> Coupling:
-    """How a firing is coupled to the transaction in which it was triggered."""
+    """Return the coupling mode of a firing relative to its triggering transaction."""
     return of_action if item.part is Part.ACTION else item.rule.coupling
 
 
 def run_of(row: Mapping[str, Any], item: Triggered, **how: Any) -> Run:
-    """What the top-level transactions of a recorded firing are tries at; `how`: as for `Run`."""
+    """Return the `Run` shared by all tries at a recorded firing; `how` is passed to `Run`."""
     # The action alone follows its condition's commit if the rule is causally dependent.
     is_causal = item.rule.coupling is Coupling.CAUSAL
     coupling = coupling_of(item, Coupling.SEQUENTIAL if is_causal else Coupling.DETACHED)
@@ -146,7 +146,7 @@ def run_of(row: Mapping[str, Any], item: Triggered, **how: Any) -> Run:
 
 
 def row_of(firing: Named, t: Transaction) -> dict[str, Any]:
-    """A firing as `t` records it; raises `RuleFailed` if its occurrence cannot be kept."""
+    """Return the row of a firing of `t`; raise `RuleFailed` if its occurrence is unencodable."""
     run, item = t.hierarchy.run, firing.item
     if isinstance(firing.occurrence, BadEvent):
         error, rule = firing.occurrence, item.rule.name
@@ -168,12 +168,12 @@ def row_of(firing: Named, t: Transaction) -> dict[str, Any]:
 
 
 def line_up(firings: Iterable[Firing], line: str, *, always: bool = False) -> None:
-    """Give firings that are due together their turns, unless all have the same priority.
+    """Give turns to firings that are due together, unless all have the same priority.
 
-    With `always` in any case, as others may be due together with them.
+    With `always`, give turns in any case, because other firings may be due together with them.
 
-    What time completes is due together with all else that the same moment completes. A causally
-    dependent rule has no turn, as it begins at its event.
+    A firing that time completes is due together with all others completed at the same moment. A
+    causally dependent rule has no turn, because it begins at its event.
     """
     found = [each for each in firings if each.triggered.rule.coupling is not Coupling.CAUSAL]
     differ = len({each.triggered.rule.priority for each in found}) > 1
@@ -184,7 +184,7 @@ def line_up(firings: Iterable[Firing], line: str, *, always: bool = False) -> No
 
 
 def in_turn(firings: Iterable[Firing]) -> list[Firing]:
-    """Firings in the order in which they enter their lines: higher priorities first."""
+    """Return firings in the order in which they enter their lines: higher priorities first."""
     return sorted(firings, key=_rank_of)
 
 
@@ -194,6 +194,6 @@ def _rank_of(firing: Firing) -> tuple[bool, int]:
 
 
 def turn_of(row: Mapping[str, Any]) -> Turn | None:
-    """Turn of a firing among those due together with it; None: it is due alone."""
+    """Return the turn of a firing in its line; None if it is due alone."""
     turn = row["occurrence"].get(_TURN)
     return None if turn is None else Turn(*turn)

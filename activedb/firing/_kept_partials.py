@@ -1,4 +1,4 @@
-"""Making durable what detectors keep of events outside of streams, and taking it up again."""
+"""Persistence of detector state for events outside of streams, and its recovery."""
 
 from __future__ import annotations
 
@@ -20,34 +20,36 @@ from activedb.transactions import Transaction
 __all__ = ["KeptPartials"]
 
 _LOG = logging.getLogger(__name__)
-_NUMBERS = 2**31  # of one process, before they might meet those of another
+_NUMBERS = 2**31  # numbers of one process before they may collide with another's
 _TRIMS_PER_WINDOW = 4
 
 
 class KeptPartials:
-    """What detectors keep of signals and data changes, as it is in the database.
+    """Durable state of detectors fed by signals and data changes.
 
-    It is written with the commit of the transaction that raised them. If the state of a rule's
-    detector follows from the events that it keeps, each of these is a row, whoever else feeds it at
-    the same time. Of the other rules the whole state is written: only one hierarchy at a time feeds
-    them (`Subscription.is_exclusive`), so at its commit the state is that of what has committed.
+    The state is written with the commit of the transaction that raised the events. If the state of
+    a rule's detector follows from the events that it keeps, each event is a row, so several
+    transactions may feed the detector at once. For the other rules the whole state is written: only
+    one hierarchy at a time feeds them (`Subscription.is_exclusive`), so at its commit their state
+    reflects exactly the committed events.
 
-    On ``memory://`` nothing of it is written.
+    On ``memory://`` nothing is written.
 
     Parameters
     ----------
     rows : DetectorRows
     lines : TimeLines
-        Rules that follow a stream's time are the stream's affair, but for signals beside it.
+        Names the stream of a rule. Streams persist the rules that follow their time, except for
+        signals raised beside them.
     counters : Counters
-        Counts ``partials_not_durable``: events with values that cannot be written.
+        Has the counter ``partials_not_durable``: events with values that cannot be encoded.
     """
 
     def __init__(self, rows: DetectorRows, lines: TimeLines, counters: Counters):
         self._rows = rows
         self._lines = lines
         self._counters = counters
-        # Some numbers of this process's own, ascending.
+        # Ascending numbers from a range private to this process.
         self._numbers = itertools.count(secrets.randbelow(2**31) * _NUMBERS)
         self._trimmed_us: dict[str, int] = {}
         self._left = rows.rules()
@@ -57,14 +59,14 @@ class KeptPartials:
     def at_commit_point(
         self, t: Transaction, fed: Sequence[Fed], gone: Mapping[str, Subscription | None]
     ) -> None:
-        """Let the commit of the top-level `t` write what its events have left in detectors.
+        """Let the commit of the top-level `t` write the detector state left by its events.
 
         Parameters
         ----------
         fed : sequence of Fed
-            What it has fed.
+            Occurrences that `t` has fed.
         gone : mapping of str to Subscription or None
-            Rules whose detectors end with this commit, and their new ones.
+            Rules whose detectors end with this commit, with their new subscriptions.
         """
         whole: dict[str, Subscription] = {}
         rows: list[dict[str, Any]] = []
@@ -108,7 +110,7 @@ class KeptPartials:
         t.hierarchy.durable.append(write)
 
     def write_state(self, t: Transaction, subscription: Subscription) -> None:
-        """Let the commit of the top-level `t`, which has the rule's lock, write a whole state."""
+        """Let the commit of the top-level `t`, which holds the rule's lock, write a whole state."""
         stream = self._lines.stream_of(subscription)
         if subscription.is_exclusive and (self._rows.is_durable or stream is not None):
             t.hierarchy.durable.append(
@@ -116,7 +118,7 @@ class KeptPartials:
             )
 
     def trimmed(self, subscription: Subscription, before_us: int) -> None:
-        """Delete what is older, as no match can need it any more; in a transaction of its own."""
+        """Delete older events, which no match can need any more, in a separate transaction."""
         if self._rows.is_durable and not subscription.is_exclusive:
             self._trimmed_us[subscription.rule.name] = before_us
             self._rows.trim_alone({subscription.rule.name: before_us})
@@ -124,22 +126,22 @@ class KeptPartials:
     # -- after a restart -------------------------------------------------------------------
 
     def adopt(self, subscription: Subscription) -> None:
-        """Give a new detector what processes that have ended have left of its rule.
+        """Restore in a new detector the state that ended processes have left of its rule.
 
-        One transaction if somebody has left something, nothing otherwise.
+        Takes one transaction if such state exists, and none otherwise.
         """
         if subscription.rule.name in self._left and subscription.is_stateful:
             self._adopt(subscription, with_ours=True)
 
     def recover(self, t: Transaction, subscriptions: Iterable[Subscription]) -> None:
-        """Look again for what has been left, by processes that had not ended before.
+        """Look again for state left by processes that have ended meanwhile.
 
-        A state that is kept as a whole can only go on in a detector that keeps nothing yet.
+        A state that is kept as a whole can only be restored into a detector that keeps nothing yet.
 
         Parameters
         ----------
         t : Transaction
-            Holds their locks meanwhile.
+            Holds the locks on the detectors meanwhile.
         """
         self._left = self._rows.rules()
         for subscription in subscriptions:
@@ -186,7 +188,7 @@ class KeptPartials:
     def _write(
         self, connection: Any, subscriptions: Iterable[Subscription], stream: str | None = None
     ) -> None:
-        """Write whole states, as this process's own or as those of a stream."""
+        """Write whole states, for this process or for a stream."""
         states, unwritable = {}, []
         for subscription in subscriptions:
             name = subscription.rule.name
@@ -200,11 +202,11 @@ class KeptPartials:
         elif states and stream is not None:
             self._rows.write_of_stream(connection, stream, states)
         if unwritable:
-            # An older state would tell that what has been used up since can still be used.
+            # An older state would still contain events that have been consumed since.
             self._rows.forget(connection, unwritable)
 
     def _due_trims(self, newest: Mapping[Subscription, int]) -> dict[str, int]:
-        """Rules of which enough has expired to be worth a delete, and before which time."""
+        """Return the rules with enough expired events to justify a delete, and their cutoffs."""
         found = {}
         for subscription, us in newest.items():
             memory_us, name = subscription.memory_us, subscription.rule.name

@@ -1,4 +1,4 @@
-"""Rules in top-level transactions of their own: recorded, and run exactly once."""
+"""Launching of rules in separate top-level transactions: recorded, and run exactly once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Container
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from activedb.errors import (
     SelfDeadlock,
     TransactionStateError,
 )
-from activedb.firing._batch_firings import FiringsOfBatches
+from activedb.firing._batch_firings import BatchFirings
 from activedb.firing._firings import (
     Named,
     coupling_of,
@@ -46,42 +47,42 @@ from coupling import Coupling
 __all__ = ["Launcher"]
 
 _LOG = logging.getLogger(__name__)
-_CLAIMED_MAX = 1_000  # at a time
+_CLAIMED_MAX = 1_000  # firings claimed at a time
 _LOOK = "look for firings of ours"
 _RUNS = "it runs"
 
 
 class Launcher:
-    """Starts the rules that run in top-level transactions, and counts those that have not ended.
+    """Starter of rules in separate top-level transactions, which counts the unfinished ones.
 
     A firing's transaction marks it done in the same commit as its effects, so it takes effect
-    once, however often it is started. What makes it start again after a crash depends on the
-    run that triggered it:
+    once, however often it is started. The run that triggered a firing determines how it is started
+    again after a crash:
 
-    - A *stream's batch* is done again and gives the firing the same name; from the batch's
-      commit on, a row written with that commit stands for the firing.
+    - A *stream's batch* is repeated and gives the firing the same name; from the batch's commit
+      on, a row written with that commit represents the firing.
     - Otherwise a row is recorded at the event, before the firing starts. A *detached rule* may
-      be done again too; as it gives its firings the same names, it does not start them twice.
+      be repeated too; because it gives its firings the same names, it does not start them twice.
 
-    What this process records it holds under its lease, and starts; if it is queued nobody holds it,
-    and whichever worker is first takes it over. One that others are in the way of (a deadlock, a
-    lost connection) is given up for now and started again after a pause, by itself; when that has
-    happened `restarts_max` times it is a dead letter.
+    This process holds the firings that it records under its lease, and starts them. With a queue,
+    no process holds a recorded firing, and the first worker to claim it takes it over. A firing
+    stopped by other transactions (a deadlock, a lost connection) is given up for now and
+    restarted automatically after a pause; after `restarts_max` restarts it becomes a dead letter.
 
-    Latch: ``_idle``; those of `restarts` and `turns` are taken under it.
+    Latch: ``_idle``; the latches of `restarts` and `turns` are taken under it.
 
     Attributes
     ----------
     of_batches : FiringsOfBatches
     turns : Turns
-        Who has to wait for rules of a higher priority that are due together with it.
+        Firings that wait for rules of a higher priority due together with them.
     on_ended : callable ``(running)``
-        Called when one has ended, with the number of those that are left.
+        Called when a firing has ended, with the number of firings still running.
     """
 
     def __init__(self, journal: Journal, catalog: Catalog, restarts: Restarts, restarts_max: int):
         self.journal = journal
-        self.of_batches = FiringsOfBatches(journal)
+        self.batch_firings = BatchFirings(journal)
         self.restarts = restarts
         self.turns = Turns()
         self.forest: Forest
@@ -90,16 +91,16 @@ class Launcher:
         self._restarts_max = restarts_max
         self._idle = threading.Condition()
         restarts.on_called = self._tell
-        # Connections lost while firings were recorded, and how many before the last look for them.
+        # Connections lost while firings were recorded, and their number at the last look.
         self._lost = self._looked = 0
         self._running: set[str] = set()
-        self._at_work: dict[str, Transaction] = {}  # in whose present try each of them runs
-        # Those that a live transaction records with its commit, and starts after it.
+        self._at_work: dict[str, Transaction] = {}  # the transaction of each firing's present try
+        # Firings that a live transaction records with its commit, and starts after it.
         self._committing: WeakKeyDictionary[Transaction, set[str]] = WeakKeyDictionary()
-        # Rules of which somebody has recorded firings, and which are not defined here.
+        # Rules with recorded firings that are not defined in this process.
         self._strange: set[str] = set()
         self.on_ended: Callable[[int], object] = lambda running: None
-        self._early: set[str] = set()  # causally dependent ones, before the triggering commit
+        self._early: set[str] = set()  # causal firings, before the triggering commit
 
     def fire(
         self, t: Transaction, items: list[Triggered], event: int, undated: Container[int]
@@ -112,11 +113,11 @@ class Launcher:
         due: dict[str, Named] = {}
         for each in named(t, items, event, undated):
             name = each.name
-            if not (self.of_batches.is_known(name) if run.is_batch else name in run.fired):
+            if not (self.batch_firings.is_known(name) if run.is_batch else name in run.fired):
                 due[name] = each
             if run.is_batch:
                 run.fired.add(name)
-        # On memory:// nobody else can write before a caller's transaction has ended.
+        # On memory://, a caller's transaction blocks all other writers until it has ended.
         is_late = not t.hierarchy.lends and not t.hierarchy.session.is_shared
         firings: dict[str, Firing] = {}
         for name, each in due.items():
@@ -126,13 +127,13 @@ class Launcher:
                 self.triggering.counters.add("rules_failed")
                 letter = asdict(Letter.of_rule(name, each.item.occurrence, failed))
                 if is_late:
-                    self.aside(name, lambda letter=letter: self.journal.keep_letter(letter))  # type: ignore[misc]
+                    self.run_in_background(name, partial(self.journal.add_dead_letter, letter))
                 else:
-                    self.journal.keep_letter(letter)
+                    self.journal.add_dead_letter(letter)
         line_up(firings.values(), f"{t.path}#{event}")
         if run.is_batch:
             rows = {name: firing.row for name, firing in firings.items()}
-            self.of_batches.add(run, due, rows)
+            self.batch_firings.add(run, due, rows)
         elif firings:
             new = firings.keys() if is_late else self._record(firings)
             run.fired |= due.keys()
@@ -144,10 +145,10 @@ class Launcher:
                 self._go(firing)
 
     def _record(self, firings: dict[str, Firing]) -> set[str]:
-        """Record firings of ours; returns which of them were not there, and are to be started."""
+        """Record firings of this process; return the new ones, which are to be started."""
         rows = [firing.row for firing in firings.values()]
         with self._idle:
-            # From now on, so that who looks for what is ours does not start it, too.
+            # Registered early, so that a look for our firings does not start them, too.
             ours = set() if self.journal.is_queued else firings.keys() - self._running
             self._running |= ours
         new: set[str] = set()
@@ -166,10 +167,10 @@ class Launcher:
     def prepare(
         self, t: Transaction, items: list[Triggered], event: int, undated: Container[int] = ()
     ) -> tuple[list[Firing], list[Letter]]:
-        """Firings to start when `t`, and all its superiors, have committed.
+        """Return firings to start when `t`, and all its superiors, have committed.
 
-        Returns with them a letter for each whose occurrence cannot be kept. `undated` is as for
-        `named`.
+        Returns also a letter for each firing whose occurrence cannot be encoded. `undated` is as
+        for `named`.
         """
         firings, letters = [], []
         for each in named(t, items, event, undated):
@@ -179,7 +180,7 @@ class Launcher:
             except RuleFailed as failed:
                 letters.append(Letter.of_rule(name, item.occurrence, failed))
             else:
-                # What has committed is not done again, and has not to find this one done.
+                # The triggering transaction is not repeated, so no try looks for this row.
                 firings.append(Firing(row | {"keep": False}, item))
                 t.spawns(name, coupling_of(item, Coupling.SEQUENTIAL))
         return firings, letters
@@ -199,52 +200,53 @@ class Launcher:
         t.hierarchy.durable.append(write)
 
     def ended(self, t: Transaction) -> None:
-        """Take note that the top-level transaction `t` has ended, and has started its firings.
+        """Note that the top-level transaction `t` has ended, and has started its firings.
 
-        If it has aborted, and some are recorded all the same, whoever looks starts them.
+        If `t` seems aborted but its firings are recorded all the same, the next look starts them.
         """
         with self._idle:
             self._committing.pop(t, None)
 
     def start(self, firings: list[Firing]) -> None:
-        """Start firings that are recorded, if they run here."""
+        """Start the recorded firings that run in this process."""
         for firing in in_turn(firings):
             with self._idle:
                 for names in self._committing.values():
                     names.discard(firing.name)
-            # One that a worker of this very process has taken over runs here, too.
+            # A firing claimed by a worker of this same process runs here, too.
             if self.restarts.drop(firing.name) or self._runs(firing):
                 self._start(firing)
 
     def start_late(self, firings: list[Firing]) -> None:
-        """Record firings, when that can be done, and then start them.
+        """Record firings as soon as that is possible, and then start them.
 
-        For those of a caller's transaction on ``memory://``, in which nobody else can write before
+        For firings of a caller's transaction on ``memory://``, which blocks all other writers until
         it has ended.
         """
         for firing in in_turn(firings):
             self._start(replace(firing, is_recorded=False))
 
     def has_priorities(self, coupling: Coupling) -> bool:
-        """Return whether a rule of that mode has a priority; O(rules)."""
+        """Return whether any rule with this coupling mode has a priority; O(rules)."""
         rules = (entry.rule for entry in self._catalog.entries())
         return any(rule.priority is not None and rule.coupling is coupling for rule in rules)
 
     def _runs(self, firing: Firing) -> bool:
-        """Whether a firing runs here and not where a worker is free.
+        """Return whether a firing runs in this process, rather than on any free worker.
 
-        Causally dependent ones always do: they have begun beside what triggered them.
+        Causally dependent firings always do: they have begun beside their triggering transaction.
         """
         return not self.journal.is_queued or firing.triggered.rule.coupling is Coupling.CAUSAL
 
     # -- causally dependent rules ------------------------------------------------------------
 
     def run_early(self, firing: Firing, cause: Transaction) -> bool:
-        """Run a causally dependent rule while `cause`, in which it was triggered, may live.
+        """Run a causally dependent rule while its triggering transaction `cause` may be live.
 
-        Returns once that one's line has committed, or has aborted, as it cannot commit earlier.
-        False: it is not done, and should be tried again after the triggering commit. True: it is
-        done, or of no interest any more. An error of the rule is raised.
+        Returns only after `cause` and its superiors have committed or aborted, because the rule
+        cannot commit earlier. Returns False if the rule is not done, and should be tried again
+        after the triggering commit; True if it is done, or no longer wanted. An error of the rule
+        is raised.
         """
         name = firing.name
         with self._idle:
@@ -266,12 +268,12 @@ class Launcher:
         return True
 
     def expect(self, firing: Firing) -> None:
-        """Let `join` wait for a rule that runs early, because it is recorded now."""
+        """Let `join` wait for an early firing, because it is recorded now."""
         with self._idle:
             self._running.add(firing.name)
 
     def start_expected(self, firing: Firing) -> None:
-        """Start a firing that is recorded and expected."""
+        """Start a recorded firing that `expect` has announced."""
         self._go(firing)
 
     def expect_no_more(self, firing: Firing) -> None:
@@ -279,20 +281,20 @@ class Launcher:
         self._ended(firing.name)
 
     def drop(self, firing: Firing) -> None:
-        """A rule that was begun early has aborted, and is not tried again."""
+        """Note that an early firing has aborted, and is not tried again."""
         self.triggering.failed(firing.name)
 
-    # -- what others have recorded ---------------------------------------------------------
+    # -- recovery and workers --------------------------------------------------------------
 
     def recover(self) -> int:
-        """Start the firings that were recorded and not finished, by this process or a dead one.
+        """Start unfinished recorded firings of this process and of dead ones.
 
-        If firings are queued those of others are left to the workers.
+        With a queue, the firings of other processes are left to the workers.
 
         Returns
         -------
         int
-            How many were started. Firings of rules that are not defined here stay recorded.
+            Number of firings started. Firings of rules not defined here stay recorded.
         """
         self.restarts.drop(_LOOK)
         try:
@@ -306,12 +308,12 @@ class Launcher:
         return started
 
     def take_over(self, limit: int, *, of_dead: bool = True) -> int:
-        """Take over at most `limit` firings that nobody holds, and start them; returns how many.
+        """Claim at most `limit` firings that no process holds, and start them; return the number.
 
         Parameters
         ----------
         of_dead : bool
-            Also those of processes that have died.
+            Claim the firings of dead processes, too.
         """
         rules: dict[str, Rule] = {}
 
@@ -330,14 +332,14 @@ class Launcher:
             rows = self.journal.claim(limit, knows=knows, without=strange, of_dead=of_dead)
             return self._start_rows(rows, known, rules.get)
         except ActiveDBError:
-            self.look()  # some may be ours and not started
+            self.look()  # some may be held by this process and not started
             raise
 
     def look(self) -> None:
-        """Look for recorded firings of ours that were not started, soon and a few times.
+        """Look for recorded but unstarted firings of this process, soon and a few times.
 
-        To be called when a connection was lost while some were recorded or taken over: the server
-        may have done so without an answer that reached us.
+        To be called when a connection was lost while firings were recorded or claimed: the server
+        may have done the work although its answer was lost.
         """
         with self._idle:
             self._lost += 1
@@ -367,8 +369,8 @@ class Launcher:
         return self._start_rows(self.journal.held(), known, self._catalog.rule)
 
     def _known(self) -> set[str]:
-        """Names of the firings that run here, or will."""
-        with self._idle:  # first who waits, as those become who runs
+        """Return the names of the firings that run here, or will."""
+        with self._idle:  # first the waiting firings, because they become running ones
             waiting = self.restarts.waiting().keys() | self.turns.waiting()
             return waiting | self._running | self._early
 
@@ -378,12 +380,12 @@ class Launcher:
         known: set[str],
         rule_named: Callable[[str], Rule | None],
     ) -> int:
-        """Start what is not known, and was not before the rows were read: that may have ended."""
+        """Start firings unknown both now and before the rows were read; others may have ended."""
         known = known | self._known()
         found = []
         for row in rows:
             rule = rule_named(row["rule"])
-            if rule is None or row["firing"] in known:  # if our lease was lost we have taken ours
+            if rule is None or row["firing"] in known:  # our own after a lost lease
                 continue
             try:
                 found.append(Firing(row, triggered_of(rule, row)))
@@ -394,7 +396,7 @@ class Launcher:
         return len(found)
 
     def _start_recorded(self, firing: Firing) -> None:
-        """Start a firing that was recorded, unless what triggered it lives here and will do so."""
+        """Start a recorded firing, unless its triggering transaction is live here and starts it."""
         with self._idle:
             is_early = any(firing.name in names for names in self._committing.values())
         if is_early:
@@ -404,10 +406,11 @@ class Launcher:
             self._start_behind(firing, 0)
 
     def _start_behind(self, firing: Firing, number: int) -> None:
-        """Start a firing that was recorded, behind those of a higher priority.
+        """Start a recorded firing after those of a higher priority.
 
-        Those that run here are in its line; the others are in the database. If they do not end
-        within `restarts_max` looks, because no process has their rules, for example, it is started.
+        Firings that run here are in its line; the others are found in the database. If they do not
+        end within `restarts_max` looks (for example, because no process has their rules), the
+        firing is started all the same.
         """
         turn = turn_of(firing.row)
         if turn is not None and number < self._restarts_max:
@@ -423,12 +426,12 @@ class Launcher:
 
     @property
     def running(self) -> int:
-        """How many have been started and have not ended."""
+        """Number of firings that have been started and have not ended."""
         with self._idle:
             return len(self._running)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until every firing that was started has ended, also those given up for now.
+        """Wait until every started firing has ended, including those given up for now.
 
         Parameters
         ----------
@@ -438,13 +441,13 @@ class Launcher:
         Raises
         ------
         FiringsLeft
-            If some have not ended by then; beside a transaction or SQL that is open on this
-            thread at once when all that are left were given up for now, as they may wait for its
-            locks.
+            If some firings have not ended by then. If a transaction or SQL is open on this thread,
+            raised at once when all remaining firings are given up for now, because they may wait
+            for its locks.
         TransactionStateError
             In a detached rule, which would wait for itself, or in a stream's batch.
         SelfDeadlock
-            If one of them waits for a transaction, or SQL, that is open on this thread.
+            If a firing waits for a transaction, or SQL, that is open on this thread.
         """
         self._check_may_wait()
         until_s = None if timeout is None else time.monotonic() + timeout
@@ -462,14 +465,14 @@ class Launcher:
                 self._idle.wait(remaining_s)
 
     def join_running(self, running_max: int = 0) -> None:
-        """Wait until at most so many of the firings run, not for those given up for now.
+        """Wait until at most `running_max` firings run; firings given up for now don't count.
 
         Raises
         ------
         TransactionStateError
             As in `join`.
         SelfDeadlock
-            If one of them waits for a transaction, or SQL, that is open on this thread.
+            If a firing waits for a transaction, or SQL, that is open on this thread.
         """
         self._check_may_wait()
         with self._sleeping() as sleeping, self._idle:
@@ -478,21 +481,23 @@ class Launcher:
                 self._idle.wait()
 
     def _sleeping(self) -> sleeping_for:
-        """Note that this thread waits for the firings that run."""
+        """Return a context manager that notes that this thread waits for the running firings."""
         return sleeping_for(self.forest, self._numbers, self._tell)
 
     def _numbers(self) -> list[int]:
-        """Numbers of the top-level transactions of firings that run."""
+        """Return the numbers of the top-level transactions of running firings."""
         return [t.id for name, t in list(self._at_work.items()) if name in self._running]
 
     def close(self) -> None:
-        """Wait for what runs; what was given up for now is started once more, and then left."""
+        """Start firings given up for now once more, then wait for the running ones."""
         self.restarts.call_all()
         self.restarts.close()
         self.join_running()
 
-    def aside(self, name: str, work: Callable[[], None], turn: Turn | None = None) -> None:
-        """Do work of the engine's own on a thread of the pool; `join` waits for it, too."""
+    def run_in_background(
+        self, name: str, work: Callable[[], None], turn: Turn | None = None
+    ) -> None:
+        """Run internal work of the engine on a thread of the pool; `join` waits for it, too."""
 
         def do() -> None:
             try:
@@ -511,17 +516,17 @@ class Launcher:
             )
 
     def _left(self) -> dict[str, str]:
-        """Return the work that has not ended, and why. REQUIRES: the latch."""
+        """Return the unfinished work, by name, with the reason. REQUIRES: the latch."""
         left = self.restarts.waiting()
         if self._looked == self._lost:
-            left.pop(_LOOK, None)  # it has found nothing, or what it has found runs
+            left.pop(_LOOK, None)  # it found nothing, or the firings it found run
         behind = dict.fromkeys(self.turns.waiting(), "rules of a higher priority have not ended")
         return left | behind | dict.fromkeys(self._running, _RUNS)
 
     # -- running ---------------------------------------------------------------------------
 
     def _start(self, firing: Firing) -> None:
-        """Start a firing that does not run."""
+        """Start a firing unless it runs already."""
         with self._idle:
             if firing.name in self._running:
                 return
@@ -532,7 +537,7 @@ class Launcher:
         self._submit(firing.name, lambda: self._run(firing), turn_of(firing.row))
 
     def _submit(self, name: str, call: Callable[[], None], turn: Turn | None = None) -> None:
-        """Have a thread of the pool make a call when its turn has come; it ends with `_ended`."""
+        """Have a pool thread make a call when its turn has come; the call ends with `_ended`."""
         with self._idle:
             if turn is not None:
                 self.turns.enter(name, turn)
@@ -543,7 +548,7 @@ class Launcher:
             self._running.add(name)
         try:
             self.forest.pool.submit(call)
-        except TransactionStateError:  # closed meanwhile: what is recorded is left to the next
+        except TransactionStateError:  # closed meanwhile: another process recovers it
             _LOG.info("%s is not started, as the database is closed", name)
             self._ended(name)
 
@@ -557,7 +562,7 @@ class Launcher:
         self.on_ended(self.running)
 
     def _tell(self) -> None:
-        """Let those who wait look again."""
+        """Wake all waiting threads, so that they look again."""
         with self._idle:
             self._idle.notify_all()
 
@@ -576,12 +581,12 @@ class Launcher:
             has_ended = self._leave(firing, error)
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing.name)
-            self.of_batches.is_durable(firing.name)
+            self.batch_firings.is_durable(firing.name)
         except BaseException as error:
             has_ended = self.give_up(firing, error)
         else:
             self.triggering.runner.quarantine.succeeded(item.rule.name)
-            self.of_batches.is_durable(firing.name)
+            self.batch_firings.is_durable(firing.name)
         finally:
             if has_ended:
                 self._ended(firing.name)
@@ -589,9 +594,9 @@ class Launcher:
                 self.on_ended(self.running)
 
     def _leave(self, firing: Firing, error: Exception) -> bool:
-        """Give up a firing for now; True: for good, as that has happened often enough.
+        """Give up a firing for now; return True if for good, after `restarts_max` restarts.
 
-        It stays recorded, or unfinished until its batch records it.
+        The firing stays recorded, or unfinished until its batch records it.
         """
         rule = firing.triggered.rule.name
         number = firing.restarts
@@ -614,14 +619,14 @@ class Launcher:
         def again() -> None:
             self._restart(firing, error)
 
-        with self._idle:  # so it either runs or waits, whoever looks
+        with self._idle:  # so that every reader sees it either run or wait
             self._running.discard(firing.name)
             reason = f"{type(error).__name__}: {error}"
             self.restarts.later(firing.name, again, firing.restarts - 1, reason)
             self._idle.notify_all()
 
     def _restart(self, firing: Firing, error: Exception) -> None:
-        """Start a firing again, unless the server is away: that counts for nothing."""
+        """Start a firing again; while the server is away, wait on without counting a restart."""
         if isinstance(error, ConnectionLost):
             try:
                 self.journal.standing()
@@ -631,7 +636,7 @@ class Launcher:
         self._start(firing)
 
     def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[Transaction], None]:
-        """What the top-level transaction of a firing does: run the rule, and mark it done."""
+        """Return the body of a firing's top-level transaction: run the rule, mark it done."""
 
         def mark_done(connection: Any) -> None:
             if not self.journal.finish(connection, row, keep=self._must_stay(row)):
@@ -645,18 +650,18 @@ class Launcher:
         return work
 
     def _must_stay(self, row: dict[str, Any]) -> bool:
-        """Whether what triggered a firing may be done again, and has to find it done."""
+        """Return whether the triggering work may be repeated and must find the firing done."""
         if not row["keep"]:
             return False
         if not is_of_firing(row["run"]):
-            return self.of_batches.must_stay(row["firing"])
+            return self.batch_firings.must_stay(row["firing"])
         with self._idle:
             is_early = row["run"] in self._early
-        # Of one that is recorded the journal knows.
-        return is_early or self.of_batches.is_unfinished(row["run"])
+        # If the triggering firing is recorded, the journal itself decides.
+        return is_early or self.batch_firings.is_unfinished(row["run"])
 
     def give_up(self, firing: Firing, error: BaseException) -> bool:
-        """Put the firing of a rule that raised into the dead-letter table; False: later."""
+        """Write a dead letter for a rule that raised; return False if that has to wait."""
         rule = firing.triggered.rule.name
         if not self._bury(firing, failure_of(rule, error)):
             return False
@@ -664,27 +669,29 @@ class Launcher:
         return True
 
     def _bury(self, firing: Firing, failed: RuleFailed) -> bool:
-        """Make a letter of a firing; if that cannot be done now it is started again later."""
+        """Write a firing's dead letter; if that is impossible now, restart the firing later."""
         letter = asdict(Letter.of_rule(firing.name, firing.triggered.occurrence, failed))
         try:
             if firing.is_recorded:
-                self.journal.bury(firing.row, letter, keep=self._must_stay(firing.row))
+                self.journal.move_to_dead_letters(
+                    firing.row, letter, keep=self._must_stay(firing.row)
+                )
             else:
-                self.journal.keep_letter(letter)
+                self.journal.add_dead_letter(letter)
         except ActiveDBError as error:
             _LOG.warning("rule %s is tried again later", failed.rule, exc_info=True)
             self._restart_later(replace(firing, restarts=max(firing.restarts, 1)), error)
             return False
         self.triggering.counters.add("rules_failed")
-        self.of_batches.is_durable(firing.name)
+        self.batch_firings.is_durable(firing.name)
         return True
 
     def _bury_unread(self, row: dict[str, Any], error: BadEvent) -> None:
-        """Put a firing into the dead-letter table of which nobody knows what triggered it."""
+        """Write a dead letter for a firing whose recorded occurrence cannot be decoded."""
         rule = row["rule"]
         letter = Letter.of_firing(row["firing"], row["occurrence"], failure_of(rule, error))
         self.triggering.counters.add("rules_failed")
-        self.journal.bury(row, asdict(letter), keep=False)
+        self.journal.move_to_dead_letters(row, asdict(letter), keep=False)
 
 
 def _check_standstill(sleeping: sleeping_for) -> None:
@@ -697,4 +704,4 @@ def _check_standstill(sleeping: sleeping_for) -> None:
 
 
 class _DoneElsewhere(ActiveDBError):
-    """The firing was finished by another process; this try has to abort."""
+    """Signal that another process has finished the firing, so this try has to abort."""

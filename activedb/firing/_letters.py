@@ -1,4 +1,4 @@
-"""Dead letters: what could not be processed, with the reason."""
+"""Dead letters: events and occurrences that could not be processed, with the reason."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from activedb.firing._names import shortened, told
 __all__ = ["IDENTITY_MAX", "Letter", "storable", "uncertain"]
 
 IDENTITY_MAX = 400  # characters of the column
-_CANDIDATES_MAX = 20  # that a reason lists
+_CANDIDATES_MAX = 20  # listed in a reason
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One row of the dead-letter table.
+    """Row of the dead-letter table.
 
     Attributes
     ----------
     source : str
         The stream, or ``rule`` and the rule's name.
     identity : str
-        What tells it from every other letter of the source, the same when work is replayed.
+        Key that is unique among the letters of the source, and the same when work is replayed.
     kind : {"event", "rule"}
     payload : mapping
-        The event or the occurrence, JSON-able.
+        The event or the occurrence, JSON-serialisable.
     error, reason : str
         Class and message of the error.
     """
@@ -42,12 +42,12 @@ class Letter:
 
     @classmethod
     def of_rule(cls, identity: str, o: Occurrence, error: RuleFailed) -> Self:
-        """A letter for a rule that failed on `o`."""
+        """Build a letter for a rule that failed on `o`."""
         return cls.of_firing(identity, _encoded(o), error)
 
     @classmethod
     def of_firing(cls, identity: str, payload: Mapping[str, Any], error: RuleFailed) -> Self:
-        """A letter for a rule that failed on an occurrence, given in its encoded form."""
+        """Build a letter for a rule that failed on an occurrence, given in its encoded form."""
         return cls(
             source=f"rule {error.rule}",
             identity=shortened(identity, IDENTITY_MAX),
@@ -59,14 +59,14 @@ class Letter:
 
     @classmethod
     def of_detection(cls, rule: str, identity: str, o: Occurrence, error: BaseException) -> Self:
-        """A letter for an event that the detector of one rule cannot take; others have it."""
+        """Build a letter for an event that the detector of one rule cannot take."""
         return cls.of_event(f"rule {rule}", identity, _encoded(o), error)
 
     @classmethod
     def of_event(
         cls, stream: str, identity: str, payload: Mapping[str, Any], error: BaseException
     ) -> Self:
-        """A letter for an event of a stream that could not be processed."""
+        """Build a letter for an event of a stream that could not be processed."""
         cause = error.__cause__ if isinstance(error, RuleFailed) and error.__cause__ else error
         return cls(
             source=stream,
@@ -79,7 +79,7 @@ class Letter:
 
 
 def uncertain(rule: str, undecided: Sequence[Undecided]) -> UncertainOrder:
-    """Error for choices that the detector of a rule has left open in one step."""
+    """Return the error for choices that the detector of a rule has left open in one step."""
     first = undecided[0]
     candidates = tuple(each for u in undecided for each in u.candidates)
     count = len(candidates)
@@ -97,12 +97,12 @@ def uncertain(rule: str, undecided: Sequence[Undecided]) -> UncertainOrder:
 
 
 def storable(text: str) -> str:
-    """`text` without what a database refuses: NUL and halves of surrogate pairs."""
+    """Return `text` with characters escaped that a database refuses: NUL and lone surrogates."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def _candidates(error: BaseException) -> str:
-    """The matches between which nobody could decide, for who reads the letter."""
+    """Return the text of the undecided matches, for the reader of the letter."""
     if not isinstance(error, UncertainOrder):
         return ""
     found = [(each, " (certain)") for each in error.certain]
@@ -119,5 +119,5 @@ def _encoded(o: Occurrence) -> Mapping[str, Any]:
     try:
         return encode(o)
     except ActiveDBError:
-        # A letter must be written even where the rows hold what JSON cannot.
+        # A letter must be written even if the rows have values that JSON cannot represent.
         return {"name": o.name, "timestamp": str(o.timestamp), "params": repr(dict(o.params))}

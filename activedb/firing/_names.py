@@ -1,4 +1,4 @@
-"""Names and texts of firings and letters: readable, the same whenever work is done again."""
+"""Names and texts of firings and letters: readable, and the same when work is repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["shortened", "told"]
 
 
 def shortened(name: str, length_max: int) -> str:
-    """`name`, or its beginning and a hash of the whole if it is too long for its column."""
+    """Return `name`; if too long for its column, its beginning and a hash of the whole."""
     if len(name) <= length_max:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
@@ -18,7 +18,10 @@ def shortened(name: str, length_max: int) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Text of an error, with the type of errors of others: that of a KeyError is a mere name."""
+    """Return the text of an error; with its type unless it is an `ActiveDBError`.
+
+    The text of a ``KeyError``, for example, is only the key.
+    """
     if isinstance(error, ActiveDBError):
         return str(error) or type(error).__name__
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Firings that are recorded and not done, as people look at them."""
+"""Listing of firings that are recorded and not done."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["PendingFiring", "read_pending"]
 
 @dataclass(frozen=True, slots=True)
 class PendingFiring:
-    """A rule that is due in a top-level transaction of its own.
+    """Recorded rule that is due to run in a separate top-level transaction.
 
     Attributes
     ----------
     firing : str
-        Its name, the same whenever it is started again.
+        Name of the firing, the same at every restart.
     run : str
         Name of the top-level transaction, or part of a stream's batch, that triggered it.
     rule : str
     occurrence : Occurrence
-        What triggered it.
+        The occurrence that triggered the rule.
     """
 
     firing: str
@@ -32,7 +32,7 @@ class PendingFiring:
 
 
 def read_pending(journal: Journal) -> list[PendingFiring]:
-    """Firings that are recorded and not done, those of the oldest occurrence first."""
+    """Return firings that are recorded and not done, oldest occurrence first."""
     found = [
         PendingFiring(row["firing"], row["run"], row["rule"], decode(row["occurrence"]))
         for row in journal.pending()

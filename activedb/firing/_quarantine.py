@@ -1,4 +1,4 @@
-"""Rules that keep failing alone: they are not run any more until somebody enables them."""
+"""Quarantine of rules that keep failing alone: they don't run until they are enabled again."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _LOG = logging.getLogger(__name__)
 
 
 class Quarantine:
-    """Counts the failures of each rule that fails alone, and puts it away when they are too many.
+    """Failure counts of rules that fail alone; too many failures put a rule into quarantine.
 
-    A failure here is final: what is tried again (a deadlock, say) is none. The count is that of
-    this process, and starts again with every success.
+    Only final failures count, not errors that are retried (a deadlock, say). The count is per
+    process, and restarts with every success.
 
     Parameters
     ----------
     catalog : Catalog
-        Which rules are in quarantine, as committed.
+        Holds the committed set of rules in quarantine.
     after : int
-        Failures in a row; 0: never.
+        Number of consecutive failures before quarantine; 0 disables it.
     clock : Clock
     counters : Counters
-        Counts ``rules_quarantined``.
+        Has the counter ``rules_quarantined``.
     aside : callable ``(name, work)``
-        Does work on another thread, soon, in no transaction.
+        Runs work on another thread, soon, outside of transactions.
     put : callable ``(rule, reason)``
         Puts a rule into quarantine durably.
     refused : callable ``(rule)``
-        Told of each that was to run, and is not as it is in quarantine.
+        Called for each run that quarantine prevents.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Quarantine:
         after: int,
         clock: Clock,
         counters: Counters,
-        aside: Callable[[str, Callable[[], None]], None],
+        run_in_background: Callable[[str, Callable[[], None]], None],
         put: Callable[[str, str], RegisteredRule],
         refused: Callable[[str], None],
     ):
@@ -59,14 +59,14 @@ class Quarantine:
         self._after = after
         self._clock = clock
         self._counters = counters
-        self._aside = aside
+        self._aside = run_in_background
         self._put = put
         self._refused = refused
         self._latch = threading.Lock()
         self._failures: dict[str, int] = {}
 
     def check(self, rule: str, t: Transaction | None = None) -> None:
-        """Raise `RuleInQuarantine` if a rule is not to be run, as `t` sees it. O(1)."""
+        """Raise `RuleInQuarantine` if a rule is in quarantine, as `t` sees it. O(1)."""
         if rule not in self._catalog.quarantine:
             return
         entry = self._catalog.entry(rule, t)
@@ -79,13 +79,13 @@ class Quarantine:
             )
 
     def succeeded(self, rule: str) -> None:
-        """A rule that fails alone has not failed. O(1)."""
+        """Note the success of a rule that fails alone. O(1)."""
         if rule in self._failures:
             with self._latch:
                 self._failures.pop(rule, None)
 
     def failed(self, rule: str, error: BaseException) -> None:
-        """A rule has failed alone with `error`, for good."""
+        """Note the final failure of a rule that fails alone, with `error`."""
         if not self._after or isinstance(error, RuleInQuarantine):
             return
         with self._latch:
@@ -99,7 +99,7 @@ class Quarantine:
             f"since {self._clock.now():%Y-%m-%d %H:%M:%S %Z} as it has failed {number} times in a "
             f"row, the last time with {text[:1_000]}"
         )
-        # Not here: a transaction is open on this thread, which may have the rule's row locked.
+        # On another thread: a transaction open on this one may have the rule's row locked.
         self._aside(f"quarantine of {rule}", lambda: self._do(rule, reason))
 
     def _do(self, rule: str, reason: str) -> None:
@@ -115,7 +115,7 @@ class Quarantine:
 
 
 def failure_of(rule: str, error: BaseException) -> RuleFailed:
-    """What to say of a rule that has failed with `error`, which is the cause of the result."""
+    """Return the `RuleFailed` for a rule that failed with `error`, which becomes its cause."""
     if isinstance(error, RuleInQuarantine):
         return error
     failed = RuleFailed(failed_in(rule, error), rule=rule)

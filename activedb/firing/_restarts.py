@@ -1,4 +1,4 @@
-"""Restarts of work that a conflict or a lost connection has stopped, after a pause."""
+"""Restarts, after a pause, of work stopped by a conflict or a lost connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A call that is made at a time, and why it waits until then."""
+    """Scheduled call, and the reason why it waits."""
 
     at: datetime
     call: Callable[[], None]
@@ -29,20 +29,19 @@ class _Waiting:
 
 
 class Restarts:
-    """Makes calls after a pause, which grows with the number of those before.
+    """Scheduler of calls after a backoff, which grows with the number of earlier pauses.
 
     A pause is a random part, at least half, of a length that doubles from ``restart_pause_ms`` to
-    ``restart_pause_ms_max``. Its time is the clock's. The thread begins when the first call needs
-    it.
+    ``restart_pause_ms_max``, in the time of the clock. The thread starts with the first call.
 
     Attributes
     ----------
     random : random.Random
-        Where the pauses' lengths come from.
+        Source of the pauses' lengths.
     on_called : callable
         Called after each call.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, clock: Clock, settings: Settings):
@@ -52,8 +51,8 @@ class Restarts:
         self._latch = threading.Lock()
         self.on_called: Callable[[], None] = lambda: None
         self._waiting: dict[str, _Waiting] = {}
-        self._called: dict[str, _Waiting] = {}  # at this moment
-        # When to look at whom; entries that say another time than `_waiting` are leftovers.
+        self._called: dict[str, _Waiting] = {}  # calls in progress
+        # Heap of due times; an entry with another time than `_waiting` is stale.
         self._times: list[tuple[datetime, int, str]] = []
         self._serials = itertools.count()
         self._woken = threading.Event()
@@ -61,9 +60,9 @@ class Restarts:
         self._thread: threading.Thread | None = None
 
     def later(self, name: str, call: Callable[[], None], number: int, reason: str) -> None:
-        """Make a call on the thread of this object, after the `number`-th pause, from 0 on.
+        """Schedule a call on the thread of this object, after the `number`-th pause, from 0 on.
 
-        It takes the place of one of that name that waits. O(log n).
+        The call replaces a waiting call of the same name. O(log n).
         """
         at = self._clock.now() + timedelta(seconds=self.delay_s(number))
         with self._latch:
@@ -81,12 +80,12 @@ class Restarts:
             self._woken.set()
 
     def delay_s(self, number: int) -> float:
-        """Random length of the `number`-th pause, from 0 on."""
+        """Return a random length for the `number`-th pause, from 0 on, in seconds."""
         longest_ms = self._longest_ms(number)
         return self.random.uniform(longest_ms / 2, longest_ms) / 1_000
 
     def is_last(self, number: int) -> bool:
-        """Return whether the `number`-th pause is as long as they become."""
+        """Return whether the `number`-th pause has reached the maximum length."""
         return self._longest_ms(number) >= self._settings.restart_pause_ms_max
 
     def _longest_ms(self, number: int) -> float:
@@ -95,25 +94,25 @@ class Restarts:
         return min(doubled, s.restart_pause_ms_max)
 
     def drop(self, name: str) -> bool:
-        """Take back a call; False if it is not waiting."""
+        """Cancel a waiting call; return False if none waits under this name."""
         with self._latch:
             return self._waiting.pop(name, None) is not None
 
     def call_all(self) -> int:
-        """Make the calls that wait here and now; returns how many."""
+        """Make all waiting calls now, on this thread; return their number."""
         with self._latch:
             due = list(self._waiting)
         return sum(self._call(name) for name in due)
 
     def waiting(self) -> dict[str, str]:
-        """Return the names of the work that waits or is being restarted, and why."""
+        """Return the names of waiting calls and calls in progress, each with its reason."""
         with self._latch:
             return {
                 name: each.reason for name, each in (*self._called.items(), *self._waiting.items())
             }
 
     def close(self) -> None:
-        """End the thread, and forget what waits."""
+        """End the thread, and drop the waiting calls."""
         with self._latch:
             self._is_closed = True
             self._waiting.clear()

@@ -1,4 +1,4 @@
-"""What each rule has come to: how often it was triggered, how it ended, how long it took."""
+"""Statistics per rule: how often it was triggered, how its runs ended, how long they took."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ __all__ = ["RuleFigure", "RuleFigures"]
 
 
 class RuleFigure:
-    """What one rule has come to in this process, over all its versions, since it was opened.
+    """Statistics of one rule in this process, over all its versions, since the database was opened.
 
     Attributes
     ----------
     matched : int
-        How often it was triggered.
+        Number of times the rule was triggered.
     fired, conditions_false, actions_later, failed, aborted : int
-        How its runs ended: the action was run; the condition was false; the action is to run
-        later, as a run of its own; the rule has raised; what went wrong was not the rule's fault,
-        such as a deadlock or the end of a superior.
+        Numbers of runs by outcome: the action has run; the condition was false; the action runs
+        later, as a separate run; the rule has raised; the run was aborted through no fault of the
+        rule, by a deadlock or the end of a superior, for example.
     quarantined : int
-        How often it was to run and did not, as it was in quarantine.
+        Number of runs that quarantine has prevented.
     undecided : int
-        How often its event has left a choice open.
+        Number of choices that its event has left open.
     latencies : Histogram
-        From the start of a run to the end of its action.
+        Times from the start of a run to the end of its action.
     last_fired_s : float
-        When it fired last, in seconds since 1970; 0: never.
+        Time of the last firing, in seconds since 1970; 0 if it never fired.
 
-    A run whose transaction is tried again is one more run. The fields are guarded by the latch of
-    who made it; reading one needs none.
+    Each retry of a run's transaction counts as another run. The fields are guarded by the latch of
+    the owning `RuleFigures`; reading a field needs no latch.
     """
 
     __slots__ = (
@@ -58,7 +58,7 @@ class RuleFigure:
         self.last_fired_s = 0.0
 
     def outcomes(self) -> dict[str, int]:
-        """How often it was to run, by what came of that."""
+        """Return the numbers of runs by outcome."""
         return {
             "fired": self.fired,
             "condition_false": self.conditions_false,
@@ -70,9 +70,9 @@ class RuleFigure:
 
 
 class RuleFigures(RuleListener):
-    """The figures of all rules of one database object; each event costs O(1).
+    """Statistics of all rules of one database object; each update costs O(1).
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self) -> None:
@@ -80,16 +80,16 @@ class RuleFigures(RuleListener):
         self._figures: dict[str, RuleFigure] = {}
 
     def of_rules(self) -> dict[str, RuleFigure]:
-        """By name, in the order in which the rules were triggered first; deleted ones, too."""
+        """Return the figures by rule name, in the order of first use; including deleted rules."""
         with self._latch:
             return dict(self._figures)
 
     def latencies(self) -> Histogram:
-        """The latencies of all rules together, as they are now; O(rules)."""
+        """Return the present latencies of all rules together; O(rules)."""
         return Histogram.merged(figure.latencies for figure in self.of_rules().values())
 
     def triggered(self, t: Transaction, items: Sequence[Triggered]) -> None:
-        """Count them."""
+        """Count the triggered rules."""
         with self._latch:
             for item in items:
                 self._of(item.rule.name).matched += 1
@@ -102,7 +102,7 @@ class RuleFigures(RuleListener):
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """Count it."""
+        """Count the run by its outcome."""
         if outcome == "acted":
             with self._latch:
                 figure = self._of(item.rule.name)
@@ -123,17 +123,17 @@ class RuleFigures(RuleListener):
                 figure.failed += 1
 
     def refused(self, rule: str) -> None:
-        """A rule was to run and did not, as it is in quarantine."""
+        """Count a run that quarantine has prevented."""
         with self._latch:
             self._of(rule).quarantined += 1
 
     def undecided(self, rule: str, count: int) -> None:
-        """The event of a rule has left so many choices open."""
+        """Add the number of choices that the event of a rule has left open."""
         with self._latch:
             self._of(rule).undecided += count
 
     def _of(self, rule: str) -> RuleFigure:
-        """REQUIRES: ``_latch``."""
+        """Return the figure of a rule, added if new. REQUIRES: ``_latch``."""
         figure = self._figures.get(rule)
         if figure is None:
             figure = self._figures[rule] = RuleFigure()

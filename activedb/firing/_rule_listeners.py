@@ -1,4 +1,4 @@
-"""Who hears of events and rules as they happen: figures, monitors, what tests assert on."""
+"""Interface of listeners to events and rules: figures, monitors, test assertions."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from activedb.transactions import Transaction
 __all__ = ["Ran", "RuleListener"]
 
 Ran: TypeAlias = Literal["acted", "condition false", "action later", "failed"]
-"""What came of one run of a rule: its action has run; its condition was false; its action is to run
-in a transaction of its own, or at the commit point; something was raised."""
+"""Outcome of one run of a rule: the action has run; the condition was false; the action will run
+in a separate transaction, or at the commit point; the rule has raised."""
 
 
 class RuleListener:
-    """Hears of events and rules; made to be derived from, each method does nothing.
+    """Base class of listeners to events and rules; each method does nothing.
 
-    Called on the thread on which it happens, with no latch held. What a method raises fails the
-    work that it is called in. A retried transaction tells everything again.
+    Methods are called on the thread on which the event or run happens, with no latch held. An
+    error of a method fails the work around the call. A retried transaction repeats all calls.
     """
 
     def raised(self, t: Transaction, o: Occurrence) -> None:
-        """`o` was raised in `t`, and is now shown to the detectors of rules.
+        """Handle `o`, raised in `t` and about to be shown to the detectors of rules.
 
-        Of writes of rows only those that some rule listens to, unless `hears_all`.
+        Row writes are reported only if some rule listens to them, unless `hears_all` is set.
         """
 
     hears_all = False
-    """Whether writes of rows that no rule listens to are told, too; each costs an occurrence."""
+    """True to report row writes that no rule listens to, too; each costs an occurrence."""
 
     def triggered(self, t: Transaction, items: Sequence[Triggered]) -> None:
-        """Rules were triggered in `t`, by one event; each runs in its coupling mode."""
+        """Handle rules triggered in `t` by one event; each runs in its coupling mode."""
 
     def starts(self, s: Transaction, item: Triggered) -> None:
-        """A rule, or its action alone, is about to run in `s`."""
+        """Handle a rule, or its action alone, that is about to run in `s`."""
 
     def ran(
         self,
@@ -46,12 +46,12 @@ class RuleListener:
         seconds: float,
         error: BaseException | None,
     ) -> None:
-        """A rule, or its action alone, has run in `s`, which has not ended yet.
+        """Handle a rule, or its action alone, that has run in `s`, which has not ended yet.
 
         Parameters
         ----------
         seconds : float
-            From the start of its condition to the end of its action.
+            Time from the start of its condition to the end of its action.
         error : BaseException or None
-            If it has failed.
+            The error of a failed run.
         """

@@ -1,4 +1,4 @@
-"""Running triggered rules: as children of a transaction, and in a transaction of their own."""
+"""Execution of triggered rules: as children of a transaction, or in a separate transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from activedb.firing._conditions import holds, holds_beside
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine, failure_of
 from activedb.firing._rule_listeners import Ran, RuleListener
-from activedb.firing._trigger_context import Trails
+from activedb.firing._trigger_context import TriggerContexts
 from activedb.firing._triggered import Cause, Part, Triggered, is_systemic
 from activedb.metrics import Counters
 from activedb.rules import OccurrenceSet, OnAbort
@@ -28,32 +28,32 @@ __all__ = ["Runner"]
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What runs in a transaction: the `depth`-th rule in a line of rules that trigger rules."""
+    """Rule that runs in a transaction, at depth `depth` in a chain of rules that trigger rules."""
 
     item: Triggered
     depth: int
 
 
 class Runner:
-    """Runs rules that were triggered, when it is time for them.
+    """Executor of triggered rules.
 
     Parameters
     ----------
     trails : Trails
-        Where letters of rules that fail alone go, and what waits for later.
+        Takes the letters of rules that fail alone, and the rules that wait for later.
     counters : Counters
-        Counts ``rules_fired`` and ``rules_failed``.
+        Has the counters ``rules_fired`` and ``rules_failed``.
     launcher : Launcher
-        Runs actions in top-level transactions of their own.
+        Runs actions in separate top-level transactions.
     cascade_max : int
-        Bound on rules triggering rules.
+        Upper bound on the depth of rules triggering rules.
     breadth_first : bool
-        Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
+        True if immediate rules that a rule triggers wait for the end of the level at which it runs.
 
     Attributes
     ----------
     quarantine : Quarantine
-        Keeps count of the rules that fail alone; set once, by who makes this object.
+        Counts the failures of rules that fail alone; set once, by the creator of this object.
     listeners : tuple of RuleListener
         Set by `Triggering.listen`.
     """
@@ -63,14 +63,14 @@ class Runner:
 
     def __init__(
         self,
-        trails: Trails,
+        trails: TriggerContexts,
         counters: Counters,
         launcher: Launcher,
         *,
         cascade_max: int,
         breadth_first: bool,
     ):
-        self._trails = trails
+        self._contexts = trails
         self._counters = counters
         self._launcher = launcher
         self._cascade_max = cascade_max
@@ -79,14 +79,14 @@ class Runner:
     def run_children(self, t: Transaction, items: list[Triggered], *, deferred: bool) -> None:
         """Run rules as children: group after group, the rules of one group in parallel.
 
-        Breadth-first, immediate rules that were triggered inside a child's rule wait instead; with
-        the commits on the way they come up to that child's parent, which runs level after level.
+        In breadth-first order, immediate rules triggered inside a child's rule wait instead. Each
+        commit on the way passes them up to that child's parent, which runs level after level.
         """
         around, running = _running_in(t)
         depth = 0 if running is None else running.depth
         if self._breadth_first and not deferred and around is not None and around.parent:
-            trail = self._trails.of(t)
-            with self._trails.latch:
+            trail = self._contexts.of(t)
+            with self._contexts.latch:
                 trail.next_level += items
             return
         while items:
@@ -96,9 +96,9 @@ class Runner:
             self._run_level(t, items, depth, deferred=deferred)
             if not self._breadth_first:
                 return
-            items = self._trails.take_level(t)
+            items = self._contexts.take_level(t)
             deferred = False
-            self._trails.of(t).events += 1  # each level is a group of its own
+            self._contexts.of(t).events += 1  # each level is a separate group
 
     def run_rule(self, s: Transaction, item: Triggered, depth: int = 1) -> bool:
         """Run a rule, or its action, in its own (sub)transaction `s`.
@@ -112,7 +112,7 @@ class Runner:
         has_condition = rule.when is not None and item.part is Part.RULE
         mode = rule.condition_action if has_condition else ConditionAction.IMMEDIATE
         outcome: Ran = "acted"
-        # In one function: rules that trigger rules are on the stack together.
+        # One function, to save stack frames: rules that trigger rules nest on the stack.
         try:
             for listener in listeners:
                 listener.starts(s, item)
@@ -127,7 +127,7 @@ class Runner:
             elif mode is ConditionAction.DEFERRED:
                 outcome = "action later"
                 if s.parent is None:
-                    self._trails.defer(s, [item.action])
+                    self._contexts.defer(s, [item.action])
             else:
                 rule.act(s, item.occurrence)
         except BaseException as error:
@@ -143,7 +143,7 @@ class Runner:
         return is_due_in_parent and outcome == "action later"
 
     def cause(self, t: Transaction) -> Cause | None:
-        """The rule in which an event of `t` is raised, with what had triggered it; O(depth)."""
+        """Return the rule in which an event of `t` is raised, with its own cause; O(depth)."""
         _, running = _running_in(t)
         return None if running is None else Cause(running.item.rule.name, running.item.by)
 
@@ -190,9 +190,9 @@ class Runner:
         *,
         deferred: bool,
     ) -> Callable[[], None]:
-        """One rule's occurrences, one after another, each in a child of its own.
+        """Return a call that runs one rule's occurrences in sequence, each in a separate child.
 
-        Those of a set-oriented rule fire its newest version once.
+        The occurrences of a set-oriented rule fire its newest version once.
         """
         newest = items[-1]
         if newest.rule.set_oriented and newest.part is Part.RULE:
@@ -217,7 +217,7 @@ class Runner:
         label: str,
         deferred: bool,
     ) -> None:
-        rule, trail = item.rule, self._trails.of(t)
+        rule, trail = item.rule, self._contexts.of(t)
         fails_alone = rule.on_abort is OnAbort.RULE
         try:
             if fails_alone:
@@ -239,38 +239,41 @@ class Runner:
                 raise
             failed = failure_of(rule.name, error)
             if not fails_alone:
-                t.doom(failed)  # also if the code that triggered the rule swallows the error
+                t.mark_rollback_only(
+                    failed
+                )  # also if the code that triggered the rule swallows the error
                 raise failed from error
             self._counters.add("rules_failed")
             self.quarantine.failed(rule.name, error)
-            with self._trails.latch:
+            with self._contexts.latch:
                 trail.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
             return
         if fails_alone:
             self.quarantine.succeeded(rule.name)
         if is_action_due:
-            self._trails.defer(t, [item.action])
+            self._contexts.defer(t, [item.action])
 
     def _fire_action(self, s: Transaction, action: Triggered) -> None:
-        """Have an action run in a top-level transaction of its own.
+        """Have an action run in a separate top-level transaction.
 
-        That of a causal rule is recorded by the commit of `s`, which depends on the triggering one.
+        The action of a causal rule is recorded by the commit of `s`, which depends on the
+        triggering transaction.
         """
-        trail = self._trails.of(s)
+        trail = self._contexts.of(s)
         trail.events += 1
         if action.rule.coupling is not Coupling.CAUSAL or s.parent is not None:
-            self._launcher.fire(s, [action], trail.events, self._trails.undated_in(s))
+            self._launcher.fire(s, [action], trail.events, self._contexts.undated_in(s))
             return
-        undated = self._trails.undated_in(s)
+        undated = self._contexts.undated_in(s)
         firings, letters = self._launcher.prepare(s, [action], trail.events, undated)
         self._counters.add("rules_failed", len(letters))
-        with self._trails.latch:
+        with self._contexts.latch:
             trail.firings += firings
             trail.letters += letters
 
 
 def _call_here(t: Transaction, call: Callable[[], None]) -> None:
-    """Run rules in children of `t` on this thread, or on one whose stack has room for them."""
+    """Run rules in children of `t`, on this thread unless its stack is nearly used up."""
     if is_stack_deep():
         t.run_on_fresh_stack(call)
     else:
@@ -278,7 +281,7 @@ def _call_here(t: Transaction, call: Callable[[], None]) -> None:
 
 
 def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:
-    """The nearest transaction around `t`, itself included, in which a rule runs; O(depth)."""
+    """Return the nearest transaction from `t` upward in which a rule runs; O(depth)."""
     node: Transaction | None = t
     while node is not None:
         if node.running is not None:
@@ -288,7 +291,7 @@ def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:
 
 
 def _is_its_own(t: Transaction, item: Triggered) -> bool:
-    """Whether `item` is the deferred action of the rule whose top-level transaction is `t`."""
+    """Return whether `item` is the deferred action of the rule that runs in top-level `t`."""
     own: _Running | None = t.running
     return (
         item.part is Part.ACTION

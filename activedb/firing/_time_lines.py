@@ -1,4 +1,4 @@
-"""Whose time each rule follows: that of a stream, or the clock's."""
+"""Assignment of rules to time lines: the time of a stream, or the clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["TimeLines"]
 
 
 class _Stream(Protocol):
-    """A declared stream, as far as its events tell which rules follow its time."""
+    """Declared stream, reduced to the events that decide which rules follow its time."""
 
     @property
     def name(self) -> str: ...
@@ -22,32 +22,32 @@ class _Stream(Protocol):
 
 
 class TimeLines:
-    """Assigns rules to streams, and keeps for each stream which of them are due.
+    """Assignment of rules to streams, with a queue of due rules per stream.
 
-    A rule all of whose events are events of one stream, late ones included, and clock events
-    beside them, follows the time of that stream. All others follow the clock: on data changes, on
-    signals, on events of several streams or on clock events alone.
+    A rule follows the time of a stream if all its events are events of that stream, late ones
+    included, or clock events beside them. All other rules follow the clock: rules on data changes,
+    on signals, on events of several streams, or on clock events alone.
 
     Parameters
     ----------
     streams : mapping of str to stream
-        The declared streams, which grow.
+        The declared streams; more may be added.
 
     Attributes
     ----------
     on_clock : callable ``(subscription)``
-        Called when it may have changed when a rule that follows the clock is due.
+        Called when the due time of a rule that follows the clock may have changed.
     """
 
     def __init__(self, streams: Mapping[str, _Stream]):
         self._streams = streams
-        self._known = -1  # how many streams _by_keys is about
+        self._known = -1  # number of streams for which _by_keys is valid
         self._by_keys: dict[frozenset[tuple[str, str]], str | None] = {}
         self._due: dict[str, DueTimes] = {}
         self.on_clock: Callable[[Subscription], object] = lambda subscription: None
 
     def stream_of(self, subscription: Subscription) -> str | None:
-        """Name of the stream whose time a rule follows; None: the clock's. O(keys) once."""
+        """Return the stream whose time a rule follows; None for the clock. O(keys) once."""
         if self._known != len(self._streams):
             self._by_keys = {}
             self._known = len(self._streams)
@@ -57,11 +57,11 @@ class TimeLines:
         return self._by_keys[keys]
 
     def due_in(self, stream: str) -> DueTimes:
-        """Which rules that follow a stream's time are due."""
+        """Return the due times of the rules that follow a stream's time."""
         return self._due.setdefault(stream, DueTimes())
 
     def moved(self, subscription: Subscription) -> None:
-        """Take note of when a subscription is due, as it was fed or advanced."""
+        """Update when a subscription is due, after it was fed or advanced."""
         stream = self.stream_of(subscription)
         if stream is None:
             self.on_clock(subscription)

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from activedb.firing._launcher import Launcher
     from activedb.firing._triggering import Triggering
 
-__all__ = ["Lives"]
+__all__ = ["TransactionEvents"]
 
 _KIND = "transaction"
 
 
-class Lives:
-    """Raises the events of the top-level transactions that the application began.
+class TransactionEvents:
+    """Source of begin, commit and abort events of the application's top-level transactions.
 
-    Those in which rules run by themselves raise none, so a detached rule does not trigger itself.
+    Top-level transactions of rules raise none, so a detached rule does not trigger itself.
 
     Parameters
     ----------
     catalog : Catalog
     triggering : Triggering
     launcher : Launcher
-        Runs the rules of an abort, whose own transaction is gone, on another thread.
+        Runs the rules on an abort on another thread, because the aborted transaction is gone.
     """
 
     def __init__(self, catalog: Catalog, triggering: Triggering, launcher: Launcher):
@@ -36,21 +36,21 @@ class Lives:
         self._launcher = launcher
 
     def began(self, t: Transaction) -> None:
-        """`t`, which is top-level, has begun."""
+        """Raise the begin event of `t`, which is top-level."""
         self._raise(t, "begin")
 
     def committing(self, t: Transaction) -> None:
-        """`t` has reached its commit point; its deferred cycles are still to come."""
+        """Raise the commit event of a top-level `t`, whose deferred cycles are still to come."""
         if t.parent is None:
             self._raise(t, "commit")
 
     def aborted(self, t: Transaction) -> None:
-        """`t` has aborted; if it is tried again that is told when it was the last time."""
+        """Raise the abort event of a top-level `t`; for a retried run `gave_up` does so instead."""
         if t.parent is None and not t.hierarchy.run.is_retried:
             self.gave_up(t.hierarchy.run)
 
     def gave_up(self, run: Run) -> None:
-        """The last try of `run` has aborted: raise that, in a transaction of its own."""
+        """Raise the abort event of `run`, whose last try has aborted, in a separate transaction."""
         if not run.of_application or not self._catalog.listening_to((_KIND, "abort")):
             return
         params = {"transaction": run.name}
@@ -59,7 +59,9 @@ class Lives:
             o = Occurrence("abort", t.timestamp, params, kind=_KIND)
             self._triggering.occurred(t, o, undated=True)
 
-        self._launcher.aside(f"abort of {run.name}", lambda: self._launcher.forest.run(tell))
+        self._launcher.run_in_background(
+            f"abort of {run.name}", lambda: self._launcher.forest.run(tell)
+        )
 
     def _raise(self, t: Transaction, name: str) -> None:
         if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):

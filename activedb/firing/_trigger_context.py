@@ -1,4 +1,4 @@
-"""What triggering remembers of live transactions."""
+"""Trails: state that triggering keeps for live transactions."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from activedb.rules import Subscription, Taken
 from activedb.transactions import Transaction
 from coupling import DeferredCycles
 
-__all__ = ["Trail", "Trails"]
+__all__ = ["TriggerContext", "TriggerContexts"]
 
 
 @dataclass(slots=True)
-class Trail:
-    """What triggering remembers of one live transaction.
+class TriggerContext:
+    """State that triggering keeps for one live transaction.
 
     Attributes
     ----------
     cycles : DeferredCycles
-        The deferred rules that wait for its commit point.
+        Deferred rules that wait for its commit point.
     fed : list of Fed
-        Occurrences that detectors have kept for it; withdrawn if it aborts.
+        Occurrences that detectors have kept for the transaction; withdrawn if it aborts.
     taken : list of (Subscription, Occurrence)
-        Matches that time has completed and that have triggered their rules below it; they are in
-        hand again if it aborts.
+        Matches that time has completed and that have triggered their rules below it; returned to
+        `in_hand` if it aborts.
     before : list of (Subscription, state)
-        Detectors in which choices were made below it, as they were before; so again if it aborts.
+        Earlier states of detectors in which choices were made below it; restored if it aborts.
     choices : list of (Subscription, Taken)
-        What detectors have left open, or decided; recorded by the top-level commit.
+        Choices that detectors have left open, or decided; recorded by the top-level commit.
     letters : list of Letter
-        Rules below it that failed alone; written with the top-level commit.
+        Letters of rules below it that failed alone; written with the top-level commit.
     firings : list of Firing
-        Sequential and causal rules below it; recorded by the top-level commit, the sequential
-        ones started after it.
+        Firings of sequential and causal rules below it; recorded by the top-level commit, which
+        is followed by the start of the sequential ones.
     intents : set of str
         Names of the firings of exclusive rules below it; the top-level commit erases them.
     events : int
-        How many events have triggered rules in it; names firings.
+        Number of events that have triggered rules in it; used in the names of firings.
     next_level : list of Triggered
-        Breadth-first: rules that were triggered in it or below, for the level after that at which
-        the rule around it runs.
+        Breadth-first order: rules triggered in it or below, for the level after that of the rule
+        around it.
     next_cycle : list of Triggered
-        In the transaction of a deferred rule: what is deferred to the parent's next cycle.
+        In the transaction of a deferred rule: rules deferred to the parent's next cycle.
     undated : dict of int to Occurrence
-        By identity: those of `fed` whose time is only when this try came to them.
+        Occurrences of `fed` whose time comes from the clock of this try, by identity (`id`).
     """
 
     cycles: DeferredCycles[Triggered]
@@ -67,40 +67,43 @@ class Trail:
     undated: dict[int, Occurrence] = field(default_factory=dict)
 
 
-class Trails:
-    """The trails of the live transactions that need one.
+class TriggerContexts:
+    """Trails of the live transactions that need one.
 
     Attributes
     ----------
     latch : threading.Lock
-        Guards what children of one transaction add to its trail; nothing is taken under it.
+        Guards the trail of a transaction against its parallel children; no other latch is taken
+        under it.
     """
 
     def __init__(self, cycles_max: int):
         self.latch = threading.Lock()
         self._cycles_max = cycles_max
-        self._trails: dict[int, Trail] = {}
+        self._contexts: dict[int, TriggerContext] = {}
 
-    def of(self, t: Transaction) -> Trail:
-        """The trail of a live transaction, begun if there is none."""
-        trail = self._trails.get(t.id)
+    def of(self, t: Transaction) -> TriggerContext:
+        """Return the trail of a live transaction, created if missing."""
+        trail = self._contexts.get(t.id)
         if trail is None:
             with self.latch:
-                trail = self._trails.setdefault(t.id, Trail(DeferredCycles(self._cycles_max)))
+                trail = self._contexts.setdefault(
+                    t.id, TriggerContext(DeferredCycles(self._cycles_max))
+                )
         return trail
 
-    def get(self, t: Transaction) -> Trail | None:
-        """The trail of a transaction, if it has one."""
-        return self._trails.get(t.id)
+    def get(self, t: Transaction) -> TriggerContext | None:
+        """Return the trail of a transaction, if it has one."""
+        return self._contexts.get(t.id)
 
-    def end(self, t: Transaction) -> Trail | None:
-        """Take the trail of a transaction that has ended, if it has one."""
-        return self._trails.pop(t.id, None)
+    def end(self, t: Transaction) -> TriggerContext | None:
+        """Remove and return the trail of a transaction that has ended, if it has one."""
+        return self._contexts.pop(t.id, None)
 
     def defer(self, t: Transaction, items: list[Triggered]) -> None:
-        """Let rules that were triggered in `t` wait for a commit point.
+        """Let rules triggered in `t` wait for its commit point.
 
-        For its own, or if it is itself that of a deferred rule, for the parent's next cycle.
+        In the transaction of a deferred rule, they wait for the parent's next cycle instead.
         """
         trail = self.of(t)
         with self.latch:
@@ -111,25 +114,25 @@ class Trails:
                     trail.cycles.defer(item)
 
     def undated_in(self, t: Transaction) -> Container[int]:
-        """The occurrences, by identity, of `t` and its superiors that are `undated`; O(depth)."""
+        """Return the `undated` occurrences, by identity, of `t` and its superiors; O(depth)."""
         found: list[dict[int, Occurrence]] = []
         node: Transaction | None = t
         while node is not None:
-            trail = self._trails.get(node.id)
+            trail = self._contexts.get(node.id)
             if trail is not None and trail.undated:
                 found.append(trail.undated)
             node = node.parent
         return ChainMap(*found)
 
     def take_level(self, t: Transaction) -> list[Triggered]:
-        """The rules of the next level below `t`, which do not wait any more."""
+        """Take the rules of the next level below `t`, so that they no longer wait."""
         trail = self.of(t)
         with self.latch:
             found, trail.next_level = trail.next_level, []
         return found
 
-    def pass_on(self, trail: Trail, above: Transaction) -> None:
-        """Add what is left of a trail, whose transaction has committed, to the parent's."""
+    def pass_on(self, trail: TriggerContext, above: Transaction) -> None:
+        """Merge the trail of a committed subtransaction into the trail of its parent."""
         mine = self.of(above)
         with self.latch:
             mine.fed += trail.fed

@@ -1,4 +1,4 @@
-"""What passes between the parts that trigger rules and those that run them."""
+"""Data passed from the parts that trigger rules to the parts that run them."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ __all__ = [
 ]
 
 SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
-"""Errors that are about a transaction and not about its work: it may be tried again."""
+"""Errors of the transaction rather than of its work, after which it may be retried."""
 
 
 def is_systemic(error: BaseException, t: Transaction) -> bool:
-    """Whether `error` is about the transactions around `t` rather than about its own work."""
+    """Return whether `error` stems from the transactions around `t`, not from its own work."""
     return (
         not isinstance(error, Exception)
         or isinstance(error, SYSTEMIC)
         or t.hierarchy.session.failure is not None
-        or t.is_doomed
+        or t.is_rollback_only
     )
 
 
 class Part(StrEnum):
-    """How much of a rule is to run."""
+    """Part of a rule that is to run."""
 
     RULE = "rule"
-    """All of it: the condition, and what follows from it."""
+    """The whole rule: the condition, then the action if it is true."""
     ACTION = "action"
-    """The action alone, because the condition was true."""
+    """The action alone, after the condition was true."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A rule that has raised an event, and what had triggered that one in turn."""
+    """Rule that has raised an event, with the cause that triggered the rule in turn."""
 
     rule: str
     by: Cause | None
@@ -58,7 +58,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """A rule with the occurrence that triggers it.
+    """Triggered rule with the occurrence that triggers it.
 
     Attributes
     ----------
@@ -67,11 +67,11 @@ class Triggered:
     by : Cause or None
         The rule in which the event was raised; None outside of rules.
     part : Part
-        What is to run.
+        The part of the rule that is to run.
     undated : tuple of Occurrence
-        The event that was raised just now, if its time is only when this try came to it.
+        The event just raised, if its time comes from the clock of this try.
     moment : str
-        The moment at which time has completed the occurrence; empty if an event has.
+        The moment at which time completed the occurrence; empty if an event completed it.
     """
 
     rule: Rule
@@ -83,12 +83,12 @@ class Triggered:
 
     @property
     def action(self) -> Triggered:
-        """The same, for its action alone."""
+        """Copy of this item for the action alone."""
         return replace(self, part=Part.ACTION)
 
     @property
     def chain(self) -> list[str]:
-        """The rules that have triggered each other, up to this one; O(its length)."""
+        """Chain of rules that have triggered each other, up to this rule; O(length)."""
         names, by = [self.rule.name], self.by
         while by is not None:
             names.append(by.rule)
@@ -97,25 +97,25 @@ class Triggered:
 
 
 def moment_in(stream: str | None, us: int) -> str:
-    """A moment in the time of a stream, or on the clock, as `Triggered` has it."""
+    """Return a moment in the time of a stream, or of the clock, as `Triggered.moment` has it."""
     return f"{'clock' if stream is None else f'stream/{stream}'}@{us}"
 
 
 def triggered_of(rule: Rule, row: Mapping[str, Any]) -> Triggered:
-    """What a recorded firing of `rule` is to run; raises `BadEvent` if the row does not hold it."""
+    """Decode the item that a recorded firing of `rule` runs; raise `BadEvent` on a bad row."""
     data = row["occurrence"]
     return Triggered(rule, occurrence_of(rule, data), part=Part(data.get("part", Part.RULE)))
 
 
 def occurrence_of(rule: Rule, data: Mapping[str, Any]) -> Occurrence:
-    """What triggered `rule`, from its encoded form; raises `BadEvent` if it is none."""
+    """Decode the occurrence that triggered `rule`; raise `BadEvent` if it is malformed."""
     o = decode(data)
     return OccurrenceSet(list(o.parts.values()) or [o]) if rule.set_oriented else o
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """An occurrence that a detector has kept; withdrawn when its transaction aborts."""
+    """Occurrence kept by a detector; withdrawn when its transaction aborts."""
 
     subscription: Subscription
     occurrence: Occurrence
@@ -123,18 +123,18 @@ class Fed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Firing:
-    """A rule that is to run in a top-level transaction of its own, and its row in the journal.
+    """Rule that is to run in a separate top-level transaction, with its row in the journal.
 
-    Each is equal to itself alone: another try of what triggered it makes another one.
+    Compared by identity: another try of the triggering work makes another object.
 
     Attributes
     ----------
     row : dict
     triggered : Triggered
     restarts : int
-        How often it was given up for now, and started again.
+        Number of times the firing was given up for now, and started again.
     is_recorded : bool
-        Whether its row is in the database, or will be with a batch's commit.
+        True if its row is in the database, or will be with a batch's commit.
     """
 
     row: dict[str, Any]
@@ -144,6 +144,6 @@ class Firing:
 
     @property
     def name(self) -> str:
-        """Digest that tells it from all others."""
+        """Unique name of the firing."""
         name: str = self.row["firing"]
         return name

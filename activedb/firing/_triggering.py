@@ -1,4 +1,4 @@
-"""From an occurrence to the rules it triggers, each in its coupling mode."""
+"""Triggering: event occurrences to the rules that they trigger, each in its coupling mode."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from activedb.events import Occurrence
 from activedb.firing._cascades import too_many_cycles
 from activedb.firing._causal import Causal
 from activedb.firing._exclusive import Exclusive
-from activedb.firing._feeding import advanced, fed_alone, passed_over
+from activedb.firing._feeding import advanced, feed_exclusively, passed_over
 from activedb.firing._kept_partials import KeptPartials
 from activedb.firing._letters import Letter, uncertain
 from activedb.firing._rule_figures import RuleFigures
 from activedb.firing._rule_listeners import RuleListener
 from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
-from activedb.firing._transaction_events import Lives
-from activedb.firing._trigger_context import Trail, Trails
+from activedb.firing._transaction_events import TransactionEvents
+from activedb.firing._trigger_context import TriggerContext, TriggerContexts
 from activedb.firing._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic, moment_in
 from activedb.metrics import Counters
 from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
@@ -33,40 +33,41 @@ __all__ = ["Refused", "Triggering"]
 
 
 Refused: TypeAlias = Callable[[Rule, Exception], bool]
-"""Told of a rule whose detector cannot take an event; whether all others go on with it."""
+"""Callback for a rule whose detector cannot take an event; returns whether others go on."""
 
 _AFTER_COMMIT = (Coupling.CAUSAL, Coupling.SEQUENTIAL)
-"""Modes of rules that are recorded by the triggering commit."""
+"""Modes whose firings are recorded by the triggering commit."""
 
 
 class Triggering:
-    """Listens to a forest and fires rules.
+    """Listener to a forest, which fires rules.
 
     Parameters
     ----------
     catalog : Catalog
     launcher : Launcher
-        Runs rules in top-level transactions of their own.
+        Runs rules in separate top-level transactions.
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
     write_choices : callable ``(t, choices)``
-        Likewise which choices detectors have left open, or decided.
+        Does the same for the choices that detectors have left open, or decided.
     cycles_max, cascade_max : int
-        Bounds on deferred cycles of one commit point and on rules triggering rules.
+        Upper bounds on the deferred cycles of one commit point, and on the depth of rules
+        triggering rules.
     lines : TimeLines
-        Whose time each rule follows.
+        Assigns each rule to the time of a stream, or to the clock.
     kept : KeptPartials
-        Makes durable what detectors keep for later matches.
+        Makes the events durable that detectors keep for later matches.
     counters : Counters
     breadth_first : bool
-        Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
+        True if immediate rules that a rule triggers wait for the end of the level at which it runs.
 
     Attributes
     ----------
     listeners : tuple of RuleListener
         Changed by `listen` and `unlisten`.
     figures : RuleFigures
-        What each rule has come to; one of the listeners.
+        Statistics per rule; one of the listeners.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class Triggering:
         self.lines = lines
         self.kept = kept
         self.counters = counters
-        self._trails = Trails(cycles_max)
+        self._contexts = TriggerContexts(cycles_max)
         self.runner = Runner(
-            self._trails,
+            self._contexts,
             self.counters,
             launcher,
             cascade_max=cascade_max,
@@ -100,18 +101,18 @@ class Triggering:
         self._exclusive = Exclusive(launcher)
         self._write_letters = write_letters
         self._write_choices = write_choices
-        self._lives = Lives(catalog, self, launcher)
+        self._transaction_events = TransactionEvents(catalog, self, launcher)
         self._hears_all = False
         self.figures = RuleFigures()
         self.listeners: tuple[RuleListener, ...] = ()
         self.listen(self.figures)
 
     def listen(self, listener: RuleListener) -> None:
-        """Tell a listener of what happens from now on."""
+        """Add a listener to events and rules from now on."""
         self._set_listeners((*self.listeners, listener))
 
     def unlisten(self, listener: RuleListener) -> None:
-        """Tell a listener no more."""
+        """Remove a listener."""
         self._set_listeners(tuple(each for each in self.listeners if each is not listener))
 
     def _set_listeners(self, listeners: tuple[RuleListener, ...]) -> None:
@@ -121,11 +122,11 @@ class Triggering:
     # -- what the forest calls -------------------------------------------------------------
 
     def began(self, t: Transaction) -> None:
-        """A top-level transaction was entered."""
-        self._lives.began(t)
+        """Handle the begin of a top-level transaction."""
+        self._transaction_events.began(t)
 
     def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
-        """A row was written: raise the data-change event if any rule listens."""
+        """Raise the data-change event of a written row, if any rule listens to it."""
         kind = "insert" if old is None else "delete" if new is None else "update"
         catalog = self.catalog
         if (kind, spec.name) in catalog.by_key or catalog.drafts or self._hears_all:
@@ -140,7 +141,7 @@ class Triggering:
         spec: TableSpec,
         versions: Sequence[tuple[Key, Row | None, Row | None]],
     ) -> None:
-        """One statement wrote rows: as `changed` for each, but sets fire once, after the last."""
+        """Raise an event per row of one statement; set-oriented rules fire once, at the end."""
         catalog = self.catalog
         undated = not t.has_event_time
         sets: list[Triggered] = []
@@ -163,9 +164,9 @@ class Triggering:
             self.trigger(t, sets)
 
     def at_commit_point(self, t: Transaction) -> None:
-        """Run the deferred cycles of `t`; at the top, hand over letters and sequential firings."""
-        self._lives.committing(t)
-        trail = self._trails.get(t)
+        """Run the deferred cycles of `t`; at the top, record letters, choices and firings."""
+        self._transaction_events.committing(t)
+        trail = self._contexts.get(t)
         if trail is None:
             if t.parent is None and self.catalog.drafts:
                 self.kept.at_commit_point(t, (), self.catalog.given_up(t))
@@ -174,7 +175,7 @@ class Triggering:
             while cycle := trail.cycles.next_cycle():
                 self.runner.run_children(t, cycle, deferred=True)
         except CycleBoundReached as error:
-            pending: list[Triggered] = error.pending  # type: ignore[assignment]  # what was deferred
+            pending: list[Triggered] = error.pending  # type: ignore[assignment]  # deferred items
             raise too_many_cycles(t, error.bound, pending) from error
         if t.parent is not None:
             return
@@ -190,8 +191,8 @@ class Triggering:
         self._exclusive.at_commit_point(t, trail.intents)
 
     def aborting(self, t: Transaction) -> None:
-        """Withdraw what `t` has fed, as long as nobody else can feed what it has locked."""
-        trail = self._trails.get(t)
+        """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
+        trail = self._contexts.get(t)
         if trail is not None:
             fed, trail.fed = trail.fed, []
             self.withdraw(fed)
@@ -204,15 +205,12 @@ class Triggering:
             trail.before = []
 
     def ended(self, t: Transaction) -> None:
-        """Pass the trail of `t` on to its parent.
-
-        At the top, start what waited for the commit.
-        """
+        """Pass the trail of `t` on to its parent; after a top-level commit, start its firings."""
         if self.catalog.drafts:
             self.catalog.ended(t)
-        trail = self._trails.end(t)
+        trail = self._contexts.end(t)
         if t.state is State.ABORTED:
-            self._lives.aborted(t)
+            self._transaction_events.aborted(t)
         if trail is None:
             return
         if t.state is State.ABORTED:
@@ -220,12 +218,12 @@ class Triggering:
             if t.parent is None:
                 self._launcher.ended(t)
                 if trail.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
-                    self._launcher.look()  # the commit may have been done
+                    self._launcher.look()  # the server may have committed
                 self._exclusive.tried(t.hierarchy.run)
                 if not t.hierarchy.run.is_retried:
                     self.failed(t.hierarchy.run.name)
         elif t.parent is not None:
-            self._trails.pass_on(trail, t.parent)
+            self._contexts.pass_on(trail, t.parent)
         else:
             newest: dict[Subscription, int] = {}
             for fed in trail.fed:
@@ -241,33 +239,33 @@ class Triggering:
             self._exclusive.committed(t.hierarchy.run, trail.intents)
 
     def gave_up(self, run: Run, error: BaseException) -> None:
-        """A run has failed for good, unless it is work that is done again later."""
-        self._lives.gave_up(run)
+        """Handle a run that has failed for good, unless its work is repeated later."""
+        self._transaction_events.gave_up(run)
         is_done_again = run.is_batch or (run.is_detached and isinstance(error, SYSTEMIC))
         if not is_done_again:
             self.failed(run.name)
 
     def failed(self, run_name: str) -> None:
-        """The work of this name has come to nothing: what waits for that is due."""
+        """Start the exclusive rules of work that has failed for good."""
         self._exclusive.failed(run_name)
 
     def giving_up(self, connection: Any, run_name: str) -> None:
-        """Record, with the commit that gives a batch up, what waits for it to come to nothing."""
+        """Record the exclusive rules of a batch, with the commit that gives the batch up."""
         self._exclusive.giving_up(connection, run_name)
 
     def given_up(self, run_name: str) -> None:
-        """That commit has been made: what it has recorded is started."""
+        """Start the firings recorded by `giving_up`, after its commit."""
         self._exclusive.given_up(run_name)
 
     # -- raising events --------------------------------------------------------------------
 
     def occurred(self, t: Transaction, o: Occurrence, *, undated: bool = False) -> None:
-        """`o` was raised in `t`: trigger the rules that listen to it.
+        """Trigger the rules that listen to `o`, which was raised in `t`.
 
         Parameters
         ----------
         undated : bool
-            Whether its time is only when this try came to it, and says nothing of what happened.
+            True if its time comes from the clock of this try, and does not identify the event.
         """
         triggered, fed = self.feed(o, t, undated=undated)
         if fed:
@@ -284,17 +282,18 @@ class Triggering:
         undated: bool = False,
         refused: Refused | None = None,
     ) -> tuple[list[Triggered], list[Fed]]:
-        """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it.
+        """Show `o` to the detectors that listen to it in `t`; return the triggered and the fed.
 
         Parameters
         ----------
         contemporaries : sequence of Occurrence
-            Events yet to be fed that may be before `o`.
+            Events yet to be fed that may precede `o`.
         undated : bool
-            As for `occurred`.
+            See `occurred`.
         refused : callable, optional
-            Told of each rule whose detector raises; True: that is the rule's affair alone, and all
-            others go on with `o`. By default that of a rule that fails alone.
+            Called with each rule whose detector raises. If it returns True, the failure concerns
+            this rule alone, and all others go on with `o`. By default True for a rule that fails
+            alone.
         """
         refused = refused or self._refused_in(t, o)
         for listener in self.listeners:
@@ -321,7 +320,7 @@ class Triggering:
         contemporaries: Sequence[Occurrence],
         refused: Refused,
     ) -> Taken | None:
-        """As `feed_to`; None: the detector cannot take `o`, and that is the rule's affair alone."""
+        """Feed as in `feed_to`; return None if only this detector cannot take `o`."""
         try:
             return self.feed_to(subscription, o, t, contemporaries)
         except Exception as error:
@@ -340,7 +339,7 @@ class Triggering:
         *,
         undated: bool = False,
     ) -> list[Triggered]:
-        """Return what a detector triggers in `t` by `o`; add it to `fed` if it has kept `o`."""
+        """Return the items that a detector triggers in `t` by `o`; note in `fed` if it kept `o`."""
         if taken.is_kept:
             fed.append(Fed(subscription, o))
         self.note(t, subscription, taken, refused)
@@ -352,14 +351,14 @@ class Triggering:
     def note(
         self, t: Transaction, subscription: Subscription, taken: Taken, refused: Refused
     ) -> None:
-        """Record what a detector has left open, or decided, with the commit of `t`.
+        """Record choices that a detector has left open, or decided, with the commit of `t`.
 
-        A rule with the policy "raise" is told as one that cannot take the event.
+        A rule with the policy "raise" is handled like a rule that cannot take the event.
         """
         if not taken.undecided and not taken.decided:
             return
-        trail = self._trails.of(t)
-        with self._trails.latch:
+        trail = self._contexts.of(t)
+        with self._contexts.latch:
             trail.choices.append((subscription, taken))
         if not taken.undecided:
             return
@@ -372,19 +371,19 @@ class Triggering:
                 raise error
 
     def will_restore(self, t: Transaction, subscription: Subscription) -> None:
-        """Let a detector be again as it is now if `t`, which has the rule's lock, aborts."""
-        self._trails.of(t).before.append((subscription, subscription.state()))
+        """Save the state of a detector, restored if `t`, which holds the rule's lock, aborts."""
+        self._contexts.of(t).before.append((subscription, subscription.state()))
 
     def refuse(
         self, t: Transaction, rule: Rule, identity: str, o: Occurrence, error: Exception
     ) -> None:
-        """Keep a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
+        """Write a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
 
-        `identity` names the event among all others that may be refused.
+        `identity` is unique among the events that may be refused.
         """
         self.counters.add("rules_failed")
         letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
-        self._keep_letters(self._trails.of(t), [letter])
+        self._keep_letters(self._contexts.of(t), [letter])
 
     def _refused_in(self, t: Transaction, o: Occurrence) -> Refused:
         """Return the handler of an event raised in `t` that a detector cannot take."""
@@ -392,7 +391,7 @@ class Triggering:
         def refused(rule: Rule, error: Exception) -> bool:
             fails_alone = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
             if fails_alone:
-                number = len(self._trails.of(t).letters)
+                number = len(self._contexts.of(t).letters)
                 self.refuse(t, rule, f"{t.path}/refused.{number}", o, error)
             return fails_alone
 
@@ -407,7 +406,7 @@ class Triggering:
     ) -> Taken:
         """Show `o` to one detector."""
         if subscription.is_exclusive or subscription.reads:
-            taken = fed_alone(subscription, o, t, contemporaries)
+            taken = feed_exclusively(subscription, o, t, contemporaries)
         else:
             is_on_clock = subscription.is_stateful and self.lines.stream_of(subscription) is None
             taken = subscription.feed_kept(o, exactly=is_on_clock, contemporaries=contemporaries)
@@ -418,30 +417,30 @@ class Triggering:
         return taken
 
     def keep(self, t: Transaction, fed: list[Fed], *, undated: bool = False) -> None:
-        """Make `t` responsible for what was fed; `undated` is as for `occurred`."""
+        """Make `t` responsible for fed occurrences; `undated` is as for `occurred`."""
         if fed:
-            trail = self._trails.of(t)
+            trail = self._contexts.of(t)
             trail.fed += fed
             if undated:
                 trail.undated |= {id(each.occurrence): each.occurrence for each in fed}
 
     def take(self, t: Transaction, subscription: Subscription) -> None:
-        """Take the first match out of a rule's hand, unless `t`, which is top-level, aborts."""
-        self._trails.of(t).taken.append((subscription, subscription.in_hand.pop(0)))
+        """Take the first match from a rule's `in_hand`; an abort of top-level `t` puts it back."""
+        self._contexts.of(t).taken.append((subscription, subscription.in_hand.pop(0)))
 
     def keep_firings(self, t: Transaction, firings: list[Firing]) -> None:
-        """Record firings with the top-level commit above `t`, and start them then."""
-        trail = self._trails.of(t)
-        with self._trails.latch:
+        """Record firings with the top-level commit above `t`, and start them after it."""
+        trail = self._contexts.of(t)
+        with self._contexts.latch:
             trail.firings += firings
 
-    def keep_letter(self, t: Transaction, letter: Letter) -> None:
+    def add_dead_letter(self, t: Transaction, letter: Letter) -> None:
         """Write a letter with the top-level commit above `t`."""
-        self._keep_letters(self._trails.of(t), [letter])
+        self._keep_letters(self._contexts.of(t), [letter])
 
     def take_back(self, t: Transaction, fed: list[Fed]) -> None:
-        """Withdraw what was fed for one event of `t` that failed, while `t` goes on."""
-        trail = self._trails.of(t)
+        """Withdraw the occurrences fed for one failed event of `t`, while `t` goes on."""
+        trail = self._contexts.of(t)
         for item in fed:
             if item in trail.fed:
                 trail.fed.remove(item)
@@ -456,7 +455,7 @@ class Triggering:
     def pass_over(
         self, subscription: Subscription, us: int, t: Transaction, refused: Refused
     ) -> list[Triggered]:
-        """The same without that of which a predicate raises."""
+        """Advance as in `advance`, but leave out the matches whose predicate raises."""
         return self.completed(t, subscription, passed_over(subscription, us, t), refused, us - 1)
 
     def completed(
@@ -481,10 +480,10 @@ class Triggering:
             item.subscription.withdraw(item.occurrence)
 
     def trigger(self, t: Transaction, triggered: list[Triggered]) -> None:
-        """Start what was triggered in `t` by one event, each in its coupling mode."""
+        """Start the rules triggered in `t` by one event, each in its coupling mode."""
         for listener in self.listeners:
             listener.triggered(t, triggered)
-        trail = self._trails.of(t)
+        trail = self._contexts.of(t)
         trail.events += 1
         modes = [(item, item.rule.coupling) for item in triggered]
         detached = [item for item, mode in modes if mode is Coupling.DETACHED]
@@ -492,41 +491,41 @@ class Triggering:
         exclusive = [item for item, mode in modes if mode is Coupling.EXCLUSIVE]
         deferred = [item for item, mode in modes if mode is Coupling.DEFERRED]
         immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
-        undated = self._trails.undated_in(t) if detached or dependent or exclusive else ()
+        undated = self._contexts.undated_in(t) if detached or dependent or exclusive else ()
         if detached:
             self._launcher.fire(t, detached, trail.events, undated)
         if dependent:
             firings, letters = self._launcher.prepare(t, dependent, trail.events, undated)
             self._keep_lost(trail, letters)
-            with self._trails.latch:
+            with self._contexts.latch:
                 trail.firings += firings
             self._causal.begin(t, [f for f in firings if _is_causal(f)])
         if exclusive:
             names, letters = self._exclusive.intend(t, exclusive, trail.events, undated)
             self._keep_lost(trail, letters)
-            self._trails.of(t.top)  # which decides about them, also if `t` aborts
-            with self._trails.latch:
+            self._contexts.of(t.top)  # the top decides on them, even if `t` aborts
+            with self._contexts.latch:
                 trail.intents |= names
         if deferred:
-            self._trails.defer(t, deferred)
+            self._contexts.defer(t, deferred)
         if immediate:
             self.runner.run_children(t, immediate, deferred=False)
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _keep_lost(self, trail: Trail, letters: list[Letter]) -> None:
-        """Keep letters of firings whose occurrence cannot be kept."""
+    def _keep_lost(self, trail: TriggerContext, letters: list[Letter]) -> None:
+        """Keep letters of firings whose occurrence cannot be encoded."""
         if letters:
             self.counters.add("rules_failed", len(letters))
             self._keep_letters(trail, letters)
 
-    def _keep_letters(self, trail: Trail, letters: list[Letter]) -> None:
-        with self._trails.latch:
+    def _keep_letters(self, trail: TriggerContext, letters: list[Letter]) -> None:
+        with self._contexts.latch:
             trail.letters += letters
 
 
 def _is_set(item: Triggered) -> bool:
-    """Whether all that triggers it in one statement fires it once, in the statement."""
+    """Return whether an item fires once for all its occurrences in one statement."""
     return item.rule.set_oriented and item.rule.coupling is Coupling.IMMEDIATE
 
 

@@ -1,4 +1,4 @@
-"""Turns: in which order what is due at one moment runs, if priorities differ."""
+"""Turns: the order by priority of work that is due together."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Turn", "Turns"]
 
 
 class Turn(NamedTuple):
-    """The place of one piece of work among those that are due together.
+    """Place of one piece of work among those that are due together.
 
     Attributes
     ----------
     line : str
-        What they have in common: an event, a commit, a moment.
+        Their common cause: an event, a commit or a moment.
     priority : int or None
         Higher first; None is the lowest.
     """
@@ -28,25 +28,25 @@ class Turn(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The lower, the earlier its turn."""
+        """Sort key; a lower rank has an earlier turn."""
         return priority_rank(self.priority)
 
 
 @dataclass(slots=True)
 class _Line:
-    """Work of one line that has not ended, and the calls of that whose turn has not come."""
+    """Unfinished work of one line by rank, and the calls of the work that waits for its turn."""
 
     ranks: dict[str, tuple[bool, int]] = field(default_factory=dict)
     waiting: dict[str, Callable[[], None]] = field(default_factory=dict)
 
 
 class Turns:
-    """Has work of one line begin when all that has a higher priority has ended.
+    """Lines of work, in which work begins once all work of a higher priority has ended.
 
-    Equal ones begin together. Who enters a line finds the higher ones there already: whatever is
-    due together enters it in the order of priorities.
+    Work of equal priority begins together. Work that is due together must enter its line in the
+    order of priorities, so that each entry finds the higher priorities already in the line.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class Turns:
         self._turns: dict[str, Turn] = {}
 
     def enter(self, name: str, turn: Turn) -> None:
-        """Have a piece of work be in a line, until it has ended; not twice. O(1)."""
+        """Put a piece of work into its line until it ends, unless it is there already. O(1)."""
         with self._latch:
             if name not in self._turns:
                 self._turns[name] = turn
                 self._lines.setdefault(turn.line, _Line()).ranks[name] = turn.rank
 
     def is_up(self, name: str, begin: Callable[[], None]) -> bool:
-        """Return whether a piece of work may begin; if not, call it when its turn has come.
+        """Return whether a piece of work may begin; if not, keep `begin` for its turn.
 
         O(length of the line).
         """
@@ -77,7 +77,7 @@ class Turns:
             return False
 
     def end(self, name: str) -> list[Callable[[], None]]:
-        """Take a piece of work that has ended out of its line; the calls of those whose turn it is.
+        """Remove ended work from its line; return the calls of the work whose turn has come.
 
         O(length of the line).
         """

@@ -1,4 +1,4 @@
-"""A process that runs firings which others have recorded."""
+"""Worker: runs firings that other processes have recorded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Worker"]
 
 _LOG = logging.getLogger(__name__)
 
-_STOP_S_MAX = 0.2  # how long it takes a waiting worker to see that it is to stop
+_STOP_S_MAX = 0.2  # within this time a waiting worker sees `stop`
 _PAUSE_S = 1.0  # after a lost connection
 
 
 class Worker:
-    """Takes over firings, as many as its threads can run, until it is told to stop.
+    """Loop that claims as many firings as the threads can run, until it is told to stop.
 
     ```
       claim ──► start on the pool ──► less than half is left, a hint, or poll_s is over ─┐
@@ -29,15 +29,15 @@ class Worker:
         └────────────────────────────────────────────────────────────────────────────────┘
     ```
 
-    A hint only ends the wait, so one that is lost costs at most `poll_s`. As often as that the
-    firings of processes that have died are looked for.
+    A hint only ends the wait, so a lost hint costs at most `poll_s`. At the same interval the
+    worker looks for firings of dead processes.
 
     Parameters
     ----------
     launcher : Launcher
     threads : int
-        Those of the pool. Twice as many firings are taken at most, so that a thread that has ended
-        one finds another.
+        Number of threads of the pool. At most twice as many firings are claimed, so that a thread
+        finds the next firing when it has ended one.
     """
 
     def __init__(self, launcher: Launcher, threads: int):
@@ -52,14 +52,14 @@ class Worker:
         poll_s: float,
         on_progress: Callable[[int, int], None] | None,
     ) -> int:
-        """Work until `stop` is set, then end what has been started; returns how many were taken.
+        """Work until `stop` is set, finish the started firings, and return how many were claimed.
 
         Raises
         ------
         ConfigurationError
-            On ``memory://``, or if `poll_s` is no positive number.
+            On ``memory://``, or if `poll_s` is not a positive number.
         TransactionStateError
-            Inside a transaction, or if the database object works already.
+            Inside a transaction, or if a worker already runs on this database object.
         """
         t = current_transaction()
         if t is not None:
@@ -78,8 +78,8 @@ class Worker:
     ) -> int:
         launcher = self._launcher
         taken, next_look_s = 0, 0.0
-        hints = launcher.journal.hints()
-        launcher.on_ended = lambda running: hints.wake() if running <= self._threads else None
+        wakeups = launcher.journal.wakeups()
+        launcher.on_ended = lambda running: wakeups.wake() if running <= self._threads else None
         try:
             while not stop.is_set():
                 room = 2 * self._threads - launcher.running
@@ -97,10 +97,10 @@ class Worker:
                 on_progress(taken, launcher.running)
                 if more < room or room <= 0:
                     left_s = next_look_s - time.monotonic()
-                    hints.wait(min(max(left_s, 0.0), _STOP_S_MAX))
+                    wakeups.wait(min(max(left_s, 0.0), _STOP_S_MAX))
         finally:
             launcher.on_ended = lambda running: None
-            hints.close()
+            wakeups.close()
         on_progress(taken, launcher.running)
         launcher.join_running()
         return taken

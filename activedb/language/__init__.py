@@ -1,4 +1,4 @@
-"""The rule language: from texts to queries, rules, patterns, terms, and back (docs/language.md)."""
+"""Rule language: texts to queries, rules, patterns and terms, and back (docs/language.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""SQL about the one row that a key names: it is read and written by that key, under its own lock.
+"""SQL on the one row that a key names, read and written by that key under a row lock.
 
-A statement that has to be run locks the tables that it is about. What is here locks one row, so
-rules for different rows run in parallel, and needs no SQL.
+Statements that are run as SQL lock their tables. Access by key locks one row, so rules for
+different rows run in parallel, and needs no SQL.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from activedb.language._references import Referring
 __all__ = ["KeyWrite", "key_read", "key_write"]
 
 _KEY_TYPES = (int, str)
-_PADDED = ("CHAR", "NCHAR")  # whose values equal others that are not the same
+_PADDED = ("CHAR", "NCHAR")  # types whose values may be equal but not identical
 
 
 @dataclass(frozen=True, slots=True)
 class KeyWrite:
-    """An UPDATE or DELETE of the row with a key.
+    """UPDATE or DELETE of the row with a key.
 
     Attributes
     ----------
     key : Term
     key_type : type
-        The key column's; a key of another type is left to SQL.
+        Type of the key column; a key of another type is left to SQL.
     values : tuple of (str, Term, type)
-        Columns, what they are assigned, and their types.
+        Columns, the values assigned to them, and their types.
     """
 
     key: Term
@@ -39,7 +39,7 @@ class KeyWrite:
     values: tuple[tuple[str, Term, type], ...] = ()
 
     def run(self, t: Any, o: Any, table: Any) -> bool:
-        """Write in `t`, for the event `o`; False if the types are such that SQL has to."""
+        """Write in `t` for the event `o`; return False if a type needs SQL."""
         key = self.key.evaluate(o.parts, o)
         if type(key) is not self.key_type:
             return False
@@ -58,7 +58,7 @@ class KeyWrite:
 
 
 def key_read(query: exp.Expr, table: Any, referring: Referring) -> KeyRead | None:
-    """How a resolved SELECT reads one row of a declared table; None if it does not."""
+    """Return the by-key form of a resolved SELECT of one row of a declared table, or None."""
     given = {name for name, value in query.args.items() if value}
     if not isinstance(query, exp.Select) or not given <= {"expressions", "from_", "where"}:
         return None
@@ -76,7 +76,7 @@ def key_read(query: exp.Expr, table: Any, referring: Referring) -> KeyRead | Non
 def key_write(
     columns: Sequence[str], values: Sequence[exp.Expr], where: Any, table: Any, referring: Referring
 ) -> KeyWrite | None:
-    """How an UPDATE of `columns`, or a DELETE, writes one row of a declared table, or None."""
+    """Return the by-key form of an UPDATE of `columns`, or of a DELETE, of one row, or None."""
     found = _key(where, table, referring)
     if found is None or any(table.columns[name].primary_key for name in columns):
         return None
@@ -90,7 +90,7 @@ def key_write(
 
 
 def _key(where: Any, table: Any, referring: Referring) -> tuple[Term, type] | None:
-    """The key, and its column's type, if a condition is that the only key column equals it."""
+    """Return key and key type if a condition equates the only key column with a key, else None."""
     condition = None if where is None else where.this.unnest()
     if not isinstance(condition, exp.EQ) or table is None:
         return None
@@ -108,7 +108,7 @@ def _key(where: Any, table: Any, referring: Referring) -> tuple[Term, type] | No
 
 
 def _plain(value: exp.Expr, referring: Referring) -> Term | None:
-    """A reference to an event, or a string or whole number that is written down."""
+    """Return the term of a reference to an event, a string or a whole number, else None."""
     value = value.unnest()
     if isinstance(value, exp.Column) and not value.table and referring.is_reference(value.name):
         return referring.references[int(value.name[len(referring.mark) :]) - 1]

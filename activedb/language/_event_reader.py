@@ -1,4 +1,4 @@
-"""From parse trees to primitive events, each looked up where something is declared."""
+"""Primitive events from parse trees, with names checked against declarations."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Node = Any
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A table that nobody has declared, by its name."""
+    """Table that is not declared, by name."""
 
     name: str
 
 
 @dataclass(slots=True)
 class EventReader:
-    """Makes primitive events, and those of queries.
+    """Reader of primitive events, and of the events of queries.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class EventReader:
     tables : mapping of str to Table, or None
         None: any table may be named.
     streams : mapping of str to Stream, collection of str, or None
-        Streams, or names of streams; None: any may be named.
+        Declared streams, or their names; None: any stream may be named.
     queries : dict of str to Query
-        For OUTPUT.
+        Queries that OUTPUT may name.
     """
 
     source: Source
@@ -72,7 +72,7 @@ class EventReader:
         return event(name)
 
     def _types_of(self, streams: list[Node]) -> Collection[str] | None:
-        """The types of events that the named stream declares; None if it declares none."""
+        """Return the event types that the named stream declares; None if it declares none."""
         if not streams or not isinstance(self.streams, Mapping):
             return None
         declared = self.streams[name_of(streams[0].children[0])]

@@ -1,7 +1,7 @@
-"""Words, signs, values and SQL of the rule language.
+"""Lexer of the rule language, which passes SQL on as single tokens.
 
 A name may have hyphens right after a dot and in ``[ ]``, as in ``ENTER.HCW-ID``; anywhere else a
-hyphen is a minus sign. Keywords may be written in any case; after a dot none is one.
+hyphen is a minus sign. Keywords may be written in any case; after a dot, no word is a keyword.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEYWORDS = frozenset(
 _AGGREGATES = frozenset(("FIRST", "LAST", "PREV", "COUNT", "SUM", "AVG", "MIN", "MAX"))
 _TYPES = frozenset(("DATE", "TIME", "TIMESTAMP", "INTERVAL", "DECIMAL", "FLOAT"))
 _BEFORE_NAMES = frozenset(("UPDATE", "ON", "SIGNAL"))
-"""Words after which a name may have a bracket behind it."""
+"""Words after which a bracket may follow a name."""
 _SIGNS = {
     ";": "SEMICOLON",
     ",": "COMMA",
@@ -72,7 +72,7 @@ _SQL_PIECE = re.compile(
 
 
 class TokenLexer(Lexer):
-    """What Lark asks for tokens: they are made before."""
+    """Adapter that passes tokens made in advance to Lark."""
 
     def __init__(self, _: Any):
         pass
@@ -88,7 +88,7 @@ def tokens(source: Source, start: int = 0, end: int | None = None) -> list[Token
     Raises
     ------
     RuleSyntaxError
-        At a character that begins nothing, or a string, comment or bracket that has no end.
+        At a character that begins no token, or a string, comment or bracket without an end.
     """
     text, stop = source.text, len(source.text) if end is None else end
     found: list[Token] = []
@@ -136,7 +136,7 @@ def tokens(source: Source, start: int = 0, end: int | None = None) -> list[Token
 
 
 def skip_sql(source: Source, start: int, stop: int, closer: str) -> int:
-    """Where a piece of SQL ends: before the bracket, word or semicolon that closes it.
+    """Return the offset where a piece of SQL ends: before its closing bracket, word or semicolon.
 
     Strings, comments, brackets and CASE … END in it are skipped. A piece that ends with ";" may end
     with the text, too.
@@ -169,7 +169,7 @@ def _word_type(word: str, last: str, text: str, at: int, stop: int) -> str:
     if last == "SKIP":
         return "SKIP_TO" if word.lower() in ("to_first", "to_last") else "SKIP_WORD"
     if last == "TRANSACTION":
-        return "NAME"  # begin and commit are no keywords there
+        return "NAME"  # begin and commit are not keywords there
     if upper in KEYWORDS:
         return upper
     if (upper in _AGGREGATES and last not in _BEFORE_NAMES) or upper in _TYPES:

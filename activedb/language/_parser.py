@@ -1,4 +1,4 @@
-"""From text to parse trees, with errors that say what was expected."""
+"""Parser from text to parse trees, with errors that list the expected words."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SHOWN = {
     "$END": "the end",
 }
 _SHOWN_MAX = 8
-_DEPTH_MAX = 150  # some frames of Python's stack for each, and there are a thousand
+_DEPTH_MAX = 150  # each level takes several stack frames of Python, whose limit is 1000
 _UNSAID = frozenset(("BYTES", "TYPED", "SKIP_TO"))
 _OPERATORS = frozenset(("PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "QMARK", "LBRACE"))
 _SOFT = frozenset(
@@ -71,19 +71,19 @@ def _lark() -> Lark:
 
 
 def parse_tree(source: Source, start: str, begin: int = 0, end: int | None = None) -> Tree[Token]:
-    """Return the tree of a text, or a piece of it, from one of `STARTS`.
+    """Return the tree of a text, or of a piece of it, from one of `STARTS`.
 
     Raises
     ------
     RuleSyntaxError
-        At the first word that cannot stand where it stands.
+        At the first word that is not allowed there.
     """
     made: Any = tokens(source, begin, end)
     try:
         tree = _lark().parse(made, start=start)
     except UnexpectedToken as error:
         token = error.token
-        # More exact than error.expected; Lark has no types for it.
+        # More exact than error.expected; Lark does not type it.
         accepts: set[str] = error.interactive_parser.accepts()  # type: ignore[no-untyped-call]
         if token.type == "$END":
             stop = len(source.text) if end is None else end
@@ -96,12 +96,12 @@ def parse_tree(source: Source, start: str, begin: int = 0, end: int | None = Non
 
 
 def start_of(tree: Any) -> int:
-    """Where the first word of a tree, or a token, stands; 0 if a tree has no words."""
+    """Return the offset of a tree's first word, or of a token; 0 if a tree has no words."""
     return getattr(tree if isinstance(tree, Token) else tree.meta, "start_pos", 0) or 0
 
 
 def _check_depth(source: Source, tree: Tree[Token]) -> None:
-    """Refuse what is nested so deeply that Python's stack would end in it; O(size)."""
+    """Refuse trees nested so deeply that Python's stack would overflow; O(size)."""
     level, depth = [tree], 0
     while level:
         if depth > _DEPTH_MAX:
@@ -123,7 +123,7 @@ def _unexpected(token: Token, accepts: set[str]) -> str:
 
 
 def _expected(accepts: set[str]) -> str:
-    """What could stand there; operators only if nothing else could."""
+    """Return the words that are allowed, with operators only if there are no others."""
     shown = accepts - _UNSAID
     if "NAME" in shown:
         shown -= _SOFT

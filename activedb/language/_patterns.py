@@ -1,4 +1,4 @@
-"""From parse trees to event expressions and queries."""
+"""Event expressions and queries from parse trees."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OLD = frozenset(("OLD",))
 
 @dataclass(slots=True)
 class PatternReader(EventReader):
-    """Makes expressions; see `EventReader`."""
+    """Reader of expressions; see `EventReader`."""
 
     def expression(self, tree: Node) -> Expression:
         """Return the expression of a ``pattern`` tree.
@@ -52,7 +52,7 @@ class PatternReader(EventReader):
         Raises
         ------
         RuleSyntaxError
-            If it names what there is not, or has no meaning.
+            If a name does not exist, or the expression is invalid.
         """
         plain, *clauses = tree.children
         return self._with_clauses(plain, clauses)

@@ -1,4 +1,4 @@
-"""From texts to statements, expressions and terms."""
+"""Entry points that read statements, expressions and terms from text."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def parse(
     functions: FunctionNames | None = None,
     raising: Callable[..., Any] | None = None,
 ) -> list[Statement]:
-    """Return the statements of a text; nothing is done.
+    """Return the statements of a text without executing them.
 
     Parameters
     ----------
     text : str
     tables : mapping of str to Table, optional
-        Those that are declared, by full name. Without, any table and column may be named, and an
+        Declared tables, by full name. Without this, any table and column may be named, and an
         action that writes cannot run.
     streams : mapping of str to Stream, or collection of str, optional
-        Streams, or their names. Without, any may be named. Of a stream that declares its types of
-        events, a pattern on it can name no others.
+        Streams, or their names. Without this, any stream may be named. If a stream declares its
+        event types, a pattern on it can name no others.
     queries : mapping of str to Query, optional
-        Queries that ``OUTPUT`` may name besides those of the text itself.
+        Queries that ``OUTPUT`` may name, in addition to queries of the text itself.
     functions : FunctionNames, optional
-        What CALL may name; nothing by default.
+        Functions that CALL may name; none by default.
     raising : callable, optional
-        What SIGNAL calls as ``raising(name, **params)``.
+        Function that SIGNAL calls as ``raising(name, **params)``.
 
     Raises
     ------
     RuleSyntaxError
-        With line, column and a caret, at the first place that has no meaning.
+        With line, column and a caret, at the first invalid place.
 
     Examples
     --------
@@ -103,10 +103,10 @@ def parse_term(
     ----------
     text : str
     parts : collection of str, optional
-        The parts that may be named; any by default. A name without a part is an attribute of the
+        Parts that may be named; any by default. A name without a part is an attribute of the
         event itself, as after NEW.
     tables : mapping of str to Table, optional
-        As of `parse`.
+        As in `parse`.
 
     Raises
     ------

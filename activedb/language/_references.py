@@ -1,4 +1,4 @@
-"""References to events in SQL: where they stand, and names in their place while it is read."""
+"""References to events in SQL, replaced by unique names while the SQL is parsed."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _HYPHENED = re.compile(r"[^\W\d]\w*(?:-[^\W\d]\w*)*")
 
 @dataclass(slots=True)
 class Referring:
-    """SQL in which references to events have become names that nothing else has.
+    """SQL in which unique names replace the references to events.
 
     Attributes
     ----------
     sql : str
-        As it was written.
+        Original SQL.
     text : str
-        With ``activedb_ref_1``, … in place of the references.
+        SQL with ``activedb_ref_1``, … in place of the references.
     references : list of Attribute
-        What these stand for.
+        Attributes that these names stand for.
     names : dict of str to int
-        The names before the dots, and where one stands.
+        Names before the dots, each with the offset of one occurrence.
     """
 
     source: Source
@@ -52,7 +52,7 @@ class Referring:
 
     @classmethod
     def of(cls, source: Source, offset: int, sql: str, scope: Scope) -> Referring:
-        """Find the references in `sql`, which stands at `offset` of the text.
+        """Find the references in `sql`, which begins at `offset` of the text.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class Referring:
         return found
 
     def place(self, at: int) -> int:
-        """Where in the whole text a character of `text` stands."""
+        """Return the offset in the whole text of a character of `text`."""
         moved = 0
         for here, there in self._moves:
             if here <= at:
@@ -96,11 +96,11 @@ class Referring:
         return self.offset + at + moved
 
     def is_reference(self, name: str) -> bool:
-        """Whether a name in `text` stands for a reference."""
+        """Return whether a name in `text` stands for a reference."""
         return name.startswith(self.mark) and name[len(self.mark) :].isdigit()
 
     def parameters(self, sql: str) -> tuple[str, tuple[str, ...]]:
-        """SQL with ``:ref_1`` for the names, other colons escaped; and the parameters in it."""
+        """Return SQL with ``:ref_1`` for the names, other colons escaped, and its parameters."""
         found: list[str] = []
 
         def parameter(match: re.Match[str]) -> str:
@@ -115,8 +115,8 @@ class Referring:
 
 
 def _dotted(sql: str) -> Iterator[tuple[int, int, str, str]]:
-    """Where ``name.attribute`` stands, and both names; not in a name of three."""
-    at, before = 0, ""  # the name and its place that a dot may follow
+    """Yield begin, end and both names of each ``name.attribute``, except in names of three."""
+    at, before = 0, ""  # the text before a name that a dot may follow
     name, begin, dot = "", 0, False
     while at < len(sql):
         match = _PIECE.match(sql, at)

@@ -1,4 +1,4 @@
-"""A text of the rule language: places in it, and errors that show them."""
+"""Source text of the rule language, with positions and errors that show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Source"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that is read.
+    """A text to read.
 
     Attributes
     ----------
@@ -28,15 +28,15 @@ class Source:
             )
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column of a character, both from 1."""
+        """Return line and column of a character, both from 1."""
         before = self.text[: max(0, min(offset, len(self.text)))]
         return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
     def error(self, offset: int, message: str) -> RuleSyntaxError:
-        """An error that shows the line with a caret below the character."""
+        """Return an error that shows the line with a caret below the character."""
         line, column = self.place(offset)
         shown = self.text.split("\n")[line - 1].rstrip("\r")
-        # A tab is a tab in both lines, so that the caret is where it belongs.
+        # A tab is a tab in both lines, which aligns the caret.
         indent = "".join("\t" if c == "\t" else " " for c in shown[: column - 1])
         excerpt = f"{shown}\n{indent}^"
         return RuleSyntaxError(

@@ -1,4 +1,4 @@
-"""SQL in the rule language: SELECTs in conditions, and the writes of an action."""
+"""SQL in the rule language: SELECTs in conditions, and writes in actions."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class SqlWrite:
     Attributes
     ----------
     sql : str
-        As it was written.
+        Original SQL.
     kind : {"update", "insert", "delete"}
     table : str
-        Its full name.
+        Full name of the table.
     columns : tuple of str
-        That are assigned.
+        Columns that are assigned.
     rows : tuple of tuple of Piece
-        What they are assigned: of an update one row; of an insert of a SELECT none.
+        Values assigned to them: one row for an update, none for an insert of a SELECT.
     where : Piece or None
-        Of an insert: the SELECT.
+        Condition; for an insert, the SELECT.
     references : tuple of Attribute
-        What the parameters ``ref_1``, … in the pieces stand for.
+        Attributes that the parameters ``ref_1``, … in the pieces stand for.
     reads, writes : frozenset of Part
     declared : Table or None
-        None if the text was read without tables: it cannot run then.
+        Table; None if the text was read without tables: it cannot run then.
     by_key : KeyWrite or None
-        How it is done without SQL, under the lock of one row, if that can be.
+        Form without SQL, under a row lock, if there is one.
     """
 
     sql: str
@@ -66,8 +66,8 @@ class SqlWrite:
 
     @property
     def text(self) -> str:
-        """How it is written."""
-        # A comment that ends it must not take the semicolon along.
+        """Source text of the step."""
+        # A comment at the end must not swallow the semicolon.
         return f"{self.sql}\n" if "--" in self.sql.rpartition("\n")[2] else self.sql
 
     def run(self, t: Any, o: Any) -> None:
@@ -76,7 +76,7 @@ class SqlWrite:
         Raises
         ------
         StoreError
-            Naming the statement, if the store refuses it.
+            If the store refuses the statement; the message names the statement.
         """
         try:
             self._run(t, o)
@@ -110,12 +110,12 @@ class SqlWrite:
 def subquery_of(
     source: Source, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
 ) -> Subquery:
-    """Return the term of a SELECT that stands at `offset` of a text.
+    """Return the term of a SELECT that begins at `offset` of a text.
 
     Raises
     ------
     RuleSyntaxError
-        At what is no SELECT of one column, or names what there is not.
+        If it is no SELECT of one column, or a name does not exist.
     """
     referring, tree = _parsed(source, offset, sql, scope)
     names = SqlNames(referring, tables, scope.names)
@@ -134,7 +134,7 @@ def subquery_of(
 
 
 def width_of(subquery: Subquery) -> int | None:
-    """How many columns a subquery has, if its text tells."""
+    """Return the number of columns of a subquery, or None if its text does not determine it."""
     tree = sqlglot.parse_one(subquery.statement.replace("\\:", ":"), read=_DIALECT)
     while isinstance(tree, exp.SetOperation):
         tree = tree.left
@@ -146,12 +146,12 @@ def width_of(subquery: Subquery) -> int | None:
 def write_of(
     source: Source, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
 ) -> SqlWrite:
-    """Return the statement of an action that stands at `offset` of a text.
+    """Return the statement of an action that begins at `offset` of a text.
 
     Raises
     ------
     RuleSyntaxError
-        At what is no INSERT, UPDATE or DELETE of one table, or names what there is not.
+        If it is no INSERT, UPDATE or DELETE of one table, or a name does not exist.
     """
     referring, tree = _parsed(source, offset, sql, scope)
     names = SqlNames(referring, tables, scope.names)
@@ -279,7 +279,7 @@ def _where(names: SqlNames, tree: exp.Expr, own: Any) -> Piece | None:
 
 
 def _piece(names: SqlNames, node: exp.Expr, own: Any) -> Piece:
-    # Resolving changes the node's names in place, of a lone column perhaps the node itself.
+    # Resolving changes the node's names in place, and may replace a lone column node itself.
     names.resolve(node, own)
     return Piece(*names.referring.parameters(node.sql(dialect=_DIALECT)))
 
@@ -293,7 +293,7 @@ def _parsed(source: Source, offset: int, sql: str, scope: Scope) -> tuple[Referr
         at = _offset(referring.text, said.get("line"), said.get("col"))
         at -= len(said.get("highlight") or "")
         what = said.get("description") or str(error).partition("\n")[0]
-        if what.startswith("Required keyword"):  # sqlglot names its class here
+        if what.startswith("Required keyword"):  # sqlglot mentions its class here
             what = "something is missing here"
         raise source.error(referring.place(max(at, 0)), f"SQL: {what.rstrip('.')}") from None
     except SqlglotError as error:

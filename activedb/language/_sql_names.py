@@ -1,4 +1,4 @@
-"""Tables and columns in SQL: each is looked up, and written as it is declared."""
+"""Resolution of table and column names in SQL to their declared spelling."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["SqlNames"]
 
 @dataclass(frozen=True, slots=True)
 class _From:
-    """What columns can be of.
+    """Source that columns may belong to.
 
     Attributes
     ----------
     columns : mapping of str to Column, or None
-        None: not known, as it is a subquery or not declared.
+        None if they are unknown: a subquery, or an undeclared table.
     table : str or None
-        The full name of the table.
+        Full name of the table.
     written : str or None
-        How it is called before a dot, if not as in the text.
+        Qualifier to write before a dot, if it differs from the text.
     """
 
     columns: Mapping[str, Any] | None = None
@@ -41,15 +41,15 @@ _Sources = dict[str, _From]
 
 @dataclass(slots=True)
 class SqlNames:
-    """Resolves the names in one statement, in place, and notes what is read.
+    """Resolver of the names in one statement, in place, which collects the reads.
 
     Attributes
     ----------
     referring : Referring
     tables : mapping of str to Table, or None
-        Those that are declared; None: names are left as they are.
+        Declared tables; None: names are left unchanged.
     events : tuple of str
-        Names before a dot that would mean events, for errors.
+        Names of events, for errors.
     reads : set of (str, str or None)
         Tables and columns that are read.
     """
@@ -60,17 +60,17 @@ class SqlNames:
     reads: set[tuple[str, str | None]] = field(default_factory=set)
 
     def error(self, node: exp.Expr, message: str) -> RuleSyntaxError:
-        """An error at a node of the statement."""
+        """Return an error at a node of the statement."""
         at = next((n.meta["start"] for n in node.walk() if "start" in n.meta), 0)
         return self.referring.source.error(self.referring.place(at), message)
 
     def table(self, node: exp.Table) -> tuple[str, Any, _Sources]:
-        """Look a table up: its full name, itself if it is declared, and its columns' source.
+        """Look up a table: return its full name, the declared table or None, and its sources.
 
         Raises
         ------
         RuleSyntaxError
-            If there is none of this name.
+            If there is no table of this name.
         """
         parts = node.parts
         if not all(isinstance(part, exp.Identifier) for part in parts):
@@ -97,12 +97,12 @@ class SqlNames:
         return found, table, {visible: _From(columns_of(table), found, written)}
 
     def column_of(self, table: Any, name: str, node: exp.Expr, *, is_quoted: bool) -> str:
-        """The column of a declared table that a name means.
+        """Return the column of a declared table that a name denotes.
 
         Raises
         ------
         RuleSyntaxError
-            If there is none.
+            If there is no such column.
         """
         if table is None:
             return name
@@ -115,12 +115,12 @@ class SqlNames:
         return found
 
     def resolve(self, node: exp.Expr, *outer: _Sources) -> None:
-        """Resolve all names in an expression or query, below the sources around it.
+        """Resolve all names in an expression or query, given the sources of the queries around it.
 
         Raises
         ------
         RuleSyntaxError
-            At a table or column that does not exist.
+            If a table or column does not exist.
         """
         if isinstance(node, exp.Select | exp.SetOperation):
             self._query(node, outer)
@@ -168,7 +168,7 @@ class SqlNames:
     def _add(
         self, place: exp.Expr, sources: _Sources, ctes: _Sources, outer: tuple[_Sources, ...]
     ) -> None:
-        """Take what stands in FROM or JOIN into the sources."""
+        """Add an item of FROM or JOIN to the sources."""
         if isinstance(place, exp.Table) and isinstance(place.this, exp.Identifier):
             levels = (ctes, *outer)
             if not place.db and any(level.get(place.name) is _ANYTHING for level in levels):
@@ -206,7 +206,7 @@ class SqlNames:
                     return
                 known += source.columns or ()
             if any(source.columns is None for source in sources.values()):
-                return  # perhaps one of its
+                return  # may be a column of that source
         near = did_you_mean(name, known)
         raise self.error(identifier, f"there is no column {name!r} here; {near}")
 
@@ -234,7 +234,7 @@ def _quoted(name: str) -> exp.Identifier:
 
 
 def _places(query: exp.Select) -> Iterator[exp.Expr]:
-    """What stands in FROM and JOIN."""
+    """Yield the items of FROM and JOIN."""
     from_ = query.args.get("from_")
     if from_ is not None:
         yield from_.this

@@ -1,4 +1,4 @@
-"""From parse trees to statements."""
+"""Statements from parse trees."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ROW_KINDS = ("insert", "update", "delete")
 
 @dataclass(slots=True)
 class StatementReader:
-    """Makes statements, one after the other: later ones know the queries of earlier ones.
+    """Reader of statements in sequence; later ones may name the queries of earlier ones.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class StatementReader:
         return names if clause.data == "after_rules" else names[0].lower()
 
     def _scope(self, on: Expression, this: str, old: str) -> Scope:
-        """What events are called in the condition and action of a rule on `on`."""
+        """Return the names of events in the condition and action of a rule on `on`."""
         names = frozenset(("NEW", this))
         keys = _row_keys(on)
         has_old = bool(keys) and all(kind != "insert" for kind, _ in keys)
@@ -220,7 +220,7 @@ class StatementReader:
 
 
 def _declared(when: Term | None, steps: tuple[Step, ...]) -> Declared:
-    """What a rule reads, writes and raises; of a function of Python its text does not say it."""
+    """Return the effects of a rule; undeclared if it calls Python functions."""
     if any(isinstance(step, Call) for step in steps):
         return Declared()
     terms = [] if when is None else [when]
@@ -241,7 +241,7 @@ def _declared(when: Term | None, steps: tuple[Step, ...]) -> Declared:
 
 
 def _row_keys(on: Expression) -> frozenset[tuple[str, str]]:
-    """The keys of an event that is a change of a row, whatever the alternative."""
+    """Return the keys of an event if all its alternatives are row changes; empty otherwise."""
     alternatives = on.parts if isinstance(on, Disjunction) else (on,)
     if not all(isinstance(part, Primitive) for part in alternatives):
         return frozenset()
@@ -250,7 +250,7 @@ def _row_keys(on: Expression) -> frozenset[tuple[str, str]]:
 
 
 def _first(text: str, begin: int, end: int) -> int:
-    """Where something stands that is neither space nor comment; `end` if nothing does."""
+    """Return the offset of the first character outside space and comments, or `end`."""
     at = begin
     while at < end:
         if text[at].isspace():

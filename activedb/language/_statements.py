@@ -1,4 +1,4 @@
-"""The statements of the rule language."""
+"""Statements of the rule language."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["AlterRule", "CreateQuery", "CreateRule", "Drop", "Statement"]
 
 @dataclass(frozen=True, slots=True)
 class CreateQuery:
-    """CREATE QUERY.
+    """CREATE QUERY statement.
 
     Attributes
     ----------
     query : Query
     replace : bool
-        Whether one of this name may be there already.
+        Whether a query of this name may exist.
     line : int
-        Where the statement begins.
+        First line of the statement.
     """
 
     query: Query
@@ -31,13 +31,13 @@ class CreateQuery:
 
 @dataclass(frozen=True, slots=True)
 class CreateRule:
-    """CREATE RULE.
+    """CREATE RULE statement.
 
     Attributes
     ----------
     rule : Rule
     replace, line
-        As of `CreateQuery`.
+        As in `CreateQuery`.
     """
 
     rule: Rule
@@ -47,7 +47,7 @@ class CreateRule:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """DROP QUERY or DROP RULE.
+    """DROP QUERY or DROP RULE statement.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class AlterRule:
-    """ALTER RULE.
+    """ALTER RULE statement.
 
     Attributes
     ----------

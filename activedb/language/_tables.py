@@ -1,4 +1,4 @@
-"""Tables and columns by the names that a text gives them."""
+"""Lookup of tables and columns by the names used in a text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["columns_of", "named"]
 
 
 def named(name: str, known: Iterable[str], *, is_quoted: bool) -> str | None:
-    """The one of `known` that a name in SQL means.
+    """Return the entry of `known` that a name in SQL denotes, or None.
 
-    The exact one; without quotes, as SQL folds its case, the only one that differs in that alone.
+    An exact match wins. An unquoted name also matches the only entry that differs in case alone, as
+    SQL folds case.
     """
     names = tuple(known)
     if name in names:
@@ -23,5 +24,5 @@ def named(name: str, known: Iterable[str], *, is_quoted: bool) -> str | None:
 
 
 def columns_of(table: Any) -> Mapping[str, Any]:
-    """The columns of a declared table by name, in their order."""
+    """Return the columns of a declared table by name, in order."""
     return {column.name: column for column in table.columns}

@@ -1,4 +1,4 @@
-"""From parse trees to terms."""
+"""Terms from parse trees."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Node = Any
 
 @dataclass(slots=True)
 class TermReader:
-    """Makes terms where the names of a scope are known.
+    """Reader of terms in a scope of names.
 
     Attributes
     ----------
     source : Source
     scope : Scope
     tables : mapping of str to Table, or None
-        For SELECTs.
+        Tables that SELECTs may name.
     """
 
     source: Source
@@ -62,7 +62,7 @@ class TermReader:
         Raises
         ------
         RuleSyntaxError
-            If it names what there is not, or has no meaning.
+            If a name does not exist, or the term is invalid.
         """
         make = getattr(self, f"_{tree.data.rstrip('_')}")
         try:
@@ -72,7 +72,7 @@ class TermReader:
         return made
 
     def conjuncts(self, tree: Node) -> tuple[tuple[Term, ...], tuple[str, ...]]:
-        """The conditions that a qualification joins with AND, and its equivalence attributes."""
+        """Return the AND-joined conditions of a qualification, and its equivalence attributes."""
         found = tree.children if tree.data == "and_" else [tree]
         terms = tuple(self.term(each) for each in found if each.data != "equivalence")
         equal = [name_of(n) for e in found if e.data == "equivalence" for n in e.children]
@@ -112,7 +112,7 @@ class TermReader:
         return self._tested(children, Like)
 
     def _tested(self, children: list[Node], make: Callable[..., Term]) -> Term:
-        """A test, with NOT before it or not."""
+        """Return a test, negated if NOT precedes it."""
         made = make(*(self.term(child) for child in children if child.data != "no"))
         return Not(made) if any(child.data == "no" for child in children) else made
 
@@ -173,7 +173,7 @@ class TermReader:
                 f"{' or '.join(f'{name}.{names[0]}' for name in self.scope.names[:3])}",
             )
         name, attribute = names
-        # In quotes NEW and OLD are names like others; as keywords they are read as `this`.
+        # In quotes, NEW and OLD are ordinary names; as keywords they are read as `this`.
         is_part = name in ("NEW", "OLD")
         found = (self.scope.part if is_part else self.scope.attribute)(name, attribute)
         if found is None:

@@ -1,4 +1,4 @@
-"""Values, names and durations that a text writes down."""
+"""Literals, names and durations in a text."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 
 
 def name_of(tree: Tree[Token]) -> str:
-    """The name that a ``name`` tree holds."""
+    """Return the name in a ``name`` tree."""
     return str(tree.children[0])
 
 
 def whole_number(source: Source, token: Token) -> int:
-    """A number without a fraction."""
+    """Return the value of a number without a fraction."""
     if not token.isdigit():
         raise source.error(start_of(token), f"expected a whole number, found {token!s}")
     return int(token)
 
 
 def duration_us(source: Source, tree: Tree[Token]) -> int:
-    """The microseconds of a number with a unit, exactly."""
+    """Return the exact microseconds of a number with a unit."""
     number, unit = tree.children
     assert isinstance(unit, Tree)
     return _us(source, start_of(unit), str(number), name_of(unit))
 
 
 def literal_value(source: Source, tree: Tree[Token]) -> Any:
-    """The value of a ``literal`` tree."""
+    """Return the value of a ``literal`` tree."""
     first = tree.children[0]
     assert isinstance(first, Token)
     text = str(first)

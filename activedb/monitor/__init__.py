@@ -1,6 +1,6 @@
-"""What a process does, kept within a bound and told: to pages, terminals, Prometheus, traces.
+"""Bounded record of a process's activity, for web pages, terminals, Prometheus and traces.
 
-Start with ``docs/monitoring.md``; the README beside this file has the structures.
+See ``docs/monitoring.md`` first; the README beside this file describes the data structures.
 """
 
 from activedb.monitor._addresses import Address, addresses

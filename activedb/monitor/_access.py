@@ -1,4 +1,4 @@
-"""Who may ask the monitor's server: the Host it is called by, and the token."""
+"""Access control of the monitor's server: the Host header and the token."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ __all__ = ["Access"]
 
 
 class Access:
-    """Decides about requests.
+    """Check of requests by Host header and bearer token.
 
     Parameters
     ----------
     settings : Settings
-        Their ``monitor_…`` fields.
+        Its ``monitor_…`` fields are used.
 
     Raises
     ------
     ConfigurationError
-        If others could read or change more than they should, because there is no token.
+        If the settings would let others read or change more than they should, because there is no
+        token.
     """
 
     def __init__(self, settings: Settings):
@@ -44,11 +45,11 @@ class Access:
             )
 
     def is_called_rightly(self, host: str | None) -> bool:
-        """Whether the Host header is one by which we can be called.
+        """Return whether the Host header names this server.
 
-        A page of another site that has its own name resolve to our address (DNS rebinding) is
-        told by its name: on loopback only names of that are right, elsewhere only the address or
-        the name that is set, or any address if all are listened to.
+        This check defeats DNS rebinding, where a page of another site makes its own name resolve to
+        this address. On loopback only loopback names are accepted. Otherwise the configured address
+        or name is accepted, or any address if the server listens on all of them.
         """
         if not host:
             return False
@@ -58,13 +59,14 @@ class Access:
         return not self._is_local and _is_address(name)
 
     def is_known(self, authorization: str | None) -> bool:
-        """Whether the Authorization header has the token, if one is needed."""
+        """Return whether the Authorization header has the token, if one is needed."""
         return self._token is None or self.is_proven(authorization)
 
     def is_proven(self, authorization: str | None) -> bool:
-        """Whether there is a token, and the Authorization header has it.
+        """Return whether a token is set and the Authorization header has it.
 
-        Who has it is no page that was made to call here, by whatever name it calls.
+        A request that has the token does not come from a foreign page, so its Host header doesn't
+        matter.
         """
         if self._token is None:
             return False

@@ -1,4 +1,4 @@
-"""Where monitors listen: one small file for each process, in the folder of the settings."""
+"""Addresses of monitors: one small file for each process, in the folder of the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTES_MAX = 10_000
 
 
 class Address(NamedTuple):
-    """Where the monitor of a process listens; the token is not written anywhere.
+    """Address of a process's monitor; the token is never written to a file.
 
     Attributes
     ----------
@@ -33,11 +33,11 @@ class Address(NamedTuple):
 
 
 def tell(folder: Path, address: Address) -> Path | None:
-    """Write an address to its file; None, and a warning, if that cannot be."""
+    """Write an address to its file; return None, and log a warning, if it cannot be written."""
     path = folder / _FOLDER / f"{address.pid}-{address.url.rpartition(':')[2]}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: others may be reading. A temporary file is its owner's alone.
+        # Replaced atomically, as others may be reading. Only its owner can read a temporary file.
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
         ) as file:
@@ -57,10 +57,10 @@ def withdraw(path: Path | None) -> None:
 
 
 def addresses(folder: Path | str) -> list[Address]:
-    """The monitors of the processes that live and use this folder, the newest first.
+    """Return the monitors of the live processes that use this folder, the newest first.
 
-    Files of processes that have been killed are removed, and those that neither this user nor root
-    has written are passed over.
+    Files of processes that were killed are removed. Files that were written neither by this user
+    nor by root are ignored.
     """
     found = []
     for path in sorted((Path(folder) / _FOLDER).glob("*.json")):
@@ -80,11 +80,12 @@ def _read(path: Path) -> Address | None:
             owner = os.fstat(file.fileno()).st_uid
             data = json.loads(file.read(_BYTES_MAX))
         address = Address(str(data["url"]), int(data["pid"]), float(data["started_s"]))
-        # Others may write to the folder, and the token is sent to where a file says.
+        # Other users may be able to write to the folder, and the token is sent to the URL in the
+        # file.
         is_trusted = owner in (os.getuid(), 0) and address.url.startswith("http://")
         return address if is_trusted else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it is being removed, or somebody else's
+        return None  # being removed, or some other program's file
 
 
 def _lives(pid: int) -> bool:
@@ -93,7 +94,7 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # another user's
+        return True  # the process of another user
     except OverflowError:
         return False
     return pid > 0

@@ -1,4 +1,4 @@
-"""The dashboard for Grafana."""
+"""Grafana dashboard."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["grafana_dashboard"]
 
 
 def grafana_dashboard() -> str:
-    """A dashboard over the metrics of `collector`, as JSON that Grafana imports."""
+    """Return a dashboard over the metrics of `collector`, as JSON that Grafana imports."""
     return (resources.files(__package__) / "grafana" / "activedb.json").read_text("utf-8")

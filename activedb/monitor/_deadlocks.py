@@ -1,4 +1,4 @@
-"""Deadlocks as they were found, kept to be looked at step by step."""
+"""Deadlocks, kept as they were detected, to be replayed step by step."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Wait(NamedTuple):
     ----------
     waiter, blocker : int
     kind : str
-        That of `lockmgr.EdgeKind`; of a deadlock through the server, where the waiter waits.
+        An `lockmgr.EdgeKind`; in a deadlock through the server, the place where the waiter waits.
     resource : tuple or None
     mode, against : str or None
-        The mode that is wanted, and the one in which the other has it or wants it.
+        The requested mode, and the mode in which the blocker holds or requests the resource.
     """
 
     waiter: int
@@ -40,25 +40,25 @@ class Wait(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A deadlock, as it was at the moment it was found.
+    """Snapshot of a deadlock, taken when it was detected.
 
     Attributes
     ----------
     n : int
-        Counts the deadlocks of this process, from 1.
+        Number of the deadlock in this process, from 1.
     at_s : float
     victim : int
     policy : str
-        Which chose the victim.
+        The policy that chose the victim.
     nodes : tuple of dict
-        Whoever is in the cycle: id, label, path, called, rule.
+        The members of the cycle: id, label, path, called, rule.
     waits : tuple of Wait
-        The edges of the cycle in the order in which the waits began, if that is known, else in
+        The edges of the cycle in the order in which the waits began if that order is known, else in
         the order of the cycle.
     left_out : int
-        How many edges are not kept.
+        Number of edges that are not kept.
     is_ordered : bool
-        Whether the order is known.
+        True if the order of the waits is known.
     """
 
     n: int
@@ -72,18 +72,18 @@ class Found(NamedTuple):
 
 
 class Deadlocks:
-    """The last deadlocks. Not thread-safe: who owns it holds a latch."""
+    """The most recent deadlocks. Not thread-safe: the owner guards it with a latch."""
 
     def __init__(self) -> None:
         self._kept: deque[Found] = deque(maxlen=_KEPT)
         self.total = 0
 
     def all(self) -> list[Found]:
-        """Those that are kept, the oldest first."""
+        """Return the deadlocks that are kept, the oldest first."""
         return list(self._kept)
 
     def get(self, n: int) -> Found | None:
-        """The `n`-th, if it is kept."""
+        """Return the `n`-th deadlock, or None if it is no longer kept."""
         return next((found for found in self._kept if found.n == n), None)
 
     def add(
@@ -98,9 +98,9 @@ class Deadlocks:
         Parameters
         ----------
         cycle : DeadlockReport or tuple of Link
-            Of the lock manager, or through the server.
+            The cycle as the lock manager reports it, or as links through the server.
         known : callable
-            What is kept of a transaction.
+            Returns the record of a transaction by its id, or None.
         """
         if isinstance(cycle, DeadlockReport):
             waits = [_wait(edge) for edge in cycle.waits or cycle.cycle]
@@ -111,7 +111,7 @@ class Deadlocks:
             policy, is_ordered = "youngest hierarchy", False
         kept = tuple(waits[:_WAITS_MAX])
         ids = dict.fromkeys(each for wait in kept for each in (wait.waiter, wait.blocker))
-        ids[victim] = None  # that of a whole hierarchy gives way for one of its inferiors
+        ids[victim] = None  # the victim is the whole hierarchy, on behalf of one of its inferiors
         self.total += 1
         found = Found(
             self.total,
@@ -128,7 +128,7 @@ class Deadlocks:
 
 
 def summary(found: Found, showing: Showing) -> dict[str, Any]:
-    """A deadlock in short."""
+    """Return a short description of a deadlock."""
     resources = dict.fromkeys(w.resource for w in found.waits if w.resource is not None)
     return {
         "n": found.n,
@@ -140,7 +140,7 @@ def summary(found: Found, showing: Showing) -> dict[str, Any]:
 
 
 def replay(found: Found, showing: Showing) -> dict[str, Any]:
-    """A deadlock step by step: the waits as they arose, the cycle, the victim."""
+    """Return a deadlock step by step: the waits as they arose, the cycle, the victim."""
     edges = [
         {
             "waiter": wait.waiter,
@@ -181,7 +181,7 @@ def replay(found: Found, showing: Showing) -> dict[str, Any]:
 
 
 def wait_text(wait: Wait, showing: Showing, names: dict[int, str] | None = None) -> str:
-    """Say who waits for whom, and why."""
+    """Describe which transaction waits for which, and why."""
     of = names or {}
     waiter, blocker = of.get(wait.waiter, str(wait.waiter)), of.get(wait.blocker, str(wait.blocker))
     if wait.resource is not None:
@@ -202,7 +202,7 @@ def wait_text(wait: Wait, showing: Showing, names: dict[int, str] | None = None)
 
 
 def edge_text(edge: Edge, showing: Showing) -> str:
-    """As `wait_text`, for an edge of the lock manager."""
+    """Describe an edge of the lock manager, like `wait_text`."""
     return wait_text(_wait(edge), showing)
 
 

@@ -1,4 +1,4 @@
-"""What is imported only if somebody asks for it."""
+"""Optional dependencies, imported on first use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def needed(module: str, what: str) -> Any:
     ----------
     module : str
     what : str
-        Who needs it, for the error: ``"metrics need"``.
+        The feature that needs the module, for the error message: ``"metrics need"``.
 
     Raises
     ------
     ConfigurationError
-        If it is not installed.
+        If the module is not installed.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""The metrics there are: their names, labels and what they say."""
+"""Definitions of all metrics: names, labels and help texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-"""Upper bounds of the buckets of histograms; what is longer is in the last one, ``+Inf``."""
+"""Upper bounds of the histograms' buckets; longer durations are in the last bucket, ``+Inf``."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -26,12 +26,12 @@ class Family:
     Attributes
     ----------
     name : str
-        Without prefix, and without the ``_total`` of a counter.
+        Name without the prefix, and without the ``_total`` suffix of a counter.
     kind : {"counter", "gauge", "histogram"}
     help : str
     labels : tuple of str
     values : dict of tuple of str to str
-        Of a counter that `Database.counters` knows: its name there for each combination of labels.
+        For a counter of `Database.counters`: its name there for each combination of labels.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Family:
 
     @property
     def full_name(self) -> str:
-        """Its name, as it is queried; of a histogram that of its buckets without ``_bucket``."""
+        """Name used in queries; for a histogram, the name of its buckets without ``_bucket``."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
 def _counted(name: str, help: str, value: str | None = None) -> Family:
-    """A counter that `Database.counters` knows by the same name, or by `value`."""
+    """Return a counter that `Database.counters` has under the same name, or under `value`."""
     return Family(name, "counter", help, values={(): value or name})
 
 
@@ -181,5 +181,5 @@ FAMILIES = {
 
 
 def unknown(name: str) -> Family:
-    """The metric of a counter that has none of its own."""
+    """Return a metric for a counter that no family describes."""
     return _counted(name, f"As Database.counters()[{name!r}].")

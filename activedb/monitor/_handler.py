@@ -1,4 +1,4 @@
-"""One connection to the monitor: reads requests, asks who may, and sends answers."""
+"""One connection to the monitor: reading requests, access checks, and answers."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ __all__ = ["PATIENCE_S", "Handler", "Serving"]
 
 _LOG = logging.getLogger(__name__)
 PATIENCE_S = 10.0
-"""How long a client may send, or take, nothing."""
+"""Time after which a client that sends or receives nothing is dropped."""
 _BODY_BYTES_MAX = 10_000
 _DIGITS_MAX = 18
 
 
 class Serving(Protocol):
-    """What a connection needs of the server."""
+    """Interface of the server that a connection uses."""
 
     source: Source
     access: Access
     metrics: Metrics | None
 
     def note(self, connection: socket.socket, *, is_waited_for: bool) -> None:
-        """Take note of whether the client of a connection is waited for from now on."""
+        """Record whether the server waits for the connection's client from now on."""
         ...
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, which may bring several requests."""
+    """One connection, over which several requests may arrive."""
 
     server: Serving  # type: ignore[assignment]  # made by that server alone
     protocol_version = "HTTP/1.1"
     timeout = PATIENCE_S
-    # Head and body in one packet, at once: else each answer waits for 40 ms.
+    # Send head and body at once in one packet; otherwise each answer is delayed by 40 ms.
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
     server_version = "activedb"
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer what only asks."""
+        """Answer a request that changes nothing."""
         self._handle(is_post=False)
 
     def do_HEAD(self) -> None:
-        """As GET, without the body."""
+        """Answer like GET, without the body."""
         self._handle(is_post=False)
 
     def do_POST(self) -> None:
-        """Answer what changes something."""
+        """Answer a request that changes something."""
         self._handle(is_post=True)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged: their paths may have names that users have given."""
+        """Log no requests, since paths may contain names chosen by users."""
 
     def handle_one_request(self) -> None:
-        """Wait for a request and answer it; who makes others wait may be ended meanwhile."""
+        """Wait for a request and answer it; an idle connection may be closed for another."""
         self.server.note(self.connection, is_waited_for=True)
         super().handle_one_request()
 
@@ -82,9 +82,9 @@ class Handler(BaseHTTPRequestHandler):
         self._send(found)
 
     def _read_body(self, *, is_post: bool) -> None:
-        """Take the body, which says nothing, off the connection; refuse one of unclear length.
+        """Read and discard the request body; refuse one of unclear length.
 
-        What is left of it would be read as the next request.
+        Unread bytes of a body would be parsed as the next request.
         """
         lengths = self.headers.get_all("Content-Length") or ["0"]
         is_chunked = "Transfer-Encoding" in self.headers
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def _check_own_site(self) -> None:
-        """Refuse what a page of another site may send without being asked."""
+        """Refuse requests that a page of another site could send without the user's consent."""
         origin = self.headers.get("Origin")
         if origin is not None and origin != f"http://{self.headers.get('Host')}":
             raise Refused(HTTPStatus.FORBIDDEN, "another site may not change anything here")

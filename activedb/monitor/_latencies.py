@@ -1,4 +1,4 @@
-"""How long top-level transactions and their commits take."""
+"""Durations of top-level transactions and of their commits."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["Latencies"]
 
 
 class Latencies(Observer):
-    """Durations of top-level transactions, of every try; a forest needs one of these at most.
+    """Durations of top-level transactions, one per try; attach at most one instance to a forest.
 
-    A caller's own transaction, in which blocks of ours are, is not measured: how long it takes is
-    the caller's affair.
+    A top-level transaction that the caller manages, with blocks of ours inside it, is not measured,
+    since its duration is up to the caller.
 
     Attributes
     ----------
     committed, aborted : Histogram
-        From the begin of the block, or function, to the end of the commit or abort.
+        Time from the begin of the block, or function, to the end of the commit or abort.
     commit : Histogram
-        From the moment at which the work is done, all deferred rules included, to the end of the
-        commit: that is the server's part.
+        Time from the end of the work, including all deferred rules, to the end of the commit: the
+        server's share.
     """
 
     def __init__(self) -> None:
@@ -33,17 +33,17 @@ class Latencies(Observer):
         self._committing: dict[int, float] = {}
 
     def entered(self, t: Transaction) -> None:
-        """Take the time, if it is a top-level transaction."""
+        """Record the begin of a top-level transaction."""
         if t.parent is None:
             self._entered[t.id] = time.perf_counter()
 
     def committing(self, t: Transaction) -> None:
-        """Take the time, if it is a top-level transaction that was entered."""
+        """Record when the work of an entered top-level transaction is done."""
         if t.id in self._entered:
             self._committing[t.id] = time.perf_counter()
 
     def ended(self, t: Transaction) -> None:
-        """Record how long it took."""
+        """Record the durations of a transaction that was entered."""
         began_s = self._entered.get(t.id)
         if began_s is None:
             return
@@ -57,5 +57,5 @@ class Latencies(Observer):
             self.commit.record(now_s - committing_s)
 
     def left(self, t: Transaction) -> None:
-        """Forget it."""
+        """Forget the times of a transaction."""
         self._entered.pop(t.id, None)

@@ -1,4 +1,4 @@
-"""What is kept of one transaction: its place, its steps, its end."""
+"""Record of one transaction: its place in the hierarchy, its steps, its end."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _ENDS_MAX = 500
 _CHILDREN_MAX = 1_000
 _LABELS_MAX = 100
 _PATH_CHARS_MAX = 400
-_LEVELS_MAX = 20  # of a path, at each of its ends
+_LEVELS_MAX = 20  # of a path, at each end
 
 
 class Step(NamedTuple):
-    """One thing that a transaction did, or that happened to it.
+    """One action of a transaction, or one event that affected it.
 
     Attributes
     ----------
     at_s : float
-        When, in seconds since 1970.
+        Time of the step, in seconds since 1970.
     what : str
-        One of the words of the table in ``_telling.py``.
+        Kind of step; `_stories.py` has a text for each.
     about : str
-        A name that belongs to it: of a rule, an event, a child, a kind of write.
+        Name that the step refers to: a rule, an event, a child, a kind of write.
     resource : tuple or None
-        What was locked, waited for or written.
+        Resource that was locked, waited for or written.
     mode : str or None
-        Of the lock; of an event what it is, of a rule its coupling mode.
+        Lock mode; for an event its kind, for a rule its coupling mode.
     other : int or None
-        Another transaction that it is about.
+        Another transaction involved in the step.
     edge : Edge or None
-        Of a wait: one for whom it waits, and why.
+        For a wait: one of the edges, with the transaction waited for and the reason.
     """
 
     at_s: float
@@ -50,53 +50,54 @@ class Step(NamedTuple):
 Raw: TypeAlias = tuple[
     float, str, str, tuple[Hashable, ...] | None, str | None, int | None, Edge | None
 ]
-"""The fields of a `Step` as a plain tuple, which the garbage collector need not look at again."""
+"""Fields of a `Step` as a plain tuple, which the garbage collector need not track."""
 
 
 class Life:
-    """One transaction, live or ended. Guarded by the latch of `Watch`.
+    """Record of one transaction, live or ended. Guarded by the latch of `Watch`.
 
     Attributes
     ----------
     id, top : int
     above : Life or None
-        That of its parent, perhaps without its steps.
+        Record of the parent; its steps may have been dropped.
     label : str
     called : str
-        Name of the function that the application runs in it, of a top-level one; may be empty.
+        For a top-level transaction, the name of the application's function that runs in it; may be
+        empty.
     rule, coupling : str or None
-        Of the rule that runs in it.
+        The rule that runs in the transaction, and its coupling mode.
     state : str
         active, committing, committed or aborted.
     began_s, ended_s : float, float or None
         Seconds since 1970.
     committing_s : float
-        When its work was done, of a top-level one; 0: not yet.
+        For a top-level transaction, the time at which its work was done; 0 before that.
     thread : str
-        Name of the thread on which it began.
+        Name of the thread on which the transaction began.
     tries : int
-        1 for the first try at its work, and so on.
+        Number of the try: 1 for the first one, and so on.
     causes : tuple of int
-        Transactions that triggered it or on whom it depends, and that are no superiors.
+        Transactions, other than superiors, that triggered this one or that it depends on.
     first : list of Raw
-        Its first 500 steps.
+        The first 500 steps.
     last : deque of Raw or None
-        Its last 500, if there are more.
+        The last 500 steps, if there are more.
     left_out : int
-        How many steps were left out.
+        Number of steps left out in between.
     children : list of int or None
-        At most the first 1,000; `children_total` counts all.
+        Ids of at most the first 1,000 children; `children_total` counts all.
     wait : tuple or None
-        For which lock it waits and since when, in seconds since 1970, if it does.
+        The lock that the transaction waits for and, in seconds since 1970, the begin of the wait.
     error, why : str or None
-        Why it aborted: the error, and in a sentence.
+        Reason of the abort: the error, and a sentence.
     deadlock : int or None
-        Number of the deadlock whose victim it was last.
+        Number of the last deadlock in which this transaction was the victim.
     failed : dict of str to int or None
-        Labels of children that have aborted, with the number of that try; bounded.
+        Labels of children that have aborted, with the number of the last aborted try; bounded.
     """
 
-    # Most transactions never set these; a begin that sets fewer fields is a faster one.
+    # Most transactions never set these fields; as class attributes they keep the begin cheap.
     called = ""
     rule: str | None = None
     coupling: str | None = None
@@ -126,12 +127,12 @@ class Life:
 
     @property
     def parent(self) -> int | None:
-        """The id of its parent; None for a top-level transaction."""
+        """The id of the parent; None for a top-level transaction."""
         return None if self.above is None else self.above.id
 
     @property
     def path(self) -> str:
-        """Its place in the hierarchy, shortened in the middle if that is long; O(depth)."""
+        """Place in the hierarchy; a long path is shortened in the middle; O(depth)."""
         labels, life = [], self
         while True:
             labels.append(life.label)
@@ -149,11 +150,11 @@ class Life:
 
     @property
     def kept(self) -> int:
-        """How many steps are kept."""
+        """Number of steps that are kept."""
         return len(self.first) + (0 if self.last is None else len(self.last))
 
     def add(self, step: Raw) -> bool:
-        """Add a step; returns whether more are kept than before."""
+        """Add a step; return whether the number of kept steps has grown."""
         if len(self.first) < _ENDS_MAX:
             self.first.append(step)
             return True
@@ -165,7 +166,7 @@ class Life:
         return not is_full
 
     def steps(self) -> list[Step | int]:
-        """The steps in order, and in their place how many were left out, if any."""
+        """Return the steps in order, with the number of omitted ones in their place, if any."""
         found: list[Step | int] = [*map(Step._make, self.first)]
         if self.left_out:
             found.append(self.left_out)
@@ -173,13 +174,13 @@ class Life:
         return found
 
     def forget_steps(self) -> None:
-        """Keep no steps any more."""
+        """Drop all steps."""
         self.first, self.last = [], None
 
     # -- children --------------------------------------------------------------------------
 
     def begins(self, child: Life) -> None:
-        """Take note of a child that has begun."""
+        """Record that a child has begun."""
         self.children_total += 1
         if self.children is None:
             self.children = [child.id]
@@ -189,7 +190,7 @@ class Life:
             child.tries = self.failed.get(child.label, 0) + 1
 
     def has_failed(self, child: Life) -> None:
-        """Take note of a child that has aborted; its next try has the same label."""
+        """Record that a child has aborted; its next try has the same label."""
         if self.failed is None:
             self.failed = {}
         self.failed[child.label] = child.tries

@@ -1,4 +1,4 @@
-"""All transactions of which something is kept, within a bound."""
+"""Bounded collection of the records of transactions."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ _STEPS_MAX = 200_000
 
 
 class Lives:
-    """The live transactions, and those that have ended last with their stories.
+    """The live transactions, and the most recently ended ones with their steps.
 
-    Those that have aborted have room of their own: they are the ones that are asked for, and the
-    many that commit must not push them out.
+    Aborted transactions have a separate bound: they are the ones that users inspect, and the many
+    committed ones must not evict them.
 
-    Not thread-safe: who owns it holds a latch. Every method is O(1), or amortised so.
+    Not thread-safe: the owner guards it with a latch. Every method is O(1), or amortised O(1).
 
     Parameters
     ----------
     live_max, committed_max, aborted_max : int
-        Transactions of which something is kept; one that begins beyond that is not known here, and
-        neither are its inferiors.
+        Upper bounds on the transactions that are kept. A transaction that begins while there are
+        `live_max` live ones is not recorded, and neither are its inferiors.
     steps_max : int
-        Steps of all of them together: for more the oldest of those that have committed are
-        forgotten, then of those that have aborted, and if there are none the step is left out.
+        Upper bound on the steps of all transactions together. Beyond it, the oldest committed
+        transactions are forgotten, then the oldest aborted ones; if there are none the step is left
+        out.
 
     Attributes
     ----------
     live : dict of int to Life
-        In the order of their begin.
+        Live transactions in the order of their begin.
     unknown : int
-        How many were not taken note of.
+        Number of transactions that were not recorded.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Lives:
         self._steps = 0
 
     def begin(self, life: Life) -> bool:
-        """Take note of a transaction that has begun; returns whether there was room."""
+        """Record a transaction that has begun; return whether there was room."""
         if len(self.live) >= self._live_max:
             self.unknown += 1
             return False
@@ -74,7 +75,7 @@ class Lives:
         self._steps += life.add(step)
 
     def end(self, life: Life) -> None:
-        """A live transaction has ended."""
+        """Record that a live transaction has ended."""
         del self.live[life.id]
         is_aborted = life.state == "aborted"
         ended = self._aborted if is_aborted else self._committed
@@ -83,7 +84,7 @@ class Lives:
             self._forget_oldest(ended)
 
     def get(self, number: int) -> Life | None:
-        """The transaction of this number, live or ended, if it is kept."""
+        """Return the transaction of this number, live or ended, or None if it is not kept."""
         for place in (self.live, self._committed, self._aborted):
             if number in place:
                 return place[number]
@@ -92,4 +93,4 @@ class Lives:
     def _forget_oldest(self, ended: OrderedDict[int, Life]) -> None:
         _, oldest = ended.popitem(last=False)
         self._steps -= oldest.kept
-        oldest.forget_steps()  # an inferior that is kept for longer knows it, for its path
+        oldest.forget_steps()  # a longer-kept inferior still refers to it, for its path

@@ -1,4 +1,4 @@
-"""Logs that say in which transaction, and in which rule, something was logged."""
+"""Log records with the transaction and the rule in which they were logged."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _CAUSES_MAX = 10
 
 
 class TransactionFilter(logging.Filter):
-    """Adds to each record what is current on the thread that logs it; lets every record pass.
+    """Filter that adds the thread's current transaction to each record; it lets every record pass.
 
-    It belongs to a handler, not to a logger, so that it sees the records of all loggers. With a
-    ``QueueHandler`` it belongs to that one, as the other end has a thread of its own.
+    Add it to a handler, not to a logger, so that it sees the records of all loggers. With a
+    ``QueueHandler``, add it to that handler, as the listener at the other end runs on another
+    thread.
 
-    Attributes of a record (each None if there is none; what ``extra=`` has given stays):
+    Attributes of a record (each None if it does not apply; values given by ``extra=`` are kept):
 
     ================== ==========================================================================
     ``transaction``    id of the innermost transaction
@@ -38,7 +39,7 @@ class TransactionFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the attributes; O(depth of the transaction)."""
+        """Add the attributes and return True; O(depth of the transaction)."""
         t = current_transaction()
         of_rule = None if t is None else _in_rule(t)
         trace_id, span_id = _of_span()
@@ -58,17 +59,17 @@ class TransactionFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record, in one line.
+    """Formatter that writes one JSON object per record, on one line.
 
-    It has ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``thread``, what
-    `TransactionFilter` has added and is not None, what ``extra=`` has, and of an exception its
-    kind and where it arose under ``error``: a list, from what was raised to its first cause.
+    An object has ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``thread``, the
+    attributes that `TransactionFilter` has added and that are not None, and those of ``extra=``.
+    For an exception ``error`` lists kinds and places, from the raised exception to its first cause.
 
     Parameters
     ----------
     values : bool
-        Whether the texts of exceptions are written, too. They may quote rows and keys, so by
-        default they are not. A message is written as it is.
+        Write the texts of exceptions, too. They may quote rows and keys, so by default they are
+        left out. A message is always written as it is.
     """
 
     def __init__(self, *, values: bool = False):
@@ -76,7 +77,7 @@ class JsonFormatter(logging.Formatter):
         self._values = values
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without its terminator."""
         when = datetime.fromtimestamp(record.created, UTC)
         found: dict[str, Any] = {
             "time": when.isoformat(timespec="microseconds"),
@@ -107,14 +108,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def json_handler(stream: TextIO | None = None, *, values: bool = False) -> logging.Handler:
-    """A handler that writes records as JSON: ``logging.getLogger().addHandler(json_handler())``.
+    """Return a handler that writes JSON: ``logging.getLogger().addHandler(json_handler())``.
 
     Parameters
     ----------
     stream : file, optional
         Standard error by default.
     values : bool
-        As of `JsonFormatter`.
+        See `JsonFormatter`.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.addFilter(TransactionFilter())
@@ -123,16 +124,16 @@ def json_handler(stream: TextIO | None = None, *, values: bool = False) -> loggi
 
 
 def _as_json(found: dict[str, Any]) -> str:
-    """JSON of whatever an ``extra=`` may have: what JSON cannot hold is shown as its repr."""
+    """Return JSON for any ``extra=`` values; a value that JSON cannot hold appears as its repr."""
     try:
         return json.dumps(found, ensure_ascii=False, allow_nan=False, default=repr)
-    except (TypeError, ValueError, RecursionError):  # a key, a number, or a value inside itself
+    except (TypeError, ValueError, RecursionError):  # a key, a number, or a cyclic value
         texts = {name: _held(value) for name, value in found.items()}
         return json.dumps(texts, ensure_ascii=False)
 
 
 def _held(value: Any) -> Any:
-    """The value, if JSON can hold all of it; else its repr."""
+    """Return the value if JSON can represent all of it, else its repr."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -141,7 +142,7 @@ def _held(value: Any) -> Any:
 
 
 def _in_rule(t: Transaction) -> Transaction | None:
-    """The nearest of `t` and its superiors in which a rule runs."""
+    """Return the nearest of `t` and its superiors in which a rule runs."""
     node: Transaction | None = t
     while node is not None and node.rule is None:
         node = node.parent
@@ -149,7 +150,7 @@ def _in_rule(t: Transaction) -> Transaction | None:
 
 
 def _of_span() -> tuple[str | None, str | None]:
-    """Ids of trace and span, if the program uses OpenTelemetry."""
+    """Return the ids of trace and span, if the program uses OpenTelemetry."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None, None

@@ -1,4 +1,4 @@
-"""What a process does, kept and told."""
+"""Monitor of one database object."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _PENDING_MAX = 500
 _BATCHES_MAX = 500
 _DRAWN_MAX = 60
 _ON_CHARS_MAX = 200
-_BY = "the monitor"  # who has decided what was decided from outside
+_BY = "the monitor"  # recorded as the author of changes made through the monitor
 
 
 class Monitor:
-    """Keeps what a page needs of one database object, within a bound; a `Source`.
+    """Bounded record of one database object's activity; a `Source`.
 
-    What is told is copied out of the engine under its latches, at most 500 of each thing, and put
-    into words after they are released. The lock table is looked at five times a second at most,
-    however many ask.
+    Answers are copied out of the engine under its latches, at most 500 entries of each kind, and
+    formatted after the latches are released. The lock table is read at most five times a second,
+    however many clients ask.
 
     Latch order: ``_looking``, then the lock manager's or that of the watch, one of them at a time.
 
     Parameters
     ----------
     db : Database
-        It is watched from now on; transactions that live already are not known.
+        The object to watch from now on; transactions that are already live are not recorded.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Monitor:
         db._triggering.listen(self.watch)
 
     def close(self) -> None:
-        """Watch no longer; what is kept can still be asked for."""
+        """Stop watching; what has been recorded remains available."""
         self._db._forest.unobserve(self.watch)
         self._db._triggering.unlisten(self.watch)
         self._totals.close()
@@ -87,7 +87,7 @@ class Monitor:
     # -- the source ------------------------------------------------------------------------
 
     def state(self, since: int = 0) -> dict[str, Any]:
-        """See `Source`. O(live transactions + rules), and what is told."""
+        """See `Source`. O(live transactions + rules + size of the answer)."""
         db, watch = self._db, self.watch
         glance, runs = self._look(), db._stream_runs
         with watch.latch:
@@ -135,7 +135,7 @@ class Monitor:
         }
 
     def transaction(self, id: int) -> dict[str, Any] | None:
-        """See `Source`. O(its steps and children)."""
+        """See `Source`. O(steps and children of the transaction)."""
         watch = self.watch
         with watch.latch:
             life = watch.lives.get(id)
@@ -147,13 +147,13 @@ class Monitor:
         return story(life, steps, children, self._showing)
 
     def deadlock(self, n: int) -> dict[str, Any] | None:
-        """See `Source`. O(its waits)."""
+        """See `Source`. O(waits of the deadlock)."""
         with self.watch.latch:
             found = self.watch.deadlocks.get(n)
         return None if found is None else replay(found, self._showing)
 
     def batches(self, workflow: str | None = None, id: str | None = None) -> dict[str, Any]:
-        """See `Source`. O(rows that are recorded)."""
+        """See `Source`. O(recorded rows)."""
         self._check_open()
         names = self._db.recorded_workflows()
         found: dict[str, Any] = {
@@ -208,7 +208,7 @@ class Monitor:
         return {"total": len(found), "decisions": shown}
 
     def resolve(self, id: str, chosen: Sequence[int]) -> None:
-        """See `Source`; the matches are made in a transaction of their own."""
+        """See `Source`; the matches are made in a separate transaction."""
         self._check_writable("decisions cannot be made")
         self._check_open()
         try:
@@ -241,7 +241,7 @@ class Monitor:
         return {"total": len(firings), "pending": shown}
 
     def switch(self, rule: str, enabled: bool) -> None:
-        """See `Source`; it is done by a transaction of its own."""
+        """See `Source`; the switch is done in a separate transaction."""
         self._check_writable("rules cannot be switched")
         self._db._rules.switch(rule, enabled=enabled)
 
@@ -250,14 +250,14 @@ class Monitor:
             raise ReadOnly(f"{what} from here: set monitor_writable, and monitor_token")
 
     def _check_open(self) -> None:
-        """Ask the server nothing any more: a statement would open a connection nobody closes."""
+        """Raise if the database is closed: a statement would open a connection for good."""
         if self._db._closed:
             raise ConfigurationError("the database is closed; open it again to ask what it has")
 
     # -- parts of the state ----------------------------------------------------------------
 
     def _look(self) -> Glance:
-        """The lock table as it was a moment ago."""
+        """Return a recent snapshot of the lock table."""
         with self._looking:
             now_s = time.monotonic()
             if self._glance is None or now_s - self._glanced_s >= _LOOK_EVERY_S:
@@ -272,7 +272,7 @@ class Monitor:
         return mask_url(settings.url)
 
     def _forest(self, live: list[Life], glance: Glance) -> dict[str, Any]:
-        """Whole hierarchies, the oldest first, up to a bound; of a large one the first part."""
+        """Return whole hierarchies, the oldest first, up to a bound; the last may be cut short."""
         waits: dict[int, list[int]] = {}
         for edge in glance.edges:
             if edge.kind is not EdgeKind.COMMIT:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, read from a database object whenever they are asked for."""
+"""Metrics for Prometheus, read from a database object on each scrape."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ __all__ = ["Collector", "Exposition", "collector"]
 _Labels: TypeAlias = tuple[str, ...]
 
 _OTHER = "(other)"
-_GAUGES = ("partials", "partials_dropped")  # among the counters of a database object
-_OUTCOMES = {"processed": "events", "late": "late", "dead": "dead"}  # as the ledger names them
+_GAUGES = ("partials", "partials_dropped")  # gauges among the counters of a database object
+_OUTCOMES = {"processed": "events", "late": "late", "dead": "dead"}  # by their names in the ledger
 _ASKED_S_MAX = 1.0
 _NEED = "metrics need"
 
 
 def collector(db: Subject, *, rules_max: int = 100) -> Collector:
-    """What a Prometheus registry of your own takes: ``REGISTRY.register(collector(db))``.
+    """Return a collector for a Prometheus registry: ``REGISTRY.register(collector(db))``.
 
     Parameters
     ----------
     db : Database
-        From now on its transactions are timed; all else is read when the registry is.
+        The object whose transactions are timed from now on; all else is read on each scrape.
     rules_max : int
-        How many rules have a label of their own: those that were triggered first. The others are
+        Number of rules with a label each: those that were triggered first. The other rules are
         summed up as ``(other)``.
 
     Raises
@@ -58,11 +58,11 @@ def collector(db: Subject, *, rules_max: int = 100) -> Collector:
 
 
 class Collector:
-    """A collector as prometheus-client defines one; made by `collector`.
+    """Collector as prometheus-client defines one; made by `collector`.
 
-    Reading it costs O(rules + live transactions), and a few short statements at the server, over
-    dead letters, pending firings and the batches of each stream. If the server cannot be reached
-    the rest is told without them. Safe to use from many threads.
+    A scrape costs O(rules + live transactions), and a few short statements at the server, over dead
+    letters, pending firings and the batches of each stream. If the server cannot be reached the
+    remaining metrics are reported without these. Safe to use from many threads.
     """
 
     def __init__(self, db: Subject, rules_max: int):
@@ -77,11 +77,11 @@ class Collector:
         self._labelled: dict[str, None] = {}
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values, by which a registry refuses a second database."""
+        """Return the metrics without values, by which a registry refuses a second database."""
         return (self._metric(family) for family in FAMILIES.values())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Yield the metrics with their present values."""
         yield self._told("info", {(importlib.metadata.version("activedb"),): 1})
         yield from self._counted()
         yield from self._of_rules()
@@ -92,7 +92,7 @@ class Collector:
 
     def _counted(self) -> Iterator[Metric]:
         counters = self._db.counters()
-        counters.pop("events_waiting")  # told by stream
+        counters.pop("events_waiting")  # reported per stream
         for name in _GAUGES:
             yield self._told(name, {(): counters.pop(name)})
         for family in COUNTED:
@@ -141,7 +141,7 @@ class Collector:
         yield self._told("events_waiting", {(name,): run.waiting for name, run in runs})
 
     def _of_store(self) -> Iterator[Metric]:
-        """What only the server knows."""
+        """Yield the metrics that only the server knows."""
         found = self._asked()
         yield self._told("store_reachable", {(): 0 if found is None else 1})
         if found is None:
@@ -167,15 +167,15 @@ class Collector:
         yield self._told("stream_events", events)
 
     def _asked(self) -> tuple[Standing, dict[str, dict[str, int]], dict[str, int]] | None:
-        """Return the server's counts by stream and rule; None if it cannot or must not be asked.
+        """Return the server's counts by stream and rule; None if it cannot be asked.
 
-        A scrape waits for another one's statements for a moment at most, so that scrapes do not
-        pile up before a server that does not answer.
+        A scrape waits at most a moment for the statements of another one, so that scrapes do not
+        pile up when a server does not answer.
         """
         if not self._asking.acquire(timeout=_ASKED_S_MAX):
             return None
         try:
-            if self._db._closed:  # a statement would open a connection that nobody closes
+            if self._db._closed:  # a statement would open a connection that is never closed
                 return None
             runs = sorted(dict(self._db._stream_runs).items())
             standing = self._db._launcher.journal.standing()
@@ -206,7 +206,7 @@ class Collector:
         return self._filled(FAMILIES[name], values)
 
     def _of(self, family: Family, value: Callable[[str], float]) -> Metric:
-        """A counter whose values have names elsewhere."""
+        """Return a counter whose values have other names in `Database.counters`."""
         return self._filled(family, {key: value(name) for key, name in family.values.items()})
 
     def _filled(self, family: Family, values: Mapping[_Labels, float]) -> Metric:
@@ -217,7 +217,7 @@ class Collector:
         return found
 
     def _spread(self, name: str, durations: Mapping[_Labels, list[Histogram]]) -> Metric:
-        """A histogram; several durations under the same labels are added up."""
+        """Return a histogram; durations under the same labels are added up."""
         metric = self._metric(FAMILIES[name])
         for labels, parts in durations.items():
             found = [part.distribution(BOUNDS_S) for part in parts]
@@ -230,21 +230,21 @@ class Collector:
 
 
 class Exposition:
-    """The metrics of a database object as text, in the format that whoever asks understands."""
+    """Metrics of a database object as text, in the format that the client accepts."""
 
     def __init__(self, db: Subject):
         self._exposition = needed("prometheus_client.exposition", _NEED)
         self._registry = _Alone(collector(db))
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """The text and its content type, for an ``Accept`` header."""
+        """Return the text and its content type, for an ``Accept`` header."""
         encode, content_type = self._exposition.choose_encoder(accept)
         text: bytes = encode(self._registry)
         return text, str(content_type)
 
 
 class _Alone:
-    """A registry with one collector, which cannot clash with another one."""
+    """Registry with a single collector, which cannot clash with any other."""
 
     def __init__(self, one: Collector):
         self._one = one

@@ -1,4 +1,4 @@
-"""Why a transaction aborted, in a sentence that quotes no value."""
+"""Reasons for aborts, as sentences that quote no values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SENTENCES: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 _TOLD = (TransactionAborted, TransactionCancelled, TransactionTimeout)
-"""Errors that are told to many transactions at once, and come from none below."""
+"""Errors that are raised in many transactions at once, and that come from no inferior."""
 
 
 def reason(
@@ -53,16 +53,16 @@ def reason(
     deadlock: int | None,
     is_below: Callable[[int], bool],
 ) -> str:
-    """Say why `t` aborts.
+    """Explain why `t` aborts.
 
     Parameters
     ----------
     error : BaseException or None
-        What it aborts with, if that is known.
+        The error that aborts `t`, if known.
     deadlock : int or None
-        Number of the last deadlock in which it was itself the victim.
+        Number of the last deadlock in which `t` itself was the victim.
     is_below : callable
-        Whether a transaction is an inferior of `t`.
+        Returns whether a transaction is an inferior of `t`.
     """
     if error is not None and _is_taken_along(t, error):
         assert t.parent is not None
@@ -75,25 +75,25 @@ def reason(
 
 
 def came_from(t: Transaction, error: BaseException | None) -> int | None:
-    """The transaction in which an error was first seen, if that is another one than `t`.
+    """Return the transaction in which an error was first seen, if that is not `t`.
 
-    The error is marked, as nothing else tells whether two errors that look the same are one.
+    The error object is marked, as two errors that look alike can't be told apart otherwise.
     """
     if error is None or isinstance(error, _TOLD):
         return None
     first = getattr(error, "_activedb_failed_in", None)
     if first is None:
         try:
-            error._activedb_failed_in = t.id  # type: ignore[attr-defined]  # if it takes attributes
-        except Exception:  # whatever a class of the application makes of that
+            error._activedb_failed_in = t.id  # type: ignore[attr-defined]  # if it accepts attributes
+        except Exception:  # whatever a class of the application raises
             return None
         return None
     return first if isinstance(first, int) and first != t.id else None
 
 
 def _is_taken_along(t: Transaction, error: BaseException) -> bool:
-    """Whether an error is what its parent has to abort with, too, and not told from whom it is."""
-    if t.parent is None or error is not t._doom or error is not t.parent._doom:
+    """Return whether the parent has to abort with the same error, which names no transaction."""
+    if t.parent is None or error is not t.rollback_reason or error is not t.parent.rollback_reason:
         return False
     return not (isinstance(error, TransactionAborted) and error.transaction)
 

@@ -1,4 +1,4 @@
-"""The monitor of another process, over HTTP."""
+"""Monitor of another process, over HTTP."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _IDLE_MAX = 4
 def attach(
     url: str | None = None, token: str | None = None, folder: Path | str | None = None
 ) -> RemoteMonitor:
-    """The monitor of another process: at `url`, or the one that is found.
+    """Return the monitor of another process: at `url`, or the one that is found.
 
     Parameters
     ----------
     url : str, optional
-        Where it listens. By default that of the newest process which uses the folder.
+        Its address. By default that of the newest process that uses the folder.
     token : str, optional
         The setting ``monitor_token`` by default.
     folder : Path or str, optional
@@ -41,7 +41,7 @@ def attach(
     ServerUnreachable
         If no url is given and no process with a monitor uses the folder.
     ConfigurationError
-        If the url is none.
+        If `url` is not a valid URL.
     """
     settings = Settings.load()
     if token is None and settings.monitor_token is not None:
@@ -59,9 +59,9 @@ def attach(
 
 
 class RemoteMonitor:
-    """A `Source` of what another process does; safe to use from many threads.
+    """`Source` of another process; safe to use from many threads.
 
-    Each answer is waited for five seconds at most.
+    Each request times out after five seconds.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class RemoteMonitor:
     Raises
     ------
     ConfigurationError
-        If the url is none; later, if the token is wrong or what is asked for cannot be done.
+        If `url` is not valid; later, if the token is wrong or the request cannot be served.
     ServerUnreachable
         Later: if the process does not answer.
     """
@@ -158,7 +158,7 @@ class RemoteMonitor:
         self._post(f"/api/rules/{quote(rule, safe='')}/{verb}")
 
     def close(self) -> None:
-        """Keep no connections any more; safe to call again."""
+        """Close all connections; safe to call again."""
         with self._latch:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -223,7 +223,7 @@ class RemoteMonitor:
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes]:
-        """One request over a connection that is kept, or over a new one if that was closed."""
+        """Make one request over a kept connection, or over a new one if the kept one was closed."""
         with self._latch:
             kept = self._idle.pop() if self._idle else None
         if kept is not None:
@@ -251,7 +251,7 @@ class RemoteMonitor:
         body: bytes | None,
         headers: dict[str, str],
     ) -> tuple[int, bytes]:
-        """One request; the connection is kept for the next one, or closed."""
+        """Make one request; keep the connection for the next one, or close it."""
         is_whole = False
         try:
             connection.request(method, path, body, headers)

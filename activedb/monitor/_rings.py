@@ -1,4 +1,4 @@
-"""What has just happened, within a bound, for those who come back and ask what is new."""
+"""Recent entries, within a bound, for clients that poll for news."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ T = TypeVar("T")
 
 
 class News(NamedTuple, Generic[T]):
-    """What is new since an earlier look.
+    """Entries that are new since an earlier poll.
 
     Attributes
     ----------
     entries : list of list of (int, T)
-        For each ring its newest entries with their numbers, the newest last.
+        For each ring, its newest entries with their numbers, the newest last.
     last : int
-        Number of the newest entry of all rings: the `since` of the next look.
+        Number of the newest entry of all rings: the `since` of the next poll.
     skipped : int
-        Entries between the two looks that are not told, because there were too many.
+        Entries between the two polls that are left out, because there were too many.
     """
 
     entries: list[list[tuple[int, T]]]
@@ -31,15 +31,15 @@ class News(NamedTuple, Generic[T]):
 class Rings(Generic[T]):
     """Several rings whose entries are numbered together, from 1 on.
 
-    Whoever gives the `last` of one look as `since` of the next gets each entry once, and is told
-    exactly how many he has missed: ``last - since == entries told + skipped``.
+    A client that passes the `last` of one poll as `since` of the next gets each entry once, and
+    learns exactly how many it has missed: ``last - since == entries returned + skipped``.
 
-    Not thread-safe: who owns it holds a latch.
+    Not thread-safe: the owner guards it with a latch.
 
     Parameters
     ----------
     *sizes : int
-        How many entries each ring keeps; for more the oldest are forgotten.
+        Capacity of each ring; beyond it the oldest entries are forgotten.
     """
 
     def __init__(self, *sizes: int):
@@ -47,15 +47,16 @@ class Rings(Generic[T]):
         self.last = 0
 
     def add(self, ring: int, entry: T) -> int:
-        """Add an entry to a ring; returns its number."""
+        """Add an entry to a ring; return its number."""
         self.last += 1
         self._rings[ring].append((self.last, entry))
         return self.last
 
     def since(self, since: int) -> News[T]:
-        """What was added after number `since`. O(what is told).
+        """Return the entries added after number `since`. O(size of the answer).
 
-        A number that was not given yet is one of another process: then all is new.
+        A number that has not been assigned yet comes from another process: then all entries are
+        new.
         """
         if not 0 <= since <= self.last:
             since = 0

@@ -1,4 +1,4 @@
-"""Which path tells what."""
+"""Routes: the answer for each path."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Answer", "Metrics", "Refused", "answer"]
 _DIGITS_MAX = 18
 
 Metrics: TypeAlias = Callable[[str], tuple[bytes, str]]
-"""Tells, for an ``Accept`` header, the text for Prometheus and its content type."""
+"""Callable that returns, for an ``Accept`` header, the text for Prometheus and its content type."""
 
 
 class Refused(Exception):
-    """A request that is not answered; `message` says what is wrong and what to do."""
+    """A request that is refused; `message` says what is wrong and what to do."""
 
     def __init__(self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None):
         super().__init__(message)
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent: a mapping as JSON, a text with its content type as it is."""
+    """Response: a mapping is sent as JSON, a text unchanged with its content type."""
 
     content: Mapping[str, Any] | tuple[bytes, str]
     status: HTTPStatus = HTTPStatus.OK
@@ -52,21 +52,21 @@ def answer(
     accept: str = "",
     metrics: Metrics | None = None,
 ) -> Answer:
-    """Answer a request that may be made.
+    """Answer a request that has passed the access checks.
 
     Parameters
     ----------
     target : str
-        Path and query, as they were sent.
+        Path and query, as received.
     accept : str
-        The header ``Accept``.
+        The ``Accept`` header.
     metrics : callable, optional
-        Tells what ``/metrics`` is answered with.
+        Returns the response of ``/metrics``.
 
     Raises
     ------
     Refused
-        If there is no such path, a parameter has no meaning, or it cannot be done.
+        If there is no such path, a parameter is meaningless, or the request cannot be served.
     """
     try:
         parts = urlsplit(target)
@@ -140,7 +140,7 @@ def _post(source: Source, words: list[str], query: Mapping[str, list[str]]) -> A
 
 
 def _chosen(text: str | None) -> list[int]:
-    """The numbers of candidates: ``0,2``; ``none``."""
+    """Return the numbers of the chosen candidates, given as ``0,2`` or ``none``."""
     if text is None:
         raise Refused(
             HTTPStatus.BAD_REQUEST, "say what is made: ?choose=0 (or 0,2), or ?choose=none"

@@ -1,4 +1,4 @@
-"""The monitor over HTTP: JSON for pages and terminals, text for Prometheus."""
+"""HTTP server of the monitor: JSON for pages and terminals, text for Prometheus."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ _LAST_WORD_S = 1.0
 
 
 class MonitorServer:
-    """Answers requests about one process, on threads of its own, until it is closed.
+    """Server that answers requests about one process, on separate threads, until it is closed.
 
-    At most 32 connections at a time. For one more the one is ended whose client has been waited
-    for the longest, to ask or to read, for a second at least; if there is none, the new one is told
-    to come back. Who sends or takes nothing is dropped after ten seconds. Nothing is cached, and no
-    other site may read it.
+    At most 32 connections are open at a time. To admit another, the server closes the connection
+    whose client it has waited for longest, for a request or to read an answer, and for at least a
+    second; if there is none, the new client is told to come back. A client that sends or receives
+    nothing is dropped after ten seconds. Nothing is cached, and no other site may read the answers.
 
     Parameters
     ----------
     source : Source
-        What to tell.
+        The monitor to serve.
     settings : Settings
-        Their ``monitor_…`` fields; the folder, where the address is written.
+        Its ``monitor_…`` fields, and the folder, where the address is written.
     metrics : callable, optional
-        Tells, for an ``Accept`` header, the text for Prometheus and its content type.
+        Returns, for an ``Accept`` header, the text for Prometheus and its content type.
 
     Attributes
     ----------
     url : str
-        Where it listens: ``http://127.0.0.1:40123``.
+        Address of the server: ``http://127.0.0.1:40123``.
 
     Raises
     ------
     ConfigurationError
-        If a token is missing, or the address cannot be listened to. If another process has the
-        port it is another one, and a warning.
+        If a token is missing, or the server cannot listen on the address. If another process uses
+        the port, the server picks another one and logs a warning.
     """
 
     def __init__(self, source: Source, settings: Settings, metrics: Metrics | None = None):
@@ -87,7 +87,7 @@ class MonitorServer:
 
     @staticmethod
     def _listening(host: str, port: int, *how: Any) -> _Server:
-        """A server at that port; if another process has it, at any: the work must not stop."""
+        """Return a server at that port, or at any if it is taken: the work must go on."""
         try:
             return _Server(host, port, *how)
         except OSError as error:
@@ -101,11 +101,11 @@ class MonitorServer:
             return server
 
     def close(self) -> None:
-        """Answer no more, once what is being answered is; safe to call again."""
+        """Stop answering, once pending requests are answered; safe to call again."""
         if self._is_closed:
             return
         self._is_closed = True
-        if self._pid != os.getpid():  # a fork has the socket, but neither the threads nor the file
+        if self._pid != os.getpid():  # a fork inherits the socket, but neither threads nor file
             self._server.socket.close()
             return
         withdraw(self._file)
@@ -136,14 +136,14 @@ class _Server(ThreadingHTTPServer):
         self.source = source
         self.access = access
         self.metrics = metrics
-        # For each since when its client is waited for, to ask or to read; infinity: it is not.
+        # For each connection, since when the server waits for its client; infinity: it does not.
         self._connections: dict[socket.socket, float] = {}
         self._changed = threading.Condition()  # guards the connections
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), Handler)
 
     def server_bind(self) -> None:
-        # As in the base, without the look-up of our own name, which may take seconds.
+        # As in the base class, but without resolving the host name, which may take seconds.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -159,7 +159,7 @@ class _Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread has begun, which would forget it at its end
+        except BaseException:  # no thread has begun that would forget it at its end
             self._forget(request)
             raise
 
@@ -170,7 +170,7 @@ class _Server(ThreadingHTTPServer):
             self._forget(request)
 
     def end_connections(self) -> None:
-        """End those that wait for a further request, give the others a moment, and end them."""
+        """Close connections that await a request, give the others a moment, and close them."""
         with self._changed:
             for how, patience_s in ((socket.SHUT_RD, _LAST_WORD_S), (socket.SHUT_RDWR, PATIENCE_S)):
                 for connection in self._connections:
@@ -180,16 +180,17 @@ class _Server(ThreadingHTTPServer):
                     return
 
     def note(self, connection: socket.socket, *, is_waited_for: bool) -> None:
-        """Take note of whether the client of a connection is waited for from now on."""
+        """Record whether the server waits for the connection's client from now on."""
         with self._changed:
             if connection in self._connections:
                 since_s = time.monotonic() if is_waited_for else math.inf
                 self._connections[connection] = since_s
 
     def _make_room(self) -> bool:
-        """End the connection whose client is waited for the longest. REQUIRES: the latch.
+        """Close the connection whose client is waited for longest. REQUIRES: the latch.
 
-        However slowly it sends, or keeps a connection for later: it makes room for who is here.
+        The client may be sending slowly, or keeping an idle connection: it makes room for a new
+        one.
         """
         longest = min(self._connections, key=self._connections.__getitem__)
         if time.monotonic() - self._connections[longest] < _MAKES_ROOM_AFTER_S:

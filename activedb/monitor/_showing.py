@@ -1,4 +1,4 @@
-"""How values of users are shown: as they are, or so that nobody learns them."""
+"""Display of users' values: as they are, or redacted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS_MAX = 1_000
 
 
 class _Hidden(dict[type, str]):
-    """What is shown instead of a value, by its type; made once for each."""
+    """Placeholder of a redacted value, by its type; made once for each type."""
 
     def __missing__(self, kind: type) -> str:
         text = f"«{kind.__name__}»"
@@ -33,14 +33,14 @@ Params = tuple[tuple[str, str], ...]
 
 
 class Showing:
-    """Turns keys, parameters and errors into texts of bounded length.
+    """Conversion of keys, parameters and errors to texts of bounded length.
 
     Parameters
     ----------
     values : bool
-        Whether values are shown. If not, a parameter is shown as its type and a key as its type
-        and a digest that depends on a secret of this object: equal keys look equal, and nobody
-        learns which they are.
+        Whether values are shown. If not, a parameter is shown as its type, and a key as its type
+        and a digest that depends on a secret of this object: equal keys look equal, but cannot be
+        read.
     """
 
     def __init__(self, values: bool):
@@ -48,22 +48,22 @@ class Showing:
         self._secret = secrets.token_bytes(16)
 
     def param(self, value: object) -> str:
-        """The text of a parameter."""
+        """Return the text of a parameter."""
         return _shortened(value) if self.values else _HIDDEN[type(value)]
 
     def key(self, key: object) -> str:
-        """The text of a row's key; of several columns with commas between them."""
+        """Return the text of a row's key; the columns of a compound key are separated by commas."""
         if isinstance(key, tuple):
             return ",".join(map(self._part, key))
         return self._part(key)
 
     def resource(self, resource: tuple[Hashable, ...]) -> str:
-        """The text of what is locked: ``accounts``, ``accounts/7``."""
+        """Return the text of a locked resource: ``accounts``, ``accounts/7``."""
         first, *rest = resource
         return "/".join((str(first), *map(self.key, rest)))
 
     def params(self, params: Mapping[str, object]) -> Params:
-        """The texts of parameters, of the first few if there are many."""
+        """Return the texts of parameters; of many, only the first few."""
         left = len(params) - _PARAMS_MAX
         shown = params.items() if left <= 0 else islice(params.items(), _PARAMS_MAX)
         if self.values:
@@ -73,7 +73,7 @@ class Showing:
         return found if left <= 0 else (*found, ("…", f"{left} more"))
 
     def error(self, error: BaseException) -> str:
-        """Class and message of an error; a message may quote values, so it may be hidden."""
+        """Return class and message of an error; messages may quote values, so may be redacted."""
         name = type(error).__name__
         if not self.values:
             return name
@@ -96,6 +96,6 @@ def _shortened(value: object) -> str:
         return repr(value[:_CHARS_MAX]) + "…"
     try:
         text = repr(value)
-    except Exception:  # a repr of users' own
+    except Exception:  # a repr of the application
         return f"«{type(value).__name__}»"
     return text if len(text) <= _CHARS_MAX else text[:_CHARS_MAX] + "…"

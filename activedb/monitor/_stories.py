@@ -1,4 +1,4 @@
-"""What is kept of a transaction, told: as one line, and as its story."""
+"""Texts about a recorded transaction: one line, or its whole story."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = {"insert": "inserted", "write": "updated", "delete": "deleted"}
 
 
 def _who(life: Life) -> dict[str, Any]:
-    """Which transaction it is, for a node of the forest and for a story."""
+    """Return the fields that identify a transaction, for a node of the forest and for a story."""
     return {
         "id": life.id,
         "parent": life.parent,
@@ -35,7 +35,7 @@ def _who(life: Life) -> dict[str, Any]:
 
 
 def node(life: Life, waits_for: list[int]) -> dict[str, Any]:
-    """A live transaction in the forest."""
+    """Return a live transaction as a node of the forest."""
     return {
         **_who(life),
         "thread": life.thread,
@@ -45,7 +45,7 @@ def node(life: Life, waits_for: list[int]) -> dict[str, Any]:
 
 
 def short(life: Life, seq: int | None = None) -> dict[str, Any]:
-    """A transaction in one line."""
+    """Return a transaction as one line."""
     found = {
         "id": life.id,
         "top": life.top,
@@ -65,7 +65,7 @@ def short(life: Life, seq: int | None = None) -> dict[str, Any]:
 def story(
     life: Life, steps: list[Step | int], children: list[Life], showing: Showing
 ) -> dict[str, Any]:
-    """All that is kept of a transaction."""
+    """Return the whole record of a transaction."""
     told: list[dict[str, Any]] = []
     writes = []
     at_s = life.began_s

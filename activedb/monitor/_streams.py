@@ -1,4 +1,4 @@
-"""What a state tells of streams, without making anybody wait for the database."""
+"""State of the streams, read without blocking the caller on the database."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LAST_LOOK_S = 5.0
 
 
 class Totals:
-    """Events, late and dead ones of each stream since it began, and what is open, as recorded.
+    """Recorded totals of each stream since it began: events, late and dead ones, open decisions.
 
-    They are read on a thread of their own, at most every two seconds and only while somebody
-    looks, as the database may let it wait; meanwhile the last ones are told.
+    They are read on a separate thread, at most every two seconds and only while some client asks,
+    as the database may be slow; in the meantime the previous totals are returned.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch or lock is taken under it.
     """
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class Totals:
         self._thread: threading.Thread | None = None
 
     def close(self) -> None:
-        """Wait for the database, if it is being read."""
+        """Wait for the thread that reads the database, if there is one."""
         with self._latch:
             thread = self._thread
         if thread is not None:
             thread.join(_LAST_LOOK_S)
 
     def of(self, runs: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-        """By stream. The first look waits a second for the database at most."""
+        """Return the totals by stream. The first call waits at most a second for the database."""
         with self._latch:
             is_due = time.monotonic() - self._read_at_s >= _EVERY_S and not self._is_reading
             is_due = is_due and bool(runs)
@@ -52,7 +52,7 @@ class Totals:
             thread = threading.Thread(
                 target=self._read, args=(dict(runs),), name="activedb-totals", daemon=True
             )
-            with self._latch:  # who closes finds one that has begun
+            with self._latch:  # so that close() finds a thread that has begun
                 self._thread = thread
                 thread.start()
             if is_first:
@@ -66,7 +66,7 @@ class Totals:
             for name, run in runs.items():
                 found[name] = {**run.totals(), "undecided": run.undecided()}
         except Exception:
-            # The server may be away, or the database be closed; the last ones are told then.
+            # The server may be away, or the database closed; the previous totals are returned then.
             _LOG.debug("cannot read the totals of streams", exc_info=True)
         finally:
             with self._latch:
@@ -81,11 +81,11 @@ def stream_rows(
     totals: Mapping[str, Mapping[str, int]],
     now_s: float,
 ) -> list[dict[str, Any]]:
-    """What a state tells of each stream; O(streams)."""
+    """Return the state of each stream; O(streams)."""
     rows = []
     for name in list(streams):
         run, total = runs.get(name), totals.get(name, {})
-        # Read beside the thread that feeds it: an entry of the ledger does not change.
+        # Read while another thread feeds the stream: an entry of the ledger does not change.
         last = None if run is None else run.last
         punctuation_s = None
         if last is not None and last.punctuation_us is not None:

@@ -1,4 +1,4 @@
-"""What a monitor uses of a database object, which is above it."""
+"""Interface of a database object to the monitor, which is in a lower layer."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
   your span ─► transaction ─┬─► rule (immediate)
                   ▲    ▲    └─► rule (deferred) ──► subtransaction
           link ───┘    └─── link
-      rule (detached)   rule (sequential)      each the root of a trace of its own, perhaps in
-                                               another process: the firing's record has carried it
+      rule (detached)   rule (sequential)      each the root of a separate trace, perhaps in
+                                               another process: the firing's record carries it
 ```
 """
 
@@ -44,7 +44,7 @@ def trace(db: Subject, tracer_provider: TracerProvider | None = None) -> Tracing
     Returns
     -------
     Tracing
-        Its `stop` ends that.
+        Its `stop` ends the tracing.
 
     Raises
     ------
@@ -61,9 +61,9 @@ class _Open:
     Attributes
     ----------
     error : str
-        Why the transaction aborts, in names of types.
+        Reason of the abort, as names of types.
     failed : dict of str to int
-        How many tries of each child have aborted, by label.
+        Number of aborted tries of each child, by label.
     """
 
     span: Span
@@ -72,14 +72,14 @@ class _Open:
 
 
 class Tracing(Observer):
-    """Makes spans of transactions; made by `trace`.
+    """Observer that makes a span of each transaction; made by `trace`.
 
-    The span of a transaction is the current one of OpenTelemetry while its block runs, so what a
-    rule calls shows up under it; and what is current when a top-level transaction is entered is
-    its parent. That of a firing has none: it has a link to the span in which it was triggered.
+    The span of a transaction is OpenTelemetry's current one while its block runs, so calls made by
+    a rule show up under it. The span that is current when a top-level transaction is entered is the
+    parent. The span of a firing has no parent but a link to the span in which it was triggered.
 
-    Spans have the names of rules, kinds of errors and numbers in them, but no row, no parameter of
-    an event and no text of an error.
+    Spans contain names of rules, kinds of errors and numbers, but no rows, no parameters of events
+    and no texts of errors.
     """
 
     def __init__(self, db: Subject, tracer_provider: TracerProvider | None):
@@ -89,14 +89,14 @@ class Tracing(Observer):
         self._propagator = propagation.TraceContextTextMapPropagator()
         version = importlib.metadata.version("activedb")
         self._tracer = self._trace.get_tracer("activedb", version, tracer_provider)
-        # By the transactions' ids; a thread changes those of its own transactions only.
+        # By transaction id; a thread changes only the spans of its own transactions.
         self._open: dict[int, _Open] = {}
         self._tokens: dict[int, tuple[int, Token[Context]]] = {}  # with the thread
         self._forest = db._forest
         self._forest.observe(self)
 
     def stop(self) -> None:
-        """Make no more spans; those of transactions that live end as they do."""
+        """Make no more spans; spans of live transactions end as usual."""
         self._forest.unobserve(self)
 
     # -- what the forest calls -------------------------------------------------------------
@@ -107,30 +107,30 @@ class Tracing(Observer):
             self._start(t)
 
     def entered(self, t: Transaction) -> None:
-        """Make the span the current one, first begin that of a top-level transaction."""
+        """Make the span current; for a top-level transaction, begin it first."""
         span = self._of(t).span
         token = self._context.attach(self._trace.set_span_in_context(span))
         self._tokens[t.id] = get_ident(), token
 
     def left(self, t: Transaction) -> None:
-        """Make that span the current one that was so before."""
+        """Make the previously current span current again."""
         thread, token = self._tokens.pop(t.id, (None, None))
-        if token is not None and thread == get_ident():  # elsewhere it is not the current one
+        if token is not None and thread == get_ident():  # on another thread it is not current
             self._context.detach(token)
 
     def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
-        """Note in the span that a rule was triggered which runs elsewhere."""
+        """Note in the span that a rule was triggered that runs elsewhere."""
         attributes = {"activedb.firing": firing, "activedb.coupling": str(coupling)}
         self._of(t).span.add_event("rule triggered", attributes)
 
     def carried(self, t: Transaction) -> str | None:
-        """The span, as W3C's ``traceparent`` puts it."""
+        """Return the span in the format of W3C's ``traceparent``."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, self._trace.set_span_in_context(self._of(t).span))
         return carrier.get(_TRACEPARENT)
 
     def failing(self, t: Transaction, error: BaseException | None) -> None:
-        """Keep why."""
+        """Record the reason of an abort."""
         opened = self._open.get(t.id)
         if opened is not None:
             opened.error = _kinds(error)
@@ -144,7 +144,7 @@ class Tracing(Observer):
         is_committed = t.state is State.COMMITTED
         span.set_attribute("activedb.outcome", str(t.state))
         if not is_committed:
-            # A superior that aborts takes along whoever is open, without a word to each.
+            # An aborting superior takes its open inferiors along, without a notification for each.
             error = opened.error or "TransactionAborted"
             span.set_attribute("error.type", error.partition(" ")[0])
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))
@@ -159,7 +159,7 @@ class Tracing(Observer):
         return self._open.get(t.id) or self._start(t)
 
     def _start(self, t: Transaction) -> _Open:
-        """Begin the span of `t`; first that of its superior, if a caller's own is not there yet."""
+        """Begin the span of `t`; before it that of its superior, if the caller's has none yet."""
         run = t.hierarchy.run
         links: tuple[Link, ...] = ()
         attributes: dict[str, Any] = {"activedb.transaction": t.id, "activedb.label": t.label}
@@ -168,7 +168,7 @@ class Tracing(Observer):
             context = self._trace.set_span_in_context(above.span)
             attributes["activedb.retries"] = above.failed.get(t.label, 0)
         else:
-            # The pool may run a firing on a thread where something else is under way.
+            # The pool may run a firing on a thread where an unrelated span is current.
             context = None if run.coupling is None else self._context.Context()
             links = self._links(run.origin)
             attributes["activedb.retries"] = run.tries - 1
@@ -183,7 +183,7 @@ class Tracing(Observer):
         return opened
 
     def _links(self, origin: str | None) -> tuple[Link, ...]:
-        """A link to the span that has triggered a firing, if its record tells of one."""
+        """Return a link to the span that triggered a firing, if its record has one."""
         if not isinstance(origin, str):
             return ()
         context = self._propagator.extract({_TRACEPARENT: origin}, self._context.Context())
@@ -200,7 +200,7 @@ def _name(t: Transaction) -> str:
 
 
 def _kinds(error: BaseException | None) -> str:
-    """What went wrong and why, without what it says: that may have values of users in it."""
+    """Return the types of an error and its causes, without messages, which may quote values."""
     kinds: list[str] = []
     while error is not None and len(kinds) < 5:
         kinds.append(type(error).__name__)

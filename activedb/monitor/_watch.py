@@ -1,4 +1,4 @@
-"""Takes note of what transactions and rules do, as it happens."""
+"""Observer that records the steps of transactions and rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["EVENTS", "RECENT", "Raised", "Watch"]
 _LOG = logging.getLogger(__name__)
 
 RECENT, EVENTS = 0, 1
-"""The rings: transactions that have ended, events that were raised."""
+"""Indices of the rings: transactions that have ended, events that were raised."""
 _RECENT_MAX, _EVENTS_MAX = 500, 200
 _ABORTED_MAX = 50
 _SPAWNERS_MAX = 10_000
@@ -50,9 +50,9 @@ class Raised(NamedTuple):
     Attributes
     ----------
     at_s : float
-        When that was noticed, in seconds since 1970.
+        Time of the record, in seconds since 1970.
     name, kind, what : str
-        The kind is row, signal, stream, clock or composite; `what` says it exactly: insert, call.
+        `kind` is row, signal, stream, clock or composite; `what` is more precise: insert, call.
     transaction : int
     params : tuple of (str, str)
     """
@@ -66,9 +66,9 @@ class Raised(NamedTuple):
 
 
 class Watch(Observer):
-    """Hears of every step of transactions and rules, and keeps the last of them.
+    """Observer of every step of transactions and rules, with a bounded record of them.
 
-    Latch: ``latch`` guards all that is kept. It is taken last, for O(1), and nothing is taken
+    Latch: ``latch`` guards all records. It is taken last, for O(1), and no other latch is taken
     under it.
 
     Attributes
@@ -76,13 +76,13 @@ class Watch(Observer):
     latch : threading.Lock
     lives : Lives
     rings : Rings
-        Of `Life` (`RECENT`) and `Raised` (`EVENTS`).
+        Rings of `Life` (`RECENT`) and `Raised` (`EVENTS`).
     aborted : deque of Life
-        The last ones.
+        The most recent aborted transactions.
     deadlocks : Deadlocks
     transactions, commits : Histogram
-        Of top-level transactions that have committed: from begin to end, and from the end of
-        their work to the end.
+        Durations of top-level transactions that have committed: from begin to end, and from the end
+        of their work to the end.
     """
 
     hears_all = False
@@ -97,14 +97,14 @@ class Watch(Observer):
         self.commits = Histogram()
         self._here = threading.local()
         self._showing = showing
-        # Who has triggered a firing, by its name; of the last ones.
+        # The transaction that triggered each of the most recent firings, by the firing's name.
         self._spawners: OrderedDict[str, int] = OrderedDict()
         self._has_failed = False
 
     # -- transactions ----------------------------------------------------------------------
 
     def began(self, t: Transaction) -> None:
-        """A transaction has begun."""
+        """Record that a transaction has begun."""
         now_s = time.time()
         parent, hierarchy = t.parent, t.hierarchy
         try:
@@ -141,7 +141,7 @@ class Watch(Observer):
             lives.add(life, (now_s, "began", thread, None, None, None, None))
 
     def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
-        """A transaction has triggered a rule that is to run in top-level ones of its own."""
+        """Record a triggered rule that is to run in a separate top-level transaction."""
         with self.latch:
             self._spawners[firing] = t.id
             if len(self._spawners) > _SPAWNERS_MAX:
@@ -149,7 +149,7 @@ class Watch(Observer):
         self._note(t, "spawned", firing[-_FIRING_CHARS_MAX:], mode=str(coupling))
 
     def waits(self, t: Transaction, edges: tuple[Edge, ...]) -> None:
-        """A transaction is about to sleep."""
+        """Record that a transaction is about to sleep."""
         now_s = time.time()
         with self.latch:
             life = self.lives.live.get(t.id)
@@ -161,7 +161,7 @@ class Watch(Observer):
             self.lives.add(life, _waited(now_s, edge))
 
     def granted(self, t: Transaction, resource: Resource, mode: Mode) -> None:
-        """A transaction has got a lock."""
+        """Record that a transaction has got a lock."""
         now_s = time.time()
         with self.latch:
             life = self.lives.live.get(t.id)
@@ -171,16 +171,16 @@ class Watch(Observer):
             wait = life.wait
             if wait is not None:
                 life.wait = None
-                if resource[: len(wait[0])] == wait[0]:  # or what encloses it was waited for
+                if resource[: len(wait[0])] == wait[0]:  # or an enclosing resource was waited for
                     what, lasted = "granted", _lasted(now_s - wait[1])
             self.lives.add(life, (now_s, what, lasted, resource, mode.name, None, None))
 
     def wrote(self, t: Transaction, kind: str, table: str, key: Key) -> None:
-        """A transaction has made a version of a row."""
+        """Record that a transaction has made a version of a row."""
         self._note(t, "wrote", kind, resource=(table, key))
 
     def deadlocked(self, t: Transaction, cycle: DeadlockReport | tuple[Link, ...]) -> None:
-        """A transaction has to give way in a deadlock."""
+        """Record that a transaction is the victim of a deadlock."""
         now_s = time.time()
         with self.latch:
             found = self.deadlocks.add(now_s, t.id, cycle, self.lives.get)
@@ -195,7 +195,7 @@ class Watch(Observer):
                 self.lives.add(life, (now_s, "deadlock", str(found.n), None, None, None, None))
 
     def committing(self, t: Transaction) -> None:
-        """A transaction has done its work; of subtransactions that is no news."""
+        """Record that a top-level transaction has done its work; subtransactions are ignored."""
         if t.parent is not None:
             return
         now_s = time.time()
@@ -207,14 +207,14 @@ class Watch(Observer):
                 self.lives.add(life, (now_s, "committing", "", None, None, None, None))
 
     def failing(self, t: Transaction, error: BaseException | None) -> None:
-        """A transaction is going to abort."""
+        """Record that a transaction is about to abort."""
         self._fails(t, error)
 
     def ended(self, t: Transaction) -> None:
-        """A transaction has ended."""
+        """Record that a transaction has ended."""
         is_committed = t.state is State.COMMITTED
         if not is_committed:
-            self._fails(t, t._doom)
+            self._fails(t, t.rollback_reason)
         now_s = time.time()
         state = "committed" if is_committed else "aborted"
         parent = t.parent
@@ -240,7 +240,7 @@ class Watch(Observer):
             self.commits.record(max(0.0, now_s - (life.committing_s or now_s)))
 
     def _fails(self, t: Transaction, error: BaseException | None) -> None:
-        """Take note why a transaction aborts, unless that is known."""
+        """Record why a transaction aborts, unless that is already known."""
         life = self.lives.live.get(t.id)
         if life is None or life.why is not None:
             return
@@ -251,7 +251,7 @@ class Watch(Observer):
             self.lives.add(life, (time.time(), "failed", why, None, None, None, None))
 
     def _is_below(self, number: int, life: Life) -> bool:
-        """Whether what is kept of a transaction says that it is an inferior; O(depth)."""
+        """Return whether a recorded transaction is an inferior; O(depth)."""
         found = self.lives.get(number)
         while found is not None:
             found = found.above
@@ -262,7 +262,7 @@ class Watch(Observer):
     # -- events and rules ------------------------------------------------------------------
 
     def raised(self, t: Transaction, o: Occurrence) -> None:
-        """An event was raised."""
+        """Record that an event was raised."""
         try:
             what = o.key[0]
             kind = _KINDS.get(what)
@@ -279,7 +279,7 @@ class Watch(Observer):
             self._failed(error)
 
     def triggered(self, t: Transaction, items: Sequence[Any]) -> None:
-        """An event has triggered rules."""
+        """Record that an event has triggered rules."""
         try:
             for item in items:
                 rule, o = item.rule, item.occurrence
@@ -293,12 +293,12 @@ class Watch(Observer):
             self._failed(error)
 
     def starts(self, s: Transaction, item: Any) -> None:
-        """A rule is about to run."""
+        """Ignore a rule that is about to run."""
 
     def ran(
         self, s: Transaction, item: Any, outcome: str, seconds: float, error: BaseException | None
     ) -> None:
-        """A rule has run."""
+        """Record that a rule has run."""
         try:
             if outcome != "failed":
                 self._note(s, "ran", item.rule.name, mode=outcome)
@@ -322,14 +322,14 @@ class Watch(Observer):
                 self.lives.add(life, (now_s, what, about, resource, mode, None, None))
 
     def _failed(self, error: Exception) -> None:
-        """What watches must not fail the work that it watches."""
+        """Log the first failure of the monitor, which must not fail the work that it watches."""
         if not self._has_failed:
             self._has_failed = True
             _LOG.error("the monitor has failed, and may again", exc_info=error)
 
 
 def _waited(at_s: float, edge: Edge | None) -> Raw:
-    if edge is None:  # somebody let it go on before it had been seen
+    if edge is None:  # another thread let it go on before the wait was seen
         return (at_s, "waited", "", None, None, None, None)
     mode = None if edge.mode is None else edge.mode.name
     return (at_s, "waited", "", edge.resource, mode, edge.waited_for, edge)

@@ -1,4 +1,4 @@
-"""Rules and the catalog that tells which of them an event can trigger."""
+"""Rules, and the catalog of rules by the events that can trigger them."""
 
 from activedb.rules._catalog import Catalog
 from activedb.rules._data import rules_from_data, rules_from_file

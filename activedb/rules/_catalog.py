@@ -1,4 +1,4 @@
-"""The catalog: which rules an event can trigger, as each transaction sees it."""
+"""Catalog of the rules that an event can trigger, as each transaction sees it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["Catalog"]
 class Catalog:
     """Rules by name, and the enabled ones by the primitive events they listen to.
 
-    What is committed is in two dicts. What a transaction has changed is in its draft, seen by the
-    transaction and its inferiors, passed on to the parent by a commit, dropped by an abort, and
-    applied by the commit of the top-level transaction.
+    Committed rules are in two dicts. The changes of a transaction are in its draft. The transaction
+    and its inferiors see the draft; a commit hands it to the parent, an abort drops it, and the
+    commit of the top-level transaction applies it.
 
     Attributes
     ----------
     by_key : dict
-        Event key to the `Listeners` among committed, enabled rules, if there are any. Who asks
-        whether anybody listens at all may look here, and whether there are `drafts`.
+        Event key to the `Listeners` among committed, enabled rules; a key without listeners is
+        absent. To find out whether any rule listens, look here and at `drafts`.
     drafts : Drafts
         False while no transaction has changed anything or ignores a rule.
     quarantine : dict
-        Rule name to the reason, for those that are in quarantine as committed.
+        Name of each rule in quarantine, as committed, to the reason.
     version : int
-        Another one whenever committed rules have changed.
+        Counter that changes whenever committed rules have changed.
     on_applied : callable ``(subscriptions)``
-        Called, without a latch, with the subscriptions of enabled rules that have just been
-        committed, newly or otherwise than before.
+        Called without a latch after a commit, with the subscriptions of enabled rules that are
+        new or changed.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Catalog:
     def listening_to(
         self, key: tuple[str, str], t: Transaction | None = None
     ) -> tuple[Subscription, ...]:
-        """Subscriptions to a primitive event raised in `t`, in the order of definition.
+        """Return the subscriptions to a primitive event raised in `t`, in the order of definition.
 
         One dict lookup; for a transaction whose hierarchy has drafts O(rules found) more.
         """
@@ -65,11 +65,11 @@ class Catalog:
         return () if found is None else found.all
 
     def concerned_by(self, o: Occurrence, t: Transaction | None = None) -> tuple[Subscription, ...]:
-        """Subscriptions to which `o`, raised in `t`, must be shown, in the order of definition.
+        """Return the subscriptions that must be fed `o`, raised in `t`, in order of definition.
 
-        Those that listen to it, but for rules that demand other constants of its attributes: they
-        neither take it nor fail. REQUIRES: `o` comes without contemporaries. As `listening_to`, and
-        what `Listeners.concerned_by` costs; for a transaction with drafts it leaves out nothing.
+        Rules that demand other constants of its attributes are left out: they neither take `o` nor
+        fail. REQUIRES: `o` comes without contemporaries. The cost is that of `listening_to` plus
+        `Listeners.concerned_by`. For a transaction with drafts, no subscription is left out.
         """
         if self.drafts and t is not None:
             drafted = self._drafted(o.key, t)
@@ -79,11 +79,14 @@ class Catalog:
         return () if found is None else found.concerned_by(o)
 
     def listening_to_any(self, keys: Iterable[tuple[str, str]]) -> list[Subscription]:
-        """Committed subscriptions to any of several primitive events, each once."""
+        """Return committed subscriptions to any of several primitive events, without duplicates."""
         return list(dict.fromkeys(s for key in keys for s in self.listening_to(key)))
 
     def _drafted(self, key: tuple[str, str], t: Transaction) -> tuple[Subscription, ...] | None:
-        """Subscriptions as `t` sees them; None: as they are committed, as its line has no draft."""
+        """Return the subscriptions as `t` sees them.
+
+        None if neither `t` nor a superior has a draft: the committed ones apply.
+        """
         with self._latch:
             line = self.drafts.line(t)
             if not line:
@@ -94,7 +97,7 @@ class Catalog:
     def _seen(
         self, line: Sequence[Draft], key: tuple[str, str], committed: Iterable[Subscription]
     ) -> tuple[Subscription, ...]:
-        """`committed` as changed by the drafts of `line`, nearest first."""
+        """Return `committed` as changed by the drafts of `line`, nearest first."""
         seen: dict[str, RegisteredRule] = {}
         for draft in line:
             for name, entry in draft.by_key.get(key, {}).items():
@@ -111,12 +114,12 @@ class Catalog:
     # -- by name ---------------------------------------------------------------------------
 
     def rule(self, name: str) -> Rule | None:
-        """The committed rule with this name, enabled or not, or None."""
+        """Return the committed rule with this name, enabled or not, or None."""
         entry = self._rules.get(name)
         return entry.rule if entry else None
 
     def entry(self, name: str, t: Transaction | None = None) -> RegisteredRule | None:
-        """The rule with this name as `t` sees it, or as it is committed."""
+        """Return the rule with this name as `t` sees it, or the committed one without `t`."""
         with self._latch:
             for draft in self.drafts.line(t):
                 if name in draft.entries:
@@ -124,7 +127,7 @@ class Catalog:
             return self._rules.get(name)
 
     def entries(self, t: Transaction | None = None) -> list[RegisteredRule]:
-        """All rules as `t` sees them, or as they are committed, in the order of definition."""
+        """Return all rules as `t` sees them, or as committed, in the order of definition."""
         with self._latch:
             seen: dict[str, RegisteredRule | None] = dict(self._rules)
             for draft in reversed(self.drafts.line(t)):
@@ -133,7 +136,7 @@ class Catalog:
         return sorted(found, key=_order)
 
     def committed(self) -> list[RegisteredRule]:
-        """All rules as they are committed, in the order of definition; takes no latch."""
+        """Return all committed rules in the order of definition, without taking a latch."""
         return sorted(self._rules.values(), key=_order)
 
     def __iter__(self) -> Iterator[Rule]:
@@ -142,23 +145,24 @@ class Catalog:
     # -- changes ---------------------------------------------------------------------------
 
     def put(self, t: Transaction, name: str, entry: RegisteredRule | None) -> None:
-        """Let `t` and its inferiors see a rule so; None: it is deleted.
+        """Draft a change of a rule, seen by `t` and its inferiors; None deletes it.
 
-        REQUIRES: `t` has the row of the rule locked for writing.
+        REQUIRES: `t` holds a write lock on the row of the rule.
         """
         with self._latch:
             self.drafts.of(t).put(name, entry)
 
     def await_others(self, t: Transaction, name: str) -> None:
-        """Wait until what other hierarchies have made of a rule is applied or dropped.
+        """Wait until the drafts of a rule in other hierarchies are applied or dropped.
 
-        REQUIRES: `t` has the row of the rule locked for writing, so that they are about to end.
+        REQUIRES: `t` holds a write lock on the row of the rule, so the other hierarchies are about
+        to end.
         """
         with self._latch:
             self._latch.wait_for(lambda: not self.drafts.others_have(t, name))
 
     def add_committed(self, entry: RegisteredRule) -> bool:
-        """Register a rule at once; False if the name is taken, or some transaction changes it."""
+        """Register a rule at once; return False if its name is taken or in a draft."""
         with self._latch:
             if entry.name in self._rules or self.drafts.others_have(None, entry.name):
                 return False
@@ -167,7 +171,7 @@ class Catalog:
         return True
 
     def given_up(self, t: Transaction) -> dict[str, Subscription | None]:
-        """Rules whose detectors end with the commit of the top-level `t`, and the new ones."""
+        """Return the rules whose detectors the commit of top-level `t` ends, with the new ones."""
         found: dict[str, Subscription | None] = {}
         with self._latch:
             for draft in self.drafts.line(t):
@@ -181,26 +185,26 @@ class Catalog:
         return found
 
     def has(self, subscription: Subscription) -> bool:
-        """Whether the committed, enabled version of its rule has this detector."""
+        """Return whether the committed, enabled version of the rule has this detector."""
         entry = self._rules.get(subscription.rule.name)
         return (
             entry is not None and entry.enabled and entry.subscription.shares_detector(subscription)
         )
 
     def ignore(self, t: Transaction, names: frozenset[str]) -> object:
-        """Let events of `t` and its inferiors not trigger these rules; returns what ends that."""
+        """Ignore rules for events of `t` and its inferiors; return a token for `stop_ignoring`."""
         with self._latch:
             token = object()
             self.drafts.of(t).ignored[token] = names
             return token
 
-    def heed(self, t: Transaction, token: object) -> None:
-        """End an `ignore`, if `t` has not ended meanwhile."""
+    def stop_ignoring(self, t: Transaction, token: object) -> None:
+        """End an `ignore`, unless `t` has ended."""
         with self._latch:
-            self.drafts.heed(t, token)
+            self.drafts.stop_ignoring(t, token)
 
     def ended(self, t: Transaction) -> None:
-        """Pass on, drop or apply the draft of a transaction that has ended."""
+        """Hand on, drop or apply the draft of a transaction that has ended."""
         with self._latch:
             committed = self.drafts.end(t, committed=t.state is State.COMMITTED)
             if committed:
@@ -216,8 +220,8 @@ class Catalog:
     def _apply(self, entries: Mapping[str, RegisteredRule | None]) -> None:
         """Make changes committed.
 
-        Listeners are replaced, so that readers need no latch, and each once, so that they see all
-        changes to the rules on one event together.
+        Listeners are replaced, so that readers need no latch. Each is replaced once, so that
+        readers see all changes to the rules on one event together.
         """
         changed: dict[tuple[str, str], list[Subscription]] = {}
         for name, entry in entries.items():
@@ -247,7 +251,7 @@ class Catalog:
                 del self.by_key[key]
 
     def place(self, subscription: Subscription) -> int:
-        """Place of its rule in the order of definition; of one that is deleted, the first."""
+        """Return the rule's place in the order of definition; a deleted rule comes first."""
         entry = self._rules.get(subscription.rule.name)
         return -1 if entry is None else entry.order
 

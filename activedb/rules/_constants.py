@@ -1,4 +1,4 @@
-"""Which constants an event must have for a rule to take it, as far as its expression tells."""
+"""Constants that a rule's expression demands of the attributes of an event."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["Demand", "demands_of"]
 
 _TEXTS = frozenset((str,))
 _NUMBERS = frozenset((int, float, bool, Decimal))
-"""Types whose values compare with each other exactly, and hash alike if they are equal."""
+"""Types whose values compare exactly with each other, and have equal hashes if they are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The equalities with constants that are the first that a primitive event judges.
+    """Equalities with constants that a primitive event evaluates first.
 
-    An event that has all these attributes, each of a type of its kind, and not all these values, is
-    not taken, and nothing that follows is judged. Of any other event it tells nothing.
+    An event that has all these attributes, each of a type of its kind, but not all these values, is
+    not taken, and no later condition is evaluated. For any other event, a demand implies nothing.
 
     Attributes
     ----------
     names : tuple of str
-        The attributes, in the order in which they are judged.
+        Attributes, in the order of evaluation.
     kinds : tuple of frozenset of type
-        The types with which the constants compare without an error.
+        Types that compare with the constants without an error.
     values : tuple
-        The constants; none is unlike itself, as NaN is.
+        Constants; none is unequal to itself, as NaN is.
     """
 
     names: tuple[str, ...]
@@ -40,10 +40,10 @@ class Demand:
 
 
 def demands_of(expression: Expression) -> dict[tuple[str, str], frozenset[Demand]]:
-    """By event key, the demands of which an event must fulfil one for the expression to take it.
+    """Return, by event key, the demands of which an event must fulfil one to be taken.
 
-    Keys of which one primitive event, negated or not, demands no constant are left out. There are
-    none if the expression minds events that it does not take, as the selection strict does.
+    Keys with a primitive event, negated or not, that demands no constant are left out. The result
+    is empty if the expression reacts to events that it does not take, as the selection strict does.
     """
     found: dict[tuple[str, str], frozenset[Demand]] = {}
     undemanding: set[tuple[str, str]] = set()
@@ -66,7 +66,7 @@ def _walk(expression: Expression) -> Iterator[Expression]:
 
 
 def _demand_of(primitive: Primitive) -> Demand | None:
-    """Its leading equalities; None if there are none, or a row that lacks a column fails first."""
+    """Return the leading equalities; None if there are none, or a missing column may fail first."""
     if primitive.columns:
         return None
     equalities: list[tuple[str, frozenset[type], Any]] = []
@@ -82,7 +82,7 @@ def _demand_of(primitive: Primitive) -> Demand | None:
 
 
 def _conditions(term: object) -> Iterator[object]:
-    """What must hold, in the order in which it is judged, up to the first that is false."""
+    """Yield the conjuncts in the order of evaluation, which stops at the first false one."""
     if type(term) is And:
         for condition in term.conditions:
             yield from _conditions(condition)
@@ -91,7 +91,7 @@ def _conditions(term: object) -> Iterator[object]:
 
 
 def _equality_of(term: object) -> tuple[str, frozenset[type], Any] | None:
-    """The attribute of the event itself, and the constant that it is compared with."""
+    """Return the attribute of the event itself, and the constant that it is compared with."""
     if type(term) is not Comparison or term.operator != "=":
         return None
     left, right = term.left, term.right

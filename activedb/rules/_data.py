@@ -1,4 +1,4 @@
-"""Rules from data: mappings and lists, as they stand in a YAML file, to checked definitions."""
+"""Checked rule definitions from plain data: mappings and lists, as in a YAML file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_RULE = (
     "reads",
     "raises",
 )
-"""Fields that a rule takes as they stand, and need not have."""
+"""Optional fields that are passed to the rule as they are."""
 _DEFAULTS = {"coupling": "immediate", "priority": None, "on_abort": "triggering"}
 _FIELDS = frozenset(("name", "on", "do", "when", "writes", "enabled", *_OF_RULE))
 
@@ -47,23 +47,23 @@ def rules_from_data(
     table: Callable[[str], Any],
     find_reads: FindReads | None = None,
 ) -> list[tuple[Rule, bool]]:
-    """Rules, and whether each is enabled, from a list of mappings or a mapping by name.
+    """Return rules, each with its enabled flag, from a list of mappings or a mapping by name.
 
     Parameters
     ----------
     data : list of mappings, or mapping of str to mapping
-        Each with ``do``, mostly ``on``, and what else a rule has.
+        Each with ``do``, usually ``on``, and further fields of a rule.
     functions : FunctionNames
-        What references to functions mean.
+        Meaning of references to functions.
     table : callable
-        Name to declared table; raises `DefinitionError`.
+        Returns the declared table with a name; raises `DefinitionError`.
     find_reads : callable, optional
-        Tells what the condition of a rule without ``on`` reads.
+        Returns the reads of a condition, for a rule without ``on``.
 
     Raises
     ------
     DefinitionError
-        Naming the rule, if something has no meaning; two rules with one name included.
+        If a field has no meaning, or two rules have one name; the message names the rule.
     """
     reader = _Reader(functions, EventReader(functions, table), find_reads)
     found: dict[str, tuple[Rule, bool]] = {}
@@ -76,17 +76,17 @@ def rules_from_data(
 
 
 def rules_from_file(path: str | Path) -> Any:
-    """What a YAML file says, for `rules_from_data`; plain data, nothing in it is evaluated.
+    """Return the contents of a YAML file for `rules_from_data`, as plain data.
 
-    Of YAML's booleans ``true`` and ``false`` are known, so that ``on:`` is a name. A key that
-    stands twice is refused.
+    Nothing in the file is evaluated. Only ``true`` and ``false`` are booleans, so that ``on:`` is a
+    name. Duplicate keys are refused.
 
     Raises
     ------
     DefinitionError
-        If the file cannot be read or is no such YAML.
+        If the file cannot be read or is not such YAML.
     UntrustedFile
-        If everybody may write it.
+        If the file is world-writable.
     """
     check_trusted(path)
     try:
@@ -102,7 +102,7 @@ class _Reader:
     find_reads: FindReads | None
 
     def rule(self, name: str, fields: Mapping[str, Any]) -> tuple[Rule, bool]:
-        """One rule; errors begin with its name."""
+        """Return a rule and its enabled flag; errors begin with its name."""
         try:
             check_fields(fields, _FIELDS, needed=("do",))
             enabled = fields.get("enabled", True)
@@ -132,7 +132,7 @@ class _Reader:
         return rule, enabled
 
     def writes(self, data: Any) -> Any:
-        """What ``writes`` lists: names as they are, ``{"inserted": "log"}`` as expressions."""
+        """Return the items of ``writes``, with expressions for ``{"inserted": "log"}``."""
         if not isinstance(data, list):
             return data
         return [
@@ -142,7 +142,7 @@ class _Reader:
 
 
 def _items(data: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Names and fields of the rules in `data`."""
+    """Return the names and fields of the rules in `data`."""
     if isinstance(data, Mapping):
         pairs = [(name, fields) for name, fields in data.items()]
     elif isinstance(data, list | tuple):
@@ -166,7 +166,7 @@ def _is_change(data: Mapping[Any, Any]) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the booleans of YAML 1.2, which refuses keys that stand twice."""
+    """PyYAML's safe loader with the booleans of YAML 1.2, which refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a rule's author says that it reads, writes and raises."""
+"""Declared effects of a rule: the tables and signals it reads, writes and raises."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from activedb.events import Expression, inserted
 __all__ = ["Declared", "Part"]
 
 Part: TypeAlias = tuple[str, str, str | None]
-"""What is done (read, insert, update, delete), to which table, in which column (None: the row)."""
+"""Access (read, insert, update, delete), its table, and its column (None: whole rows)."""
 
 _ROW_EVENTS = ("insert", "update", "delete")
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What condition and action of a rule may do; None where nothing has been said.
+    """Declared effects of condition and action; None for an effect that is not declared.
 
     Attributes
     ----------
@@ -33,21 +33,21 @@ class Declared:
 
     @classmethod
     def of(cls, rule: str, *, reads: Any, writes: Any, raises: Any) -> Declared:
-        """Return what a user wrote, checked.
+        """Check a user's declarations and build from them.
 
         Parameters
         ----------
         rule : str
-            The rule's name, for errors.
+            Name of the rule, for errors.
         reads, writes : list, or None
-            Tables, mapped classes, columns, ``"table"``, ``"table.column"``; of writes also
+            Tables, mapped classes, columns, ``"table"``, ``"table.column"``; in writes also
             ``inserted(table)``, ``updated(table, "column")``, ``deleted(table)``.
         raises : list of str, or None
 
         Raises
         ------
         DefinitionError
-            If one of them is no list, or has something else in it.
+            If an argument is no list, or has an invalid item.
         """
         return cls(
             reads=_each(rule, "reads", reads, _read),
@@ -103,7 +103,7 @@ def _raised(item: Any) -> list[str] | None:
 
 
 def _place(item: Any) -> tuple[str, str | None] | None:
-    """Table and column that `item` stands for; None if it stands for nothing here."""
+    """Return the table and column that `item` names, or None."""
     if isinstance(item, str):
         table, dot, column = item.rpartition(".")
         if not dot:
@@ -123,7 +123,7 @@ def _place(item: Any) -> tuple[str, str | None] | None:
 
 def _table(item: Any) -> tuple[str, None] | None:
     try:
-        ((_, name),) = inserted(item).keys  # reads the names of tables, as every event does
+        ((_, name),) = inserted(item).keys  # accepts the same tables as an event
     except PatternError:
         return None
     return name, None

@@ -1,4 +1,4 @@
-"""Drafts: what transactions that have not committed have changed in the catalog."""
+"""Drafts: uncommitted changes to the catalog."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ __all__ = ["Draft", "Drafts"]
 
 
 class Draft:
-    """What one transaction has changed, and which rules it ignores.
+    """Changes of one transaction, and the rules it ignores.
 
     Attributes
     ----------
     entries : dict
-        Rule name to what has become of the rule; None if it is deleted.
+        Rule name to the changed rule; None if it is deleted.
     by_key : dict
-        Event key to those of `entries` that listen to it, by name.
+        Event key to the rules of `entries` that listen to it, by name.
     ignored : dict
-        Names of rules that its events do not trigger, by block.
+        For each open ``ignoring`` block, names of rules that events of the transaction do not
+        trigger.
     """
 
     __slots__ = ("by_key", "entries", "ignored")
@@ -29,7 +30,7 @@ class Draft:
         self.ignored: dict[object, frozenset[str]] = {}
 
     def put(self, name: str, entry: RegisteredRule | None) -> None:
-        """Note what has become of a rule; O(event keys of the rule)."""
+        """Record a change of a rule; O(event keys of the rule)."""
         before = self.entries.get(name)
         if before is not None:
             for key in before.keys:
@@ -41,18 +42,18 @@ class Draft:
 
 
 class Drafts(dict[int, dict[int, Draft]]):
-    """The drafts of live transactions, by id of the top-level one and then by their own.
+    """Drafts of live transactions, by id of the top-level transaction and then by transaction id.
 
-    False as long as there is none, which a dict says faster than a method. Guarded by the latch of
-    the catalog.
+    False as long as there is none, and tested as a dict, which is faster than a method. The
+    catalog's latch guards this object.
     """
 
     def of(self, t: Transaction) -> Draft:
-        """The draft of a live transaction, empty if it had none."""
+        """Return the draft of a live transaction, empty if it had none."""
         return self.setdefault(t.hierarchy.top_id, {}).setdefault(t.id, Draft())
 
     def line(self, t: Transaction | None) -> list[Draft]:
-        """The drafts that `t` sees, its own and those of its superiors, nearest first; O(depth)."""
+        """Return the drafts that `t` sees, its own and its superiors', nearest first; O(depth)."""
         if t is None:
             return []
         drafts = self.get(t.hierarchy.top_id)
@@ -66,7 +67,7 @@ class Drafts(dict[int, dict[int, Draft]]):
         return found
 
     def others_have(self, t: Transaction | None, name: str) -> bool:
-        """Whether another hierarchy than that of `t` has changed a rule."""
+        """Return whether a hierarchy other than that of `t` has changed a rule."""
         mine = None if t is None else t.hierarchy.top_id
         return any(
             name in draft.entries
@@ -75,8 +76,8 @@ class Drafts(dict[int, dict[int, Draft]]):
             for draft in drafts.values()
         )
 
-    def heed(self, t: Transaction, token: object) -> None:
-        """End an ignoring block, if `t` has not ended before."""
+    def stop_ignoring(self, t: Transaction, token: object) -> None:
+        """End an ``ignoring`` block, unless `t` has ended."""
         drafts = self.get(t.hierarchy.top_id, {})
         draft = drafts.get(t.id)
         if draft is None:
@@ -86,9 +87,9 @@ class Drafts(dict[int, dict[int, Draft]]):
             self._drop(t)
 
     def end(self, t: Transaction, *, committed: bool) -> dict[str, RegisteredRule | None]:
-        """Take away the draft of a transaction that has ended; returns what is committed by that.
+        """Remove the draft of a transaction that has ended; return the changes that this commits.
 
-        A subtransaction that has committed hands it to its parent.
+        A subtransaction that has committed hands its draft to its parent.
         """
         draft = self._drop(t)
         if draft is None or not committed:

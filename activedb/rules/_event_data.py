@@ -1,4 +1,4 @@
-"""Event expressions from data: mappings such as ``{"updated": "accounts"}``."""
+"""Event expressions from plain data: mappings such as ``{"updated": "accounts"}``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _FIELDS_OF: dict[str, frozenset[str]] = {
     "timed_out": frozenset(),
     "query": frozenset(("pattern", "stream")),
 }
-"""Each kind of event, named by the field that says it, and the fields that it may have besides."""
+"""Kinds of events, each with the optional fields of its mapping."""
 _NEEDED = {
     "some_of": ("count",),
     "after": ("delay",),
@@ -79,21 +79,21 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True)
 class EventReader:
-    """Reads events.
+    """Reader of event expressions from data.
 
     Attributes
     ----------
     functions : FunctionNames
-        What references to functions mean.
+        Meaning of references to functions.
     table : callable
-        Name to declared table; raises `DefinitionError`.
+        Returns the declared table with a name; raises `DefinitionError`.
     """
 
     functions: FunctionNames
     table: Callable[[str], Any]
 
     def expression(self, data: Any) -> Expression:
-        """The event expression of data; raises `DefinitionError` or `PatternError`."""
+        """Return the event expression of data; raise `DefinitionError` or `PatternError`."""
         if not isinstance(data, Mapping):
             raise DefinitionError(f"an event is written like {{event: EXIT}}, not {data!r}")
         kinds = [kind for kind in _FIELDS_OF if kind in data]
@@ -188,7 +188,7 @@ class EventReader:
     def _optional(self, what: Any, data: Mapping[str, Any]) -> Expression:
         return self._many(what, {**data, "min": 0, "max": 1})
 
-    # -- what time completes ---------------------------------------------------------------
+    # -- timed events ----------------------------------------------------------------------
 
     def _after(self, what: Any, data: Mapping[str, Any]) -> Expression:
         return _in_context(self.expression(what).after(data["delay"]), data)
@@ -214,7 +214,7 @@ class EventReader:
     def _query(self, what: Any, data: Mapping[str, Any]) -> Expression:
         return query(what, self.expression(data["pattern"]), stream=data.get("stream"))
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _of_primitive(self, data: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -246,7 +246,7 @@ class EventReader:
 
 
 def check_fields(data: Mapping[Any, Any], known: Iterable[str], needed: Iterable[str] = ()) -> None:
-    """Refuse fields that mean nothing, and that some are missing."""
+    """Raise `DefinitionError` for a field that is unknown or missing."""
     names = frozenset(known)
     for field in data:
         if field not in names:

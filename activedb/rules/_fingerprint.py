@@ -1,4 +1,4 @@
-"""By which a definition is known again after a restart."""
+"""Fingerprints that identify a definition after a restart."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["event_fingerprint", "fingerprint"]
 
 
 def fingerprint(rule: Rule) -> str:
-    """64 hexadecimal digits that are the same as long as the definition is.
+    """Return 64 hexadecimal digits that identify a definition.
 
-    Everything that `define` takes counts, of functions their names and compiled code, those inside
-    them included, but not what they call and not the values they close over. Another minor version
-    of Python compiles otherwise, which counts as a change.
+    All arguments of `define` count: for functions, their names and compiled code, including nested
+    functions, but not the functions they call nor the values they close over. Other minor versions
+    of Python compile to other code, which counts as a change.
     """
     return _digest(
         rule.name,
@@ -37,9 +37,9 @@ def fingerprint(rule: Rule) -> str:
 
 
 def event_fingerprint(rule: Rule) -> str:
-    """64 hexadecimal digits that are the same as long as it detects the same.
+    """Return 64 hexadecimal digits that identify the detection of an event.
 
-    By which a state of its detector is known to be of this event.
+    They tell whether a stored detector state belongs to this event.
     """
     return _digest(*_told_of_event(rule.on), *_told_of_detection(rule))
 
@@ -54,7 +54,7 @@ def _told_of_event(expression: Expression) -> list[str]:
 
 
 def _told_of_detection(rule: Rule) -> list[str]:
-    """What it says about its detector; nothing if it says nothing."""
+    """Return the detector settings of a rule; empty if they are the defaults."""
     told: list[str] = []
     if (rule.partials_max, rule.on_full, rule.on_uncertain) != (
         None,
@@ -69,7 +69,7 @@ def _told_of_detection(rule: Rule) -> list[str]:
 
 
 def _predicates(expression: Expression) -> list[Any]:
-    """The functions in an expression, in its order, and what else its text does not show."""
+    """Return the functions in an expression, in order, and other parts missing from its repr."""
     found: list[Any] = [f for part in expression.children for f in _predicates(part)]
     if isinstance(expression, Sequence | Conjunction):
         found += [*expression.predicates, *expression.readings]
@@ -97,7 +97,7 @@ def _told_of_code(code: CodeType) -> str:
 
 
 def _told_of_value(value: Any) -> str:
-    """As `repr`, but the same in each process: without addresses and the order of hashes."""
+    """Return a `repr` that is the same in each process: without addresses and hash order."""
     if isinstance(value, CodeType):
         return _told_of_code(value)
     if isinstance(value, frozenset | set):

@@ -1,4 +1,4 @@
-"""Functions that rules from data name: found where the program allows it, nowhere else."""
+"""Names of functions in rule data, resolved only where the program allows it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["FunctionNames"]
 
 
 class FunctionNames:
-    """What ``"module:function"`` may mean.
+    """Resolver of references such as ``"module:function"``.
 
     Only functions that a module itself defines, or lists in ``__all__``, can be named, without a
-    leading underscore: what a module has imported for itself (``os.system``) is not offered by it.
-    Nothing is evaluated, and a module that is not allowed is not imported.
+    leading underscore: a function that a module merely imports (``os.system``) is not offered by
+    it. Nothing is evaluated, and a module that is not allowed is not imported.
 
     Parameters
     ----------
     modules : iterable of modules, or mapping of str to module
         Modules by their own names, or by the given ones.
     allow : iterable of str
-        Full names of modules that are imported when they are named.
+        Full names of modules that are imported when a reference names them.
 
     Raises
     ------
     DefinitionError
-        If an argument cannot serve.
+        If an argument is invalid.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class FunctionNames:
         self._allowed = frozenset(allow)
 
     def function(self, reference: Any) -> Callable[..., Any]:
-        """The function that ``"module:function"`` names.
+        """Return the function that ``"module:function"`` names.
 
         Raises
         ------
         DefinitionError
-            If it is no such name, the module is not allowed or cannot be imported, or offers no
-            such function.
+            If the reference is malformed, the module is not allowed or cannot be imported, or it
+            offers no such function.
         """
         if not isinstance(reference, str) or reference.count(":") != 1:
             raise DefinitionError(f"a function is named as 'module:function', not {reference!r}")

@@ -1,4 +1,4 @@
-"""Who listens to one event: all of them, and by the constants that they demand."""
+"""Subscriptions to one event, indexed by the constants that they demand."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from activedb.rules._subscription import Subscription
 __all__ = ["Listeners"]
 
 _Numbered = tuple[int, Subscription]
-"""Its place among all that listen, which no two share, and the subscription."""
+"""Unique place of a subscription among all listeners, and the subscription."""
 
 
 class Listeners:
-    """The committed subscriptions to one event; immutable.
+    """Committed subscriptions to one event; immutable.
 
     Parameters
     ----------
     key : tuple of (str, str)
-        The event's.
+        Key of the event.
     subscriptions : sequence of Subscription
         In the order of definition.
 
     Attributes
     ----------
     all : tuple of Subscription
-        Likewise.
+        Subscriptions, in the order of definition.
     """
 
     __slots__ = ("_index", "_is_filed", "_key", "all")
@@ -36,23 +36,23 @@ class Listeners:
     def __init__(self, key: tuple[str, str], subscriptions: Sequence[Subscription]):
         self.all = tuple(subscriptions)
         self._key = key
-        # To ask an index costs as much as to ask one rule.
+        # An index lookup costs as much as feeding one rule.
         self._is_filed = sum([key in s.demands for s in self.all]) > 1
         self._index: _Index | None = None
 
     def concerned_by(self, o: Occurrence) -> tuple[Subscription, ...]:
-        """Those that may take `o`, or fail on it, in the order of definition.
+        """Return subscriptions that may take `o`, or fail on it, in the order of definition.
 
-        Left out are rules that demand other constants of its attributes. The index is made when it
-        is asked for the first time: O(rules).
+        Rules that demand other constants of its attributes are left out. The first call builds the
+        index: O(rules).
 
         Complexity: O(attributes that rules demand constants of) to look up, and O(k log k) for k
-        rules found, if not all that listen to the event are filed by the same attributes.
+        rules found, unless all listeners are filed by the same attributes.
         """
         if not self._is_filed:
             return self.all
         index = self._index
-        if index is None:  # two threads may make it: it is the same
+        if index is None:  # two threads may build it, with equal results
             index = self._index = _Index(self._key, self.all)
         return index.concerned_by(o)
 
@@ -60,7 +60,7 @@ class Listeners:
 class _Index:
     """Subscriptions by the constants that they demand.
 
-    One that demands several, of several parts, stands at each of them.
+    A subscription with several demands, from several parts, is filed under each.
     """
 
     __slots__ = ("_all", "_only", "_regular", "_tables", "_unfiled")
@@ -78,10 +78,10 @@ class _Index:
             for demand in demands:
                 for name, kind in zip(demand.names, demand.kinds, strict=True):
                     kinds[name] = kinds.get(name, kind) & kind
-                # As itemgetter gives it: of one attribute the value itself.
+                # As itemgetter returns it: for one attribute, the value itself.
                 values = demand.values if len(demand.names) > 1 else demand.values[0]
                 tables.setdefault(demand.names, {}).setdefault(values, []).append(numbered)
-        # What each attribute must be for the tables to tell anything.
+        # Types that the attributes must have for the tables to apply.
         self._regular = tuple(kinds.items())
         self._tables: list[tuple[Callable[[Any], Any], dict[Any, list[_Numbered]]]] = [
             (itemgetter(*names), table) for names, table in tables.items()
@@ -94,7 +94,7 @@ class _Index:
     def concerned_by(self, o: Occurrence) -> tuple[Subscription, ...]:
         """See `Listeners.concerned_by`."""
         if o.stamp is not None or o.low_us != o.high_us:
-            return self._all  # detectors mind such times, whoever takes the event
+            return self._all  # such times affect detectors even if the event is not taken
         params = o.params
         try:
             for name, kind in self._regular:
@@ -105,6 +105,6 @@ class _Index:
             found = set(self._unfiled)
             for get, table in self._tables:
                 found.update(table.get(get(params), ()))
-        except (KeyError, TypeError):  # it lacks an attribute, or has a decimal without a hash
+        except (KeyError, TypeError):  # an attribute is missing, or is an unhashable decimal
             return self._all
         return tuple([subscription for _, subscription in sorted(found)])

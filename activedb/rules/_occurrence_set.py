@@ -1,4 +1,4 @@
-"""What triggered a set-oriented rule."""
+"""Set of occurrences that trigger a set-oriented rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OccurrenceSet(Occurrence):
     ----------
     occurrences : sequence of Occurrence
         At least one, in the order in which they were raised. The set has the name and the time of
-        the last.
+        the last one.
     """
 
     __slots__ = ()
@@ -29,10 +29,10 @@ class OccurrenceSet(Occurrence):
 
     @property
     def occurrences(self) -> tuple[Occurrence, ...]:
-        """The occurrences, in the order in which they were raised; O(n)."""
+        """Occurrences, in the order in which they were raised; O(n)."""
         return tuple(self.parts.values())
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
-        """The `params` of each: for data changes the new rows, or the deleted ones; O(n)."""
+        """Attribute `params` of each occurrence: new or deleted rows, for data changes; O(n)."""
         return [o.params for o in self.parts.values()]

@@ -1,4 +1,4 @@
-"""A rule as it stands in the catalog: a version, and the detector of its event."""
+"""Version of a rule in the catalog, with the detector of its event."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ class RegisteredRule:
     Attributes
     ----------
     rule : Rule
-        Its definition.
+        Definition of the rule.
     version : int
-        1 when it is created, one more with each change.
+        1 for a new rule, incremented by each change.
     enabled : bool
-        Whether it can be triggered.
+        True if the rule can be triggered.
     fingerprint : str
-        Of the definition in code or data; a change of coupling, priority or on_abort alone leaves
-        it, so that the change survives a restart with the same code.
+        Identifier of the definition in code or data. It ignores changes of coupling, priority or
+        on_abort alone, so that such a change survives a restart with the same code.
     subscription : Subscription
-        Its event's detector.
+        The rule with the detector of its event.
     order : int
         Place in the order of definition.
     quarantine : str or None
-        Since when and why it is not run, only triggered; None if it is run.
+        Start and reason of a quarantine, in which the rule is triggered but not run; None if it
+        runs.
     """
 
     rule: Rule
@@ -48,62 +49,62 @@ class RegisteredRule:
 
     @property
     def name(self) -> str:
-        """The rule's name."""
+        """Name of the rule."""
         return self.rule.name
 
     @property
     def keys(self) -> frozenset[tuple[str, str]]:
-        """Keys of the primitive events it listens to: none if it is disabled."""
+        """Keys of the primitive events it listens to; empty if it is disabled."""
         return self.rule.on.keys if self.enabled else frozenset()
 
     @property
     def on(self) -> Expression:
-        """Its event."""
+        """Event of the rule."""
         return self.rule.on
 
     @property
     def coupling(self) -> Coupling:
-        """Its coupling mode."""
+        """Coupling mode of the rule."""
         return self.rule.coupling
 
     @property
     def priority(self) -> int | None:
-        """Its priority; None is the lowest."""
+        """Priority of the rule; None is the lowest."""
         return self.rule.priority
 
     @property
     def condition_action(self) -> ConditionAction:
-        """When and where its action runs, relative to its condition."""
+        """Coupling of the action to the condition."""
         return self.rule.condition_action
 
     @property
     def after(self) -> tuple[str, ...]:
-        """Rules that end before it starts, if they are triggered together with it."""
+        """Rules that end before this one starts, if they are triggered together."""
         return self.rule.after
 
     @property
     def on_abort(self) -> OnAbort:
-        """What aborts when it raises."""
+        """Scope of the abort when the rule raises."""
         return self.rule.on_abort
 
     @property
     def partials(self) -> int:
-        """Occurrences that its detector keeps, as they may still become part of a match."""
+        """Number of occurrences that its detector keeps, as they may become part of a match."""
         return self.subscription.partials
 
     @property
     def dropped(self) -> int:
-        """Occurrences that its detector has forgotten because there were too many."""
+        """Number of occurrences that its detector has dropped because there were too many."""
         return self.subscription.dropped
 
     @property
     def undecided(self) -> int:
-        """Choices that its detector here has left open, as the order of events is not known."""
+        """Number of choices left open by its detector, as the order of events is uncertain."""
         return self.subscription.undecided
 
     @property
     def truncated(self) -> int:
-        """Number of events of which its detector has left out matches, as there were too many."""
+        """Number of events whose matches its detector has truncated because there were too many."""
         return self.subscription.truncated
 
     @classmethod
@@ -117,7 +118,7 @@ class RegisteredRule:
         partials_max: int = PARTIALS_MAX,
         sharing: Sharing | None = None,
     ) -> RegisteredRule:
-        """A rule that comes last in the order of definition."""
+        """Return a new rule, placed last in the order of definition."""
         subscription = Subscription(rule, partials_max=partials_max, sharing=sharing)
         return cls(rule, version, enabled, fingerprint, subscription)
 
@@ -130,9 +131,9 @@ class RegisteredRule:
         fingerprint: str,
         quarantine: str | None = None,
     ) -> RegisteredRule:
-        """Another version of it, at its place in the order.
+        """Return another version of the rule, at the same place in the order.
 
-        Its detector goes on if it detects the same as before and was not off meanwhile.
+        The detector is kept if it detects the same as before and was not disabled in between.
         """
         goes_on = (
             self.enabled

@@ -1,4 +1,4 @@
-"""A rule: event, condition, action, and how they are coupled."""
+"""ECA rules: event, condition, action, and their coupling."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ Action: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _UNDECLARED = Declared()
-_PRIORITY_MAX = 2**63  # of the column
+_PRIORITY_MAX = 2**63  # limit of the column
 OnUncertain: TypeAlias = str | Callable[[Any], Any]
 _POLICIES = ("raise", "certain", "possible", "reading")
 
 
 class OnAbort(StrEnum):
-    """What a rule that fails takes along."""
+    """Scope of the abort when a rule fails."""
 
     RULE = "rule"
     TRIGGERING = "triggering"
 
 
 class OnFull(StrEnum):
-    """What a detector does that keeps as many occurrences as it may."""
+    """Policy for a detector that already keeps as many occurrences as it may."""
 
     DROP_OLDEST = "drop_oldest"
     REFUSE = "refuse"
 
 
 class OnMany(StrEnum):
-    """Policy for an event that would complete more matches than it may."""
+    """Policy for an event that would complete more matches than allowed."""
 
     REFUSE = "refuse"
     TRUNCATE = "truncate"
@@ -58,7 +58,7 @@ class Rule:
     Attributes
     ----------
     name : str
-        Unique in its catalog.
+        Name, unique in its catalog.
     on : Expression
         The event.
     action : callable ``(t, o)``
@@ -68,30 +68,30 @@ class Rule:
     priority : int or None
         Higher first; None is the lowest.
     on_abort : OnAbort
-        What aborts when the rule raises: its own subtransaction only, or the triggering one.
+        Scope of the abort when the rule raises: its own subtransaction, or the triggering one.
     params : mapping
-        Values that action and condition get as keyword arguments, each those it takes.
+        Keyword arguments for action and condition; each gets the ones it takes.
     set_oriented : bool
-        Whether what triggers it in one statement, or in one deferred cycle, fires it once, with an
-        `OccurrenceSet`.
+        True if all occurrences in one statement, or in one deferred cycle, fire the rule once, with
+        an `OccurrenceSet`.
     condition_action : ConditionAction
-        When and where the action runs, relative to the condition.
+        Coupling of the action to the condition.
     after : tuple of str
-        Names of rules that end before it starts, if they are triggered together with it.
+        Names of rules that end before this one starts, if they are triggered together.
     partials_max : int or None
-        How many occurrences its detector keeps at most; None: as the settings say.
+        Maximum number of occurrences that its detector keeps; None: as in the settings.
     on_full : OnFull
-        What happens when it would have to keep more.
+        Policy when `partials_max` is exceeded.
     matches_max : int or None
-        How many matches one event may complete; None: any number.
+        Maximum number of matches that one event may complete; None: any number.
     on_many : OnMany
-        What happens when it would complete more.
+        Policy when `matches_max` is exceeded.
     on_uncertain : str or callable
-        What is made of candidates whose order is not certain (`activedb/events/README.md`).
+        Policy for candidates whose order is not certain (`activedb/events/README.md`).
     without_event : bool
-        Whether its author has left out the event: `on` is any change of what the condition reads.
+        True if the event was left out: `on` is any change of the tables that the condition reads.
     declared : Declared
-        What it may read, write and raise, as far as its author has said so.
+        Reads, writes and signals that the author has declared.
     """
 
     name: str
@@ -141,24 +141,24 @@ class Rule:
         declared: Declared | None = None,
         find_reads: FindReads | None = None,
     ) -> Rule:
-        """A rule from what a user wrote, checked.
+        """Return a rule, checking the arguments that a user wrote.
 
         Parameters
         ----------
         on : Expression or None
-            None: any change of what the condition reads.
+            None: any change of the tables that the condition reads.
         declared : Declared, optional
-            What `reads`, `writes` and `raises` have said before.
+            Earlier value of `reads`, `writes` and `raises`.
         find_reads : callable, optional
-            Tells from its source what a condition reads, for a rule that does not say it.
+            Returns the reads of a condition from its source, for a rule that does not declare them.
 
         Raises
         ------
         RuleSignatureError
             If action or condition cannot be called as ``fn(t, o)``, with the parameters it takes,
-            or a parameter is taken by neither.
+            or a parameter is taken by neither of them.
         DefinitionError
-            If the event, coupling, priority or on_abort is not one that exists.
+            If the event, coupling, priority or on_abort is not valid.
         """
         if name is not None and not isinstance(name, str):
             raise DefinitionError(f"the name of a rule is a string, not {name!r}")
@@ -241,7 +241,7 @@ class Rule:
         )
 
     def holds(self, t: Transaction, o: Occurrence) -> bool:
-        """Whether the condition, if there is one, is true of `o` in `t`."""
+        """Return whether the condition, if there is one, is true of `o` in `t`."""
         if self.when is None:
             return True
         said = self.when(t, o.apart(), **self._of_when)
@@ -308,14 +308,14 @@ def _checked_params(rule: str, params: Any) -> Mapping[str, Any]:
 
 
 def _params_of(rule: str, what: str, function: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of `params` that a function takes, which can then be called with them."""
+    """Return the `params` that a function takes, after checking that it can be called with them."""
     if not callable(function):
         raise RuleSignatureError(f"rule {rule}: the {what} is not a function: {function!r}")
     checked_function(function, f"the {what} of rule {rule}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return _NOTHING  # a built-in that does not tell; calling it will
+        return _NOTHING  # a built-in without a signature; a wrong call will fail
     kinds = signature.parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in kinds)
     named = {p.name for p in kinds if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}

@@ -1,4 +1,4 @@
-"""A rule with the detector of its event, which its versions share."""
+"""Subscription of a rule to its event, with a detector that versions of the rule share."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = ["PARTIALS_MAX", "Sharing", "Subscription", "Taken"]
 _NOTHING: Mapping[str, list[int]] = MappingProxyType({})
 
 PARTIALS_MAX = 1_000_000
-"""Occurrences that a rule's detector keeps at most, if neither rule nor settings say otherwise."""
+"""Default maximum number of occurrences that a rule's detector keeps."""
 
 
 class Taken(NamedTuple):
-    """Result of a step of a detector: an event, time, or a decision.
+    """Result of feeding, advancing or resolving a detector.
 
     Attributes
     ----------
     matches : list of Occurrence
     is_kept : bool
-        Whether the detector may have kept something of it.
+        True if the detector may have kept something.
     undecided : sequence of Undecided
         Choices that it has left open.
     decided : mapping of str to list of int
-        Choices that were open before and are no more, by identity: the numbers of the candidates
-        that were made.
+        Choices that were open before and are now closed, by identity: the numbers of the
+        candidates that became matches.
     """
 
     matches: list[Occurrence]
@@ -53,17 +53,17 @@ class Taken(NamedTuple):
 
 
 class Sharing:
-    """What detectors need that evaluate common subexpressions once.
+    """Shared state of detectors that evaluate common subexpressions once.
 
     Attributes
     ----------
     network : Network
-        Of those that share parts.
+        Network of the detectors that share parts.
     latch : threading.Lock
-        That of all subscriptions that share parts; held while one of them is fed.
+        Latch of all subscriptions that share parts, held while one of them is fed.
     wholes : mapping of Expression to _Detection
-        One that another subscription on the same event may join, with which it then has a network
-        and the latch in common: so that those that are alone wait for nobody.
+        A detection that another subscription on the same event may join. The two then share a
+        network and a latch. A subscription that is alone thus never waits for another one.
     """
 
     __slots__ = ("latch", "network", "wholes")
@@ -75,7 +75,7 @@ class Sharing:
 
 
 class _Detection:
-    """One detector with its latch, and what versions of the rule have to know of it together.
+    """Detector with its latch, and the state that versions of the rule share.
 
     Parameters
     ----------
@@ -86,19 +86,18 @@ class _Detection:
     ----------
     detector : Detector
     network : Network or None
-        In which it shares.
+        Network in which the detector shares.
     latch : threading.Lock
     is_changed : bool
-        Whether it may have another state than the one that was written last; set by every feed and
-        advance.
+        True if the state may differ from the last one written; set by every feed and advance.
     in_hand : list of Occurrence
-        Matches that time has completed, and that have not triggered the rule yet.
+        Pending matches: time has completed them, and they have not triggered the rule yet.
     newest_us : int
-        Time of the newest event that it has kept.
+        Time of the newest event kept.
     kept_in_columns : int
-        How many events are kept for the rule by a detector in columns, in place of this one.
+        Number of events that a columnar detector keeps for the rule in place of this one.
     open : dict of str to Undecided
-        The choices that the detector has left open, by identity.
+        Choices that the detector has left open, by identity.
     """
 
     __slots__ = (
@@ -131,7 +130,7 @@ class _Detection:
         self.open: dict[str, Undecided] = {}
 
     def taken(self, matches: list[Occurrence], *, is_kept: bool = True) -> Taken:
-        """Return what a step of the detector has made and left open. REQUIRES: ``latch``."""
+        """Return a step's matches, and choices opened and closed. REQUIRES: ``latch``."""
         new = self.detector.take_undecided()
         if not new and not self.open:
             return Taken(matches, is_kept)
@@ -145,17 +144,18 @@ class _Detection:
         return Taken(matches, is_kept, new, decided)
 
     def look(self) -> None:
-        """Look which choices are open. REQUIRES: ``latch``."""
+        """Update the open choices from the detector. REQUIRES: ``latch``."""
         self.open = {undecided.identity: undecided for undecided in self.detector.undecided}
 
     def renewed(self) -> Detector:
-        """A detector as it was when it was new."""
+        """Return a new detector without state."""
         return self._make(self.network)
 
     def joined(self, make: Callable[[Network | None], Detector]) -> _Detection | None:
-        """One with another detector for an equal event, with which this one shares from now on.
+        """Return a detection for an equal event that shares with this one from now on.
 
-        None if they cannot share, or if this one was fed anything, which the other must not see.
+        None if they cannot share, or if this one has been fed, as the other must not see those
+        events.
         """
         with self.latch:
             if self.is_changed or self.detector.partials or self.detector.dropped:
@@ -171,42 +171,43 @@ class _Detection:
 
 
 class Subscription:
-    """A rule with the detector of its event.
+    """Subscription of a rule, with the detector of its event.
 
-    The detector is used under the subscription's own latch. Nothing is taken under it but what
-    predicates take that read the store, and then no other hierarchy comes to it: see
-    `is_exclusive`.
+    The detector is used under the subscription's own latch. No lock is taken under it, except by
+    predicates that read the store; then no other hierarchy feeds this detector: see `is_exclusive`.
 
     Parameters
     ----------
     rule : Rule
     detecting : Subscription, optional
-        Whose detector to go on with: that of an earlier version of the rule, on the same event.
+        Subscription of an earlier version of the rule, on the same event, whose detector to keep.
     partials_max : int
-        How many occurrences to keep at most, if the rule does not say it; 0: any number.
+        Maximum number of occurrences to keep, if the rule has no value; 0: any number.
     sharing : Sharing, optional
-        With what others to share common subexpressions, or all of the expression. Not used for a
-        rule that has none that can be shared, nor for one that reads the store under the latch.
+        State for sharing common subexpressions, or the whole expression, with other rules. Not
+        used for a rule without sharable subexpressions, nor for one that reads the store under
+        the latch.
 
     Attributes
     ----------
     rule : Rule
     is_stateful : bool
-        Whether the detector keeps anything.
+        True if the detector keeps state.
     is_replayable : bool
-        Whether what it keeps follows from the last events alone, in any order.
+        True if its state follows from the last events alone, in any order.
     is_exclusive : bool
-        Whether one hierarchy at a time may feed it, until that one ends: what one event has used
-        up, or decided, must be certain before the next one is judged.
+        True if one hierarchy at a time may feed it, until that hierarchy ends: the occurrences that
+        one event has consumed, or its decisions, must be certain before the next event is
+        evaluated.
     is_timed : bool
-        Whether time alone can complete something.
+        True if time alone can complete a match.
     reads : bool
-        Whether its predicates read the shared store.
+        True if its predicates read the shared store.
     keys : frozenset
         Keys of the events it listens to.
     demands : dict of tuple to frozenset of Demand
-        By key, the constants that an event must have so that it need be fed: any event of a key
-        that is not there.
+        By key, the constants without which an event need not be fed. If a key is absent, all its
+        events must be fed.
     """
 
     __slots__ = (
@@ -247,89 +248,89 @@ class Subscription:
         self.is_timed = detector.is_timed
         self.reads = detector.reads
         self.is_exclusive = self.is_stateful and not self.is_replayable
-        # What a detector keeps that is replayable follows from the events that it takes; to be fed
-        # others locks an exclusive one, and lets time go on.
+        # The state of a replayable detector follows from the events that it takes. Feeding other
+        # events to an exclusive one locks it, and advances its time.
         is_indifferent = not self.is_exclusive and not self.reads
         self.demands: dict[tuple[str, str], frozenset[Demand]] = (
             demands_of(rule.on) if is_indifferent else {}
         )
 
     def changed(self, rule: Rule, *, goes_on: bool) -> Subscription:
-        """The subscription of another version of the rule."""
+        """Return the subscription of another version of the rule."""
         before = self if goes_on else None
         return Subscription(
             rule, detecting=before, partials_max=self._partials_max, sharing=self._sharing
         )
 
     def shares_detector(self, other: Subscription | None) -> bool:
-        """Whether `other` has the same detector: that of another version of the rule."""
+        """Return whether `other` has the same detector, as another version of the rule does."""
         return other is not None and self._detection is other._detection
 
     @property
     def detection(self) -> object:
-        """What versions of the rule with the same detector share, and nobody else."""
+        """Identity of the detector, shared by exactly the versions of the rule that use it."""
         return self._detection
 
     @property
     def event(self) -> str:
-        """The fingerprint of what it detects."""
+        """Fingerprint of the detection."""
         if self._event is None:
             self._event = event_fingerprint(self.rule)
         return self._event
 
     @property
     def in_hand(self) -> list[Occurrence]:
-        """Matches that time has completed, and that have not triggered the rule yet.
+        """Pending matches: time has completed them, and they have not triggered the rule yet.
 
-        Changed by the one who has the rule's lock.
+        Only the holder of the rule's lock changes the list.
         """
         return self._detection.in_hand
 
     @property
     def memory_us(self) -> int | None:
-        """How far back what it keeps may reach, in microseconds; None: without bound."""
+        """Time span of the state kept, in microseconds; None: without bound."""
         return self._detection.detector.memory_us
 
     @property
     def partials(self) -> int:
-        """Occurrences kept because they may still become part of a match."""
+        """Number of occurrences kept because they may become part of a match."""
         with self._detection.latch:
             return self._detection.detector.partials + self._detection.kept_in_columns
 
     @property
     def dropped(self) -> int:
-        """Occurrences that were forgotten because there were too many."""
+        """Number of occurrences dropped because there were too many."""
         with self._detection.latch:
             return self._detection.detector.dropped
 
     @property
     def truncated(self) -> int:
-        """Number of events of which matches were left out, as they completed too many."""
+        """Number of events for which matches were left out because there were too many."""
         with self._detection.latch:
             return self._detection.detector.truncated
 
     @property
     def due_us(self) -> int | None:
-        """When time will complete or decide something, if no event comes; None: never."""
+        """Time at which time alone completes a match or decides a choice; None: never."""
         with self._detection.latch:
             return self._detection.detector.due_us
 
     @property
     def newest_us(self) -> int:
-        """Time of the newest event that the detector has kept; 0 if there was none."""
+        """Time of the newest event that the detector has kept; 0 if there is none."""
         return self._detection.newest_us
 
     @property
     def is_changed(self) -> bool:
-        """Whether it was fed or advanced since `written`."""
+        """True if it was fed or advanced since `written`."""
         return self._detection.is_changed
 
     def keeps_in_columns(self, count: int) -> None:
-        """Take note of how many events a detector in columns keeps for the rule."""
+        """Set the number of events that a columnar detector keeps for the rule."""
         self._detection.kept_in_columns = count
 
     def feed(self, o: Occurrence) -> list[Occurrence]:
-        """Matches that `o` completes. REQUIRES: not `reads`."""
+        """Return the matches that `o` completes. REQUIRES: not `reads`."""
         return self.feed_kept(o).matches
 
     def feed_kept(
@@ -340,20 +341,20 @@ class Subscription:
         exactly: bool = True,
         contemporaries: Sequence[Occurrence] = (),
     ) -> Taken:
-        """Show `o` to the detector.
+        """Feed `o` to the detector.
 
         Parameters
         ----------
         reader : Transaction, optional
-            Through which predicates read the store.
+            Transaction through which predicates read the store.
         exactly : bool
-            Whether it matters if it has not.
+            Whether the result must tell exactly if an event was kept.
         contemporaries : sequence of Occurrence
             Events yet to be fed that may be before `o`.
         """
         detection = self._detection
         if not self.is_stateful:
-            if self.reads:  # which may wait, so not under the latch
+            if self.reads:  # this may block, so not under the latch
                 return Taken(detection.renewed().feed(o, reader), is_kept=False)
             with detection.latch:
                 return Taken(detection.detector.feed(o), is_kept=False)
@@ -373,7 +374,7 @@ class Subscription:
             return detection.taken(matches, is_kept=is_kept)
 
     def advance(self, us: int, reader: Any = None) -> Taken:
-        """Tell what time it is: no event before `us` is fed any more."""
+        """Advance the detector's time: no event before `us` will be fed."""
         detection = self._detection
         with detection.latch:
             detection.is_changed = True
@@ -389,12 +390,12 @@ class Subscription:
         return len(self._detection.open)
 
     def resolve(self, identity: str, chosen: Sequence[int], reader: Any = None) -> Taken:
-        """Decide a choice that is open: candidates by number; none: nothing was to be made.
+        """Close an open choice by the numbers of its chosen candidates; none: no match.
 
         Raises
         ------
         BadEvent
-            If two of them exclude each other; nothing has changed then.
+            If two of the candidates exclude each other; the state is unchanged.
         """
         detection = self._detection
         with detection.latch:
@@ -404,20 +405,20 @@ class Subscription:
             return detection.taken(matches)
 
     def withdraw(self, o: Occurrence) -> None:
-        """Forget `o`, whose transaction aborted."""
+        """Remove `o`, whose transaction aborted."""
         with self._detection.latch:
             self._detection.detector.withdraw(o)
             self._detection.look()
 
     def trim(self, before_us: int) -> None:
-        """Forget what no match at or after `before_us` can need."""
+        """Drop occurrences that no match at or after `before_us` can need."""
         with self._detection.latch:
             self._detection.detector.trim(before_us)
             if self._detection.open:
                 self._detection.look()
 
     def state(self) -> dict[str, Any]:
-        """What the detector keeps, for `restore`; raises `BadEvent` if that cannot be written."""
+        """Return the state for `restore`; raise `BadEvent` if it cannot be serialised."""
         with self._detection.latch:
             state: dict[str, Any] = {"detector": self._detection.detector.state()}
         if self._detection.in_hand:
@@ -425,11 +426,11 @@ class Subscription:
         return state
 
     def written(self) -> None:
-        """Take note that the state is durable as it is."""
+        """Mark the present state as durable."""
         self._detection.is_changed = False
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on with a detector in this state; None: with a new one."""
+        """Continue with a detector in this state; None: with a new one."""
         in_hand: list[Occurrence] = []
         if state is not None:
             in_hand = [decode(data) for data in state.get("in_hand", ())]
@@ -470,7 +471,7 @@ class Subscription:
                 return with_parts
             try:
                 first = sharing.wholes.get(rule.on)
-            except TypeError:  # a predicate without a hash
+            except TypeError:  # an unhashable predicate
                 return alone
             found = None if first is None else first.joined(make)
             if found is None:
@@ -479,7 +480,7 @@ class Subscription:
 
 
 def _of_detector(rule: Rule) -> OnUncertain:
-    """The detector's policy: one that raises does what is certain, and its rule tells the rest."""
+    """Return the detector's policy; with "raise" it makes certain matches, and the rule raises."""
     return "certain" if rule.on_uncertain == "raise" else rule.on_uncertain
 
 

@@ -1,4 +1,4 @@
-"""From one version of a rule to the next, and to the version that its row keeps."""
+"""Steps from one version of a rule to the next, and to the version stored in its row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHANGEABLE = (
     "on_uncertain",
 )
 KEPT = frozenset(("coupling", "priority", "on_abort"))
-"""Those that are in the row, so that a restart keeps them."""
+"""Fields stored in the row, so that they survive a restart."""
 
 
 def registered(
@@ -52,14 +52,15 @@ def registered(
     partials_max: int = PARTIALS_MAX,
     sharing: Sharing | None = None,
 ) -> RegisteredRule:
-    """A rule that code or data defines, at a version.
+    """Return a rule defined by code or data, at a given version.
 
     Parameters
     ----------
     partials_max : int
-        How many occurrences its detector keeps at most, if the rule does not say it; 0: any number.
+        Maximum number of occurrences that its detector keeps, if the rule has no value; 0: any
+        number.
     sharing : Sharing, optional
-        What it shares with other rules.
+        State shared with other rules.
     """
     return RegisteredRule.of(
         rule,
@@ -74,14 +75,14 @@ def registered(
 def next_version(
     entry: RegisteredRule, rule: Rule, *, enabled: bool | None = None, text: str | None = None
 ) -> RegisteredRule:
-    """The next version of a rule, or the present one if nothing is different.
+    """Return the next version of a rule, or the present one if nothing changes.
 
-    Another definition, and enabling it, end a quarantine.
+    A new definition ends a quarantine, and so does enabling the rule.
 
     Parameters
     ----------
     text : str, optional
-        The fingerprint of the new definition; None if it is the same one.
+        Fingerprint of the new definition; None if it is unchanged.
     """
     on = entry.enabled if enabled is None else enabled
     text = entry.fingerprint if text is None else text
@@ -94,7 +95,7 @@ def next_version(
 
 
 def quarantined(entry: RegisteredRule, reason: str) -> RegisteredRule:
-    """The next version of a rule, in quarantine; the present one if it is so already."""
+    """Return the next version, in quarantine; the present one if it already is in quarantine."""
     if entry.quarantine is not None:
         return entry
     return entry.changed(
@@ -107,9 +108,9 @@ def quarantined(entry: RegisteredRule, reason: str) -> RegisteredRule:
 
 
 def redefined(rule: Rule, fields: Mapping[str, Any], find_reads: FindReads | None = None) -> Rule:
-    """`rule` with other fields, checked like a new one.
+    """Return `rule` with other fields, checked like a new one.
 
-    A rule without event listens to what its new condition reads.
+    If its event was left out, it listens to the tables that its new condition reads.
     """
     old = {name: getattr(rule, name) for name in CHANGEABLE}
     if rule.without_event and "when" in fields:
@@ -123,7 +124,7 @@ def redefined(rule: Rule, fields: Mapping[str, Any], find_reads: FindReads | Non
 
 
 def as_kept(entry: RegisteredRule, row: Mapping[str, Any]) -> RegisteredRule:
-    """A rule as its row says, which somebody else may have changed."""
+    """Return a rule as stored in its row, which another program may have changed."""
     if row["version"] == entry.version:
         return entry
     rule, quarantine = entry.rule, None

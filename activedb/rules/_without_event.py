@@ -1,4 +1,4 @@
-"""Rules without event: on any change of what the condition reads."""
+"""Rules without an event, triggered by any change of the tables that the condition reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from activedb.rules._declared import Declared, Part
 __all__ = ["FindReads", "event_of_reads"]
 
 FindReads: TypeAlias = Callable[[Any, Mapping[str, Any]], Iterable[Part] | str]
-"""Condition and params to what it reads; a text that says why that cannot be told."""
+"""Function from condition and params to its reads, or to the reason why they are unknown."""
 
 
 def event_of_reads(
@@ -22,22 +22,22 @@ def event_of_reads(
     declared: Declared,
     find_reads: FindReads | None,
 ) -> Expression:
-    """The event of a rule whose author has left it out.
+    """Return the event of a rule whose author has left it out.
 
     It is each insert into, and delete from, the tables that the condition reads, and each update
-    of the columns that it reads, of any column where it reads whole rows.
+    of the columns that it reads, or of any column of a table whose rows it reads whole.
 
     Parameters
     ----------
     declared : Declared
-        If it says what the rule reads, that counts.
+        Declared reads, which take precedence.
     find_reads : callable, optional
-        Asked otherwise.
+        Called if no reads are declared.
 
     Raises
     ------
     DefinitionError
-        If there is no condition, or nobody tells what it reads.
+        If there is no condition, or its reads are unknown.
     """
     if when is None:
         raise DefinitionError(

@@ -6,7 +6,7 @@ from activedb.scheduling._detection import DECISION, MOMENT, Detection, LeftOpen
 from activedb.scheduling._operations import Abort, Operation, Read, Write, Writes
 from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reaction
-from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, s_transaction_of
+from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, build_s_transaction
 from activedb.scheduling._s_transactions import At, Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler, SerialOrder, evaluate
 from activedb.scheduling._state import State, Versions
@@ -64,7 +64,7 @@ __all__ = [
     "Write",
     "Writes",
     "at_key",
+    "build_s_transaction",
     "evaluate",
-    "s_transaction_of",
     "traced",
 ]

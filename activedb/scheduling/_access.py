@@ -1,4 +1,4 @@
-"""What a state access makes: the operations of one s-transaction."""
+"""Collection of an event's operations: the object passed to a state access."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Access"]
 
 
 class Access:
-    """Takes the operations of one s-transaction; handed to a program's state access.
+    """Recorder of the operations of one s-transaction, passed to a program's state access.
 
-    Nothing is read or written while it does; the operations run later, in an order that the
-    scheduler chooses, and give what the serial order would.
+    Recording reads and writes nothing. The operations run later, in an order that the scheduler
+    chooses, with the results of the serial order.
     """
 
     __slots__ = ("operations",)
@@ -29,12 +29,12 @@ class Access:
     def read(
         self, *sources: Ref, function: Callable[..., Any] | None = None, args: Any = ()
     ) -> None:
-        """READ: the result is the value of `sources`, a tuple of several, or a function of them.
+        """Record a READ; its result is a value, a tuple of several, or a function of them.
 
         Parameters
         ----------
         *sources : Ref
-            A key, a window of one, a range, or a computed key.
+            A key, a window over a key, a range, or a computed key.
         function : callable, optional
             ``function(*values, *args)`` is the result.
         args : tuple, optional
@@ -54,16 +54,16 @@ class Access:
         *args: Any,
         reads: tuple[Ref, ...] | None = None,
     ) -> None:
-        """WRITE: `target` gets what ``function(*values of reads, *args)`` gives; None aborts.
+        """Record a WRITE: `target` gets ``function(*values of reads, *args)``; None aborts.
 
         Parameters
         ----------
         target : Ref
-            A key, or a computed one.
+            A key or a computed key.
         function : callable
-            It may raise `Abort`, too.
+            It may also raise `Abort`.
         *args : object
-            Given to the function after the values.
+            Passed to the function after the values.
         reads : tuple of Ref, optional
             By default `target` alone.
         """
@@ -72,7 +72,8 @@ class Access:
             raise DefinitionError(f"{target!r} is read, not written: one key at a time is written")
         if not callable(function):
             raise DefinitionError(f"WRITE of {target!r} takes a function, not {function!r}")
-        # Of the table alone: a key may be a stand-in that cannot be shown, and this is a hot path.
+        # The text names only the table: a key may be a stand-in without a repr, and this is
+        # a hot path.
         checked_function(function, f"the function of a WRITE of table {target.table.name}")
         sources = (target,) if reads is None else tuple(reads)
         for source in sources:
@@ -86,7 +87,7 @@ class Access:
         reads: Iterable[Ref],
         writes: Iterable[Ref],
     ) -> None:
-        """The short form: a function that reads and writes within what is declared."""
+        """Record the short form: a function that reads and writes within declared access sets."""
         may_read, may_write = tuple(reads), tuple(writes)
         for ref in (*may_read, *may_write):
             _check_ref(ref)

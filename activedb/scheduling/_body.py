@@ -1,4 +1,4 @@
-"""The short form: one function that reads and writes, with declared access sets."""
+"""Short form of s-transactions: one function that reads and writes, with declared access sets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Body", "View"]
 
 
 class View:
-    """What a function of the short form sees: the state at its s-transaction's timestamp.
+    """State at an s-transaction's timestamp, as seen by a function of the short form.
 
-    It sees its own writes, as its statements run one after the other; a window has what others
-    wrote.
+    The function sees its own writes, since its statements run one after the other; a window
+    contains only the writes of other s-transactions.
     """
 
     __slots__ = ("_may_read", "_may_write", "_read", "_writes")
@@ -33,12 +33,12 @@ class View:
         self._writes: dict[tuple[str, Hashable], tuple[SharedTable, Hashable, Any]] = {}
 
     def read(self, ref: Ref) -> Any:
-        """The value of a key, a list of a window, a dict of a range.
+        """Return the value of a key, a list for a window, or a dict for a range.
 
         Raises
         ------
         AccessError
-            If it is outside the declared sets, or cannot be a key.
+            If the reference is outside the declared sets, or its key is invalid.
         """
         ref = self._with_key(ref)
         if not any(_covers(declared, ref) for declared in (*self._may_read, *self._may_write)):
@@ -53,12 +53,12 @@ class View:
         return copied(ref.table.initial if own[2] is REMOVED else own[2])
 
     def write(self, ref: Ref, value: Any) -> None:
-        """Give a key a value; `REMOVED` takes it away.
+        """Set the value of a key; `REMOVED` removes the key.
 
         Raises
         ------
         AccessError
-            If it is outside the declared sets, or cannot be a key or a value of the table.
+            If the reference is outside the declared sets, or key or value is invalid for the table.
         """
         if ref.window_us is not None or isinstance(ref.key, Range):
             raise AccessError(f"{ref!r} is read, not written: one key at a time is written")
@@ -73,11 +73,11 @@ class View:
         raise Abort(reason)
 
     def effect(self, result: Any) -> Effect:
-        """What was written so far, and a result."""
+        """Return the writes made so far together with a result."""
         return Effect(list(self._writes.values()), result)
 
     def _with_key(self, ref: Ref) -> Ref:
-        """The same with its key computed, of what it may read, and checked."""
+        """Return the reference with its key computed, within the declared reads, and checked."""
         if isinstance(ref.key, Range):
             return ref
         key = at_key(ref, self.read)
@@ -91,15 +91,15 @@ class View:
 
 
 class Body(Operation):
-    """The one operation of a short form's s-transaction.
+    """The only operation of a short form's s-transaction.
 
     Parameters
     ----------
     function : callable
-        ``function(t, e)``: a `View` and the parameters; what it returns is the result.
+        ``function(t, e)`` gets a `View` and the parameters; its return value is the result.
     params : mapping
     reads, writes : tuple of Ref
-        What it may access at most.
+        Upper bounds on its accesses.
     """
 
     __slots__ = ("function", "params")
@@ -125,13 +125,13 @@ class Body(Operation):
 
 
 def _covers(declared: Ref, ref: Ref) -> bool:
-    """Whether who declared one may access the other."""
+    """Return whether a declaration of `declared` permits an access to `ref`."""
     if declared.table is not ref.table:
         return False
     if declared.window_us is not None and (
         ref.window_us is None or ref.window_us > declared.window_us
     ):
-        return False  # what is older than the window was not declared
+        return False  # versions older than the declared window were not declared
     if ref.window_us is not None and declared.window_us is None and not declared.is_whole:
         return False
     if isinstance(declared.key, Range):

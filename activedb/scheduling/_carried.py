@@ -1,4 +1,4 @@
-"""What goes from one process of a program to another: pickles, and errors in them."""
+"""Transfer between the processes of a program: pickles, and the errors in them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["Carried", "Packed", "loads", "packed", "restored"]
+__all__ = ["PickledError", "RemoteError", "loads", "packed", "restored"]
 
 _CHAIN_MAX = 16
-"""Errors, one the cause of the other, that are taken along."""
+"""Maximum length of a chain of causes that is transferred with an error."""
 
 
-class Carried(Exception):
-    """Stands for an error that cannot be pickled, with its text; its class has its class's name."""
+class RemoteError(Exception):
+    """Substitute for an error that cannot be pickled.
+
+    It has the error's text; its actual class is a subclass with the name of the error's class.
+    """
 
 
-class Packed(NamedTuple):
-    """An error as plain values, which any pickle can have.
+class PickledError(NamedTuple):
+    """Error as plain values, which can always be pickled.
 
     Attributes
     ----------
     data : bytes or None
-        The error, pickled; None if that cannot be done.
+        The pickled error; None if it cannot be pickled.
     name, text : str
-        Of its class, and of itself.
+        Name of its class, and its text.
     notes : list of str
     cause, context : Packed or None
     is_explicit : bool
-        Whether it was raised from its cause, so that the context is not to be shown.
+        Whether it was raised from its cause, so that the context is not displayed.
     """
 
     data: bytes | None
@@ -41,20 +44,20 @@ class Packed(NamedTuple):
 
 
 def loads(data: bytes) -> Any:
-    """Read what this program has pickled, here or in another of its processes."""
-    return pickle.loads(data)  # noqa: S301  # of this program alone, by way of Spark
+    """Unpickle data that this program has pickled, in this process or another of its own."""
+    return pickle.loads(data)  # noqa: S301  # data of this program only, transferred by Spark
 
 
 def packed(
     error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps, left: int = _CHAIN_MAX
-) -> Packed:
-    """What to send of an error, and of those that it came from."""
+) -> PickledError:
+    """Return an error, with its causes and contexts, as plain values to send."""
     cause, context = (
         None if each is None or left == 0 else packed(each, dumps, left - 1)
         for each in (error.__cause__, error.__context__)
     )
     notes = [str(note) for note in getattr(error, "__notes__", ())]
-    return Packed(
+    return PickledError(
         _dumped(error, dumps),
         type(error).__name__,
         _text(error),
@@ -65,11 +68,11 @@ def packed(
     )
 
 
-def restored(sent: Packed) -> BaseException:
-    """The error; of the same class if that can be, else a `Carried` of its name."""
+def restored(sent: PickledError) -> BaseException:
+    """Return the error: of its original class if possible, else a `RemoteError` of that name."""
     error = _loaded(sent)
     if error is None:
-        error = type(sent.name, (Carried,), {})(sent.text)
+        error = type(sent.name, (RemoteError,), {})(sent.text)
     if not hasattr(error, "__notes__"):
         for note in sent.notes:
             error.add_note(note)
@@ -80,22 +83,22 @@ def restored(sent: Packed) -> BaseException:
 
 
 def _dumped(error: BaseException, dumps: Callable[[Any], bytes]) -> bytes | None:
-    """It, pickled, if what is read again says the same: some classes cannot do that."""
+    """Return the pickled error; None if it does not survive a round trip, as for some classes."""
     try:
         data = dumps(error)
         again = loads(data)
         is_same = type(again).__name__ == type(error).__name__ and str(again) == str(error)
-    except Exception:  # of a class of the user's, it may be any
+    except Exception:  # user-defined classes may raise anything
         return None
     return data if is_same else None
 
 
-def _loaded(sent: Packed) -> BaseException | None:
+def _loaded(sent: PickledError) -> BaseException | None:
     if sent.data is None:
         return None
     try:
         error = loads(sent.data)
-    except Exception:  # its class is known where it was raised, and not here
+    except Exception:  # its class may not be importable in this process
         return None
     return error if isinstance(error, BaseException) else None
 
@@ -103,5 +106,5 @@ def _loaded(sent: Packed) -> BaseException | None:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # its class is the user's
+    except Exception:  # user-defined class
         return ""

@@ -1,10 +1,10 @@
-"""Access sets of the short form, derived from a function's source; it is never run for that.
+"""Access sets of the short form, derived from a function's source without running it.
 
-Each ``t.read(...)`` and ``t.write(...)`` in the function's text is one access that it may make, and
-there are no others as long as `t` is used for nothing else. Of each the table and, if it is made of
-the event's parameters alone, the key are told for each event. Where the text leaves something open
-it may be anything: a whole table, or all of them. What is found may thus be too much, never too
-little, for functions that do not change what their module or other frames have in their names.
+Each ``t.read(...)`` and ``t.write(...)`` in the function's text is one possible access, and there
+are no others as long as `t` is used for nothing else. For each access and event, the derivation
+determines the table and, if it depends only on the event's parameters, the key. An undetermined
+reference may be anything: a whole table, or all tables. So the sets may be too large, but never too
+small, for functions that do not change names of their module or of other frames.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LOOKS = {"get", "items", "keys", "values"}
 
 
 def derived(function: Callable[..., Any], tables: tuple[SharedTable, ...]) -> tuple[Refs, Refs]:
-    """What ``function(t, e)`` may read, and what it may write, as functions of `e`.
+    """Return the possible reads and writes of ``function(t, e)``, as functions of `e`.
 
     Parameters
     ----------
     function : callable
     tables : tuple of SharedTable
-        Those of the program; nothing else can be accessed.
+        Tables of the program; no others can be accessed.
     """
     everything = [table.range() for table in tables]
     try:
@@ -42,7 +42,7 @@ def derived(function: Callable[..., Any], tables: tuple[SharedTable, ...]) -> tu
             if found.are_all:
                 writes = [_without_window(make) for make in found.writes]
                 return _sets(found.reads, tables), _sets(writes, tables)
-    except RecursionError:  # as for the interpreter, some texts are nested too deeply
+    except RecursionError:  # some texts are nested too deeply, as for the interpreter
         pass
     return (lambda e: everything), (lambda e: everything)
 
@@ -67,14 +67,15 @@ def _without_window(make: Refs) -> Refs:
 
 
 class _Accesses:
-    """The accesses in the text of a function.
+    """Accesses in the text of a function.
 
     Attributes
     ----------
     are_all : bool
-        Whether there are no others; if not, what was found is of no use.
+        Whether the accesses found are complete; if not, they are useless.
     reads, writes : list of callable
-        For each access what it may be to, of an event's parameters; raises `Unclear`.
+        For each access, a function from an event's parameters to the possible references; it raises
+        `Unclear` if they may be anything.
     """
 
     def __init__(self, function: FunctionType, source: Written):
@@ -108,14 +109,14 @@ class _Accesses:
         self.are_all = all(self._add(name) for name in names if name.id == self._t)
 
     def _is_kept(self, name: str) -> bool:
-        """Whether a parameter's name stands for it everywhere."""
+        """Return whether the name of a parameter denotes that parameter everywhere."""
         names = self._names
         return (
             len(names.bound[name]) == 1 and name not in names.inner and name not in names.declared
         )
 
     def _is_look(self, name: ast.Name) -> bool:
-        """Whether this use of the parameters leaves them as they are."""
+        """Return whether this use of the parameters leaves them unchanged."""
         parent = self._parents.get(name)
         if isinstance(parent, ast.Subscript):
             return parent.value is name and isinstance(parent.ctx, ast.Load)
@@ -125,7 +126,7 @@ class _Accesses:
         return self._called(name) in _LOOKS
 
     def _called(self, name: ast.Name) -> str | None:
-        """The method of what is called `name` that is called here."""
+        """Return the name of the method called on `name` here, or None."""
         method = self._parents.get(name)
         if not isinstance(method, ast.Attribute):
             return None
@@ -133,7 +134,7 @@ class _Accesses:
         return method.attr if isinstance(call, ast.Call) and call.func is method else None
 
     def _add(self, name: ast.Name) -> bool:
-        """Add the access at this use of `t`; whether it is one, or none at all."""
+        """Add the access at this use of `t`; return whether it is an access or harmless."""
         method = self._called(name)
         if method not in ("read", "write"):
             return method == "abort"

@@ -1,4 +1,4 @@
-"""Detection: which events of a stream, and which moments, trigger the rules of a program."""
+"""Detection of the events of a stream, and the moments, that trigger the rules of a program."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from activedb.scheduling._s_transactions import At, STransaction
 __all__ = ["DECISION", "MOMENT", "Detected", "Detection", "LeftOpen", "Mark"]
 
 MOMENT: Final = "moment"
-"""The type of s-transactions that no event triggers but time: the end of a window, a clock."""
+"""Type of s-transactions triggered by time instead of an event: the end of a window, a clock."""
 
 DECISION: Final = "decision"
-"""The type of s-transactions of what was left open, and is decided by somebody."""
+"""Type of s-transactions of choices that were left open and then resolved by a caller."""
 
 _AFTER_EVENTS: Final = "\U0010ffff"
-"""In place of an id: a moment comes after all events of its time."""
+"""Placeholder for an id that sorts a moment after all events of its time."""
 
 
 class LeftOpen(NamedTuple):
-    """A choice that a rule's detector leaves open, as the order of the events is unknown."""
+    """Choice that a rule's detector leaves open because the order of the events is unknown."""
 
     rule: str
     undecided: Undecided
@@ -39,15 +39,16 @@ class Detected(NamedTuple):
     Attributes
     ----------
     transactions : list of STransaction
-        In the serial order: those of events with operations, the rules' behind their own; and one
-        for each moment at which time alone has completed matches.
+        In the serial order: one for each event with operations, its own state access followed by
+        the rules', and one for each moment at which time alone has completed matches.
     refused : list of (Occurrence, Exception)
-        Events that a pattern cannot understand; no detector has seen them, and they have no
+        Events for which a pattern raised; no detector has taken them, and they have no
         s-transaction.
     undecided : list of LeftOpen
         Choices that are open now, and were not before.
     decided : list of (LeftOpen, list of int)
-        Those that were open before and are no more: the numbers of the candidates that were made.
+        Choices that were open before and are decided now, with the numbers of the candidates
+        accepted.
     """
 
     transactions: list[STransaction]
@@ -57,7 +58,7 @@ class Detected(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """State of a `Detection`: its detectors, with their marks, what waits, and what is open."""
+    """Saved state of a `Detection`: detectors with their marks, waiting events, open choices."""
 
     detectors: list[tuple[Rule, Detector]]
     marks: list[object]
@@ -67,17 +68,17 @@ class Mark(NamedTuple):
 
 
 class Detection:
-    """The detectors of a program's rules: fed in the serial order, once a punctuation has passed.
+    """Detectors of a program's rules, fed in the serial order once a punctuation has passed.
 
-    Only what completes a match gets operations, and so locks: that is the accepting event of
-    algorithm 1 (Wang et al., appendix B), and more exact, as its pattern has been matched already.
-    Time begins with the first event.
+    Only events that complete a match get operations, and so locks. These are the accepting events
+    of algorithm 1 (Wang et al., appendix B), determined more exactly since the pattern has been
+    matched already. Time begins with the first event.
 
     Parameters
     ----------
     rules : iterable of Rule
     check : callable
-        Raises if an operation may not access what it names.
+        Raises if an operation may not access one of its references.
 
     Not thread-safe.
     """
@@ -89,23 +90,23 @@ class Detection:
         self._check = check
         self._events: dict[At, Occurrence] = {}
         self._has_begun = False
-        # Choices that were told, by rule and identity; and what was made since they were.
+        # Choices already reported, by rule and identity, and the matches made since then.
         self._open: dict[tuple[str, str], LeftOpen] = {}
         self._made: list[Triggered] = []
-        # Since the mark, if there is one: what detectors were fed that keep no log.
+        # Events fed since the mark, if any, to detectors that keep no log.
         self._fed: list[tuple[Detector, Occurrence]] | None = None
 
     def accepts(self, event: Occurrence) -> bool:
-        """Whether a rule listens to events like this one."""
+        """Return whether a rule listens to events like this one."""
         return any(detector.accepts(event) for _, detector in self._detectors)
 
     def take(self, at: At, event: Occurrence) -> None:
-        """Keep an event until its place is passed."""
+        """Store an event until a punctuation passes its place."""
         self._events[at] = event
 
     @property
     def undecided(self) -> tuple[LeftOpen, ...]:
-        """The choices that are open, as of the last run."""
+        """Choices that were open after the last run."""
         return tuple(self._open.values())
 
     def run(
@@ -114,17 +115,17 @@ class Detection:
         until_us: int | None,
         behind: Sequence[Occurrence] = (),
     ) -> Detected:
-        """Detect in what a punctuation has passed.
+        """Detect over the events that a punctuation has passed.
 
         Parameters
         ----------
         passed : iterable of STransaction
-            One for each event, with the operations of its own state access, perhaps none.
+            One for each event, with the operations of its own state access, possibly none.
         until_us : int, optional
-            No event before it comes any more; by default what time completes is not looked for
-            beyond the last event.
+            The punctuation: no earlier event arrives any more. By default, time advances no further
+            than the last event.
         behind : sequence of Occurrence
-            Events that were not taken yet and may be before some of those.
+            Events not taken yet that may precede some of the events passed.
         """
         self._made.clear()
         places = self._inexact_places()
@@ -155,23 +156,23 @@ class Detection:
     def resolve(
         self, choice: LeftOpen, chosen: Sequence[int], at: At, until_us: int
     ) -> STransaction | None:
-        """Decide a choice that is open; the s-transaction of what is made, None: nothing is.
+        """Resolve an open choice; return the s-transaction of its matches, None if there are none.
 
         Parameters
         ----------
         choice : LeftOpen
             One of `undecided`.
         chosen : sequence of int
-            Numbers of the candidates that are made.
+            Numbers of the candidates to accept.
         at : At
-            The place of the s-transaction: behind all that was run.
+            Place of the s-transaction, behind all that was run.
         until_us : int
-            As of the last `run`: what the decision completes before it belongs to it.
+            As in the last `run`: matches that the decision completes before this time belong to it.
 
         Raises
         ------
         BadEvent
-            If two of the chosen exclude each other; nothing has changed then.
+            If two of the chosen candidates exclude each other; nothing has changed then.
         """
         rule, detector = next(each for each in self._detectors if each[0].name == choice.rule)
         made = detector.resolve(choice.undecided.identity, chosen)
@@ -183,19 +184,19 @@ class Detection:
         return STransaction(at, DECISION, {}, (reactions,))
 
     def trim(self, until_us: int) -> None:
-        """Forget what no match ending at or after a time can need; no `mark` holds any more."""
+        """Discard data that no match ending at or after a time needs; invalidates every `mark`."""
         for _, detector in self._detectors:
             detector.trim(until_us)
 
     def mark(self) -> Mark:
-        """Mark the present state, for `undo`."""
+        """Return a mark of the present state, for `undo`."""
         self._fed = []
         detectors = list(self._detectors)
         marks = [detector.mark() for _, detector in detectors]
         return Mark(detectors, marks, dict(self._events), self._has_begun, dict(self._open))
 
     def undo(self, mark: Mark) -> None:
-        """Be again as when it was marked. REQUIRES: that was the last mark; no `trim` since."""
+        """Restore the state of `mark`. REQUIRES: it is the latest mark; no `trim` since."""
         for detector, event in reversed(self._fed or ()):
             detector.withdraw(event)
         self._fed = None
@@ -207,7 +208,7 @@ class Detection:
         self._open = dict(mark.open)
 
     def state(self) -> dict[str, Any]:
-        """What the detectors keep, by rule, for JSON; not the events that wait.
+        """Return the detectors' state by rule, JSON-serialisable; without the waiting events.
 
         Raises
         ------
@@ -221,9 +222,9 @@ class Detection:
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a `state`. REQUIRES: nothing was run yet.
+        """Load a `state`. REQUIRES: nothing was run yet.
 
-        Rules that it has not, or whose expression is another one now, begin anew.
+        Rules that are missing in it, or whose expression has changed, start afresh.
 
         Raises
         ------
@@ -233,7 +234,7 @@ class Detection:
         self._has_begun = state["has_begun"]
         for rule, detector in self._detectors:
             if rule.name in state["detectors"]:
-                with suppress(PatternError):  # it is on something else now
+                with suppress(PatternError):  # the rule's expression has changed
                     detector.restore(state["detectors"][rule.name])
         told = {tuple(key) for key in state.get("told", ())}
         self._open = {key: each for key, each in self._found_open().items() if key in told}
@@ -247,7 +248,7 @@ class Detection:
         }
 
     def _look(self) -> tuple[list[LeftOpen], list[tuple[LeftOpen, list[int]]]]:
-        """Return the choices opened, and those decided, since the last look."""
+        """Return the choices opened, and the choices decided, since the last call."""
         before, self._open = self._open, self._found_open()
         undecided = [each for key, each in self._open.items() if key not in before]
         decided = [
@@ -258,7 +259,7 @@ class Detection:
         return undecided, decided
 
     def _inexact_places(self) -> list[At]:
-        """Return the places of all events that wait, in order, if a time is an interval."""
+        """Return the places of all waiting events, in order, if the time of one is an interval."""
         if all(o.low_us == o.high_us for o in self._events.values()):
             return []
         return sorted(self._events)
@@ -266,7 +267,7 @@ class Detection:
     def _contemporaries(
         self, at: At, event: Occurrence, places: list[At], behind: Sequence[Occurrence]
     ) -> list[Occurrence]:
-        """Return the events that are yet to be fed and may be before this one."""
+        """Return the events still to be fed that may precede this one."""
         if event.low_us == event.high_us:
             return []
         found = []
@@ -277,7 +278,7 @@ class Detection:
         return found + [o for o in behind if o.low_us < event.high_us]
 
     def _feed(self, event: Occurrence, contemporaries: Sequence[Occurrence]) -> list[Triggered]:
-        """What an event completes; if it raises, no detector has taken it."""
+        """Return the matches that an event completes; on an error, no detector has taken it."""
         triggered: list[Triggered] = []
         fed: list[Detector] = []
         try:
@@ -297,8 +298,8 @@ class Detection:
         return triggered
 
     def _moments(self, before_us: int) -> list[STransaction]:
-        """What time completes before a time: an s-transaction for each moment."""
-        if not self._has_begun:  # clocks start at the first event, wherever punctuations are
+        """Return one s-transaction for each moment before a time that completes matches."""
+        if not self._has_begun:  # clocks start at the first event, whatever the punctuations
             return []
         found: dict[int, list[Triggered]] = {}
         failed: dict[int, Exception] = {}
@@ -308,7 +309,7 @@ class Detection:
             while (due_us := detector.due_us) is not None and due_us < before_us:
                 try:
                     completed = detector.advance(due_us + 1)
-                except Exception as error:  # what a predicate raises
+                except Exception as error:  # raised by a predicate
                     failed.setdefault(due_us, error)
                     detector = _passed_over(rule, detector, due_us + 1)
                     self._detectors[number] = (rule, detector)
@@ -330,14 +331,14 @@ class Detection:
 
 
 def _passed_over(rule: Rule, detector: Detector, before_us: int) -> Detector:
-    """A detector like one that cannot decide what time completes, but behind that.
+    """Return a detector equivalent to one that cannot decide a moment, but advanced past it.
 
-    It keeps all else; or nothing, if what it keeps cannot be written.
+    It keeps all other state, or none if that state cannot be encoded.
     """
     behind = rule.detector()
     with suppress(BadEvent):
         forgiving = rule.detector()
-        forgiving.forgive()
+        forgiving.treat_errors_as_false()
         forgiving.restore(detector.state())
         forgiving.advance(before_us)
         behind.restore(forgiving.state())
@@ -345,7 +346,7 @@ def _passed_over(rule: Rule, detector: Detector, before_us: int) -> Detector:
 
 
 def _numbers(choice: LeftOpen, made: Iterable[Triggered]) -> list[int]:
-    """The numbers of the candidates that are among what was made."""
+    """Return the numbers of the candidates that are among the matches made."""
     found = [o.parts for rule, o in made if rule.name == choice.rule]
     return [
         number

@@ -1,7 +1,8 @@
 """References and values in a function's text, as functions of an event's parameters.
 
-A small interpreter over the syntax tree: names that are bound once, constants, tuples, the
-parameters, arithmetic on those, and what makes references of them. Nothing else has a meaning here.
+A small interpreter of the syntax tree. It knows names that are bound once, constants, tuples, the
+parameters, arithmetic on these, and the methods that create references. All other nodes are
+unclear.
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ _ON_NUMBERS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _NUMBERS = (int, float, bool)
 _PLAIN = (*_NUMBERS, str, bytes, type(None))
-_PARTS_MAX = 100  # of one access; names may stand for each other, and for much
+_PARTS_MAX = 100  # per access; names may refer to each other, and expand to large expressions
 
 
-_TOO_MUCH = ast.Slice()  # alone it has no meaning
+_TOO_MUCH = ast.Slice()  # a node that is never interpreted on its own
 
 
 class Unclear(Exception):
-    """What an expression is cannot be told from an event's parameters."""
+    """An expression does not follow from an event's parameters."""
 
 
 class Expressions:
-    """The expressions of a function.
+    """Expressions of a function.
 
     Parameters
     ----------
     function : function
     source : Written
-        How it is written.
+        Its source.
     names : Bindings
-        What it binds.
+        Names that it binds.
     parameters : str or None
-        By which name the event's parameters are known all over it; None: there is none.
+        Name of the event's parameters throughout the function; None if they have no such name.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Expressions:
         self._parts_left = 0
 
     def refs(self, node: ast.expr) -> Refs:
-        """What a reference may be to; raises `Unclear` if it may be any table."""
+        """Return the possible targets of a reference; `Unclear` if it may be any table."""
         self._parts_left = _PARTS_MAX
         return self._refs(node)
 
@@ -90,14 +91,14 @@ class Expressions:
                 key = key_of(e)
                 table.check_key(key)
                 is_itself = bool(key == key)
-            except Exception:  # a key that cannot be told, or that is none
+            except Exception:  # an undetermined or invalid key
                 return [table.range()]
             return [table[key] if is_itself else table.range()]
 
         return refs
 
     def _made(self, call: ast.Call, method: ast.Attribute) -> Refs:
-        """What `window`, `range` or `computed` makes."""
+        """Return the references that a call of `window`, `range` or `computed` creates."""
         if method.attr == "window":
             base = self._followed(method.value)
             seconds = self._value(call.args[0]) if len(call.args) == 1 else _unclear
@@ -123,7 +124,7 @@ class Expressions:
         return refs
 
     def _computed(self, call: ast.Call, table_of: _Value) -> Refs:
-        """Any key; and what the computation reads, which has to be written out."""
+        """Return the whole table, and the references in `reads`, which must be a tuple display."""
         reads: list[Refs] = []
         for each in call.keywords:
             if each.arg != "reads" or not isinstance(each.value, ast.Tuple):
@@ -147,7 +148,7 @@ class Expressions:
     # -- names ----------------------------------------------------------------------
 
     def _followed(self, node: ast.expr) -> ast.expr:
-        """What a local name that is bound once stands for, and so on; else the expression."""
+        """Resolve local names that are bound once; return the first expression of another kind."""
         while True:
             self._parts_left -= 1
             if self._parts_left < 0:
@@ -163,11 +164,11 @@ class Expressions:
             node = values[0]
 
     def _is_open(self, name: str) -> bool:
-        """Whether a name may stand for different things in different places."""
+        """Return whether a name may denote different things in different places."""
         return name in self._names.inner or name in self._names.declared
 
     def _thing(self, node: ast.expr) -> _Value:
-        """The table or reference that a name from outside stands for."""
+        """Return a function that gives the table or reference denoted by a name from outside."""
         node = self._followed(node)
         if not isinstance(node, ast.Name) or self._is_open(node.id):
             return _unclear
@@ -183,7 +184,7 @@ class Expressions:
         def contents(e: Params) -> Any:
             try:
                 return cell.cell_contents
-            except ValueError:  # nothing yet
+            except ValueError:  # the cell is still empty
                 raise Unclear from None
 
         return contents
@@ -191,7 +192,7 @@ class Expressions:
     # -- values ---------------------------------------------------------------------
 
     def _value(self, node: ast.expr) -> _Value:
-        """The value of an expression over parameters."""
+        """Return the value of an expression over parameters, as a function of these."""
         node = self._followed(node)
         if isinstance(node, ast.Constant):
             constant = node.value
@@ -257,7 +258,7 @@ def _number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be compared with itself."""
+    """Return `value` if it is a plain value equal to itself; else raise `Unclear`."""
     if type(value) is tuple:
         return tuple(_plain(part) for part in value)
     if type(value) not in _PLAIN or value != value:
@@ -273,14 +274,14 @@ def _windows(of: Refs, seconds_of: _Value, *, is_key: bool) -> Refs:
                 raise Unclear
             seconds = _number(seconds_of(e))
             return [ref if ref.is_whole else ref.window(seconds) for ref in found]
-        except (Unclear, DefinitionError):  # a length that cannot be told, or that is none
+        except (Unclear, DefinitionError):  # an undetermined or invalid length
             return [ref.table.range() for ref in found]
 
     return refs
 
 
 def _with_reads(ref: Ref) -> Iterator[Ref]:
-    """A reference as it is declared, and what its key is computed from."""
+    """Yield the reference as it is to be declared, and the references its key is computed from."""
     if not isinstance(ref.key, Computed):
         yield ref
         return

@@ -1,7 +1,7 @@
-"""The syntax tree of a function, if it is certain to be what it was compiled from; nothing is run.
+"""Syntax tree of a function, if it certainly matches the compiled code; nothing is run.
 
-What a file says may not be what runs: it may have been changed since, or a decorator may have put
-another function in place. So the text is compiled again, and the code compared.
+The text of a file may differ from the running code: the file may have changed since, or a decorator
+may have substituted another function. So the text is compiled again, and the code compared.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True)
 class Written:
-    """A function as it is written.
+    """Source of a function.
 
     Attributes
     ----------
     node : ast node
     around : tuple of ast nodes
-        The functions that it is defined in, from the inside out.
+        The enclosing functions, innermost first.
     outside : Bindings
-        What the module binds.
+        Names bound by the module.
     """
 
     node: FunctionNode
@@ -37,29 +37,29 @@ class Written:
     outside: Bindings
 
     def is_bound_once(self, name: str, *, is_free: bool) -> bool:
-        """Whether a name from outside the function is bound in one place, not in a loop.
+        """Return whether a name from outside the function is bound in one place, not in a loop.
 
         Parameters
         ----------
         name : str
         is_free : bool
-            Whether it is of a function around it; else it is global.
+            Whether it belongs to an enclosing function; else it is global.
         """
         bindings = self.outside
-        if name in bindings.declared:  # some function binds it for others
+        if name in bindings.declared:  # a function binds it as global or nonlocal
             return False
         if is_free:
             for node in self.around:
                 bindings = Bindings.of(node)
                 if name in bindings.bound:
                     break
-            if name in bindings.inner:  # perhaps of a comprehension
+            if name in bindings.inner:  # possibly bound by a comprehension
                 return False
         return len(bindings.bound.get(name, ())) == 1 and name not in bindings.repeated
 
 
 def written(function: object) -> Written | None:
-    """How a function is written; None if that is not certain.
+    """Return the source of a function; None if it is not certain.
 
     O(nodes of the file) once per file, then O(definitions at its line).
     """
@@ -82,7 +82,7 @@ _Definitions: TypeAlias = dict[int, list[tuple[FunctionNode, tuple[FunctionNode,
 
 @lru_cache(maxsize=64)
 def _compiled(text: str, name: str) -> tuple[dict[int, list[CodeType]], _Definitions, Bindings]:
-    """Code objects and definitions by their first line, and what the module binds."""
+    """Return code objects and definitions by their first line, and the module's bindings."""
     codes: dict[int, list[CodeType]] = {}
     definitions: _Definitions = {}
     try:
@@ -129,7 +129,7 @@ def _fits(node: FunctionNode, code: CodeType) -> bool:
 
 
 def _is_same(code: CodeType, other: CodeType) -> bool:
-    """Whether two code objects do the same; what the interpreter notes in them left aside."""
+    """Return whether two code objects are equivalent, apart from interpreter bookkeeping."""
     return (
         code.co_code == other.co_code
         and code.co_names == other.co_names
@@ -152,18 +152,18 @@ def _is_same_constant(value: object, other: object) -> bool:
 
 @dataclass
 class Bindings:
-    """What the statements of one scope bind.
+    """Names that the statements of one scope bind.
 
     Attributes
     ----------
     bound : dict of str to list of (ast.expr or None)
-        For each binding of a name in this scope: the expression whose value it gets, if it is one.
+        For each binding of a name in this scope, the expression assigned; None if there is none.
     repeated : set of str
-        Those bound in a loop.
+        Names bound in a loop.
     inner : set of str
-        Names that scopes within this one bind for themselves.
+        Names that nested scopes bind locally.
     declared : set of str
-        Names declared global or nonlocal, here or within.
+        Names declared global or nonlocal, here or in a nested scope.
     has_classes : bool
     """
 
@@ -176,7 +176,7 @@ class Bindings:
     @classmethod
     @lru_cache(maxsize=256)
     def of(cls, scope: FunctionNode | ast.Module) -> Bindings:
-        """Those of a function, its parameters included, or of a module; not to be changed."""
+        """Return the bindings of a function, parameters included, or of a module; read-only."""
         found = cls()
         visit = _Visit(found)
         if isinstance(scope, ast.Module):
@@ -189,14 +189,14 @@ class Bindings:
 
 @dataclass(frozen=True)
 class _Visit:
-    """A look at nodes that are in the scope itself or in one within, and in a loop or not."""
+    """Visitor for nodes of the scope itself or of a nested one, and inside a loop or not."""
 
     found: Bindings
     is_inner: bool = False
     is_repeated: bool = False
 
     def within(self) -> _Visit:
-        """A look at the scopes in this one."""
+        """Return a visitor for the scopes nested in this one."""
         return replace(self, is_inner=True)
 
     def all(self, nodes: Iterable[ast.AST | None]) -> None:
@@ -213,7 +213,7 @@ class _Visit:
                 self.found.repeated.add(name)
 
     def node(self, node: ast.AST) -> None:
-        """Take what a node binds, and those in it."""
+        """Record the bindings of a node and of its children."""
         match node:
             case ast.Name(id=name):
                 if not isinstance(node.ctx, ast.Load):
@@ -225,7 +225,7 @@ class _Visit:
                 self.bind(name, value)
                 self.all([node.annotation, value])
             case ast.NamedExpr(target=ast.Name(id=name), value=value):
-                self.bind(name, value)  # of a comprehension too it is here, not within
+                self.bind(name, value)  # binds in this scope even inside a comprehension
                 self.node(value)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 self.all([*node.args.defaults, *node.args.kw_defaults])
@@ -261,7 +261,7 @@ class _Visit:
 
 
 _OF_NAME = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
-_OF_TYPES = ("TypeVar", "TypeVarTuple", "ParamSpec")  # of Python 3.12
+_OF_TYPES = ("TypeVar", "TypeVarTuple", "ParamSpec")  # since Python 3.12
 _LOOPS = (
     *(ast.For, ast.AsyncFor, ast.While),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),

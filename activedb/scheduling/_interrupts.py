@@ -1,4 +1,4 @@
-"""Ctrl-C, held back while it would leave something half done."""
+"""Deferral of Ctrl-C over blocks that must not be interrupted halfway."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["held_back"]
+__all__ = ["defer_sigint"]
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def defer_sigint() -> Iterator[None]:
     """Delay a first Ctrl-C until the end of the block; a second one is not delayed.
 
-    Only the handler that Python code has set for SIGINT is delayed, and only in the main thread:
-    it runs in no other.
+    Only a SIGINT handler set by Python code is delayed, and only in the main thread: it runs in no
+    other.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Operations: what an s-transaction consists of."""
+"""Operations: the parts of an s-transaction."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from activedb.scheduling._tables import Computed, Ref, SharedTable, at_key
 __all__ = ["Abort", "Effect", "Operation", "Read", "Write", "Writes"]
 
 Writes = list[tuple[SharedTable, Hashable, Any]]
-"""Tables, keys and new values."""
+"""List of (table, key, new value)."""
 
 
 class Abort(Exception):
-    """Raised by a function of an operation: its s-transaction aborts, for the reason given."""
+    """Raised by a function of an operation to abort its s-transaction, with the given reason."""
 
 
 class Effect(NamedTuple):
-    """What an operation has made: what it writes, and the result that goes to post-processing."""
+    """Effect of an operation: its writes, and the result passed to post-processing."""
 
     writes: Writes
     result: Any
@@ -30,15 +30,15 @@ class Effect(NamedTuple):
 class Operation(ABC):
     """One state access of an s-transaction (Mao et al., section 2.1.1): a vertex of the TPG.
 
-    All that it reads it sees as it was just before its s-transaction, whatever the other operations
-    of that do; what it writes takes effect at the s-transaction's timestamp.
+    An operation reads the state just before its s-transaction, regardless of the other operations
+    of that s-transaction. Its writes take effect at the s-transaction's timestamp.
 
     Attributes
     ----------
     targets : tuple of Ref
-        What it may write.
+        References that it may write.
     sources : tuple of Ref
-        What it may read; those of computed keys too.
+        References that it may read, including those that computed keys read.
     """
 
     __slots__ = ("sources", "targets")
@@ -48,7 +48,7 @@ class Operation(ABC):
 
     @abstractmethod
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:
-        """Run it.
+        """Run the operation and return its effect.
 
         Parameters
         ----------
@@ -58,23 +58,23 @@ class Operation(ABC):
         Raises
         ------
         Exception
-            Whatever its functions raise; the s-transaction aborts then.
+            Any error that its functions raise; the s-transaction aborts then.
         """
 
     def refs(self) -> Iterator[Ref]:
-        """Targets, then sources."""
+        """Yield the targets, then the sources."""
         yield from self.targets
         yield from self.sources
 
 
 class Read(Operation):
-    """READ: the values of some sources, perhaps folded by a function.
+    """READ: the values of some sources, optionally combined by a function.
 
     Parameters
     ----------
     sources : tuple of Ref
     function : callable, optional
-        ``function(*values, *args)`` is the result; without it the value, or a tuple of several.
+        ``function(*values, *args)`` is the result; without it, the value, or a tuple of several.
     args : tuple
     """
 
@@ -100,7 +100,7 @@ class Read(Operation):
 
 
 class Write(Operation):
-    """WRITE: one key gets the value that a function makes of the values of some sources.
+    """WRITE: one key gets a value computed from the values of some sources.
 
     Parameters
     ----------
@@ -135,7 +135,8 @@ class Write(Operation):
         if value is None:
             raise Abort(f"{target!r} was not written: the function gave None")
         kept = target.table.check_value(value)
-        # The value that is kept is a copy, so whoever gets the result may change that in place.
+        # The stored value is a copy, so the consumer of the result may modify the latter in
+        # place.
         return Effect([(target.table, key, kept)], kept if target.table.size else value)
 
 
@@ -152,7 +153,7 @@ def check_distinct(writes: Writes) -> None:
 
 
 def _of_keys(refs: tuple[Ref, ...]) -> Iterator[Ref]:
-    """What the computed keys of some references read."""
+    """Yield the references that the computed keys of `refs` read."""
     for ref in refs:
         if isinstance(ref.key, Computed):
             yield from ref.key.reads

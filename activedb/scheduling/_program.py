@@ -1,4 +1,4 @@
-"""Programs: what s-transactions a stream's events trigger, and what comes of them."""
+"""Programs: the s-transactions that a stream's events trigger, and their outputs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Program:
-    """An operator over shared tables, in three steps (Mao et al., section 7.1).
+    """Operator over shared tables, in three steps (Mao et al., section 7.1).
 
-    *Pre-processing* makes parameters of an event, or drops it; the *state access* of the event's
-    type makes operations of the parameters; *post-processing* makes an output of their results.
+    *Pre-processing* turns an event into parameters, or drops it; the *state access* of the event's
+    type turns the parameters into operations; *post-processing* turns their results into an output.
 
     Parameters
     ----------
     name : str
     tables : iterable of SharedTable
-        All that it may access.
+        All tables that it may access.
 
     Examples
     --------
@@ -70,8 +70,8 @@ class Program:
     def on(self, type_: str) -> Callable[[F], F]:
         """Define the state access for events of a type: ``function(e, access)``.
 
-        `e` is the mapping of parameters, `access` an `Access`. It must not depend on anything but
-        `e`. If it only hands values of `e` on, without looking at them, it is called once with
+        `e` is the mapping of parameters, `access` an `Access`. The function must depend on nothing
+        but `e`. If it only passes values of `e` on, without inspecting them, it is called once with
         `Parameter` objects instead, and the program can run in columns.
         """
 
@@ -95,9 +95,9 @@ class Program:
         ----------
         type_ : str
         reads, writes : callable, optional
-            ``reads(e)`` gives the references that it may read at most, `writes` those that it may
-            write (and read). If neither is given they are derived from the function's source: a key
-            that cannot be told from `e` alone stands for the whole table.
+            ``reads(e)`` gives the references that it may at most read, `writes` those that it may
+            write (and read). If neither is given, they are derived from the function's source: a
+            key that does not follow from `e` alone stands for the whole table.
         """
 
         def define(function: F) -> F:
@@ -133,28 +133,28 @@ class Program:
     ) -> Callable[[F], F]:
         """Define a rule: an action, ``function(t, o)``, that a pattern triggers.
 
-        An event that completes matches triggers one s-transaction, of its own state access, if its
-        type has one, and of the conditions and actions of all rules that are triggered: those of
-        higher priority first, then in the order of definition. Each sees what those before it have
-        written. What time alone completes is an s-transaction of that time. What pre-processing
-        drops rules do not see; all else they see as it came.
+        An event that completes matches triggers one s-transaction. It consists of the event's own
+        state access, if its type has one, and of the conditions and actions of all triggered rules:
+        higher priority first, then in the order of definition. Each sees the writes of those before
+        it. Matches that time alone completes get an s-transaction of that time. Rules do not see
+        events that pre-processing drops; they see all others as they came.
 
         Parameters
         ----------
         expression : Expression
-            What triggers it; a predicate that looks at shared tables belongs into `when`.
+            The pattern; a predicate on shared tables belongs in `when`.
         reads, writes : callable, optional
-            ``reads(o)`` gives the references that condition and action may read at most, `writes`
-            those that the action may write, and both read, of an occurrence. If neither is given,
-            that is all tables.
+            Functions of an occurrence. ``reads(o)`` gives the references that condition and action
+            may at most read, `writes` those that the action may write, and both may read. If
+            neither is given, both are all tables.
         when : callable, optional
             ``when(t, o)``, the condition.
         name : str, optional
-            By default the function's.
+            By default the function's name.
         priority : int
         on_uncertain : {"certain", "possible", "reading"} or callable
-            What is made of events whose timestamps do not tell their order, as a `Detector` takes
-            it; with "certain" what is open is told by `Results.undecided`.
+            Policy for events whose order does not follow from their timestamps, as for a
+            `Detector`; with "certain", open choices are listed in `Results.undecided`.
         """
 
         def define(function: F) -> F:
@@ -176,13 +176,13 @@ class Program:
         return [table.range() for table in self.tables]
 
     def pre_process(self, function: F) -> F:
-        """Define pre-processing: ``function(type, params)`` gives parameters, or None to drop."""
+        """Define pre-processing: ``function(type, params)`` returns parameters, or None to drop."""
         self._pre = checked_function(function, f"pre-processing of program {self.name}")
         self.pre_processes = True
         return function
 
     def post_process(self, function: F) -> F:
-        """Define post-processing: ``function(type, params, outcome)`` gives an output, or None."""
+        """Define post-processing: ``function(type, params, outcome)`` returns an output or None."""
         self._post = checked_function(
             function, f"post-processing of program {self.name}", may_yield=True
         )
@@ -200,30 +200,32 @@ class Program:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The event types that it takes, in the order of definition."""
+        """Event types with a state access, in the order of definition."""
         return tuple(self._accesses)
 
     def access(self, type_: str) -> StateAccess:
-        """The state access for events of a type."""
+        """Return the state access for events of a type."""
         return self._accesses[type_]
 
     def parameters(self, type_: str, params: Params) -> Params | None:
-        """What pre-processing makes of an event; None: it is dropped."""
+        """Return the parameters that pre-processing makes of an event; None if it is dropped."""
         found = self._pre(type_, params)
         if found is params:
             return found
         return checked_result(found, f"pre-processing of program {self.name}")
 
     def operations(self, type_: str, params: Params) -> tuple[Operation, ...]:
-        """The operations that an event triggers.
+        """Return the operations that an event triggers.
 
         Raises
         ------
         AccessError
-            If one accesses a table that the program has not, or a key that cannot be one.
+            If one accesses a key that is invalid for its table.
+        DefinitionError
+            If one accesses a table that the program does not have.
         """
         access = Access()
-        if type_ in self._accesses:  # else rules alone listen to it
+        if type_ in self._accesses:  # else only rules listen to it
             whose = f"the state access of program {self.name} for {type_}"
             checked_result(self._accesses[type_](params, access), whose)
         for operation in access.operations:
@@ -231,7 +233,7 @@ class Program:
         return tuple(access.operations)
 
     def check(self, operation: Operation) -> None:
-        """Raise an error, as `operations`, if an operation accesses what it cannot."""
+        """Raise an error, as `operations` does, if an operation's accesses are invalid."""
         for ref in operation.refs():
             if ref.table not in self.tables:
                 raise DefinitionError(
@@ -242,7 +244,7 @@ class Program:
                 ref.table.check_key(ref.key)
 
     def output(self, type_: str, params: Params, outcome: Outcome) -> Any:
-        """What post-processing makes of an outcome; None: nothing."""
+        """Return the output that post-processing makes of an outcome, or None."""
         whose = f"post-processing of program {self.name}"
         return checked_result(self._post(type_, params, outcome), whose, may_yield=True)
 

@@ -25,23 +25,24 @@ _Declared = tuple[tuple[Ref, ...], tuple[Ref, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule over shared tables (Wang et al., definition 5); see `Program.rule`.
+    """Rule over shared tables (Wang et al., definition 5); see `Program.rule`.
 
     Attributes
     ----------
     name : str
     expression : Expression
-        What triggers it.
+        The pattern that triggers it.
     action : callable ``(t, o)``
-        With a `View` and the occurrence.
+        Called with a `View` and the occurrence.
     when : callable ``(t, o)`` or None
-        The condition: it reads what it likes of `reads` and `writes`, and writes nothing.
+        The condition: it may read all of `reads` and `writes`, and writes nothing.
     reads, writes : callable ``(o)``
-        What condition and action may read at most, and what the action may write (and both read).
+        References that condition and action may at most read, and that the action may write (and
+        both may read).
     priority : int
-        Of what one event triggers the higher comes first.
+        Of the rules that one event triggers, those with higher priority come first.
     on_uncertain : {"certain", "possible", "reading"} or callable
-        What is made of events whose timestamps do not tell their order; as a `Detector` takes it.
+        Policy for events whose order does not follow from their timestamps; as for a `Detector`.
     """
 
     name: str
@@ -94,12 +95,12 @@ class Rule:
             )
 
     def detector(self) -> Detector:
-        """A new detector of its expression."""
+        """Return a new detector of the rule's expression."""
         return Detector(self.expression, on_uncertain=self.on_uncertain)
 
 
 class _ConditionView(View):
-    """What a condition sees."""
+    """View for conditions: it refuses writes."""
 
     __slots__ = ()
 
@@ -108,7 +109,7 @@ class _ConditionView(View):
 
 
 class _Acting(NamedTuple):
-    """What of a rule is needed once its match is there, and what that may access is known."""
+    """The parts of a rule still needed after its match, once its access sets are known."""
 
     name: str
     when: Function | None
@@ -116,7 +117,7 @@ class _Acting(NamedTuple):
 
 
 class Reaction(NamedTuple):
-    """What became of one rule that was triggered.
+    """Result of one triggered rule.
 
     Attributes
     ----------
@@ -126,7 +127,7 @@ class Reaction(NamedTuple):
     fired : bool
         Whether the condition held, so that the action ran.
     result : object
-        What the action returned.
+        Return value of the action.
     """
 
     rule: str
@@ -138,17 +139,17 @@ class Reaction(NamedTuple):
 class Reactions(Operation):
     """Conditions and actions of all rules that one event triggers, one after the other.
 
-    As in a `Body`, each sees what those before it have written. If one raises, nothing of them all
-    takes effect: the s-transaction aborts. The result is a tuple of `Reaction`.
+    As in a `Body`, each sees the writes of those before it. If one raises, none of them takes
+    effect: the s-transaction aborts. The result is a tuple of `Reaction`.
 
     Parameters
     ----------
     triggered : sequence of (Rule, Occurrence)
         In the order in which they run.
     check : callable
-        Raises if an operation may not access what it names.
+        Raises if an operation may not access one of its references.
     error : Exception, optional
-        Why it cannot be told what is triggered: the s-transaction aborts.
+        Reason why the triggered rules are unknown: the s-transaction aborts.
     """
 
     __slots__ = ("_declared", "_error", "triggered")
@@ -171,7 +172,7 @@ class Reactions(Operation):
             reads = tuple(ref for reads, _ in self._declared for ref in reads)
             self.sources = (*reads, *self.targets)
             check(self)
-        except Exception as error:  # whatever the user's functions raise: the abort's reason
+        except Exception as error:  # any error of the user's functions is the reason of the abort
             self.targets = self.sources = ()
             self._error = error
 
@@ -189,7 +190,7 @@ class Reactions(Operation):
 def _react(
     rule: _Acting, o: Occurrence, common: View, reads: tuple[Ref, ...], writes: tuple[Ref, ...]
 ) -> Reaction:
-    """Run a rule through views of its own, as it may access less than all of them together."""
+    """Run a rule through separate views, since it may access less than all rules together."""
     if rule.when is not None:
         looking = _ConditionView(common.read, (*reads, *writes), ())
         if not checked_result(rule.when(looking, o), f"the condition of rule {rule.name}"):

@@ -1,4 +1,4 @@
-"""A program over a stream of events, punctuation by punctuation."""
+"""Run of a program over a stream of events, punctuation by punctuation."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 from activedb.scheduling._detection import Detection, LeftOpen
-from activedb.scheduling._interrupts import held_back
+from activedb.scheduling._interrupts import defer_sigint
 from activedb.scheduling._program import Program
 from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import State
 
-__all__ = ["FailedOutput", "ProgramRun", "Refusal", "Results", "s_transaction_of", "time_us"]
+__all__ = ["FailedOutput", "ProgramRun", "Refusal", "Results", "build_s_transaction", "time_us"]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An event that no s-transaction was made of, and why."""
+    """Event without an s-transaction, and the reason."""
 
     event: Occurrence
     reason: str
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class FailedOutput:
-    """An s-transaction that has ended, but post-processing raised: it has no output."""
+    """s-transaction that has ended without an output because post-processing raised."""
 
     transaction: STransaction
     error: Exception
@@ -39,24 +39,24 @@ class FailedOutput:
 
 @dataclass(slots=True)
 class Results:
-    """What a feed has brought.
+    """Results of one feed.
 
     Attributes
     ----------
     transactions : list of STransaction
-        Those that ended, in the serial order, with their outcomes.
+        The s-transactions that ended, in the serial order, with their outcomes.
     outputs : list
-        What post-processing made of them, in that order, without None.
+        The outputs of post-processing, in the same order, without None.
     failed_outputs : list of FailedOutput
-        Those of which it made none, as it raised.
+        The s-transactions for which post-processing raised.
     refused : list of Refusal
-        Events for the dead letters: of an unknown type, too late, or such that pre-processing, the
+        Events for the dead letters: of an unknown type, too late, or for which pre-processing, the
         state access or a rule's pattern raised.
     dropped : int
-        How many events pre-processing dropped.
+        Number of events that pre-processing dropped.
     undecided : list of LeftOpen
-        Choices that rules have left open, each once, with the rule's name: possible matches that
-        the timestamps do not decide. `ProgramRun.undecided` has all that are open.
+        Choices that rules have left open, each listed once, with the rule's name: possible matches
+        that the timestamps do not decide. `ProgramRun.undecided` has all open choices.
     """
 
     transactions: list[STransaction] = field(default_factory=list)
@@ -67,17 +67,19 @@ class Results:
     undecided: list[LeftOpen] = field(default_factory=list)
 
 
-def s_transaction_of(program: Program, event: Occurrence, at: At) -> STransaction | Refusal | None:
-    """What a program makes of an event of one of its types; None: pre-processing drops it.
+def build_s_transaction(
+    program: Program, event: Occurrence, at: At
+) -> STransaction | Refusal | None:
+    """Return the s-transaction of an event of one of the program's types.
 
-    A refusal, if pre-processing or the state access raises.
+    None if pre-processing drops the event; a refusal if pre-processing or the state access raises.
     """
     try:
         params = program.parameters(event.name, event.params)
         if params is None:
             return None
         operations = program.operations(event.name, params)
-    except Exception as error:  # whatever the user's functions raise
+    except Exception as error:  # any error of the user's functions
         return Refusal(event, _reason(error), error)
     return STransaction(at, event.name, params, operations, program)
 
@@ -88,16 +90,16 @@ def _reason(error: Exception) -> str:
 
 
 class ProgramRun:
-    """Runs a program: events in any order, and punctuations.
+    """Run of a program over events in any order, and punctuations.
 
     Parameters
     ----------
     program : Program
     scheduler : Scheduler
     state : State, optional
-        What to go on with; by default all tables are as at the beginning.
+        State to continue with; by default all tables are initial.
     punctuation_us : int or datetime, optional
-        Up to where it has been run already: no event before it is taken.
+        Time up to which the program has run already: earlier events are refused.
 
     Not thread-safe.
     """
@@ -114,18 +116,18 @@ class ProgramRun:
         self.state = State(program.tables) if state is None else state
         self.punctuation_us = time_us(punctuation_us, None)
         self._waiting: list[STransaction] = []
-        self._ends_us: dict[At, int] = {}  # of those whose times are intervals
+        self._ends_us: dict[At, int] = {}  # for events whose times are intervals
         self._arrivals = self.state.last_arrival()
         self._detection = Detection(program.rules, program.check) if program.rules else None
 
     @property
     def waiting(self) -> int:
-        """How many s-transactions wait for a punctuation."""
+        """Number of s-transactions that wait for a punctuation."""
         return len(self._waiting)
 
     @property
     def undecided(self) -> tuple[LeftOpen, ...]:
-        """The choices that rules have left open, and that no later event has decided."""
+        """Choices that rules have left open, and that no later event has decided."""
         return () if self._detection is None else self._detection.undecided
 
     def feed(
@@ -135,21 +137,22 @@ class ProgramRun:
         *,
         punctuation: datetime | float | None = None,
     ) -> Results:
-        """Take events; run those that a punctuation has passed.
+        """Take events; run the events that a punctuation has passed.
 
-        All or nothing: if it raises (Ctrl-C, or what is no `Exception` in a function), it is as if
-        it had not been called, and may be called again; unless `punctuation_us` has moved: then
-        all has taken effect, and only the results are lost. Ctrl-C waits for detection to end; a
-        second one does not wait, and while changes are undone it may leave them half undone.
+        All or nothing: if the call raises (Ctrl-C, or a function raised something other than an
+        `Exception`), it has no effect and may be repeated; unless `punctuation_us` has moved: then
+        everything has taken effect, and only the results are lost. Ctrl-C is delayed until
+        detection ends. A second Ctrl-C is not delayed; during the undoing of changes, it may leave
+        them half undone.
 
         Parameters
         ----------
         events : iterable of Occurrence
             In any order.
         punctuation_us : int or datetime, optional
-            No event before it comes any more: microseconds since the epoch, or an aware datetime.
+            No earlier event arrives any more: microseconds since the epoch, or an aware datetime.
         punctuation : datetime or seconds, optional
-            The same, as `Database.feed` takes it.
+            The same, in the form that `Database.feed` takes.
 
         Returns
         -------
@@ -158,7 +161,7 @@ class ProgramRun:
         Raises
         ------
         BadEvent
-            If something among the events is no occurrence, or the punctuation is no time.
+            If one of the events is not an occurrence, or the punctuation is not a time.
         """
         until_us = time_us(punctuation_us, punctuation)
         known_us = self.punctuation_us
@@ -167,7 +170,7 @@ class ProgramRun:
         return self._step(events, until_us, is_last=False)
 
     def finish(self) -> Results:
-        """The end of the stream: run all that waits; all or nothing, as `feed`."""
+        """End the stream and run all waiting s-transactions; all or nothing, as `feed`."""
         return self._step((), None, is_last=True)
 
     def _step(
@@ -189,11 +192,12 @@ class ProgramRun:
                         ends_us[made.at] = event.high_us
             if is_last:
                 passed, waiting = waiting, []
-                if passed:  # what is not later comes too late from now on
+                if passed:  # later events must have a later time
                     last_us = max(ends_us.get(t.at, t.at.us) for t in passed)
                     known_us = max(last_us + 1, known_us or last_us + 1)
             elif until_us is not None:
-                # Up to the first that may be after it: what comes may be before that one.
+                # Stop at the first event that may be after the punctuation: events
+                # yet to come may precede it.
                 stop = min(
                     (t.at for t in waiting if ends_us.get(t.at, t.at.us) >= until_us), default=None
                 )
@@ -206,21 +210,21 @@ class ProgramRun:
             if is_last or until_us is not None:
                 self._run(passed, results, until_us, undo)
             done = known_us, waiting, arrivals, ends_us
-            # In one line: Ctrl-C comes before all of it, or after.
+            # In one line, so that Ctrl-C comes either before all assignments or after.
             self.punctuation_us, self._waiting, self._arrivals, self._ends_us = done
         except BaseException:
-            with held_back():
+            with defer_sigint():
                 undo()
             raise
         if until_us is not None:
-            with held_back():
+            with defer_sigint():
                 if self._detection is not None:
                     self._detection.trim(until_us)
                 self.state.trim(At(until_us, "", 0))
         return results
 
     def _taken(self, event: Occurrence, arrival: int, results: Results) -> STransaction | None:
-        """The s-transaction of an event; None: it was refused or dropped, as the results say."""
+        """Return the s-transaction of an event; None, noted in the results, if there is none."""
         if not isinstance(event, Occurrence):
             raise BadEvent(
                 f"a program is fed occurrences, not {event!r}: make them with "
@@ -237,7 +241,7 @@ class ProgramRun:
             results.refused.append(Refusal(event, reason))
             return None
         at = At(event.low_us, event.id or "", arrival)
-        made = s_transaction_of(self.program, event, at)
+        made = build_s_transaction(self.program, event, at)
         if made is None:
             results.dropped += 1
             return None
@@ -256,7 +260,7 @@ class ProgramRun:
         undo: _Undo,
     ) -> None:
         if self._detection is not None:
-            with held_back():
+            with defer_sigint():
                 detected = self._detection.run(passed, punctuation_us)
             passed = detected.transactions
             results.refused += [
@@ -272,7 +276,7 @@ class ProgramRun:
             results.transactions.append(t)
             try:
                 output = self.program.output(t.type, t.params, t.outcome)
-            except Exception as error:  # the user's function; the s-transaction has ended
+            except Exception as error:  # from the user's function; the s-transaction has ended
                 results.failed_outputs.append(FailedOutput(t, error))
                 continue
             if output is not None:
@@ -280,12 +284,12 @@ class ProgramRun:
 
 
 class _Undo:
-    """Puts back what a step of a run has changed before it was interrupted.
+    """Undo of the changes that an interrupted step of a run has made.
 
     Attributes
     ----------
     passed : list of STransaction
-        Those that were given to the scheduler.
+        The s-transactions that were given to the scheduler.
     """
 
     def __init__(
@@ -300,7 +304,7 @@ class _Undo:
         self._state = state
         self._detection = detection
         self._mark = None if detection is None else detection.mark()
-        # Detection adds operations to those that wait.
+        # Detection adds operations to waiting s-transactions.
         self._operations = [] if detection is None else [(t, t.operations) for t in waiting]
 
     def __call__(self) -> None:
@@ -316,12 +320,13 @@ class _Undo:
 
 
 def time_us(punctuation_us: Any, punctuation: Any) -> int | None:
-    """A punctuation in microseconds: given so, as a datetime, or as `Database.feed` takes it.
+    """Return a punctuation in microseconds; it may be given in the forms of `Database.feed` too.
 
     Raises
     ------
     BadEvent
-        If it is none of these, naive, not within the years 1 to 9999, or given twice.
+        If it is neither microseconds nor a datetime nor seconds, naive, not within the years 1 to
+        9999, or given twice.
     """
     if punctuation is not None and punctuation_us is not None:
         raise BadEvent("a punctuation is given once: as punctuation_us, or as punctuation")

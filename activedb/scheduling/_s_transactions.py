@@ -1,4 +1,4 @@
-"""s-transactions: all operations that one event triggers, and what became of them."""
+"""s-transactions: all operations that one event triggers, and their outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["At", "Outcome", "STransaction"]
 
 
 class At(NamedTuple):
-    """An s-transaction's place in the serial order: its timestamp, ties broken.
+    """Place of an s-transaction in the serial order: its timestamp, with ties broken.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class At(NamedTuple):
     id : str
         The event's id; empty if it has none.
     arrival : int
-        Unique among those of one state.
+        Unique among the s-transactions of one state.
     """
 
     us: int
@@ -35,16 +35,16 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an s-transaction.
+    """Outcome of an s-transaction.
 
     Attributes
     ----------
     results : tuple
-        Of a committed one: the result of each operation, in the order written; else empty.
+        If it committed, the result of each operation, in the order of definition; else empty.
     reason : str or None
-        Why it aborted; None: it committed.
+        Reason of the abort; None if it committed.
     error : BaseException or None
-        What a function raised, if that is why.
+        Exception of a function that caused the abort, if any.
     """
 
     results: tuple[Any, ...] = ()
@@ -53,15 +53,15 @@ class Outcome:
 
     @property
     def committed(self) -> bool:
-        """Whether it committed."""
+        """True if the s-transaction committed."""
         return self.reason is None
 
     @classmethod
     def of_error(cls, error: BaseException) -> Outcome:
-        """That of an s-transaction whose function raised.
+        """Return the outcome of an s-transaction whose function raised `error`.
 
-        Of the traceback only the place is kept, as a note: its frames hold the scheduler's, and
-        those all s-transactions of the batch.
+        Only the place of the traceback is kept, as a note: its frames refer to those of the
+        scheduler, and these to all s-transactions of the batch.
         """
         name = type(error).__name__
         text = str(error)
@@ -84,7 +84,8 @@ class STransaction:
     operations : tuple of Operation
         Each sees the state just before `at`.
     program : Program or None
-        Whose state access has made the operations, but for those of rules, of `type` and `params`.
+        Program whose state access has made the operations, except those of rules, from `type` and
+        `params`.
     outcome : Outcome or None
         None until it has ended.
     """
@@ -107,12 +108,12 @@ class STransaction:
         self.outcome: Outcome | None = None
 
     def reads(self) -> Iterator[Ref]:
-        """What it may read."""
+        """Yield the references that it may read."""
         for operation in self.operations:
             yield from operation.sources
 
     def writes(self) -> Iterator[Ref]:
-        """What it may write."""
+        """Yield the references that it may write."""
         for operation in self.operations:
             yield from operation.targets
 
@@ -121,7 +122,7 @@ class STransaction:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Let go of the frames of an error and of those it came from; note where it was raised."""
+    """Drop the tracebacks of an error and of its causes; note where it was raised."""
     place = error.__traceback__
     if place is not None and not hasattr(error, "__notes__"):
         while place.tb_next is not None:

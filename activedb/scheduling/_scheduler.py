@@ -1,4 +1,4 @@
-"""What all schedulers have in common."""
+"""Interface of all schedulers, and the serial scheduler."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ __all__ = ["Scheduler", "SerialOrder", "evaluate", "run_alone"]
 
 
 class Scheduler(Protocol):
-    """Runs s-transactions such that the result is that of their serial order by `at`.
+    """Scheduler of s-transactions; the result is that of their serial order by `at`.
 
-    ``add`` takes them in any order; ``run`` is called when a punctuation has said that no earlier
-    one will come. After it every one that was added has its outcome, and the state has the
-    versions of those that committed, and no others.
+    ``add`` takes s-transactions in any order; ``run`` is called when a punctuation guarantees that
+    no earlier one will come. After ``run``, every s-transaction added has its outcome, and the
+    state has the versions of the committed ones and no others.
 
     Not thread-safe: one thread adds and runs.
     """
 
     @property
     def name(self) -> str:
-        """By which users choose it."""
+        """The name by which users choose the scheduler."""
         ...
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction; in any order."""
+        """Take an s-transaction, in any order."""
         ...
 
     def run(self, state: State) -> None:
-        """Run what was added."""
+        """Run all s-transactions added."""
         ...
 
     def discard(self) -> None:
-        """Forget what was added and not run."""
+        """Discard s-transactions that were added and not run."""
         ...
 
 
 def run_alone(transaction: STransaction, state: State) -> None:
-    """Run all operations of an s-transaction here and now, and set its outcome.
+    """Run all operations of an s-transaction on the calling thread, and set its outcome.
 
-    REQUIRES: all that is earlier and writes what it reads has ended.
+    REQUIRES: all earlier s-transactions that write what it reads have ended.
     """
     writes, outcome = evaluate(transaction, state.reader(transaction.at))
     state.write(writes, transaction.at)
@@ -52,7 +52,7 @@ def run_alone(transaction: STransaction, state: State) -> None:
 
 
 def evaluate(transaction: STransaction, read: Callable[[Ref], Any]) -> tuple[Writes, Outcome]:
-    """What an s-transaction writes, and its outcome, given what it reads; nothing if it aborts."""
+    """Return an s-transaction's writes and outcome, given `read`; no writes if it aborts."""
     writes: Writes = []
     results = []
     try:
@@ -68,7 +68,7 @@ def evaluate(transaction: STransaction, read: Callable[[Ref], Any]) -> tuple[Wri
 
 
 class SerialOrder:
-    """One s-transaction after the other, by timestamp, on the thread that calls: the definition."""
+    """Serial execution by timestamp on the calling thread: the reference for all schedulers."""
 
     name = "serial"
 
@@ -76,15 +76,15 @@ class SerialOrder:
         self._added: list[STransaction] = []
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction; in any order."""
+        """Take an s-transaction, in any order."""
         self._added.append(transaction)
 
     def run(self, state: State) -> None:
-        """Run what was added; O(n log n)."""
+        """Run all s-transactions added; O(n log n)."""
         added, self._added = self._added, []
         for transaction in sorted(added, key=lambda t: t.at):
             run_alone(transaction, state)
 
     def discard(self) -> None:
-        """Forget what was added and not run."""
+        """Discard s-transactions that were added and not run."""
         self._added = []

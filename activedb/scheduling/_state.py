@@ -1,4 +1,4 @@
-"""The versions of shared tables, by timestamp."""
+"""Versions of shared tables, by timestamp."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _Version = tuple[At, Any]
 
 
 class Versions:
-    """The versions of one shared table.
+    """Versions of one shared table.
 
-    A value that is kept never changes: `write` is given one that `SharedTable.check_value` has
-    returned, and a reader gets a copy of a value that can be changed in place.
+    A stored value never changes: `write` gets a value returned by `SharedTable.check_value`, and a
+    reader gets a copy of a mutable value.
 
     Attributes
     ----------
     table : SharedTable
 
-    Latch: ``_latch``, held for one look or change, with nothing else taken under it.
+    Latch: ``_latch``, held for one lookup or change; no other latch is taken under it.
     """
 
     def __init__(self, table: SharedTable):
         self.table = table
         self._latch = threading.Lock()
-        self._of: dict[Hashable, list[_Version]] = {}  # per key in order of `at`, never empty
-        self._to_trim: set[Hashable] = set()  # of the others nothing can be forgotten
+        self._of: dict[Hashable, list[_Version]] = {}  # per key, sorted by `at`; never empty
+        self._to_trim: set[Hashable] = set()  # the other keys have nothing to discard
 
     def read(self, key: Hashable, before: At) -> Any:
-        """The value of a key just before a place; O(log versions)."""
+        """Return the value of a key just before a place; O(log versions)."""
         with self._latch:
             found = self._of.get(key)
             if found is None:
                 value = REMOVED
-            elif found[-1][0] < before:  # as it mostly is
+            elif found[-1][0] < before:  # the common case
                 value = found[-1][1]
             else:
                 number = bisect_left(found, before, key=_at)
@@ -53,22 +53,22 @@ class Versions:
         return value if type(value) in IMMUTABLE else copied(value)
 
     def window(self, key: Hashable, since_us: int, before: At) -> list[Any]:
-        """The values written at or after `since_us` and before a place, oldest first."""
+        """Return the values written at or after `since_us` and before a place, oldest first."""
         with self._latch:
             found = self._of.get(key, ())
             first = bisect_left(found, since_us, key=_us)
             last = bisect_left(found, before, key=_at)
             values = [value for _, value in found[first:last] if value is not REMOVED]
-        return copied(values)  # type: ignore[no-any-return]  # a list, as it is
+        return copied(values)  # type: ignore[no-any-return]  # copied() preserves the list
 
     def between(self, low: Any, high: Any, before: At) -> dict[Hashable, Any]:
-        """Keys from `low` on and before `high` that have a value, with it; O(keys)."""
+        """Return the keys from `low` on and before `high` that have a value, with it; O(keys)."""
         with self._latch:
             keys = list(self._of)
         found = {}
         for key in keys:
             value = self._at(key, before)
-            # Keys that are not there yet are not compared: that could fail.
+            # Keys without a value yet are not compared: that could fail.
             if (
                 value is not REMOVED
                 and (low is None or key >= low)
@@ -84,9 +84,10 @@ class Versions:
             return found[number - 1][1] if number else REMOVED
 
     def needed(self, key: Hashable, first: At, since_us: int) -> tuple[_Version, ...]:
-        """The versions of a key that may be read at or after a place.
+        """Return the versions of a key that may be read at or after a place.
 
-        Plainly, or through windows that begin at `since_us` or later. O(what it gives).
+        The reads may be plain, or through windows that begin at `since_us` or later. O(length of
+        the result).
         """
         with self._latch:
             found = self._of.get(key, ())
@@ -94,16 +95,16 @@ class Versions:
             return tuple(found[max(0, min(plain, bisect_left(found, since_us, key=_us))) :])
 
     def keys(self) -> list[Hashable]:
-        """The keys that have versions; O(keys)."""
+        """Return the keys that have versions; O(keys)."""
         with self._latch:
             return list(self._of)
 
     def write(self, key: Hashable, at: At, value: Any) -> None:
-        """Add a version, or put another value into the one at this place."""
+        """Add a version, or replace the value of the version at this place."""
         with self._latch:
             self._to_trim.add(key)
             found = self._of.get(key)
-            if found is None:  # never a key without versions, whatever comes in between
+            if found is None:  # one assignment: an interrupt must not leave a key without versions
                 self._of[key] = [(at, value)]
                 return
             number = bisect_left(found, at, key=_at)
@@ -124,7 +125,7 @@ class Versions:
                     del found[number]
 
     def trim(self, mark: At) -> None:
-        """Forget versions that nothing at or after `mark`, the low-water-mark, can need.
+        """Discard versions that no access at or after `mark`, the low-water mark, can need.
 
         O(keys written since they were last trimmed to one version, and their versions).
         """
@@ -133,11 +134,11 @@ class Versions:
             self._to_trim = {key for key in self._to_trim if self._trim(key, mark, since_us)}
 
     def _trim(self, key: Hashable, mark: At, since_us: int) -> bool:
-        """Trim a key; whether there may be something to forget later. REQUIRES: the latch."""
+        """Trim a key; return whether more may become discardable later. REQUIRES: the latch."""
         found = self._of.get(key)
         if found is None:
             return False
-        needed = bisect_left(found, mark, key=_at) - 1  # what a plain read sees
+        needed = bisect_left(found, mark, key=_at) - 1  # the version that a plain read sees
         if self.table.history_us:
             needed = min(needed, bisect_left(found, since_us, key=_us))
         if needed > 0:
@@ -152,7 +153,7 @@ class Versions:
         return at >= mark
 
     def since(self, at: At) -> dict[Hashable, tuple[_Version, ...]]:
-        """The versions at or after a place, by key, oldest first.
+        """Return the versions at or after a place, by key, oldest first.
 
         REQUIRES: no `trim` since they were written. O(keys written since then).
         """
@@ -178,13 +179,13 @@ class Versions:
                 self.take_back(key, place)
 
     def newest(self) -> dict[Hashable, Any]:
-        """The newest value of every key that has one."""
+        """Return the newest value of every key that has one."""
         with self._latch:
             pairs = [(key, found[-1][1]) for key, found in self._of.items()]
         return {key: copied(value) for key, value in pairs if value is not REMOVED}
 
     def all(self) -> dict[Hashable, tuple[tuple[At, Any], ...]]:
-        """Every version that is kept."""
+        """Return all stored versions, by key."""
         with self._latch:
             kept = {key: tuple(found) for key, found in self._of.items()}
         return {
@@ -192,12 +193,12 @@ class Versions:
         }
 
     def last_us(self) -> int | None:
-        """The time of the last version that is kept; None if there is none."""
+        """Return the time of the latest stored version; None if there is none."""
         with self._latch:
             return max((found[-1][0].us for found in self._of.values()), default=None)
 
     def last_arrival(self) -> int:
-        """The greatest arrival number of a version that is kept; 0 if there is none."""
+        """Return the greatest arrival number of a stored version; 0 if there is none."""
         with self._latch:
             return max((at.arrival for found in self._of.values() for at, _ in found), default=0)
 
@@ -207,7 +208,7 @@ class Versions:
 
 
 class State:
-    """Shared tables by name, with their versions: what s-transactions read and write.
+    """Shared tables by name, with their versions, which s-transactions read and write.
 
     Parameters
     ----------
@@ -216,7 +217,7 @@ class State:
     Raises
     ------
     DefinitionError
-        If two tables have one name.
+        If two tables have the same name.
     """
 
     def __init__(self, tables: Iterable[SharedTable]):
@@ -227,12 +228,12 @@ class State:
             self._versions[table.name] = Versions(table)
 
     def of(self, table: SharedTable) -> Versions:
-        """The versions of a table.
+        """Return the versions of a table.
 
         Raises
         ------
         DefinitionError
-            If the table is not part of it.
+            If the table is not part of the state.
         """
         found = self._versions.get(table.name)
         if found is None or found.table is not table:
@@ -243,7 +244,7 @@ class State:
         return iter(self._versions.values())
 
     def value(self, ref: Ref, before: At) -> Any:
-        """The value of a reference as of a place: of a window a list, of a range a dict."""
+        """Return the value of a reference at a place: a list for a window, a dict for a range."""
         versions = self.of(ref.table)
         if type(ref.key) is Range:
             return versions.between(ref.key.low, ref.key.high, before)
@@ -253,7 +254,7 @@ class State:
         return versions.read(key, before)
 
     def reader(self, before: At) -> Callable[[Ref], Any]:
-        """`value` as of one place."""
+        """Return `value` as a function of the reference, as of one place."""
         return lambda ref: self.value(ref, before)
 
     def write(self, writes: Writes, at: At) -> None:
@@ -272,11 +273,11 @@ class State:
             versions.take_back_all(places)
 
     def last_arrival(self) -> int:
-        """The greatest arrival number of a version that is kept; 0 if there is none."""
+        """Return the greatest arrival number of a stored version; 0 if there is none."""
         return max((versions.last_arrival() for versions in self), default=0)
 
     def trim(self, mark: At) -> None:
-        """Forget versions that no s-transaction at or after `mark` can need."""
+        """Discard versions that no s-transaction at or after `mark` can need."""
         for versions in self:
             versions.trim(mark)
 

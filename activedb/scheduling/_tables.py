@@ -1,4 +1,4 @@
-"""Shared tables, and references to what an operation accesses in them."""
+"""Shared tables, and the references through which operations access them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["REMOVED", "Computed", "Parameter", "Range", "Ref", "SharedTable", "a
 
 @final
 class _Removed:
-    """The value of `REMOVED`."""
+    """Type of `REMOVED`."""
 
     __slots__ = ()
 
@@ -25,36 +25,36 @@ class _Removed:
         return "REMOVED"
 
     def __reduce__(self) -> str:
-        return "REMOVED"  # pickled, it is what has this name: there is one in a process
+        return "REMOVED"  # unpickled by name, so that each process has a single instance
 
 
 REMOVED: Final = _Removed()
-"""Written in place of a value: the key has its table's initial value again, and is in no range."""
+"""Written instead of a value: the key has its table's initial value again, and is in no range."""
 
 
 _known: WeakValueDictionary[str, SharedTable] = WeakValueDictionary()
-"""The tables of this process, by their identity in all processes."""
+"""Tables of this process, by their identity across processes."""
 
 
 class SharedTable:
-    """A table of keys and values that s-transactions share; its versions are kept by timestamp.
+    """Table of keys and values that s-transactions share, with versions by timestamp.
 
-    Each is equal to itself alone, in other processes too: pickled and read again it is the same
-    object where it is known, and one there however often it comes.
+    A table is equal only to itself, in other processes too: unpickled, it is the same object in a
+    process that knows it, and a single new object in any other.
 
     Parameters
     ----------
     name : str
-        By which it is known in its state.
+        Its name within its state.
     key : type, optional
-        What keys have to be instances of; by default anything hashable. ``int`` takes no ``bool``.
+        Type of the keys; by default any hashable. ``int`` does not accept ``bool``.
     initial : object
-        The value of a key that has not been written.
+        Value of a key that has not been written.
     history : float, optional
-        How far back windows over it may reach, in seconds; versions are kept so long.
+        Longest window over it, in seconds; versions are kept for this time.
     size : int, optional
         If given, keys are the whole numbers from 0 to ``size - 1`` and values are numbers, held in
-        columns (64-bit floats): what compiled functions need.
+        columns (64-bit floats), as compiled functions need.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class SharedTable:
             key, initial = int, float(initial)
         try:
             self.initial = copied(initial)
-        except Exception as error:  # what its class raises
+        except Exception as error:  # the class of the value may raise anything
             raise DefinitionError(
                 f"table {name}: initial is a value that can be copied: {_said(error)}"
             ) from error
@@ -114,18 +114,21 @@ class SharedTable:
     def computed(
         self, function: Callable[..., Any], *args: Any, reads: tuple[Ref, ...] = ()
     ) -> Ref:
-        """The key that ``function(*values of reads, *args)`` gives when the operation runs.
+        """Return a reference to the key ``function(*values of reads, *args)``, known when it runs.
 
         Until then the operation may access any key of the table (Mao et al., section 4.4).
         """
         return Ref(self, Computed(function, reads, args))
 
     def range(self, low: Any = None, high: Any = None) -> Ref:
-        """All keys from `low` on and before `high`, None: without bound; its value is a dict."""
+        """Return a reference to all keys from `low` on and before `high`; its value is a dict.
+
+        None means unbounded.
+        """
         return Ref(self, Range(low, high))
 
     def check_key(self, key: Any) -> None:
-        """Raise `AccessError` if `key` cannot be one of its keys."""
+        """Raise `AccessError` if `key` is invalid for this table."""
         if self.size is not None:
             if type(key) is int and 0 <= key < self.size:
                 return
@@ -149,12 +152,12 @@ class SharedTable:
             ) from None
 
     def check_value(self, value: Any) -> Any:
-        """Return the value to keep for `value`: with a size a float, else a copy if it is mutable.
+        """Return the value to store for `value`: a float with `size`, else a copy if it is mutable.
 
         Raises
         ------
         AccessError
-            If `value` cannot be one of its values.
+            If `value` is invalid for this table.
         """
         if type(value) in IMMUTABLE and self.size is None:
             return value
@@ -163,13 +166,13 @@ class SharedTable:
         if self.size is None:
             try:
                 return copied(value)
-            except Exception as error:  # what its class raises
+            except Exception as error:  # the class of the value may raise anything
                 raise AccessError(
                     f"a value of table {self.name} cannot be copied ({_said(error)}): write plain "
                     "data, such as numbers, texts, lists and dicts of these"
                 ) from error
         if isinstance(value, int | float) or (
-            # numpy's numbers, which are no ints; not texts that look like numbers
+            # NumPy numbers, which are not ints; but not texts that look like numbers
             hasattr(value, "dtype") and hasattr(value, "__float__")
         ):
             try:
@@ -185,7 +188,7 @@ class SharedTable:
 def _table_of(
     identity: str, name: str, key: type | None, initial: Any, history_us: int, size: int | None
 ) -> SharedTable:
-    """The table of this identity; made, if it comes into this process for the first time."""
+    """Return the table with this identity; create it if it is new to this process."""
     table = _known.get(identity)
     if table is None:
         table = SharedTable(
@@ -198,7 +201,7 @@ def _table_of(
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Stands for a parameter of the event while a state access is traced; see `Program`."""
+    """Placeholder for an event parameter while a state access is traced; see `Program`."""
 
     name: str
 
@@ -208,7 +211,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A key that is known only when the operation runs."""
+    """Key that is computed when the operation runs."""
 
     function: Callable[..., Any]
     reads: tuple[Ref, ...]
@@ -225,7 +228,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """What an operation accesses: a key of a table, a computed one or a range, perhaps a window.
+    """Reference of an operation: a key of a table, a computed key or a range, optionally a window.
 
     Attributes
     ----------
@@ -233,7 +236,7 @@ class Ref:
     key : object
         A key, a `Computed`, a `Range`, or a `Parameter` while a state access is traced.
     window_us : int or None
-        If not None: the values written in the last so many microseconds.
+        If not None: the length of the window over the values written, in microseconds.
     """
 
     table: SharedTable
@@ -241,7 +244,10 @@ class Ref:
     window_us: int | None = None
 
     def window(self, seconds: float) -> Ref:
-        """The values written from `seconds` before the s-transaction on, oldest first: a list."""
+        """Return a reference to the list of values written in the last `seconds`, oldest first.
+
+        The window ends before the s-transaction's place.
+        """
         if isinstance(self.key, Range):
             raise DefinitionError(f"{self!r}: a range has no window")
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -258,11 +264,11 @@ class Ref:
         return replace(self, window_us=window_us)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Ref, (self.table, self.key, self.window_us)  # many are pickled, and soon this way
+        return Ref, (self.table, self.key, self.window_us)  # faster, and many are pickled
 
     @property
     def is_whole(self) -> bool:
-        """Whether it may be any key of the table, as far as is known before it runs."""
+        """True if it may denote any key of the table until it runs: a computed key or a range."""
         return isinstance(self.key, Computed | Range)
 
     def __repr__(self) -> str:
@@ -276,12 +282,12 @@ class Ref:
 
 
 def at_key(ref: Ref, read: Callable[[Ref], Any]) -> Hashable:
-    """The key that `ref` means, computed if need be through `read`, and checked.
+    """Return the key that `ref` denotes, computed through `read` if necessary, and checked.
 
     Raises
     ------
     AccessError
-        If it cannot be a key of the table.
+        If the key is invalid for the table.
     """
     key = ref.key
     if type(key) is Computed:

@@ -1,4 +1,4 @@
-"""A state access called once, with stand-ins for parameters: what it does for any event."""
+"""Tracing of a state access: one call with placeholders shows its operations for any event."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ __all__ = ["NotTraceable", "traced"]
 _TELLING = frozenset({"callable", "getattr", "hasattr", "id", "isinstance", "issubclass", "type"})
 _EMPTY = CellType()
 _LOOKED: ContextVar[list[str]] = ContextVar("looked")
-"""Why the call at hand cannot be traced: kept, as the state access may catch what is raised."""
+"""Reasons why the current call is not traceable.
+
+They are stored since the state access may catch the errors.
+"""
 
 
 class NotTraceable(Exception):
-    """What a state access does cannot be told from one call; says why."""
+    """The operations of a state access do not follow from one call; the text gives the reason."""
 
 
 def _refuse(why: str) -> NoReturn:
@@ -32,7 +35,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 class _Stand(Parameter):
-    """A `Parameter` that can be handed on, and nothing else: whoever looks at it is told so."""
+    """`Parameter` that can only be passed on: any inspection of it raises `NotTraceable`."""
 
     __slots__ = ()
 
@@ -63,7 +66,7 @@ for _operation in _OPERATIONS.split():
 
 
 class _TracedEvent(Mapping[str, Any]):
-    """Parameters of no event in particular."""
+    """Parameters of an arbitrary event."""
 
     def __getitem__(self, name: str) -> Parameter:
         return _Stand(name)
@@ -82,10 +85,10 @@ class _TracedEvent(Mapping[str, Any]):
 
 
 def traced(program: Program, type_: str) -> tuple[Operation, ...]:
-    """The operations that a state access makes of any event: templates.
+    """Return the operations that a state access makes for any event, as templates.
 
-    Wherever they hold a `Parameter`, an event's own value is to be put: as a key, as an argument,
-    as a key or an argument of a computed key.
+    Each `Parameter` in them must be replaced by an event's own value: as a key, as an argument, as
+    a key or an argument of a computed key.
 
     Parameters
     ----------
@@ -96,7 +99,7 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
     Raises
     ------
     NotTraceable
-        If the state access looks at a parameter, or is of the short form.
+        If the state access inspects a parameter, or is of the short form.
     """
     looked: list[str] = []
     token = _LOOKED.set(looked)
@@ -104,7 +107,7 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
         operations = program.operations(type_, _TracedEvent())
     except ActiveDBError as error:
         raise NotTraceable(str(error)) from error
-    except Exception as error:  # whatever it makes of stand-ins
+    except Exception as error:  # any error caused by placeholders
         raise NotTraceable(looked[0] if looked else f"{type(error).__name__}: {error}") from error
     finally:
         _LOOKED.reset(token)
@@ -135,9 +138,10 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
 
 
 def _check_code(access: object, seen: set[object]) -> None:
-    """Refuse what asks for more than equality: `is`, `isinstance` and the like are silent.
+    """Refuse code that could inspect values unnoticed: `is`, `isinstance` and the like.
 
-    In what it defines and calls, too, as far as names tell; but not in functions of operations.
+    Check the functions that it defines and calls too, as far as names show; but not the functions
+    of operations.
     """
     if not isinstance(access, FunctionType):
         raise NotTraceable("it is no function of Python, whose code could be looked at")
@@ -169,7 +173,7 @@ def _constants(args: tuple[Any, ...]) -> list[object]:
 
 
 def _holds(value: object, depth: int = 4) -> bool:
-    """Whether something keeps a parameter of the event, or the event, as far as can be seen."""
+    """Return whether a value contains an event parameter, or the event, as far as can be seen."""
     if isinstance(value, Parameter | _TracedEvent):
         return True
     if depth == 0:
@@ -201,7 +205,7 @@ def _write(operation: Operation) -> Write:
 
 
 def _ref(ref: Ref) -> Ref:
-    """With plain parameters, which compare and hash, for stand-ins, which do not."""
+    """Return the reference with plain parameters, which compare and hash, for placeholders."""
     if isinstance(ref.key, Computed):
         reads = tuple(map(_ref, ref.key.reads))
         computed = Computed(ref.key.function, reads, tuple(map(_put, ref.key.args)))

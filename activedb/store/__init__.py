@@ -1,7 +1,7 @@
-"""Committed rows: Postgres and its memory twin, behind one session per hierarchy.
+"""Committed rows: Postgres and its in-memory twin, behind one session per hierarchy.
 
-Six rooms, from the bottom: `server`, `sql`, `flush`, `replication`, `session`, `journals`. See
-README.md.
+Six subpackages, from the bottom up: `server`, `sql`, `flush`, `replication`, `session`,
+`journals`. See README.md.
 """
 
 from sqlalchemy import Connection
@@ -11,12 +11,12 @@ from activedb.store.server import PatientLatch, limited
 from activedb.store.session import (
     TRIGGER_POINTS,
     Backend,
-    BorrowedSession,
     Durable,
-    Hints,
-    PlainUse,
+    ExternalSession,
     Session,
     Store,
+    UserConnection,
+    Wakeups,
     borrow,
     connection_of,
     listen_to,
@@ -46,17 +46,15 @@ from activedb.store.sql import (
 __all__ = [
     "TRIGGER_POINTS",
     "Backend",
-    "BorrowedSession",
     "Change",
     "Connection",
     "Durable",
-    "Hints",
+    "ExternalSession",
     "Key",
     "LockingRead",
     "Log",
     "Parameters",
     "PatientLatch",
-    "PlainUse",
     "Row",
     "Session",
     "StatementPlan",
@@ -64,6 +62,8 @@ __all__ = [
     "TableSpec",
     "Tables",
     "Unlocked",
+    "UserConnection",
+    "Wakeups",
     "borrow",
     "connection_of",
     "is_storable",

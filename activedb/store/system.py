@@ -1,4 +1,4 @@
-"""activedb's own tables. Their schema is the sum of the migrations, which a test checks."""
+"""Tables of activedb itself. Their schema is the sum of the migrations; a test checks that."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ ledger = Table(
     Column("position", JSON(none_as_null=True)),
     UniqueConstraint("stream", "sequence", name="activedb_ledger_sequence"),
 )
-"""One row per atomic batch, written in the transaction of the batch's effects. A micro-batch is
-processed in one or more parts; the last is ``complete``. ``sequence`` counts the parts of a
-stream, so that two processes cannot both feed it. ``position`` says where the source stands behind
-the micro-batch; see `AtomicBatch.position`."""
+"""One row per atomic batch, written in the transaction that holds the batch's effects. A
+micro-batch is processed in one or more parts; the last part is ``complete``. ``sequence`` numbers
+the parts of a stream, so that two processes cannot both feed it. ``position`` is the source's
+position after the micro-batch; see `AtomicBatch.position`."""
 
 stream_events = Table(
     "activedb_stream_events",
@@ -84,8 +84,8 @@ stream_events = Table(
     Column("params", JSON, nullable=False),
     Column("stamp", JSON(none_as_null=True)),
 )
-"""Events at or after the punctuation wait here; earlier ones are kept while a pattern's window
-may still need them. ``stamp``: the timestamp as it was given, unless it is a time of day in UTC."""
+"""Events at or after the punctuation wait here; earlier events are kept while a pattern's window
+may still need them. ``stamp``: the timestamp as given, unless it is a time of day in UTC."""
 
 late_events = Table(
     "activedb_late_events",
@@ -110,8 +110,8 @@ producers = Table(
     Column("place", Integer, nullable=False),
     Column("known", JSON, nullable=False),
 )
-"""The producers of a stream, by ``place`` in the order in which they joined. ``known`` is what was
-known of one when it was written: its sync points are this far or further."""
+"""Producers of a stream, numbered by ``place`` in the order in which they joined. ``known`` is the
+producer's state as of its last write: its sync points are at least this far."""
 
 dead_letters = Table(
     "activedb_dead_letters",
@@ -146,10 +146,10 @@ decisions = Table(
 """Choices that detectors leave open because the order of the events is unknown, written in the
 commit of the transaction that raised the events. ``identity``: name of the choice in the detector
 of the ``rule``, whose event has the fingerprint ``event``. ``choice``: the candidates and their
-rivals; if they cannot be written, texts of the candidates. ``status``: ``open``; ``chosen``, if the
-process that has the detector has still to apply the decision; ``resolved``. ``chosen``: numbers of
-candidates. ``stream`` and ``holder``: the process that has the detector, as in
-`detector_states`."""
+rivals, or only the texts of the candidates if they cannot be encoded. ``status``: ``open``;
+``chosen``, if the process that runs the detector has yet to apply the decision; ``resolved``.
+``chosen``: numbers of candidates. ``stream`` and ``holder``: the process that runs the detector, as
+in `detector_states`."""
 
 owned_tables = Table(
     "activedb_owned_tables",
@@ -159,7 +159,7 @@ owned_tables = Table(
     Column("owner", String(200), nullable=False),
     Column("owned_since", DateTime(timezone=True), server_default=func.now(), nullable=False),
 )
-"""Tables that one process keeps, or kept last, in its memory; see `_ownership`."""
+"""Tables that one process keeps, or was the last to keep, in its memory; see `_ownership`."""
 
 pending_firings = Table(
     "activedb_pending_firings",
@@ -181,11 +181,11 @@ pending_firings = Table(
         postgresql_where=text("holder IS NULL AND NOT done"),
     ),
 )
-"""Firings of rules in top-level transactions of their own that are due. Those with ``keep`` were
-triggered by a run that is done again after a crash (a stream's batch, a detached rule): they stay
-when they are ``done``, until that run has committed, so that doing it again finds them. An
-``intent`` is due only if the transaction that triggered it aborts. ``holder`` is the number of the
-lease of the process that runs it, or whose intent it is; NULL: whoever is first may take it."""
+"""Due firings of rules that run in separate top-level transactions. A firing with ``keep`` was
+triggered by a run that is repeated after a crash (a stream's batch, a detached rule): its row stays
+after it is ``done`` until that run has committed, so that a repetition finds it. An ``intent`` is
+due only if the triggering transaction aborts. ``holder`` is the number of the lease of the process
+that runs the firing or recorded the intent; NULL: any process may claim it."""
 
 followers = Table(
     "activedb_followers",
@@ -194,9 +194,9 @@ followers = Table(
     Column("lsn", BigInteger),
     Column("since", DateTime(timezone=True), server_default=func.now(), nullable=False),
 )
-"""One row per replication slot that is followed for this schema; see `_slot`. ``lsn``: what has
-committed before this place of the server's log has been taken, and what it triggered is recorded;
-NULL until the slot is made."""
+"""One row per replication slot that is followed for this schema; see `_slot`. ``lsn``: changes
+committed before this position in the server's log have been taken, and the firings they triggered
+are recorded; NULL until the slot has been created."""
 
 detector_states = Table(
     "activedb_detector_states",
@@ -207,10 +207,11 @@ detector_states = Table(
     Column("event", String(64), nullable=False),
     Column("state", JSON, nullable=False),
 )
-"""What the detectors of rules keep whose state does not follow from the last events alone. Of a
-rule that follows the time of a stream: written with each part of it, ``holder`` is 0. Of others
-``stream`` is empty, and ``holder`` the number of the lease of the process that has the detector.
-``event`` is the fingerprint of what is detected: the state is of no use to another event."""
+"""States of detectors that cannot be derived from the most recent events alone. For a rule that
+follows the time of a stream, the state is written with each part of the stream and ``holder`` is 0.
+For other rules ``stream`` is empty and ``holder`` is the number of the lease of the process that
+runs the detector. ``event`` is the fingerprint of the detected event: a state is useless to any
+other event."""
 
 partials = Table(
     "activedb_partials",
@@ -223,8 +224,8 @@ partials = Table(
     Column("occurrence", JSON, nullable=False),
     Index("activedb_partials_rule", "rule", "holder", "us"),
 )
-"""Events outside of streams that detectors keep for later matches, of rules whose state follows
-from these alone; written in the commit of the transaction that raised them."""
+"""Events outside streams that detectors keep for later matches, for rules whose state can be
+derived from these events alone; written in the commit of the transaction that raised them."""
 
 versions = Table(
     "activedb_versions",
@@ -236,9 +237,9 @@ versions = Table(
     Column("value", JSON(none_as_null=True)),
     Column("removed", Boolean, nullable=False),
 )
-"""What programs have written lately into the table ``name``, if it keeps a history: windows still
-need it. The place of a version in the serial order is (``us``, ``arrival``). The newest version of
-a key is a row of the table, too; ``removed``: the key had no row from then on."""
+"""Recent writes by programs to the table ``name``, if the table keeps a history: windows still need
+them. The position of a version in the serial order is (``us``, ``arrival``). The newest version of
+a key is also a row of the table; ``removed``: the key has no row from this version on."""
 
 outputs = Table(
     "activedb_outputs",
@@ -252,8 +253,9 @@ outputs = Table(
     Column("output", JSON(none_as_null=True)),
     Column("reason", Text),
 )
-"""What programs put out, written with the part that did: of the s-transaction whose place in the
-serial order is (``us``, ``arrival``). ``reason``: why it aborted; NULL if it committed."""
+"""Outputs of programs, written with the part that produced them. (``us``, ``arrival``) is the
+position of the s-transaction in the serial order. ``reason``: why it aborted; NULL if it
+committed."""
 
 program_states = Table(
     "activedb_program_states",
@@ -262,7 +264,7 @@ program_states = Table(
     Column("program", String(200), primary_key=True),
     Column("state", JSON, nullable=False),
 )
-"""What the detectors of a program's rules keep, written with each part that has changed it."""
+"""States of the detectors of a program's rules, written with each part that changed them."""
 
 kept_columns = Table(
     "activedb_kept_columns",
@@ -274,11 +276,11 @@ kept_columns = Table(
     Column("last_us", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""What parts that were processed in columns leave behind: a row, or a few, for all of one kind that
-the part of this ``sequence`` does. Of events that wait, or that rules may need, which else are
-single rows of `stream_events`, ``name`` is empty; of notes on them it begins with a space; else it
-is the table into which versions were written, else in `versions`. ``last_us`` is the time of the
-last of them."""
+"""Data left by parts that were processed column by column: one row, or a few, for all data of one
+kind of the part with this ``sequence``. ``name`` is empty for events that wait or that rules may
+need, which are otherwise single rows of `stream_events`; it begins with a space for notes on these
+events; otherwise it is the table to which versions were written, which are otherwise in `versions`.
+``last_us`` is the time of the latest item."""
 
 workflows = Table(
     "activedb_workflows",
@@ -290,10 +292,10 @@ workflows = Table(
     Column("due", JSON, nullable=False),
     Column("origins", JSON, nullable=False),
 )
-"""One row per workflow, written by each of its transactions. ``place``: how much has been recorded;
-it is compared and raised, so that two processes cannot both go on from one state. ``forming``:
-which batches wait to be formed; ``due``: the transactions that are formed and not executed.
-``origins``: the last micro-batch of each source stream that came from Spark."""
+"""One row per workflow, written by each of its transactions. ``place``: the number of records so
+far; it is compared and incremented, so that two processes cannot both continue from one state.
+``forming``: batches that are being assembled; ``due``: transactions that are formed but not
+executed. ``origins``: the last micro-batch from Spark of each source stream."""
 
 batches = Table(
     "activedb_batches",
@@ -313,8 +315,8 @@ batches = Table(
     Column("recorded_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
     UniqueConstraint("workflow", "place", name="activedb_batches_place"),
 )
-"""The batches of workflows, in the order of ``place``, which they share with the transactions.
-``rows``: what is in it; NULL for an input batch, whose rows are those of its ``pieces``."""
+"""Batches of workflows, in the order of ``place``, a numbering shared with the transactions.
+``rows``: the contents; NULL for an input batch, whose rows are the rows of its ``pieces``."""
 
 batch_transactions = Table(
     "activedb_batch_transactions",
@@ -333,7 +335,7 @@ batch_transactions = Table(
     Column("recorded_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
     UniqueConstraint("workflow", "place", name="activedb_batch_transactions_place"),
 )
-"""The executions of programs of workflows. ``reason``: why it failed, or was given up."""
+"""Executions of the programs of workflows. ``reason``: why it failed or was abandoned."""
 
 batch_edges = Table(
     "activedb_batch_edges",
@@ -343,7 +345,7 @@ batch_edges = Table(
     Column("later", String(400), primary_key=True),
     Index("activedb_batch_edges_up", "workflow", "later", "earlier"),
 )
-"""The lineage: from each batch or transaction to what directly follows from it, by their ids."""
+"""Lineage: edges from each batch or transaction to its direct successors, by id."""
 
 rules = Table(
     "activedb_rules",
@@ -359,9 +361,9 @@ rules = Table(
     Column("changed_at", DateTime(timezone=True), nullable=False),
     Column("quarantine", Text),
 )
-"""One row per rule, written in the transaction that changes it: what a restart takes over, and
-which definition (``fingerprint``) that belongs to. ``quarantine``: since when and why the rule is
-not run any more."""
+"""One row per rule, written in the transaction that changes the rule: the state that a restart
+takes over, and the definition (``fingerprint``) it belongs to. ``quarantine``: since when and why
+the rule is no longer run."""
 
 sinks = Table(
     "activedb_sinks",
@@ -373,9 +375,9 @@ sinks = Table(
     Column("known", JSON(none_as_null=True)),
     Column("published_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
 )
-"""How far each query of Spark is that writes here: the last micro-batch it has published, into the
-stream or table (``kind``) of that ``name``. ``known``, of a stream: the newest times in what has
-been taken, from which its punctuation follows."""
+"""Progress of each Spark query that writes here: the last micro-batch it has published to the
+stream or table (``kind``) called ``name``. ``known``, for a stream: the newest times in the batches
+taken so far, from which its punctuation is derived."""
 
 staged_batches = Table(
     "activedb_staged_batches",
@@ -386,7 +388,7 @@ staged_batches = Table(
     Column("rows", BigInteger, nullable=False),
     Column("published_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
 )
-"""Micro-batches that are published for a stream and that nobody has taken yet."""
+"""Micro-batches that are published for a stream and not yet taken."""
 
 staged_rows = Table(
     "activedb_staged_rows",
@@ -398,6 +400,6 @@ staged_rows = Table(
     Column("place", Integer),
     Column("data", LargeBinary, nullable=False),
 )
-"""What tasks of Spark have staged, in pieces of many rows: of a stream as Arrow's IPC streams, of a
-table as JSON. ``writer`` is one attempt of one task. ``place`` is the partition whose attempt
-counts; NULL until its batch is published, and of other attempts for ever."""
+"""Rows that Spark tasks have staged, in pieces of many rows: as Arrow IPC streams for a stream, as
+JSON for a table. ``writer`` identifies one attempt of one task. ``place`` is the partition of the
+attempt that counts; NULL until its batch is published, and forever for all other attempts."""

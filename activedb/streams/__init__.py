@@ -1,4 +1,4 @@
-"""Streams of events: what they are, their atomic batches, and event-time order."""
+"""Event streams: declarations, atomic batches, and processing in event-time order."""
 
 from activedb.streams._arrivals import (
     Arrivals,

@@ -1,4 +1,4 @@
-"""What of the rows that arrive in a stream is taken, and up to when that is complete."""
+"""Admission of rows that arrive in a stream, and the stable time of its producers."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """Sorts rows into admitted, late and refused ones, and takes note of who has sent them."""
+    """Classifier of rows as admitted, late or refused; it also records what producers have sent."""
 
     def __init__(self, state: StreamState, future: FutureLimit):
         self._state = state
         self._future = future
 
     def none(self) -> Arrivals:
-        """No rows."""
+        """Return no arrivals."""
         return Arrivals()
 
     def of_batch(self, batch: AtomicBatch) -> Arrivals:
-        """Sort the rows of a batch."""
+        """Classify the rows of a batch."""
         late_us = self._state.punctuation_us
-        if batch.matched is not None:  # where its punctuation does not count its own rows
+        if batch.matched is not None:  # its punctuation does not count its own rows
             known = [us for us in (late_us, batch.punctuation_us) if us is not None]
             late_us = max(known, default=None)
         return of_batch(self._state.stream, batch, late_us, self._check)
 
     def of_events(self, events: Iterable[Occurrence], batch_id: int) -> Arrivals:
-        """Sort events that come from Python."""
+        """Classify events fed from Python."""
         state = self._state
         return of_occurrences(state.stream, events, batch_id, state.punctuation_us, self._check)
 
     def of_producers(
         self, membership: Membership, events: Iterable[Occurrence], batch_id: int
     ) -> tuple[Arrivals, int | None]:
-        """Sort events of producers, whose sync points they move; what is refused moves none.
+        """Classify events of producers and advance their sync points; refused events advance none.
 
         Returns
         -------
         arrivals : Arrivals
         stable_us : int or None
-            See `stable_us`.
+            See the method `stable_us`.
 
         Raises
         ------
         StreamFull
-            If more would have to wait than may; nothing has been taken then.
+            If more events would have to wait than allowed; no event has been taken then.
         """
         state = self._state
         before = membership.records()
@@ -80,7 +80,7 @@ class Admission:
         return arrivals, stable_us
 
     def stable_us(self, membership: Membership, admitted: Iterable[Arrival] = ()) -> int | None:
-        """The moment that nothing still to come from producers reaches; None: nothing is known."""
+        """Return the time that no future event of a producer precedes; None if unknown."""
 
         def ends() -> int | None:
             newest_us = self._state.buffer.newest_us()

@@ -1,4 +1,4 @@
-"""Sorting the rows of an atomic batch: admitted, late, or not an event at all."""
+"""Classification of the rows of an atomic batch: admitted, late, or not an event."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = [
     "require_keepable",
 ]
 
-_SHOWN_MAX = 60  # characters of what was given instead of events
+_SHOWN_MAX = 60  # characters of an invalid input shown in an error
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A row of which no event can be made, with the reason."""
+    """Row that is not a valid event, with the reason."""
 
     position: int
     payload: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Arrivals:
-    """The rows of one batch, sorted."""
+    """Classified rows of one batch."""
 
     admitted: list[Arrival] = field(default_factory=list)
     late: list[Arrival] = field(default_factory=list)
@@ -58,23 +58,23 @@ def of_batch(
     punctuation_us: int | None,
     check: Callable[[Occurrence], None] = lambda o: None,
 ) -> Arrivals:
-    """Sort the rows of `batch`; those before `punctuation_us` are late. O(rows).
+    """Classify the rows of `batch`; those before `punctuation_us` are late. O(rows).
 
     Parameters
     ----------
     check : callable
-        Is shown each event that can be kept, and raises `BadEvent` to refuse it.
+        Called with each valid event; raises `BadEvent` to refuse it.
     """
     return _sorted(_events(stream, batch, check), batch.batch_id, punctuation_us)
 
 
 def fed_occurrences(stream: Stream, events: object) -> list[Occurrence]:
-    """The events that a program feeds, once it is certain that they are events.
+    """Return the events that a caller feeds, after checking that they are events.
 
     Raises
     ------
     BadEvent
-        If `events` is not several things one after the other, or one of them is no occurrence.
+        If `events` is not iterable, or an item is not an occurrence.
     """
     takes = (
         f"stream {stream.name} is fed a list of events, such as "
@@ -96,9 +96,9 @@ def of_occurrences(
     punctuation_us: int | None,
     check: Callable[[Occurrence], None] = lambda o: None,
 ) -> Arrivals:
-    """Sort events that come from Python; those before `punctuation_us` are late. O(events).
+    """Classify events fed from Python; those before `punctuation_us` are late. O(events).
 
-    `check` as for `of_batch`.
+    `check` is as for `of_batch`.
     """
 
     def events() -> Iterator[Occurrence | Refused]:
@@ -200,13 +200,13 @@ def _problem(
 
 
 def _because(expressions: Iterable[str], raw: str | None) -> str:
-    """Return which expressions gave NULL, and for which values of a row that is shown."""
+    """Explain which expressions gave NULL, and for which column values of the raw row."""
     texts = ", ".join(dict.fromkeys(expressions))
     if raw is None or not texts:
         return ""
     try:
         row = json.loads(raw)
-    except ValueError:  # the text of a row that was not understood
+    except ValueError:  # the raw text of a row that could not be parsed
         row = None
     words = set(_WORD.findall(texts.casefold()))
     columns = row.items() if isinstance(row, dict) else ()
@@ -219,12 +219,12 @@ def _because(expressions: Iterable[str], raw: str | None) -> str:
 
 
 def require_keepable(o: Occurrence) -> Occurrence:
-    """Check at the door that the event can be kept; the event.
+    """Return the event after checking that it can be stored.
 
     Raises
     ------
     BadEvent
-        If it cannot.
+        If it cannot be stored.
     """
     encode_params(o.params)
     if o.id is not None and not is_storable(o.id):

@@ -1,4 +1,4 @@
-"""Events that wait for the punctuation, in event-time order."""
+"""Buffer of events that wait for the punctuation, in event-time order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["EventTimeBuffer"]
 
 
 class EventTimeBuffer:
-    """A sorted buffer; what a punctuation has passed comes out in event-time order.
+    """Sorted buffer that releases events in event-time order once a punctuation has passed them.
 
     Adding k arrivals to n costs O((n + k) log k) at worst and is close to linear in practice,
     because the sort finds two runs.
@@ -33,21 +33,21 @@ class EventTimeBuffer:
         self._arrivals.sort(key=lambda a: a.order)
 
     def first(self, punctuation_us: int | None, count_max: int) -> tuple[list[Arrival], int | None]:
-        """The first arrivals that the punctuation has passed, about `count_max` of them.
+        """Return the first arrivals that the punctuation has passed, about `count_max` of them.
 
-        Events of one timestamp stay together, and what overlaps one that ends later does, so that
-        a punctuation can part them from the rest. O(those returned).
+        Events with equal timestamps stay together, and so do events that overlap one that ends
+        later, so that a punctuation can separate them from the rest. O(arrivals returned).
 
         Parameters
         ----------
         punctuation_us : int or None
-            None: the end of the stream, everything is passed.
+            None: the end of the stream; all arrivals are passed.
 
         Returns
         -------
         arrivals : list of Arrival
         next_us : int or None
-            A punctuation that has passed these and no more, None if they are all.
+            Punctuation that has passed exactly these arrivals; None if they are all.
         """
         ends_us = -(2**63)
         for place, arrival in enumerate(self._arrivals):
@@ -60,16 +60,16 @@ class EventTimeBuffer:
         return self._arrivals[:], None
 
     def passed(self, punctuation_us: int | None, more: Iterable[Arrival] = ()) -> int:
-        """How many arrivals a punctuation has passed: the first ones, up to one that it has not.
+        """Return the number of leading arrivals that a punctuation has passed.
 
-        O(those that it has).
+        Counting stops at the first arrival not passed. O(arrivals passed).
 
         Parameters
         ----------
         punctuation_us : int or None
-            None: it is not known, and has passed none.
+            None: unknown; no arrivals are passed.
         more : iterable of Arrival
-            As if these were there, too; O((n + k) log k).
+            Arrivals to count as if they were in the buffer; O((n + k) log k).
         """
         arrivals = self._arrivals
         if more := list(more):
@@ -82,7 +82,7 @@ class EventTimeBuffer:
         return len(arrivals)
 
     def overlapping(self, place: int) -> list[Occurrence]:
-        """The events behind this place that may be before the one there; O(those)."""
+        """Return the later events that may be before the event at `place`; O(events returned)."""
         o = self._arrivals[place].occurrence
         found = []
         for behind in range(place + 1, len(self._arrivals)):
@@ -93,19 +93,19 @@ class EventTimeBuffer:
         return found
 
     def behind(self, count: int) -> list[Occurrence]:
-        """The events behind the first `count` that may be before one of these; O(count)."""
+        """Return the events after the first `count` that may be before one of these; O(count)."""
         ends_us = max((a.occurrence.high_us for a in self._arrivals[:count]), default=-(2**63))
         later = (self._arrivals[place].occurrence for place in range(count, len(self._arrivals)))
         return list(takewhile(lambda o: o.low_us < ends_us, later))
 
     def lowest_us(self, place: int = 0) -> int | None:
-        """Where the first arrival from a place on begins; None if there is none."""
+        """Return the start of the first arrival from `place` on; None if there is none."""
         return self._arrivals[place].occurrence.low_us if place < len(self._arrivals) else None
 
     def remove_first(self, count: int) -> None:
-        """Drop the first `count` arrivals: they have been processed durably."""
+        """Drop the first `count` arrivals, after they have been processed durably."""
         del self._arrivals[:count]
 
     def newest_us(self) -> int | None:
-        """Where the last arrivals end, None if the buffer is empty; O(arrivals)."""
+        """Return the latest end of all arrivals; None if the buffer is empty; O(arrivals)."""
         return max((a.occurrence.high_us for a in self._arrivals), default=None)

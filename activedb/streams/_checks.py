@@ -1,4 +1,4 @@
-"""Checks that several declarations make of what they are given."""
+"""Argument checks common to several declarations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["require_count", "require_options", "require_seconds", "require_text"
 
 
 def require_text(what: str, value: object) -> None:
-    """Check that it is a text that says something."""
+    """Check that a value is a non-blank text."""
     if not isinstance(value, str) or not value.strip():
         raise DefinitionError(f"{what} must be a text that is not empty, not {value!r}")
 
 
 def require_count(what: str, value: object, least: int = 1) -> None:
-    """Check that it is a whole number, and not too small."""
+    """Check that a value is an integer and at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise DefinitionError(f"{what} must be a whole number, not {value!r}")
     if value < least:
@@ -26,7 +26,7 @@ def require_count(what: str, value: object, least: int = 1) -> None:
 
 
 def require_seconds(what: str, value: object) -> None:
-    """Check that it is a positive number of seconds, or a positive timedelta."""
+    """Check that a value is a positive number of seconds, or a positive timedelta."""
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise DefinitionError(f"{what} must be seconds or a timedelta, not {value!r}")
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
@@ -35,7 +35,7 @@ def require_seconds(what: str, value: object) -> None:
 
 
 def require_options(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Check that names and values are texts; a copy that does not change."""
+    """Check that names and values are texts; return a read-only copy."""
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise DefinitionError(f"option {name!r} must be text, not {value!r}")

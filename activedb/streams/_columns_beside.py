@@ -1,4 +1,4 @@
-"""Streams that are processed in columns: what may be defined beside them, whichever comes first."""
+"""Restrictions beside streams processed in columns, in whichever order they are defined."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["StreamColumns"]
 
 
 class StreamColumns:
-    """Checks definitions and events of a database against its streams that stay in columns.
+    """Validator of a database's definitions and events against its streams in columns.
 
     Parameters
     ----------
     streams : mapping of str to Stream
-        The declared ones, which grow.
+        Declared streams; the mapping grows.
     rules : iterable of Rule
-        Those that are defined.
+        Defined rules.
 
     Attributes
     ----------
     types : dict of (str, str) to str
-        The keys of events of such streams, and the stream of each.
+        Event keys of these streams, each with its stream.
     """
 
     def __init__(self, streams: Mapping[str, Stream], rules: Iterable[Rule]):
@@ -34,7 +34,7 @@ class StreamColumns:
         self._rules = rules
 
     def check_rule(self, rule: Rule) -> None:
-        """Raise `DefinitionError` if a rule hears of such a stream what it cannot be told."""
+        """Raise `DefinitionError` if a rule listens to events that it cannot receive."""
         if not self.types:
             return
         from activedb.streams.columns import check_rule_in_columns
@@ -44,15 +44,15 @@ class StreamColumns:
                 check_rule_in_columns(rule, stream)
 
     def declare(self, stream: Stream) -> None:
-        """Take note of a new stream.
+        """Register a new stream.
 
         Raises
         ------
         DefinitionError
-            If a rule hears of it what it cannot be told, or two streams have events of one name and
-            one of them stays in columns.
+            If a rule listens to events of it that it cannot receive, or two streams share an event
+            type and one of them is in columns.
         ConfigurationError
-            If it is to stay in columns, and what that needs is not installed.
+            If the stream is in columns and a required package is not installed.
         """
         for other in self._streams.values():
             shared = sorted(stream.types.keys() & other.types.keys())
@@ -72,7 +72,7 @@ class StreamColumns:
         self.types |= dict.fromkeys((("event", name) for name in stream.types), stream.name)
 
     def check_raised(self, o: Occurrence) -> None:
-        """Raise `BadEvent` if an event of such a stream is raised beside it."""
+        """Raise `BadEvent` if an event of such a stream is signalled outside it."""
         stream = self.types.get(o.key)
         if stream is not None:
             raise BadEvent(

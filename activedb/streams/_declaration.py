@@ -1,7 +1,7 @@
-"""What a stream is: how a row of its source becomes an event.
+"""Declaration of a stream: how a row of its source becomes an event.
 
-A declaration is a value. It is checked when it is made, knows nothing of Spark and opens nothing;
-the SQL expressions in it are read by whatever feeds the stream.
+A declaration is a value. It is checked on construction, does not depend on Spark and opens no
+resources. Its SQL expressions are interpreted by the feed of the stream.
 """
 
 from __future__ import annotations
@@ -28,71 +28,72 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """A stream of events and the expressions that make an event of an input row.
+    """Event stream, with the expressions that turn an input row into an event.
 
-    Expressions are Spark SQL over the input columns. One that fails on a row (an overflow, a text
-    that is no number) gives NULL for that row.
+    Expressions are Spark SQL over the input columns. An expression that fails on a row (an
+    overflow, a text that is not a number) yields NULL for that row.
 
     Parameters
     ----------
     name : str
         A letter or ``_``, then letters, digits and ``_``; at most 63 characters.
     source : Files, Rate, Socket, Replay, Kafka or Staged, optional
-        Where the rows come from. None for a stream fed from a DataFrame, or from Python.
+        Source of the rows. None for a stream fed from a DataFrame or from Python.
     type : str
-        Expression for the event type, ``"'TWEET'"`` or ``"upper(kind)"``; a stream of producers
-        needs none.
+        Expression for the event type, ``"'TWEET'"`` or ``"upper(kind)"``; not needed for a stream
+        of producers.
     timestamp : str
-        Expression of type TIMESTAMP for the event time; NULL means it cannot be understood. A
-        stream of producers needs none.
+        Expression of type TIMESTAMP for the event time; NULL means it cannot be parsed. Not needed
+        for a stream of producers.
     id : str, optional
         Expression for the event's id, which orders events of equal time.
     params : Mapping[str, str], optional
         Parameter name to expression. Default: every input column under its own name.
     types : Mapping[str, tuple[str, ...]]
-        Declared event types and, for each, the parameters that must be present (not NULL).
-        A row of any other type, or without such a parameter, goes to the dead letters.
+        Declared event types and, for each, the parameters that must be present (not NULL). A row of
+        any other type, or without such a parameter, goes to the dead letters.
     accuracy : timedelta, str or tuple of (str, str), optional
-        How wrong the timestamp may be. An event then has an interval for a time. A timedelta, or an
-        expression of type INTERVAL DAY TO SECOND: so far before and after the timestamp. Two
-        expressions of type TIMESTAMP: the earliest and the latest moment at which it can have been.
-        NULL means that nothing is known, and the row is no event. None: timestamps are exact.
+        Error bound of the timestamp; the event time is then an interval. A timedelta, or an
+        expression of type INTERVAL DAY TO SECOND: the error before and after the timestamp. Two
+        expressions of type TIMESTAMP: the earliest and the latest possible time. NULL means that
+        the accuracy is unknown, and the row is not a valid event. None: timestamps are exact.
     delay : timedelta
-        How far an event may lag behind the newest one in event time; older ones are late.
-        Spark counts whole milliseconds, so a finer delay is rounded up.
+        Maximum lag of an event behind the newest one in event time; older events are late. Spark
+        counts whole milliseconds, so a finer delay is rounded up.
     latency_max : float or timedelta, optional
-        How long a row may take, in seconds, from when it can be read to when its batch has been
-        processed. The size of the batches is fitted to it while it runs. None: the size is what
-        the source says.
+        Target latency of a row in seconds, from when it can be read until its batch has been
+        processed. The batch size is adapted to it at run time. None: the source determines the
+        size.
     producer : str, optional
-        Expression for who has sent the row. The punctuation is then the newest time of the producer
-        that is furthest behind, less `delay`, and not that of the one ahead. A row of which it is
-        NULL is an event that says nothing of what is complete.
+        Expression for the row's producer. The punctuation is then the newest time of the producer
+        that is furthest behind, less `delay`, instead of the newest time overall. A row for which
+        it is NULL is an event that does not advance the punctuation.
     producers : tuple of str
-        Producers to be waited for from the beginning. Others are known when they are first heard;
-        what they send may be late.
+        Producers that the stream waits for from the beginning. Others become known with their first
+        row; their rows may be late.
     membership : {"atomic", "weak"}, optional
-        The events are stamped by several producers, and each is processed when it is stable: when
-        nothing still to come from any of them can precede or overlap it. Atomic: a producer is
-        registered before it may send. Weak: it is discovered by its first event, and may come too
-        late. None: the stream has no producers, and a punctuation tells what is complete.
+        Events are stamped by several producers, and each is processed once it is stable, i.e. once
+        no future event of any producer can precede or overlap it. Atomic: a producer must be
+        registered before it may send. Weak: a producer is discovered by its first event, which may
+        be too late. None: the stream has no producers, and a punctuation marks completeness.
     silent_after : float or timedelta, optional
-        How long a producer may keep silent, in seconds; None: forever. With `producer`, after that
-        the punctuation goes on without it until it is heard again.
+        Maximum silence of a producer in seconds; None: unbounded. With `producer`, the punctuation
+        afterwards advances without the silent producer until its next row.
     on_silent : callable, optional
-        Gets the `ProducerSilent` of each producer that is silent; None: the feed raises it. Only
+        Called with the `ProducerSilent` of each silent producer; None: the feed raises it. Only
         with `membership`.
     waiting_max : int
-        How many events may wait until they are stable; a feed that goes beyond is refused.
+        Maximum number of events that wait to become stable; a feed that exceeds it is refused.
     columns : bool
-        Whether its events stay in columns from their source to the detectors of rules, which takes
-        hundreds of thousands of them a second: only what completes a pattern becomes an object.
-        Rules on it are then single events and patterns that columns can find (docs/rules.md).
+        Whether events stay in columns from the source to the detectors of rules, which allows
+        hundreds of thousands of events per second: only events that complete a pattern become
+        objects. Rules on the stream are then single events, and patterns that can be detected in
+        columns (docs/rules.md).
 
     Raises
     ------
     DefinitionError
-        If a value has no meaning or names a parameter that is not declared.
+        If a value is invalid or names a parameter that is not declared.
     """
 
     name: str = field(kw_only=False)
@@ -238,7 +239,7 @@ class Stream:
         for name, expression in self.params.items():
             require_text("a parameter's name", name)
             require_text(f"parameter {name!r}", expression)
-        # Column names in SQL do not tell upper from lower case.
+        # SQL column names are case-insensitive.
         for folded, count in Counter(name.casefold() for name in self.params).items():
             if count > 1:
                 raise DefinitionError(f"parameter {folded!r} is declared {count} times")

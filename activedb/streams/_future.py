@@ -1,4 +1,4 @@
-"""How far ahead of this computer's clock a timestamp is believed."""
+"""Limit on how far ahead of the local clock a timestamp may be."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["FutureLimit"]
 
 
 class FutureLimit:
-    """Refuses timestamps from the future: one of them would make all that follows late.
+    """Check against timestamps from the future, which would make all later events late.
 
-    Safe to use from many threads.
+    Thread-safe.
 
     Parameters
     ----------
     clock : Clock
-        Where "now" comes from.
+        Source of the current time.
     max_s : float
-        How far beyond now a timestamp may begin; infinite: nothing is refused.
+        Maximum distance from now to the start of a timestamp; infinite: no check.
     """
 
     def __init__(self, clock: Clock, max_s: float):
@@ -29,7 +29,7 @@ class FutureLimit:
         self._max_us = None if math.isinf(max_s) else round(max_s * 1_000_000)
 
     def latest_us(self) -> int | None:
-        """The latest beginning of a timestamp that is believed now; None: any."""
+        """Return the latest accepted start of a timestamp at this moment; None: unbounded."""
         if self._max_us is None:
             return None
         return in_microseconds(self._clock.now()) + self._max_us
@@ -40,14 +40,14 @@ class FutureLimit:
         Parameters
         ----------
         what : str
-            What has it, for the error.
+            Description of the timestamp's owner, for the error.
         low_us : int
-            Where it begins: the lower end of its interval, so that its clock's error counts.
+            Start of the timestamp: the lower end of its interval, so that the clock's error counts.
 
         Raises
         ------
         BadEvent
-            If it lies too far in the future.
+            If it is too far in the future.
         """
         if self._max_us is None:
             return

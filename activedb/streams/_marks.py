@@ -1,24 +1,25 @@
-"""What is complete of a stream that comes in batches: the newest times, by producer.
+"""Punctuations of a stream fed in batches, derived from the newest time per producer.
 
-Each producer has a mark, its newest time so far. The punctuation is the mark that is furthest
-behind, less the stream's delay; a producer that is silent for too long is left out until it is
-heard again, and if all are the newest mark counts::
+Each producer has a mark, its newest time so far. The punctuation is the lowest mark, less the
+stream's delay. A producer that is silent for too long is ignored until its next row; if all are
+silent, the highest mark counts::
 
     ann   ─────●──────●────────────●      mark of ann
     bob   ──●──────●                      mark of bob = the punctuation …
     eve   ────●      (silent)             … as eve is silent
                    ▲
 
-A stream that does not say who sends has one producer, which is never silent: then this is the
-newest time less the delay.
+A stream that does not name producers has a single one, which is never silent: the punctuation is
+then the newest time less the delay.
 
-A batch's punctuation counts the batch's own rows: what they complete is processed with it. Its rows
-are late by the punctuation of the batch before, as those of one batch have no order among them.
-Punctuations are whole milliseconds, rounded down, and there is none before 1970: as Spark's
-watermarks are, so that a stream matched on executors has the same.
+The punctuation of a batch counts the batch's own rows, so events that they make complete are
+processed with it. Its rows are late by the punctuation of the previous batch, as the rows within a
+batch are unordered. Punctuations are whole milliseconds, rounded down, and none is before 1970.
+Spark's watermarks follow the same rules, so a stream matched on executors has the same
+punctuations.
 
-All of it follows from the batches and from when each was planned, or published, which is kept with
-them: a batch that comes again has the same punctuation.
+All of this is a function of the batches and of the times at which they were planned or published,
+which are stored with them: a replayed batch has the same punctuation.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from activedb.streams._declaration import Stream
 
 __all__ = ["Marks", "newest_times"]
 
-_EVERYBODY = ""  # the producer of a stream that names none
+_ANONYMOUS = ""  # the producer of a stream without named producers
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What is known after a batch.
+    """Progress of a stream's producers after a batch.
 
     Attributes
     ----------
     marks : mapping of str to (int or None, int)
-        Per producer its newest time and when it was heard, both in microseconds, the latter on a
-        clock that goes on from batch to batch.
+        Per producer: its newest time, and the time it was last heard, both in microseconds. The
+        latter is on a clock that continues from batch to batch.
     awaited : mapping of str to int
-        Producers that are declared and were never heard, and since when they are waited for.
+        Declared producers that were never heard, each with the time since when it is awaited.
     clock_us : int
-        That clock. From one batch to the next it goes no further than half of what makes a producer
-        silent: if the whole feed pauses, that is held against nobody.
+        Current time of that clock. Between two batches it advances by at most half of the stream's
+        `silent_after`, so a pause of the whole feed makes no producer silent.
     made_us : int or None
-        When the batch was planned, or published; None before the first.
+        Time when the batch was planned, or published; None before the first batch.
     punctuation_us : int or None
-        The batch's: every event before it has been seen, with the batch at the latest.
+        Punctuation of the batch: every event before it has been seen by the end of the batch.
     """
 
     marks: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
@@ -64,9 +65,9 @@ class Marks:
 
     @classmethod
     def restore(cls, stream: Stream, record: Mapping[str, Any] | None) -> Self:
-        """What `record` was made of; None: nothing has been taken yet.
+        """Restore from `record`; None: no batch has been taken yet.
 
-        The stream may have been declared with other producers then, or with none.
+        The stream's declared producers may have changed since, or have been removed.
         """
         known = cls() if record is None else cls(**record)
         marks = _as_declared(stream, known)
@@ -78,18 +79,18 @@ class Marks:
         return replace(known, marks=marks, awaited=awaited)
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it; `restore` undoes it."""
+        """Return a JSON-serialisable dict; `restore` is the inverse."""
         return asdict(self)
 
     def after(self, stream: Stream, newest: Mapping[str, int | None], made_us: int) -> Marks:
-        """What is known after one more batch; O(producers).
+        """Return the marks after one more batch; O(producers).
 
         Parameters
         ----------
         newest : mapping of str to int or None
-            See `newest_times`.
+            Result of `newest_times`.
         made_us : int
-            When it was planned, or published.
+            Time when the batch was planned, or published.
         """
         silent_us = stream.silent_after_us
         step_us = 0 if self.made_us is None else max(0, made_us - self.made_us)
@@ -106,23 +107,23 @@ class Marks:
 
 
 def _as_declared(stream: Stream, known: Marks) -> dict[str, tuple[int | None, int]]:
-    """The marks of those who send as the stream is declared now."""
+    """Return the marks of the producers of the stream as it is declared now."""
     if stream.producer is None:
         times = [us for us, _ in known.marks.values() if us is not None]
-        return {_EVERYBODY: (max(times), known.clock_us)} if times else {}
-    return {name: mark for name, mark in known.marks.items() if name != _EVERYBODY}
+        return {_ANONYMOUS: (max(times), known.clock_us)} if times else {}
+    return {name: mark for name, mark in known.marks.items() if name != _ANONYMOUS}
 
 
 def _reached_us(
     stream: Stream, marks: Sequence[tuple[int | None, int]], clock_us: int
 ) -> int | None:
-    """What is complete by the marks alone; None: nothing is known."""
+    """Return the punctuation by the marks alone; None if unknown."""
     silent_us = stream.silent_after_us
     waited_for = [
         us for us, heard_us in marks if silent_us is None or clock_us - heard_us <= silent_us
     ]
     known = [us for us, _ in marks if us is not None]
-    # One that is waited for and has no mark was never heard, or nobody believes its times.
+    # An awaited producer without a mark was never heard, or none of its times is credible.
     if not known or None in waited_for:
         return None
     behind_us = min((us for us in waited_for if us is not None), default=max(known))
@@ -131,19 +132,19 @@ def _reached_us(
 
 
 def newest_times(stream: Stream, table: EventTable, latest_us: int | None) -> dict[str, int | None]:
-    """Who has sent rows, and the newest time of each; O(rows), in columns.
+    """Return the newest time of each producer with rows in a table; O(rows), in columns.
 
     Parameters
     ----------
     table : pyarrow.Table
-        Event columns. Of an interval its lower end counts.
+        Event columns. The lower end of an interval counts.
     latest_us : int or None
-        A time beyond it is not believed; None: all are.
+        Latest credible time; later ones are ignored. None: all times are credible.
 
     Returns
     -------
     dict of str to int or None
-        None: no time of this one can be believed. An empty name is nobody's, as NULL is.
+        None: no time of the producer is credible. Rows with an empty or NULL name don't count.
     """
     import pyarrow
     import pyarrow.compute
@@ -155,9 +156,9 @@ def newest_times(stream: Stream, table: EventTable, latest_us: int | None) -> di
         us = pc.if_else(pc.less_equal(us, latest_us), us, pa.scalar(None, pa.int64()))
     if stream.producer is None:
         newest_us = pc.max(us).as_py()
-        return {} if newest_us is None else {_EVERYBODY: newest_us}
+        return {} if newest_us is None else {_ANONYMOUS: newest_us}
     rows = pa.table({"name": table.column("event_producer"), "us": us})
-    rows = rows.filter(pc.not_equal(rows.column("name"), _EVERYBODY))  # nor is NULL a producer
+    rows = rows.filter(pc.not_equal(rows.column("name"), _ANONYMOUS))  # this drops NULL, too
     newest = rows.group_by("name").aggregate([("us", "max")])
     names, times = newest.column("name").to_pylist(), newest.column("us_max").to_pylist()
     return dict(sorted(zip(names, times, strict=True)))

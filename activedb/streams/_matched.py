@@ -1,7 +1,8 @@
-"""Matches of a stream's rules that were found elsewhere, and come with its batches.
+"""Matches of a stream's rules that were found on other machines and arrive with its batches.
 
-A pattern whose events all have the same key needs only the events of one key at a time. So it can
-be matched apart from the rules' actions, many keys beside each other, on machines of a cluster.
+If all events of a pattern share a key, matching needs only the events of one key at a time. It can
+then be separated from the rules' actions and run for many keys in parallel, on the machines of a
+cluster.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ __all__ = ["Completion", "KeyedRule", "Matchable", "Matched"]
 
 @dataclass(frozen=True)
 class KeyedRule:
-    """What finds the matches of a rule by key; it can be sent to another process.
+    """Matcher description of a rule, by key; can be sent to another process.
 
     Attributes
     ----------
     name : str
-        The rule's.
+        Name of the rule.
     on : Expression
-        Its event.
+        Event expression of the rule.
     attributes : frozenset of str
-        Parameters of which any one will do as the key: all events of a match, and those that stand
-        in its way, have equal values of it.
+        Parameters any of which can serve as the key: all events of a match, and all events that can
+        prevent it, have equal values of it.
     types : frozenset of str
-        The event types it takes.
+        Event types it takes.
     event : str
-        The fingerprint of what is detected.
+        Fingerprint of the expression that is detected.
     partials_max : int or None
-        Occurrences that one detector keeps at most; None: any number.
+        Maximum number of occurrences that one detector retains; None: unbounded.
     on_uncertain, matches_max, on_many
-        As of the rule.
+        Same as the rule's.
     """
 
     name: str
@@ -51,22 +52,21 @@ class KeyedRule:
 
 @dataclass(frozen=True)
 class Matchable:
-    """What of a stream can be matched elsewhere, and where the stream stands.
+    """Rules of a stream that can be matched elsewhere, and the stream's progress.
 
     Attributes
     ----------
     rules : tuple of KeyedRule
-        In the order of definition.
+        In order of definition.
     here : mapping of str to str
-        The other rules that keep something of the stream's events, and why they are matched by the
-        process that runs the actions.
+        Other rules with state from the stream's events, each with the reason why it must be matched
+        by the process that runs the actions.
     needs : callable ``(names) -> frozenset of str``
-        The event types that this process must see if the rules of these names are matched
-        elsewhere.
+        Return the event types that this process must see if the named rules are matched elsewhere.
     batch_id : int or None
-        The batch that was processed last; None: none yet.
+        Batch that was processed last; None: none yet.
     punctuation_us : int or None
-        What has been reached.
+        Punctuation reached.
     """
 
     rules: tuple[KeyedRule, ...]
@@ -78,15 +78,15 @@ class Matchable:
 
 @dataclass(frozen=True)
 class Completion:
-    """What one event has completed.
+    """Matches that one event has completed.
 
     Attributes
     ----------
     arrival : Arrival
-        The event.
+        The completing event.
     found : mapping of str to list of Occurrence or str
-        By rule, its matches in the order of its detector; or the error with which the detector has
-        refused the event, as class and text.
+        Per rule, its matches in detector order; or the error with which the detector refused the
+        event, as class name and text.
     """
 
     arrival: Arrival
@@ -95,29 +95,29 @@ class Completion:
 
 @dataclass(frozen=True)
 class Matched:
-    """What elsewhere became of the rows of a batch that are not in its table.
+    """Results for the rows of a batch that were matched elsewhere and are not in its table.
 
     Attributes
     ----------
     rules : mapping of str to str
-        The rules that were matched there, with the fingerprints of their events.
+        Rules that were matched there, with the fingerprints of their events.
     passed : frozenset of str
-        Event types of which all rows are in the batch's table. Of other types these are only the
-        late ones, and those of which no event can be made.
+        Event types of which all rows are in the batch's table. Of other types the table has only
+        late rows, and rows that are not valid events.
     completions : sequence of Completion
-        In no order. Their events are passed by the batch's punctuation.
+        In any order. Their events are passed by the batch's punctuation.
     processed : int
-        How many events that are not in any table the punctuation has passed.
+        Number of events passed by the punctuation that are in no table.
     positions : sequence of int or None
-        For each row of the table its place among all rows of the batch; None: as they stand.
+        Per row of the table, its position among all rows of the batch; None: unchanged.
     from_future : frozenset of int
         Positions of rows whose time was too far ahead when the batch was planned.
     newest_us : int or None
-        Of what is left at the end of a feed: the time of the newest event.
+        For the remainder at the end of a feed: the time of the newest event.
     batch_id : int or None
-        Likewise: the batch behind which that is.
+        For the same: the batch it follows.
     punctuation_us : int or None
-        Likewise: what the rows up to that batch complete, its own counted.
+        For the same: the punctuation after that batch, with the batch's own rows counted.
     """
 
     rules: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Which rules of a stream can be matched elsewhere, key by key."""
+"""Selection of the rules of a stream that can be matched elsewhere, key by key."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def matchable(
     sees_all: bool,
     keeps_here: str | None,
 ) -> Matchable:
-    """What of a stream can be matched elsewhere. O(rules).
+    """Return the rules of a stream that can be matched elsewhere. O(rules).
 
     Parameters
     ----------
     last : LedgerEntry or None
-        Where the stream stands.
+        Latest ledger entry of the stream.
     partials_max : int or None
-        How many occurrences a detector keeps at most; None: any number.
+        Maximum number of occurrences a detector retains; None: unbounded.
     sees_all : bool
-        Whether every event is needed in this process all the same, as programs run on them.
+        Whether this process needs every event in any case, as programs run on them.
     keeps_here : str or None
-        Why nothing of this stream can be matched elsewhere; None: what can is.
+        Reason why no rule of this stream can be matched elsewhere; None: some may.
     """
     rules: list[KeyedRule] = []
     here: dict[str, str] = {}
@@ -69,7 +69,7 @@ def matchable(
 
 
 def needed_types(stream: Stream, catalog: Catalog, elsewhere: Collection[str]) -> frozenset[str]:
-    """Event types of a stream that rules listen to which are not matched elsewhere. O(rules)."""
+    """Return the event types that rules not matched elsewhere listen to. O(rules)."""
     found = {
         name
         for subscription in _listening(stream, catalog)
@@ -86,7 +86,7 @@ def _listening(stream: Stream, catalog: Catalog) -> list[Subscription]:
 
 
 def _why_here(stream: Stream, lines: TimeLines, subscription: Subscription) -> str | None:
-    """Why a rule is matched in this process; None: it need not be."""
+    """Return why a rule must be matched in this process; None if it need not be."""
     rule = subscription.rule
     if lines.stream_of(subscription) != stream.name:
         return "it listens to more than the events of this stream"
@@ -106,23 +106,23 @@ def _why_here(stream: Stream, lines: TimeLines, subscription: Subscription) -> s
 
 
 def keys_of(on: Expression) -> frozenset[str]:
-    """Parameters that have equal values in all events that decide about an occurrence of `on`.
+    """Return the parameters with equal values in all events that decide about an occurrence.
 
-    Whoever has all events with one value of such a parameter knows all its occurrences with that
-    value. O(size).
+    All events with one value of such a parameter suffice to find all occurrences with that value.
+    O(size of `on`).
     """
     return _keys_of(on) or frozenset()
 
 
 def _keys_of(on: Expression) -> frozenset[str] | None:
-    """The same; None: any parameter will do, as `on` is about one event alone."""
+    """Return `keys_of`, or None if any parameter qualifies, as `on` concerns a single event."""
     if isinstance(on, Primitive):
         return None
     inner = _common(map(_keys_of, on.children))
     if isinstance(on, Sequence | Conjunction):
         own = frozenset(on.attributes)
         return own if inner is None else own & inner
-    # What else there is may bring events of different keys together.
+    # Any other operator may combine events of different keys.
     return inner if isinstance(on, Disjunction | Negation | Kleene) else frozenset()
 
 

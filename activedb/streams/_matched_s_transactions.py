@@ -1,7 +1,7 @@
-"""S-transactions of events whose matches were found elsewhere, as Spark's executors find them.
+"""S-transactions of events whose matches were found elsewhere, on Spark's executors.
 
-What comes with a batch is in hand for as long as the batch is processed: a batch that is cut off
-comes again, and brings the same. So nothing of it has to be kept.
+Results that arrive with a batch are held in memory while the batch is processed. If processing is
+interrupted, the batch is replayed with the same results, so they need not be stored.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NOTHING = Matched({}, frozenset())
 
 
 class MatchedElsewhere:
-    """What comes of the rules that are matched elsewhere, while a batch is processed.
+    """Results of the rules that are matched elsewhere, while a batch is processed.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
 
     Parameters
     ----------
@@ -45,23 +45,23 @@ class MatchedElsewhere:
         self._stream = stream
         self._catalog = triggering.catalog
         self._time = time
-        self._checked = -1  # the version of the catalog
+        self._checked = -1  # version of the catalog
         self._matched = _NOTHING
         self._found: dict[tuple[int, int], Completion] = {}
         self._alone: set[tuple[int, int]] = set()
 
     def take(self, matched: Matched | None, since_us: int | None) -> None:
-        """Take in hand what comes with a batch; None: nothing does.
+        """Take the results that arrive with a batch; None: there are none.
 
         Parameters
         ----------
         since_us : int or None
-            What events before it complete was processed already.
+            Time before which completing events have already been processed.
 
         Raises
         ------
         ConfigurationError
-            If the rules are others now than those that were matched.
+            If the rules have changed since they were matched.
         """
         self._found, self._alone = {}, set()
         if matched is None:
@@ -84,38 +84,38 @@ class MatchedElsewhere:
 
     @property
     def counts_rows(self) -> bool:
-        """Whether the punctuation of the batch in hand counts the rows of the batch."""
+        """True if the punctuation of the current batch counts the rows of the batch."""
         return self._matched is _NOTHING
 
     def alone(self, rows: Iterable[Arrival]) -> list[Arrival]:
-        """Completing events that come for what they complete, and are not rows of their own.
+        """Return the completing events that arrive only for their matches and are not rows.
 
-        Whether an event is a row was decided when it came, and the rules may have been others then.
+        Whether an event is a row was decided on its arrival, possibly under different rules.
 
         Parameters
         ----------
         rows : iterable of Arrival
-            Those that wait, and those of the batch.
+            Waiting rows and the rows of the batch.
         """
         there = {(a.batch_id, a.position) for a in rows} if self._found else ()
         self._alone = {place for place in self._found if place not in there}
         return [self._found[place].arrival for place in self._alone]
 
     def count(self, chunk: Sequence[Arrival], *, is_last: bool) -> int:
-        """How many events a part processes: its rows, and the others with the batch's last part."""
+        """Return the number of events of a part: its rows, and in the last part all others."""
         rows = sum((a.batch_id, a.position) not in self._alone for a in chunk)
         return rows + (self._matched.processed if is_last else 0)
 
     def is_elsewhere(self, rule: str) -> bool:
-        """Whether a rule is matched elsewhere."""
+        """Return whether a rule is matched elsewhere."""
         return rule in self._matched.rules
 
     def is_row(self, arrival: Arrival) -> bool:
-        """Whether an event is a row of its own, for the rules that are matched here."""
+        """Return whether an event is a row, which the rules matched here have to see."""
         return (arrival.batch_id, arrival.position) not in self._alone
 
     def found(self, arrival: Arrival) -> Completion | None:
-        """What an event has completed elsewhere."""
+        """Return the matches that an event has completed elsewhere."""
         return self._found.get((arrival.batch_id, arrival.position))
 
     def _check(self, matched: Matched) -> None:
@@ -140,7 +140,7 @@ class MatchedElsewhere:
 
 
 class MatchedSTransactions(STransactions):
-    """The same with rules that are matched elsewhere: what they have found triggers them here.
+    """S-transactions that are also triggered by the matches found elsewhere.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class MatchedSTransactions(STransactions):
     def _feed(
         self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
-        """What an event triggers, in the order of definition, and who has kept it here."""
+        """Return the rules an event triggers, in definition order, and what kept it here."""
         triggering, elsewhere = self._triggering, self.elsewhere
         completion = elsewhere.found(arrival)
         if completion is None and not self._time.elsewhere:
@@ -188,7 +188,7 @@ class MatchedSTransactions(STransactions):
 
 
 def placed(arrivals: Arrivals, matched: Matched | None) -> Arrivals:
-    """`arrivals` with their positions in the whole batch, and without those from the future."""
+    """Return `arrivals` with positions in the whole batch, refusing events from the future."""
     if matched is None or matched.positions is None:
         return arrivals
     positions = matched.positions
@@ -212,7 +212,7 @@ def placed(arrivals: Arrivals, matched: Matched | None) -> Arrivals:
 
 
 def _refusal(kind: str, text: str) -> Exception:
-    """The error with which a detector elsewhere has refused an event, by the name it had there."""
+    """Return the error of a detector elsewhere, with the class name it had there."""
     if kind == BadEvent.__name__:
         return BadEvent(text)
     error: Exception = type(kind, (Exception,), {})(text)

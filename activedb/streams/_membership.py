@@ -1,4 +1,4 @@
-"""Who sends the events of a stream, kept with its parts."""
+"""Membership of a stream's producers, stored with the stream's parts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["Changes", "Membership"]
 _LOG = logging.getLogger(__name__)
 
 Changes = Mapping[str, tuple[int, Mapping[str, Any] | None]]
-"""Producers to be written, by name: the place, and what is known; None: it has gone."""
+"""Producers to be written, by name: the place and the record; None: removed."""
 
 _NAME_MAX = 200  # characters of the column
 
 
 class Membership:
-    """The producers of one stream: who counts, their sync points, and what is written of them.
+    """Producers of one stream: the members, their sync points, and the records written.
 
-    Sync points are written with the parts of the stream. What was told since the last part is not
-    known any more after a restart, so that more waits, never less.
+    Sync points are written with the parts of the stream. After a restart, those reported since the
+    last part are lost, so more events wait, never fewer.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
     """
 
     def __init__(
@@ -53,32 +53,32 @@ class Membership:
             stream.membership, silent_after_us=stream.silent_after_us, on_silent=stream.on_silent
         )
         self._written: dict[str, tuple[int, Mapping[str, Any]]] = {}
-        # Producers found silent while the stream was not fed: those that `find_silent` has
-        # reported since they were heard, and the errors that the next look raises, as there was no
+        # Producers found silent while the stream was not fed. `_told`: reported by `find_silent`
+        # since they were last heard. `_found`: errors that the next `look` raises, as there was no
         # `on_silent` to call.
         self._told: set[str] = set()
         self._found: dict[str, ProducerSilent] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The producers that count, in the order in which they joined."""
+        """Members, in the order in which they joined."""
         return tuple(self._producers)
 
     @property
     def declared_us(self) -> int | None:
-        """The moment before which all has been declared stable; None: nothing has."""
+        """Time before which all events have been declared stable; None: not yet."""
         us = self._producers.stable_us
         return None if us == Producers.NOT_YET_US else us
 
-    # -- what is heard ---------------------------------------------------------------------
+    # -- messages of producers -------------------------------------------------------------
 
     def look(self, heard: Iterable[str | None]) -> None:
-        """Look for silent producers; those in `heard` are not, as they are heard just now.
+        """Check for silent producers; producers in `heard` count as heard just now.
 
         Raises
         ------
         ProducerSilent
-            If there is one, and the stream has no `on_silent`.
+            If a producer is silent and the stream has no `on_silent`.
         """
         for name in heard:
             self._producers.note_heard(name)
@@ -95,9 +95,9 @@ class Membership:
             self._counters.add("producers_silent", silent)
 
     def find_silent(self) -> None:
-        """Look for silent producers while the stream is not fed; report each once per silence.
+        """Check for silent producers while the stream is not fed; report each once per silence.
 
-        Without `on_silent` the next `look` raises it.
+        Without `on_silent` the next `look` raises the error.
         """
         now_us, found = self._now_us(), []
         try:
@@ -114,15 +114,15 @@ class Membership:
             self._counters.add("producers_silent", len(found))
 
     def silent_from_us(self) -> int | None:
-        """Time at which `find_silent` will find a silent producer; None: never."""
+        """Return the time at which `find_silent` will find a silent producer; None: never."""
         return self._producers.silent_from_us(self._told)
 
     def heard(self) -> None:
-        """Let those be silent from now on that have been heard."""
+        """Start the silence of the producers heard since the last check."""
         self._producers.note_time(self._now_us())
 
     def observe(self, o: Occurrence) -> None:
-        """Take note of an event; `BadEvent` if it is none of a producer that counts."""
+        """Observe an event; raise `BadEvent` if it does not come from a member."""
         if o.stamp is None:
             raise BadEvent(
                 f"event {o.name!r} has no stamp: give it node.stamp() of its producer for a "
@@ -132,7 +132,7 @@ class Membership:
         self._producers.observe(o)
 
     def heartbeat(self, stamp: AccuracyInterval) -> bool:
-        """Take note of a heartbeat; whether it has discovered a producer."""
+        """Observe a heartbeat; return whether it has discovered a producer."""
         _check_name(stamp.node)
         self._future.check("a heartbeat", stamp.lower_us)
         before = len(self._producers)
@@ -141,19 +141,19 @@ class Membership:
         return len(self._producers) > before
 
     def sync(self, name: str, us: int) -> bool:
-        """Take note of a punctuation of one producer; whether it has discovered one."""
+        """Observe a punctuation of one producer; return whether it has discovered the producer."""
         _check_name(name)
         before = len(self._producers)
         self._producers.sync(name, us)
         self.heard()
         return len(self._producers) > before
 
-    # -- who counts ------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------
 
     def register(
         self, name: str, types: Iterable[str] | None, silent_after_us: int | None, in_order: bool
     ) -> None:
-        """Let a producer join."""
+        """Add a producer."""
         try:
             _check_name(name)
         except BadEvent as error:
@@ -172,20 +172,20 @@ class Membership:
         self.heard()
 
     def remove(self, name: str) -> None:
-        """Let a producer go."""
+        """Remove a producer."""
         self._producers.remove(name)
         self._forget_silence(name)
 
-    # -- what is stable --------------------------------------------------------------------
+    # -- stability -------------------------------------------------------------------------
 
     def stable_us(self, ends: Callable[[], int | None]) -> int | None:
-        """The moment that nothing still to come reaches; None: nothing is known.
+        """Return the time that no future event precedes; None if unknown.
 
         Parameters
         ----------
         ends : callable
-            Returns where the last event ends that there is, None if there is none: if nobody is
-            left to send, that is stable.
+            Return the end of the latest known event, None if there is none. Without any producer
+            left, all events up to there are stable.
         """
         us = self._producers.sync_us()
         if us >= Producers.NEVER_US:
@@ -194,7 +194,7 @@ class Membership:
         return None if us == Producers.NOT_YET_US else us
 
     def declared(self, us: int | None) -> None:
-        """Take note that all before this moment has been declared stable, durably."""
+        """Record that all events before this time have been declared stable durably."""
         if us is not None:
             self._producers.note_stable(us)
 
@@ -208,15 +208,15 @@ class Membership:
     # -- state -----------------------------------------------------------------------------
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """What is known now, for `take_back`."""
+        """Return the current state, for `take_back`."""
         return self._producers.records()
 
     def take_back(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go back to what was known: what was told since is not taken."""
+        """Restore an earlier state; later messages count as not received."""
         self._producers.restore(records)
 
     def load(self) -> None:
-        """Go back to what is written."""
+        """Restore the state that is stored."""
         records = self._journal.producers()
         self._written = {
             name: (place, record) for place, (name, record) in enumerate(records.items())
@@ -225,7 +225,7 @@ class Membership:
         self.heard()  # silence counts from now on
 
     def changes(self) -> Changes:
-        """What is to be written with a part; O(producers)."""
+        """Return the records to be written with a part; O(producers)."""
         now = self._producers.records()
         found: dict[str, tuple[int, Mapping[str, Any] | None]] = {}
         for place, (name, record) in enumerate(now.items()):
@@ -236,7 +236,7 @@ class Membership:
         return found
 
     def committed(self, changes: Changes) -> None:
-        """The part that was to write these has committed."""
+        """Record that the part that writes these changes has committed."""
         for name, (place, record) in changes.items():
             if record is None:
                 del self._written[name]

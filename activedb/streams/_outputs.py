@@ -1,4 +1,4 @@
-"""What programs put out, as it is in the database."""
+"""Outputs of programs as stored in the database."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Output"]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What came of one s-transaction of a program.
+    """Output of one s-transaction of a program.
 
     Attributes
     ----------
     us, arrival : int
-        Its place in the serial order: its timestamp, in microseconds since the epoch, and a number
-        that no other one has.
+        Its place in the serial order: its timestamp, in microseconds since the epoch, and a unique
+        number.
     id, type : str
-        Those of its event; None and `scheduling.MOMENT`, if time alone has triggered it.
+        Id and type of its event; None and `scheduling.MOMENT` if time alone has triggered it.
     value : object
-        What post-processing has made; None: nothing.
+        Result of post-processing; None: no result.
     reason : str or None
-        Why the s-transaction aborted; None: it committed.
+        Reason why the s-transaction aborted; None: it committed.
     """
 
     us: int
@@ -37,16 +37,16 @@ class Output:
 
     @property
     def committed(self) -> bool:
-        """Whether the s-transaction committed."""
+        """True if the s-transaction committed."""
         return self.reason is None
 
     def record(self, program: str) -> dict[str, Any]:
-        """It as a row; `restore` undoes it.
+        """Return the output as a row; `restore` is the inverse.
 
         Raises
         ------
         BadEvent
-            If the value is none that a database can keep.
+            If the value cannot be stored in a database.
         """
         return {
             "program": program,
@@ -60,7 +60,7 @@ class Output:
 
     @classmethod
     def restore(cls, record: Mapping[str, Any]) -> Output:
-        """The output that `record` was made of."""
+        """Return the output that `record` was made from."""
         value = record["output"]
         return cls(
             us=record["us"],

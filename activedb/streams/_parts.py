@@ -1,4 +1,4 @@
-"""The parts of a stream's batches: each one top-level transaction and one row of the ledger."""
+"""Parts of a stream's batches: each is one top-level transaction and one row of the ledger."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from activedb.transactions import Forest, Run, Transaction
 __all__ = ["DETACHED_MAX", "StreamParts"]
 
 DETACHED_MAX = 2_000
-"""Detached rules under way when a part begins."""
+"""Maximum number of detached rules under way when a part begins."""
 
 
 class StreamParts:
-    """Processes what a punctuation has passed, part by part.
+    """Processor of the events that a punctuation has passed, part by part.
 
-    Events' s-transactions are subtransactions of their part, one at a time in event-time order
-    (Wang, Rundensteiner, Ellison 2011, section 5.1); those of programs follow, all together. The
-    ledger row, the waiting events, what the detectors keep, what programs put out and the dead
-    letters commit with their effects.
+    The s-transactions of events are subtransactions of their part, one at a time in event-time
+    order (Wang, Rundensteiner, Ellison 2011, section 5.1); the s-transactions of programs follow,
+    all together. The ledger row, the waiting events, the detectors' state, the outputs of programs
+    and the dead letters commit together with their effects.
 
     Attributes
     ----------
@@ -59,16 +59,16 @@ class StreamParts:
         self._time = time
         self._membership = membership
         self._programs = programs
-        # What the part at hand is to write; of its last try.
+        # Data that the current part writes; from its latest attempt.
         self._joined: Changes = {}
         self._written: dict[str, tuple[str, dict[str, Any]]] = {}
         self._reached_us: int | None = None
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
-        """Process what `entry`'s punctuation has passed, from its part on.
+        """Process the events that `entry`'s punctuation has passed, starting with its part.
 
         The last part completes the batch if `entry` says so. Rows of the batch are taken with the
-        first part; if its punctuation does not count them, with the last one.
+        first part, or with the last part if the punctuation does not count them.
         """
         state, completes = self._state, entry.complete
         elsewhere = self._s_transactions.elsewhere
@@ -110,7 +110,7 @@ class StreamParts:
         return self._state.buffer.first(punctuation_us, self._forest.settings.batch_events_max)
 
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
-        # Not named after batch and part: what is done again may be parted differently.
+        # Not named after batch and part: a retry may split the events differently.
         run = Run(name=self._state.run_name(entry), is_batch=True)
         self._launcher.join_running(running_max=DETACHED_MAX)
 
@@ -122,11 +122,11 @@ class StreamParts:
         except ConnectionLost:
             raise
         except StoreError:
-            # The server refused something. Once more, asking it event by event, so that the
-            # offending event alone is undone.
+            # The server refused an operation. Retry, checking after each event, so that only the
+            # offending event is undone.
             run.careful = True
             self._forest.run(body, run)
-        self._launcher.of_batches.committed(run, is_whole=entry.complete)
+        self._launcher.batch_firings.committed(run, is_whole=entry.complete)
         self._time.committed(self._written, self._reached_us)
         if self._programs is not None:
             self._programs.committed(len(chunk), self._reached_us)
@@ -135,7 +135,7 @@ class StreamParts:
         self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
     ) -> None:
         state, each = self._state, self._s_transactions
-        self._time.take_back(t)  # what an earlier try has fed
+        self._time.take_back(t)  # fed by an earlier attempt
         each.refusals.begin()
         letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
         counts_rows = each.elsewhere.counts_rows
@@ -163,7 +163,7 @@ class StreamParts:
                 sequence=entry.sequence,
                 fail_fast=each.fail_fast,
             )
-        if not counts_rows:  # what they have missed is what this part has passed
+        if not counts_rows:  # late by the punctuation of this part
             letters += each.offer_late(t, arrivals.late, entry.punctuation_us or 0)
         forget_before_us = self._forget_before_us(reached_us)
         left, is_left_in_columns = list(state.left_in_columns), state.is_left_in_columns
@@ -195,12 +195,12 @@ class StreamParts:
             if programs is not None:
                 programs.write(connection, reached_us)
             self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._launcher.of_batches.settle(connection, t.hierarchy.run)
+            self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
 
     def _forget_before_us(self, reached_us: int | None) -> int | None:
-        """Events before this can take part in no later match; None keeps them all."""
+        """Return the time before which events can take part in no later match; None: keep all."""
         memory_us = self._time.memory_us()
         if reached_us is None or memory_us is None:
             return None

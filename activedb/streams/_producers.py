@@ -1,4 +1,4 @@
-"""The producers of a stream, as an application deals with them."""
+"""Interface of an application to the producers of a stream."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["StreamProducers"]
 
 
 class StreamProducers:
-    """Who sends the events of a stream: ``db.producers(stream)``.
+    """Producers of a stream: ``db.producers(stream)``.
 
-    Iterating gives the names of those that count, in the order in which they joined. All that
-    changes who counts is durable when the call returns. Not thread-safe: one thread feeds a stream,
+    Iteration yields the names of the members, in the order in which they joined. Changes of
+    membership are durable when the call returns. Not thread-safe: a single thread feeds a stream
     and passes heartbeats on.
 
-    A producer that is silent for too long is found at once, also while the stream is not fed: by
-    the timekeeper, on another thread. The stream's `on_silent` is called once until the producer is
-    heard again; without it the silence is logged, and the next feed or heartbeat raises it.
+    A producer that is silent for too long is found at once, even while the stream is not fed: the
+    timekeeper checks on another thread. The stream's `on_silent` is called once per silence.
+    Without it the silence is logged, and the next feed or heartbeat raises the error.
     """
 
     def __init__(self, run: StreamRun, membership: Membership):
@@ -40,12 +40,12 @@ class StreamProducers:
 
     @property
     def waiting(self) -> int:
-        """How many events wait until they are stable."""
+        """Number of events that wait to become stable."""
         return self._run.waiting
 
     @property
     def stable_us(self) -> int | None:
-        """The moment before which all has been processed, in microseconds; None: nothing has."""
+        """Time in microseconds before which all events have been processed; None: not yet."""
         return self._membership.declared_us
 
     def register(
@@ -56,30 +56,30 @@ class StreamProducers:
         silent_after: float | timedelta | None = None,
         in_order: bool = True,
     ) -> int | None:
-        """Let a producer join: from now on nothing is stable without it.
+        """Add a producer: from now on stability requires it.
 
         Parameters
         ----------
         name : str
-            As in its stamps.
+            Node name used in its stamps.
         types : iterable of str, optional
-            The event types that it may send; None: all of the stream.
+            Event types that it may send; None: all types of the stream.
         silent_after : float or timedelta, optional
-            How long it may keep silent, in seconds; None: as long as the stream says.
+            Maximum silence in seconds; None: as the stream declares.
         in_order : bool
-            Whether it sends its events in the order of detection, so that each tells that no
-            earlier one follows. False: only heartbeats and `sync` tell that.
+            Whether it sends its events in the order of detection, so that each event implies that
+            no earlier one follows. False: only heartbeats and `sync` imply that.
 
         Returns
         -------
         int or None
-            `stable_us`: what began before is too late. A node is told that with
-            ``node.begin_after(us)``, so that nothing it detects from now on seems older.
+            `stable_us`: events that began before are too late. Pass it to a node with
+            ``node.begin_after(us)``, so that no event it detects from now on seems older.
 
         Raises
         ------
         ConfigurationError
-            If it is registered already, or an argument has no meaning.
+            If it is registered already, or an argument is invalid.
         """
         limit_us = None if silent_after is None else _duration_us(silent_after)
         with self._run.hearing() as membership:
@@ -88,41 +88,41 @@ class StreamProducers:
         return self.stable_us
 
     def remove(self, name: str) -> None:
-        """Let a producer go: nothing waits for it any more. What is stable without it is processed.
+        """Remove a producer, and process the events that are stable without it.
 
         Raises
         ------
         ConfigurationError
-            If there is none of that name.
+            If there is no producer of that name.
         """
         with self._run.hearing() as membership:
             membership.remove(name)
             self._run.settle(must_write=True)
 
     def heartbeat(self, stamp: AccuracyInterval) -> None:
-        """Take note that a producer lives and has sent all from before `stamp`.
+        """Record that a producer is alive and has sent all its events from before `stamp`.
 
-        What becomes stable by that is processed.
+        Events that become stable are processed.
 
         Raises
         ------
         BadEvent
-            If membership is atomic and the stamp's node is not registered, or the stamp is from
+            If membership is atomic and the stamp's node is not registered, or if the stamp is from
             the future (setting `future_max_s`); no sync point has moved then.
         ProducerSilent
-            As `check`; the heartbeat has not been taken then.
+            As for `check`; the heartbeat has not been taken then.
         """
         with self._run.hearing() as membership:
             membership.look([stamp.node])
             self._run.settle(must_write=membership.heartbeat(stamp))
 
     def sync(self, name: str, until: datetime | float) -> None:
-        """Take note that a producer sends nothing any more from before `until`.
+        """Record that a producer will send no further event from before `until`.
 
         Raises
         ------
         BadEvent, ProducerSilent
-            As `heartbeat`.
+            As for `heartbeat`.
         """
         us = Occurrence("until", until).us
         with self._run.hearing() as membership:
@@ -130,13 +130,13 @@ class StreamProducers:
             self._run.settle(must_write=membership.sync(name, us))
 
     def check(self) -> None:
-        """Look for producers that have been silent for too long, as each feed does.
+        """Check for producers that have been silent for too long, as each feed does.
 
         Raises
         ------
         ProducerSilent
-            If there is one, and the stream was declared without `on_silent`; of several the one
-            that has been silent longest, the others by the next looks.
+            If a producer is silent and the stream has no `on_silent`. The producer silent the
+            longest comes first; the next checks raise the errors of the others.
         """
         with self._run.hearing() as membership:
             membership.look(())

@@ -1,4 +1,4 @@
-"""Choices that rules of a stream's programs leave open: rows of `db.decisions`, and their end."""
+"""Decisions left open by rules of a stream's programs, as rows of `db.decisions`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["ProgramDecisions"]
 
 _NAME_MAX = 200  # characters of the column
 _OF_DECISIONS = 2**62 + 2**61
-"""Added to the place of what was decided: the number of its part, behind all of its time."""
-_OF_PART = 2**20  # decisions that are applied with one part
+"""Offset of a decision's arrival number in the serial order, after all others of its time."""
+_OF_PART = 2**20  # maximum number of decisions applied with one part
 
 
 @dataclass(slots=True)
@@ -36,12 +36,12 @@ class _Left:
 
 
 class ProgramDecisions:
-    """The decisions of one stream's programs, part by part.
+    """Decisions of one stream's programs, part by part.
 
-    What was chosen, in whatever process, is made with the next part: by an s-transaction behind
-    all that the part has processed.
+    A decision resolved in any process is applied with the next part, by an s-transaction after all
+    events the part has processed.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class ProgramDecisions:
         self._counters = counters
         self._figures = figures
         self._left = _Left()
-        self._has_looked = False  # for what was chosen while no process had the stream
+        self._has_looked = False  # for decisions resolved while no process had the stream
         self._chosen: dict[str, Mapping[str, Any]] = {}
 
     def take_back(self) -> None:
-        """Forget the part at hand, which has failed or ended."""
+        """Discard the state of the current part, which has failed or ended."""
         self._has_looked = self._has_looked and not self._chosen
         self._left, self._chosen = _Left(), {}
 
     def begin(self, detections: Mapping[str, Detection]) -> None:
-        """Look what is chosen, as a part begins: one statement, if anything is open.
+        """Read the resolved decisions as a part begins: one statement if any decision is open.
 
-        If nothing is, none but for the first part.
+        If none is open, only the first part reads.
         """
         if self._has_looked and not any(each.undecided for each in detections.values()):
             return
@@ -87,7 +87,7 @@ class ProgramDecisions:
         undecided: Sequence[LeftOpen],
         decided: Sequence[tuple[LeftOpen, list[int]]],
     ) -> None:
-        """Take note of what a program's rules have left open in a part, or decided."""
+        """Record choices that a program's rules left open in a part, or that events resolved."""
         for choice in undecided:
             row = self._row(program, choice)
             self._left.rows[row["id"]] = row
@@ -95,14 +95,14 @@ class ProgramDecisions:
         for choice, numbers in decided:
             id_ = self._id(program, choice)
             self._left.by_events[id_] = numbers
-            self._chosen.pop(id_, None)  # the events were first
+            self._chosen.pop(id_, None)  # the events came first
 
     def apply(
         self, program: str, detection: Detection, sequence: int, reached_us: int
     ) -> tuple[list[tuple[str, STransaction]], list[Letter]]:
-        """Make what was chosen of a program's choices; what is made, by decision, and letters.
+        """Apply the resolved choices of a program; return s-transactions by decision, and letters.
 
-        REQUIRES: all that was run is before `reached_us`.
+        REQUIRES: all s-transactions run so far are before `reached_us`.
         """
         made: list[tuple[str, STransaction]] = []
         letters: list[Letter] = []
@@ -128,7 +128,7 @@ class ProgramDecisions:
         return made, letters
 
     def rest(self, programs: Sequence[str]) -> list[Letter]:
-        """Letters of what was chosen and nothing knows any more, of programs that are there."""
+        """Return letters for resolved choices of known programs that no detector retains."""
         letters: list[Letter] = []
         for id_, row in self._chosen.items():
             if row["choice"].get("program") not in programs:
@@ -140,7 +140,7 @@ class ProgramDecisions:
         return letters
 
     def write(self, connection: Any) -> None:
-        """Write it, within the part's commit."""
+        """Write the effects on the decisions, within the part's commit."""
         left, now = self._left, self._clock.now()
         self._rows.record(connection, left.rows.values())
         self._rows.settle(connection, left.by_events, BY_EVENTS, now, statuses=("open", "chosen"))
@@ -149,13 +149,13 @@ class ProgramDecisions:
         self._rows.applied(connection, left.again, "open", made=False)
 
     def committed(self) -> None:
-        """The part has committed: count what it has left open."""
+        """Count the decisions left open, after the part has committed."""
         for program, choice in self._left.choices:
             self._counters.add("matches_undecided", len(choice.undecided.candidates))
             self._figures.undecided(_name(program, choice.rule), 1)
         self.take_back()
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _row(self, program: str, choice: LeftOpen) -> dict[str, Any]:
         undecided = choice.undecided

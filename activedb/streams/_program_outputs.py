@@ -1,4 +1,4 @@
-"""Post-processing in a part: what is kept of it, and what goes into tables of the user's."""
+"""Post-processing in a part: stored outputs, and rows for the user's own tables."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from activedb.store.sql import TableSpec
 from activedb.streams._program_work import Work
 from activedb.transactions import Transaction
 
-__all__ = ["put_out"]
+__all__ = ["post_process"]
 
 _Rows: TypeAlias = list[tuple[Work, list[Mapping[str, Any]]]]
 
 
-def put_out(
+def post_process(
     t: Transaction, stream: str, works: Iterable[Work]
 ) -> tuple[list[Mapping[str, Any]], list[Letter]]:
-    """Post-process s-transactions that have ended, in the serial order.
+    """Post-process completed s-transactions in the serial order.
 
-    If that raises, or what it gives cannot be kept, the event becomes a letter; what its
-    s-transaction has done stands.
+    If post-processing raises, or its result cannot be stored, the event becomes a letter; the
+    effects of its s-transaction stay.
 
     Returns
     -------
     records : list of mapping
-        Outputs that activedb keeps: those without a table of their own, and aborts.
+        Outputs that activedb stores: those of programs without an output table, and aborts.
     letters : list of Letter
     """
     records: list[Mapping[str, Any]] = []
@@ -44,7 +44,7 @@ def put_out(
                 value = None
             if value is not None or reason is not None:
                 records.append(work.output(value, reason).record(defined.program.name))
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # the user's function may raise anything
             letters.append(work.letter(stream, error))
             if reason is not None:
                 records.append(work.output(None, reason).record(defined.program.name))
@@ -58,7 +58,7 @@ def put_out(
 
 
 def _as_rows(value: Any) -> list[Mapping[str, Any]]:
-    """The rows that an output stands for: itself, or each of a list."""
+    """Return the rows of an output: the mapping itself, or each item of a list."""
     found = [value] if isinstance(value, Mapping) else value
     if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
         raise BadEvent(
@@ -69,7 +69,7 @@ def _as_rows(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _inserted(t: Transaction, rows: _Rows) -> Exception | None:
-    """Insert rows in a child; why not, and nothing of them is there then."""
+    """Insert rows in a subtransaction; return the error, in which case none is inserted."""
     by_spec: dict[TableSpec, list[Mapping[str, Any]]] = {}
     for work, found in rows:
         if work.defined.outputs is not None:
@@ -92,7 +92,7 @@ def _inserted(t: Transaction, rows: _Rows) -> Exception | None:
 
 
 def _of_same_columns(rows: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
-    """Rows by the columns that they have: one statement writes the same columns of all."""
+    """Group rows by their columns, as one statement writes the same columns for all its rows."""
     found: dict[frozenset[str], list[Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault(frozenset(row), []).append(row)

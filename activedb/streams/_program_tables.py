@@ -1,4 +1,4 @@
-"""The shared tables of programs, and the tables of the database that their rows are in."""
+"""Shared tables of programs, and the database tables that store their rows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from lockmgr import Mode
 __all__ = ["ProgramTable", "check_row", "take_tables"]
 
 _BEFORE_ALL = At(-(2**62), "", 0)
-"""The place of what was there before the first s-transaction."""
+"""Place of versions from before the first s-transaction."""
 
 
 def take_tables(
     forest: Forest, specs: Sequence[TableSpec], writer: str, load: Callable[[], None]
 ) -> None:
-    """Take tables for this process, read them by `load`, and let nobody else write them.
+    """Take ownership of tables for this process, run `load`, and bar other writers.
 
     Raises
     ------
     TableOwned
-        If another process uses one.
+        If another process uses one of them.
     DefinitionError
-        If the server itself changes rows of one, or `load` says so.
+        If the server itself changes rows of one of them, or `load` raises it.
     """
 
     def take(t: Transaction) -> None:
         for spec in specs:
-            t.lock_table(spec, Mode.X)  # until who is writing has ended
+            t.lock_table(spec, Mode.X)  # until current writers have ended
             forest.store.ownership.own(spec, loads=False)
         load()
         for spec in specs:
@@ -46,9 +46,9 @@ def take_tables(
 
 
 class ProgramTable:
-    """A shared table, and the table whose rows are the newest values of its keys.
+    """Shared table, with the database table that stores the newest values of its keys.
 
-    A table that keeps a history has its recent versions in activedb's own table, too.
+    A table with a history also has its recent versions in activedb's own table.
 
     Attributes
     ----------
@@ -61,19 +61,19 @@ class ProgramTable:
         self.kept = kept
 
     def load(self, state: State, journal: ProgramJournal) -> None:
-        """Make versions of what is committed; O(rows and versions).
+        """Build the versions from committed rows; O(rows + versions).
 
         Raises
         ------
         DefinitionError
-            If a row cannot be a key and a value of the shared table.
+            If a row is not a valid key and value of the shared table.
         """
         versions = state.of(self.shared)
         newest: dict[Any, tuple[At, Any]] = {}
         for key, at, value in self._recent(journal) if self.shared.history_us else ():
             versions.write(key, at, value)
             newest[key] = max((at, value), newest.get(key, (at, value)), key=itemgetter(0))
-        # The rows count: somebody may have mended them while nobody had the table.
+        # The rows are authoritative: they may have been repaired while no process owned the table.
         for row in journal.rows(self.kept.spec):
             key, value = self.kept.pair(row)
             check_row(self.shared, self.kept, key, value)
@@ -85,25 +85,25 @@ class ProgramTable:
                 versions.write(key, at, REMOVED)
 
     def _recent(self, journal: ProgramJournal) -> Iterator[tuple[Any, At, Any]]:
-        """Keys, places and values of the versions that are kept."""
+        """Yield keys, places and values of the stored versions."""
         name = self.kept.spec.name
         for record in journal.versions(name):
             key = decode_params(json.loads(record["key"]))["key"]
             value = REMOVED if record["removed"] else decode_params(record["value"])["value"]
             at = At(record["us"], "", record["arrival"])
             yield tuple(key) if isinstance(key, list) else key, at, value
-        for data in journal.columns.versions(name):  # left by a run in columns, so numpy is there
+        for data in journal.columns.versions(name):  # written in columns: NumPy exists
             from activedb.columns.program import ColumnVersions
 
             yield from ColumnVersions.of_bytes(data).each()
 
     def records(self, versions: Versions, since: At) -> Iterator[Mapping[str, Any]]:
-        """What is to be kept of the versions written at or after a place.
+        """Yield the records to store for the versions written at or after a place.
 
         Raises
         ------
         BadEvent
-            If a key or a value cannot be kept.
+            If a key or a value cannot be stored.
         """
         if not self.shared.history_us:
             return
@@ -122,12 +122,12 @@ class ProgramTable:
                 }
 
     def rows(self, versions: Versions, since: At) -> dict[Key, Row | None]:
-        """The newest rows of the keys written at or after a place; None: it has none any more.
+        """Return the newest rows of the keys written at or after a place; None for removed keys.
 
         Raises
         ------
         InvalidRow
-            If the table cannot keep a key or a value.
+            If the table cannot store a key or a value.
         """
         spec = self.kept.spec
         found: dict[Key, Row | None] = {}
@@ -137,15 +137,15 @@ class ProgramTable:
         return found
 
     def write(self, t: Transaction, rows: Mapping[Key, Row | None]) -> None:
-        """Write rows in a transaction; a few steps for however many."""
+        """Write rows in a transaction, with a constant number of steps."""
         spec = self.kept.spec
-        t.lock_table(spec, Mode.X)  # instead of row by row
+        t.lock_table(spec, Mode.X)  # one table lock instead of row locks
         old = t.read_locked(spec, list(rows))
         t.write_all(spec, [(key, old[key], new) for key, new in rows.items() if old[key] != new])
 
 
 def check_row(shared: SharedTable, kept: KeyedValues, key: Any, value: Any) -> None:
-    """Raise `DefinitionError` if a row is no key and value that the shared table can have."""
+    """Raise `DefinitionError` if a row is not a valid key and value of the shared table."""
     try:
         shared.check_key(key)
         shared.check_value(value)

@@ -1,4 +1,4 @@
-"""One event in one program: its s-transaction, and the letter if something fails."""
+"""Unit of work, one event in one program: its s-transaction, and its letter on failure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Work", "letter_of"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An s-transaction of a part.
+    """S-transaction of a part.
 
     Attributes
     ----------
     defined : Defined
-        Its program.
+        Program it belongs to.
     transaction : STransaction
     arrival : Arrival or None
-        Its event; None if time alone has triggered it, or somebody's decision.
+        Its event; None if it was triggered by time alone, or by a resolved decision.
     decision : str or None
-        The id of that decision.
+        Id of that decision.
     """
 
     defined: Defined
@@ -38,30 +38,30 @@ class Work:
 
     @property
     def identity(self) -> str:
-        """What tells it from all others of the stream, the same when it is done again."""
+        """Identity of the s-transaction, unique in the stream and the same when it is repeated."""
         return _identity(self.defined, self.arrival, self.transaction.at.us, self.decision)
 
     @property
     def timestamp(self) -> Any:
-        """The time of the event."""
+        """Time of the event."""
         if self.arrival is None:
             return moment_of(self.transaction.at.us)
         return self.arrival.occurrence.timestamp
 
     @property
     def outcome(self) -> Outcome:
-        """REQUIRES: it has ended."""
+        """Outcome of the s-transaction. REQUIRES: it has ended."""
         assert self.transaction.outcome is not None
         return self.transaction.outcome
 
     def output(self, value: Any, reason: str | None) -> Output:
-        """What came of it."""
+        """Return the output of the s-transaction."""
         at = self.transaction.at
         id_ = None if self.arrival is None else self.arrival.occurrence.id
         return Output(at.us, at.arrival, id_, self.transaction.type, value, reason)
 
     def letter(self, stream: str, error: Exception) -> Letter:
-        """Its letter, if its output cannot be kept."""
+        """Return the letter for an output that cannot be stored."""
         us, decision = self.transaction.at.us, self.decision
         return letter_of(stream, self.defined, self.arrival, error, us=us, decision=decision)
 
@@ -76,7 +76,7 @@ def letter_of(
     us: int = 0,
     decision: str | None = None,
 ) -> Letter:
-    """The letter of an event that a program refuses; without one, of a moment or a decision."""
+    """Return the letter of an event, or of a time or a decision, that a program refuses."""
     name = defined.program.name
     said = reason or f"{type(error).__name__}: {error}"
     return Letter(

@@ -1,4 +1,4 @@
-"""Programs over shared tables: which run on which stream, and where their tables are kept."""
+"""Registry of programs over shared tables: their streams, and where their tables are stored."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from activedb.streams._declaration import Stream
 __all__ = ["PROGRAMS_MAX", "Defined", "InColumns", "Programs", "ProgramsOfStream"]
 
 PROGRAMS_MAX = 64
-"""Programs of one stream; places in its serial order are numbered by it."""
+"""Maximum number of programs of one stream; bounds the numbers of places in its serial order."""
 _NAME_MAX = 200
 
 
 class InColumns(SerialOrder):
-    """The serial order of a program that runs in columns; part by part, where it cannot."""
+    """Serial order of a program in columns; parts that cannot run in columns run row by row."""
 
     name = "columns"
 
@@ -42,13 +42,13 @@ _SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """A program of a stream.
+    """Program of a stream.
 
     Attributes
     ----------
     program : Program
     outputs : TableSpec or None
-        Where its outputs go; None: into activedb's own table.
+        Table for its outputs; None: activedb's own table.
     """
 
     program: Program
@@ -57,7 +57,7 @@ class Defined:
 
 @dataclass(slots=True)
 class ProgramsOfStream:
-    """The programs of one stream, which one scheduler runs in one serial order.
+    """Programs of one stream, run by one scheduler in one serial order.
 
     Attributes
     ----------
@@ -65,9 +65,9 @@ class ProgramsOfStream:
         In the order of definition.
     scheduler : Scheduler
     types : tuple of str
-        Those of the stream's events.
+        Event types of the stream.
     tables : dict of SharedTable to KeyedValues
-        Where the rows of each are.
+        Storage of each table's rows.
     """
 
     scheduler: Scheduler
@@ -82,9 +82,9 @@ class Programs:
     Parameters
     ----------
     spec : callable
-        Gives what is known of a mapped class or Table.
+        Returns the specification of a mapped class or Table.
     rules : iterable of Rule
-        Those that are defined.
+        Defined rules.
     """
 
     def __init__(self, spec: Callable[[Any], TableSpec], rules: Iterable[Rule]):
@@ -93,11 +93,11 @@ class Programs:
         self._of: dict[str, ProgramsOfStream] = {}
 
     def of(self, stream: str) -> ProgramsOfStream | None:
-        """The programs of a stream; None if it has none."""
+        """Return the programs of a stream; None if it has none."""
         return self._of.get(stream)
 
     def stream_of(self, program: str) -> str:
-        """The stream of the program of this name.
+        """Return the name of the stream that the named program runs on.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Programs:
         return names[program]
 
     def check_rule(self, rule: Rule) -> None:
-        """Raise `DefinitionError` if a rule would hear nothing of what runs in columns."""
+        """Raise `DefinitionError` if a rule listens to events that stay in columns."""
         for stream, of in self._of.items():
             if isinstance(of.scheduler, InColumns):
                 _check_hears(rule, _unheard(stream, of.types, of.tables.values()))
@@ -126,7 +126,7 @@ class Programs:
         scheduler: str | Scheduler | None,
         outputs: Any,
     ) -> None:
-        """Let a program run on a stream; see `Database.program`."""
+        """Register a program on a stream; see `Database.program`."""
         if not isinstance(program, Program):
             raise DefinitionError(f"{program!r} is no program: make one with Program(name, tables)")
         name = program.name
@@ -186,7 +186,7 @@ class Programs:
     def _kept(
         self, program: Program, stream: str, tables: Mapping[SharedTable, Any]
     ) -> dict[SharedTable, KeyedValues]:
-        """Where the rows of a program's tables are, of those that are not known yet."""
+        """Return where the rows of a program's new tables are stored."""
         name = program.name
         for shared in tables:
             if shared not in program.tables:
@@ -219,7 +219,7 @@ class Programs:
         return found
 
     def _check_apart(self, name: str, stream: str, found: dict[SharedTable, KeyedValues]) -> None:
-        """Raise if a table, shared or of rows, stands for two."""
+        """Raise if a shared table, or a table of rows, would be used twice."""
         specs = [kept.spec for kept in (*self._all_kept(), *found.values())]
         names = [shared.name for shared in (*self._shared(stream), *found)]
         for shared, kept in found.items():
@@ -245,7 +245,7 @@ class Programs:
 def _unheard(
     stream: str, types: Iterable[str], tables: Iterable[KeyedValues]
 ) -> dict[tuple[str, str], str]:
-    """What rules cannot hear, as it happens in columns: its keys, and what that is."""
+    """Return keys and descriptions of events that rules cannot receive, as they stay in columns."""
     found = {("event", type_): f"events {type_} of stream {stream}" for type_ in types}
     found["late", stream] = f"late events of stream {stream}"
     for kept in tables:
@@ -265,7 +265,7 @@ def _check_hears(rule: Rule, unheard: Mapping[tuple[str, str], str]) -> None:
 
 
 def _scheduler(given: str | Scheduler | None, known: ProgramsOfStream | None) -> Scheduler:
-    """The scheduler that is meant: a new one for a name, that of the stream for None."""
+    """Return the requested scheduler: a new one for a name, the stream's own for None."""
     if given is None:
         return SerialOrder() if known is None else known.scheduler
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Which events of a stream detectors have refused: after a restart they are not shown them."""
+"""Record of events that detectors have refused, so that they don't see them after a restart."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["Refusals"]
 
 
 class Refusals:
-    """The events that rules of a stream have refused alone, noted with the part that did.
+    """Events that a single rule of a stream has refused, recorded with the part that did.
 
-    Who comes too late to see what a detector kept then cannot tell that it would refuse one; and
-    letters, which say so, may be deleted. A rule that detects something else has refused nothing.
+    A detector rebuilt later, without the state at that time, cannot tell that it would refuse the
+    event; and the letters that report the refusal may have been deleted. A rule whose expression
+    has changed has refused nothing.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class Refusals:
         self._has_notes = False
 
     def read(self, notes: Iterable[bytes]) -> None:
-        """Take up what is noted."""
+        """Load the stored refusals."""
         self._noted = {}
         for note in notes:
             for who, identity in json.loads(note):
@@ -36,22 +37,22 @@ class Refusals:
         self._has_notes = bool(self._noted)
 
     def of(self, rule: Rule) -> set[str]:
-        """Where the events arrived that a rule had refused when it was `read`."""
+        """Return the arrival identities of events that a rule had refused at the last `read`."""
         return self._noted.get(_who(rule), set()) if self._noted else set()
 
     def begin(self) -> None:
-        """Take note of nothing yet: a part begins, perhaps once more."""
+        """Discard the refusals recorded so far, as a part begins, possibly on a retry."""
         self._of_part.clear()
 
     def add(self, rule: Rule, identity: str, us: int) -> None:
-        """Take note of a refusal in the part at hand; `identity` tells where the event arrived."""
+        """Record a refusal in the current part; `identity` is the event's batch and position."""
         self._of_part[_who(rule), identity] = None
         self._last_us = us
 
     def write(
         self, connection: Any, journal: ColumnJournal, sequence: int, before_us: int | None
     ) -> None:
-        """Write the refusals of the part at hand, and forget those of events before a time."""
+        """Write the refusals of the current part, and forget those of events before a time."""
         if self._has_notes and before_us is not None:
             journal.forget_notes(connection, ColumnNote.REFUSED, before_us=before_us)
         if self._of_part and (before_us is None or self._last_us >= before_us):

@@ -1,4 +1,4 @@
-"""Atomic batches of a stream, taken from where the ledger says that it stopped."""
+"""Execution of a stream's atomic batches, resuming where the ledger ends."""
 
 from __future__ import annotations
 
@@ -41,23 +41,24 @@ _OF_PYTHON: Mapping[str, Any] = {"source": {"kind": OF_PYTHON}, "punctuation_us"
 
 
 class StreamRun:
-    """Takes the atomic batches of one stream, from where the ledger says it stopped.
+    """Processor of one stream's atomic batches, resuming where the ledger ends.
 
     Each micro-batch is processed in parts of about ``batch_events_max`` events. A part is one
-    top-level transaction: its events' s-transactions are subtransactions of it, and the ledger
-    row, the waiting events and the dead letters commit with their effects. A part that the
-    ledger knows is not processed again.
+    top-level transaction: its events' s-transactions are subtransactions of it, and the ledger row,
+    the waiting events and the dead letters commit with their effects. A part that the ledger
+    contains is not processed again.
 
-    In columns (`activedb.streams.columns`) all that the punctuation has passed is one part, or few.
+    In columns (`activedb.streams.columns`) all events that the punctuation has passed form one
+    part, or a few.
 
-    Not thread-safe: one thread feeds a stream. Beside it the timekeeper looks for producers that
-    are silent while the stream is not fed.
+    Not thread-safe: a single thread feeds a stream. In parallel, the timekeeper checks for
+    producers that are silent while the stream is not fed.
 
     Attributes
     ----------
     latch : threading.RLock
-        Held by who feeds a stream of producers, or looks at these. Whoever is told of a silent one
-        may remove it, which is a feed, too.
+        Held by a thread that feeds a stream of producers, or checks for silent ones. Reentrant, as
+        the callback for a silent producer may remove it, which is a feed, too.
     """
 
     def __init__(
@@ -123,9 +124,9 @@ class StreamRun:
             membership=membership,
             programs=programs,
         )
-        # What runs in columns is not partitioned.
+        # Programs in columns are not partitioned.
         self._partitioned = programs if columns is None and forest.settings.scale_out else None
-        # Here the ways of processing part: event by event, and in columns.
+        # From here the two ways of processing differ: event by event, and in columns.
         self._admission = Admission(self._state, future)
         self._parts: StreamParts | ColumnParts | ColumnRuleParts = self._by_rows
         if waiting is not None:
@@ -159,7 +160,7 @@ class StreamRun:
 
     @property
     def fail_fast(self) -> bool:
-        """Whether it stops at an offending event instead of keeping it as a dead letter."""
+        """True if processing stops at an offending event instead of keeping it as a dead letter."""
         return self._s_transactions.fail_fast
 
     @fail_fast.setter
@@ -168,7 +169,7 @@ class StreamRun:
 
     @property
     def on_progress(self) -> Callable[[int], None]:
-        """Called with the number of events that have just been processed durably."""
+        """Callback that gets the number of events that have just been processed durably."""
         return self._by_rows.on_progress
 
     @on_progress.setter
@@ -176,15 +177,15 @@ class StreamRun:
         self._by_rows.on_progress = call
 
     def run_in_tasks(self, runner: TaskRunner | None) -> None:
-        """Let others run the s-transactions of the stream's programs that share no state.
+        """Let a task runner execute s-transactions of the stream's programs that share no state.
 
-        Only if the setting ``scale_out`` is on; and not those of a program in columns. What comes
-        of them is the same.
+        Has an effect only with the setting ``scale_out``, and not for a program in columns. The
+        results are the same.
 
         Parameters
         ----------
         runner : TaskRunner or None
-            Such as ``SparkFeed.tasks``; None: this process runs all again.
+            For example ``SparkFeed.tasks``; None: this process runs all s-transactions again.
 
         Raises
         ------
@@ -195,7 +196,7 @@ class StreamRun:
             self._partitioned.run_in_tasks(runner)
 
     def matchable(self) -> Matchable:
-        """Which rules can be matched elsewhere, by key, and come with the batches. O(rules)."""
+        """Return the rules that can be matched elsewhere, by key. O(rules)."""
         stream, settings = self.stream, self._forest.settings
         keeps_here = None
         if self._parts is not self._by_rows:
@@ -215,15 +216,14 @@ class StreamRun:
         )
 
     def apply(self, batch: AtomicBatch) -> None:
-        """Process a micro-batch, unless the ledger says that it took effect already.
+        """Process a micro-batch, unless the ledger shows that it has taken effect already.
 
         Raises
         ------
         BatchFailed
-            At an offending event, if asked to stop there; nothing of the part is written then.
+            At an offending event with `fail_fast`; nothing of the part is written then.
         CheckpointMismatch
-            If the batch does not continue what the ledger holds, or is another than the one that
-            took effect.
+            If the batch does not continue the ledger, or differs from the one that took effect.
         """
         if self._membership is not None:
             raise ConfigurationError(
@@ -242,28 +242,28 @@ class StreamRun:
         )
 
     def feed(self, events: Iterable[Occurrence], punctuation_us: int | None = None) -> None:
-        """Process events that come from Python, without Spark, as one micro-batch.
+        """Process events from Python, without Spark, as one micro-batch.
 
         Parameters
         ----------
         events : iterable of Occurrence
             In any order.
         punctuation_us : int or None
-            Every event before it has been seen; those at or after it wait. None: nothing new is
-            known, but from the producers, if the stream has some.
+            Time before which every event has been seen; events at or after it wait. None: no
+            progress, except through the producers, if the stream has any.
 
         Raises
         ------
         BadEvent
-            If one of them is no occurrence; nothing has been taken then.
+            If an item is not an occurrence; no event has been taken then.
         BatchFailed
-            As `apply`.
+            As for `apply`.
         ProducerSilent
-            If a producer is; nothing has been taken then.
+            If a producer is silent; no event has been taken then.
         StreamFull
-            If more events would have to wait than may; nothing has been taken then.
+            If more events would have to wait than allowed; no event has been taken then.
         CheckpointMismatch
-            If Spark's executors match the stream, and its last batch is half done.
+            If Spark's executors match the stream, and its last batch is incomplete.
         """
         self._state.mend()
         self._check_not_torn()
@@ -283,7 +283,7 @@ class StreamRun:
                 f"stream {self.stream.name} needs no punctuation: its producers tell what is stable"
             )
         with self.hearing():
-            # First: whoever is told of a silent producer may remove it, which is a feed, too.
+            # First, as the callback for a silent producer may remove it, which is a feed, too.
             membership.look([o.producer for o in events])
             query_id, batch_id = self._state.next_feed()
             arrivals, stable_us = self._admission.of_producers(membership, events, batch_id)
@@ -292,7 +292,7 @@ class StreamRun:
 
     @contextmanager
     def hearing(self) -> Iterator[Membership]:
-        """Hear producers, or change who counts; then the timekeeper knows when one is silent."""
+        """Hold the latch for a change of the producers; then update the timekeeper's deadline."""
         membership = self._membership
         assert membership is not None
         try:
@@ -302,26 +302,26 @@ class StreamRun:
             self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)
 
     def _find_silent(self) -> None:
-        """Look for silent producers, unless another thread feeds: a feed looks, too."""
+        """Check for silent producers, unless another thread feeds: a feed checks, too."""
         membership = self._membership
         assert membership is not None
         if not self.latch.acquire(blocking=False):
             return
         try:
             membership.find_silent()
-        except Exception:  # of the stream's `on_silent`
+        except Exception:  # raised by the stream's `on_silent`
             _LOG.exception("stream %s: what is told of silent producers failed", self.stream.name)
         finally:
             self.latch.release()
             self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)
 
     def settle(self, *, must_write: bool) -> None:
-        """Process what producers have made stable. REQUIRES: the stream has producers.
+        """Process the events that producers have made stable. REQUIRES: the stream has producers.
 
         Parameters
         ----------
         must_write : bool
-            Whether who counts has changed, so that it is written though nothing is stable.
+            Whether the members have changed, so that a part is written even if no event is stable.
         """
         self._state.mend()
         assert self._membership is not None
@@ -331,18 +331,18 @@ class StreamRun:
             self._apply(query_id, batch_id, self._admission.none, stable_us)
 
     def finish(self, left: Matched | None = None) -> None:
-        """The end of the stream: process the events that still wait, end the detached rules.
+        """End the stream: process the events that still wait, and complete the detached rules.
 
-        What waits for producers goes on waiting for them, and what waits elsewhere if it is not
-        known what comes of it. Time goes on to the newest event and not beyond it: what would be
-        due later waits for a later punctuation.
+        Events that wait for producers go on waiting, and so do events that wait elsewhere if their
+        results are unknown. Time advances to the newest event and not beyond it; anything due later
+        waits for a later punctuation.
 
         Parameters
         ----------
         left : Matched, optional
-            What comes of events that wait elsewhere, as ``SparkFeed.left`` tells it. None, or of
-            another batch than the last one, as the feed was stopped when that had just taken
-            effect: the next feed goes on there.
+            Results for events that wait elsewhere, from ``SparkFeed.left``. With None, or results
+            of a batch other than the last one (the feed was stopped just as that took effect), the
+            next feed continues there.
         """
         self._state.mend()
         last = self._state.last
@@ -354,51 +354,51 @@ class StreamRun:
                 first = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
                 self._parts.run(first, self._admission.none())
         self._launcher.join_running()
-        if self._launcher.recover():  # those that a lost connection or a lock kept from ending
+        if self._launcher.recover():  # runs that a lost connection or a lock has kept from ending
             self._launcher.join_running()
         if last is not None:
-            self._launcher.of_batches.forget_done(self._state.run_name(last))
+            self._launcher.batch_firings.forget_done(self._state.run_name(last))
 
     @property
     def punctuation_us(self) -> int | None:
-        """Every event before it has been processed; later arrivals before it are late."""
+        """Time before which every event has been processed; later arrivals before it are late."""
         return self._state.punctuation_us
 
     @property
     def waiting(self) -> int:
-        """How many events wait for the punctuation."""
+        """Number of events that wait for the punctuation."""
         return self._state.waiting
 
     @property
     def last(self) -> LedgerEntry | None:
-        """The part that was processed last, as this process knows it; from any thread."""
+        """Latest part processed, as this process knows it; may be read from any thread."""
         return self._state.last
 
     @property
     def batches(self) -> int:
-        """How many batches it has taken; of what comes from Python each feed is one.
+        """Number of batches taken; each feed from Python is one.
 
-        A feed after which a program has crashed was taken, every event of it, if there is one more
-        than before it; else nothing of it was.
+        If a program crashes during a feed, this number tells its effect: one more than before, and
+        every event was taken; otherwise none was.
         """
         self._state.mend()
         last = self._state.last
         return 0 if last is None else last.batch_id + 1
 
     def totals(self) -> dict[str, int]:
-        """Events processed, late and dead since the stream began, from the ledger."""
+        """Return the events processed, late and dead since the stream began, from the ledger."""
         return self._journal.totals()
 
     def undecided(self) -> int:
-        """Choices that its events have left open, and that are still to be decided."""
+        """Return the number of choices left open by its events that are still undecided."""
         return self._journal.undecided()
 
     def late_events(self) -> list[Arrival]:
-        """The events that came too late, in order of arrival."""
+        """Return the late events, in order of arrival."""
         return [Arrival.restore(record) for record in self._journal.late()]
 
     def positions(self) -> Positions | None:
-        """How far the source has been read: what a feed with a new checkpoint goes on from.
+        """Return how far the source has been read, for a feed with a new checkpoint to resume.
 
         None: the stream has not been fed. O(batches).
         """
@@ -411,16 +411,16 @@ class StreamRun:
     def check_continues(
         self, query_id: str | None, batch_id: int, continues: str | None = None
     ) -> None:
-        """Check that a feed which goes on with this batch continues what the ledger holds.
+        """Check that a feed that resumes with this batch continues the ledger.
 
         Parameters
         ----------
         query_id : str or None
-            The feed's query; None for one that has not begun.
+            Query of the feed; None for a feed that has not begun.
         batch_id : int
-            The batch it goes on with.
+            Batch it resumes with.
         continues : str or None
-            As of its batches.
+            Same as for its batches.
 
         Raises
         ------
@@ -431,7 +431,7 @@ class StreamRun:
         self._state.check_continues(query_id, batch_id, continues)
 
     def _check_not_torn(self) -> None:
-        """Check that no rows are still to come of a batch of which some are matched elsewhere."""
+        """Check that no partly processed batch has rows outstanding that are matched elsewhere."""
         last = self._state.last
         if last is None or last.complete or not (last.position or {}).get("elsewhere"):
             return
@@ -441,7 +441,7 @@ class StreamRun:
         )
 
     def _end_of_other_query(self, query_id: str) -> None:
-        """Process what a query that does not go on has left of its last batch."""
+        """Process the remaining events of the last batch of a query that is not resumed."""
         last = self._state.last
         if last is None or last.query_id == query_id or last.complete or last.position is None:
             return
@@ -480,22 +480,22 @@ class StreamRun:
             position=position,
         )
         self._s_transactions.elsewhere.take(matched, self.punctuation_us)
-        # Rows of a batch that has parts in the ledger are in the buffer already; but those of which
-        # some are matched elsewhere come with the last part.
+        # Rows of a batch with parts in the ledger are in the buffer already. Exception: if some
+        # rows are matched elsewhere, the rows of the table come with the last part.
         is_taken = part > 0 and matched is None
         self._parts.run(first, self._admission.none() if is_taken else arrivals())
 
 
 def _end_us(newest_us: int | None, left: Matched | None, last: LedgerEntry) -> int | None:
-    """Where the time of a stream ends that has its newest waiting event here at `newest_us`.
+    """Return the time up to which to end a stream whose newest waiting event is at `newest_us`.
 
-    None: all is done.
+    None: no work is left.
     """
     newest = [newest_us]
     reached_us = None
     if left is not None:
         newest.append(left.newest_us)
-        reached_us = left.punctuation_us  # which its last rows have moved, be they events or not
+        reached_us = left.punctuation_us  # moved by its last rows, whether valid events or not
     known = [us + 1 for us in newest if us is not None]
     if reached_us is not None and (last.punctuation_us is None or reached_us > last.punctuation_us):
         known.append(reached_us)
@@ -503,7 +503,7 @@ def _end_us(newest_us: int | None, left: Matched | None, last: LedgerEntry) -> i
 
 
 def _is_known(left: Matched | None, last: LedgerEntry) -> bool:
-    """Whether it is known what comes of all events that wait behind the last batch."""
+    """Return whether the results are known for all events that wait after the last batch."""
     if left is None:
         return last.position is None or not last.position.get("elsewhere")
     return left.batch_id == last.batch_id

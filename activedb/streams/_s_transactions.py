@@ -1,4 +1,4 @@
-"""S-transactions: what one event of a stream, or one moment of its time, does in a part."""
+"""S-transactions: the effects of one event of a stream, or of one time, within a part."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Completed", "STransactions"]
 
 
 class Completed(NamedTuple):
-    """What one event of a stream has completed, found by detectors that are not shown it here.
+    """Matches completed by one event of a stream, found by detectors outside this module.
 
     Attributes
     ----------
     timestamp : datetime or other timestamp
-        The event's.
+        Time of the event.
     identity : str
-        Where it arrived, ``"batch.position"``: names its s-transaction, and its letter.
+        Arrival position, ``"batch.position"``; names the s-transaction and the letter.
     triggered : list of Triggered
-        Rules in the order of definition, the matches of each in the order of its detector.
+        Rules in the order of definition, and the matches of each in the order of its detector.
     record : callable
-        Gives the event as a row, for its letter; called only if it fails.
+        Returns the event as a row for its letter; called only on failure.
     """
 
     timestamp: Any
@@ -45,16 +45,17 @@ class Completed(NamedTuple):
 
 
 class STransactions:
-    """Shows the detectors of a stream one event after another, and runs what each triggers.
+    """Executor that feeds a stream's events to the detectors, one by one, and runs triggered rules.
 
-    What fails is undone alone and becomes a letter; systemic errors go up.
+    An s-transaction that fails is rolled back alone and becomes a letter; systemic errors
+    propagate.
 
     Attributes
     ----------
     fail_fast : bool
         Raise `BatchFailed` instead of making a letter.
     refusals : Refusals
-        Which events rules have refused.
+        Events that rules have refused.
     """
 
     def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
@@ -67,7 +68,7 @@ class STransactions:
     def process(
         self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> Letter | None:
-        """Process one event; a letter if it failed and has left nothing behind."""
+        """Process one event; return a letter if it failed, in which case it has no effects."""
         identity = f"{arrival.batch_id}.{arrival.position}"
 
         def feed() -> tuple[list[Triggered], list[Fed]]:
@@ -76,10 +77,9 @@ class STransactions:
         return self._fed(t, arrival.occurrence.timestamp, identity, arrival.record, feed)
 
     def complete(self, t: Transaction, completed: Completed) -> Letter | None:
-        """Run what one event has completed, in a child of `t`; a letter if it failed.
+        """Run the rules that an event has triggered, in a child of `t`; return a letter on failure.
 
-        Nothing is left of it then in the database. What the detectors have kept of the event is
-        the caller's to take back.
+        On failure no effects remain in the database. The caller must undo the detectors' changes.
         """
         _, identity, triggered, record = completed
         try:
@@ -91,16 +91,16 @@ class STransactions:
         return None
 
     def letter(self, identity: str, record: dict[str, Any], error: Exception) -> Letter:
-        """The letter of an event that failed; raises `BatchFailed` if asked to stop there."""
+        """Return the letter of a failed event; with `fail_fast` raise `BatchFailed` instead."""
         if self.fail_fast:
             shown = Arrival.restore(record).occurrence
             raise BatchFailed(f"stream {self._stream.name}: {shown!r}: {told(error)}") from error
         return Letter.of_event(self._stream.name, identity, record, error)
 
     def offer_late(self, t: Transaction, late: list[Arrival], us: int) -> list[Letter]:
-        """Raise late events for the rules that listen to them; letters of what failed.
+        """Raise late events for the rules that listen to them; return letters of failures.
 
-        They occur at `us`, the punctuation that had been reached when they came.
+        They occur at `us`, the punctuation that had been reached on their arrival.
         """
         name = self._stream.name
         now = moment_of(us)
@@ -117,7 +117,7 @@ class STransactions:
         return letters
 
     def advance(self, t: Transaction, us: int) -> list[Letter]:
-        """Let time go on to `us`: what it completes before runs first, each at its own time."""
+        """Advance time to `us`; run the rules that become due before, each at its own time."""
         letters = []
         for due_us, subscription in self._time.due_before(us):
             rule = subscription.rule.name
@@ -133,7 +133,7 @@ class STransactions:
             except Exception as error:
                 if is_systemic(error, t):
                     raise
-                # An identity of its own: what is passed over may trigger a rule that fails, too.
+                # Needs a distinct identity: a match passed over may trigger a rule that fails, too.
                 letters.append(self._failed_at(due_us, rule, f"{identity}.detector", error))
                 triggered = self._passed(t, subscription, due_us, refused)
             letters += [
@@ -149,7 +149,7 @@ class STransactions:
         return letters
 
     def refuse(self, batch_id: int, refused: Refused) -> Letter:
-        """The letter of a row that is no event of the stream."""
+        """Return the letter of a row that is not an event of the stream."""
         if self.fail_fast:
             raise BatchFailed(
                 f"stream {self._stream.name}: row {refused.position} of batch {batch_id}: "
@@ -161,27 +161,27 @@ class STransactions:
     def _feed(
         self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
-        """Show the detectors an event: what it triggers, and who kept it; nobody if it raises."""
+        """Feed an event to the detectors; return triggered rules and the detectors that kept it."""
         return self._triggering.feed(
             arrival.occurrence, t, contemporaries, refused=self._refused(t, arrival)
         )
 
     def _refused(self, t: Transaction, arrival: Arrival) -> RefusedBy:
-        """Return the handler of an event that a rule's detector cannot take."""
+        """Return the handler for an event that a rule's detector cannot take."""
         identity = f"{arrival.batch_id}.{arrival.position}"
         return partial(self.refused, t, identity, arrival.occurrence)
 
     def refused(
         self, t: Transaction, identity: str, o: Occurrence, rule: Rule, error: Exception
     ) -> bool:
-        """Keep a letter if `rule` alone cannot take an event; False: it takes the event from all.
+        """Keep a letter if `rule` alone cannot take an event; return False to refuse it for all.
 
-        That is so if a predicate raises, unless the rule fails alone.
+        The latter happens if a predicate raises, unless the rule fails alone.
         """
         is_alone = isinstance(error, BadEvent) or rule.on_abort is OnAbort.RULE
         if is_alone and not self.fail_fast:
             self._triggering.refuse(t, rule, f"{self._stream.name}/{identity}", o, error)
-            if not isinstance(error, UncertainOrder):  # then the rule has kept it
+            if not isinstance(error, UncertainOrder):  # in that case the rule has kept the event
                 self.refusals.add(rule, identity, o.us)
         return is_alone and not self.fail_fast
 
@@ -193,7 +193,7 @@ class STransactions:
         record: Callable[[], dict[str, Any]],
         feed: Callable[[], tuple[list[Triggered], list[Fed]]],
     ) -> Letter | None:
-        """Feed one event in `t` and run what it triggers in a child; a letter if that fails."""
+        """Feed one event in `t` and run what it triggers in a child; return a letter on failure."""
         fed: list[Fed] = []
         try:
             triggered, fed = feed()
@@ -210,10 +210,10 @@ class STransactions:
     def _passed(
         self, t: Transaction, subscription: Subscription, due_us: int, refused: RefusedBy
     ) -> list[Triggered]:
-        """Go on behind a moment at which a detector has failed; what else was complete then."""
-        with suppress(BadEvent):  # it keeps something that cannot be written
+        """Continue after a time at which a detector failed; return its other matches."""
+        with suppress(BadEvent):  # its state has something that cannot be written
             return self._triggering.pass_over(subscription, due_us + 1, t, refused)
-        # It would fail again and again: what the detector keeps is given up.
+        # It would fail repeatedly, so the state of the detector is dropped.
         subscription.restore(None)
         return self._triggering.advance(subscription, due_us + 1, t, refused)
 

@@ -1,6 +1,7 @@
-"""Where the rows of a stream come from: one small declaration for each kind of source.
+"""Sources of a stream's rows: one small declaration per kind of source.
 
-A declaration is a value. It is checked when it is made, knows nothing of Spark and opens nothing.
+A declaration is a value. It is checked on construction, does not depend on Spark and opens no
+resources.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ class Files:
     ----------
     format : str
         ``"csv"``, ``"json"`` (one object per line), ``"orc"``, ``"parquet"`` or ``"text"``.
-        Compressed files (``.gz``, ``.bz2``, ``.zst``) are known by their suffix.
+        Compressed files (``.gz``, ``.bz2``, ``.zst``) are recognised by their suffix.
     schema : str, optional
-        Columns and their types, ``"id BIGINT, text STRING"``. Without it they are taken from the
-        first files read and kept from then on.
+        Columns and their types, ``"id BIGINT, text STRING"``. By default they are inferred from the
+        first files read, and fixed from then on.
     glob : str, optional
-        Which files of the input folder to read, ``"*.csv.gz"`` or ``"**/*.json"``. Default: every
+        Pattern of the files in the input folder, ``"*.csv.gz"`` or ``"**/*.json"``. Default: every
         file directly in the folder. Names that start with ``.`` or ``_`` are never read.
     options : Mapping[str, str]
         Options of Spark's reader for the format, ``{"header": "true"}``.
     per_batch : int
-        How many files make one atomic batch; with the stream's `latency_max`, the first one.
+        Number of files per atomic batch; with the stream's `latency_max`, of the first batch.
 
     Raises
     ------
     DefinitionError
-        If a value has no meaning.
+        If a value is invalid.
     """
 
     format: str
@@ -63,9 +64,9 @@ class Files:
 
 @dataclass(frozen=True)
 class Rate:
-    """Rows that Spark makes by the clock, to try things out; columns ``timestamp``, ``value``.
+    """Rows that Spark generates by the clock, for experiments; columns ``timestamp``, ``value``.
 
-    ``value`` counts from 0. What was due while nobody ran comes at once in the next run.
+    ``value`` counts from 0. Rows due while no feed was running arrive all at once in the next run.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ class Rate:
     Raises
     ------
     DefinitionError
-        If it is no whole number, or less than 1.
+        If it is not an integer, or less than 1.
     """
 
     rows_per_second: int = 1
@@ -85,30 +86,30 @@ class Rate:
 
 @dataclass(frozen=True)
 class Socket:
-    r"""Lines of text from a TCP server, in the order in which they come.
+    r"""Lines of text from a TCP server, in the order in which they arrive.
 
-    A line is everything up to ``\n``, in UTF-8. A socket cannot be asked for anything twice: lines
-    that were read, and are in no batch that has taken effect, are lost with the process.
+    A line is everything up to ``\n``, in UTF-8. A socket cannot be read again: lines that were read
+    and are in no batch that has taken effect are lost with the process.
 
     Parameters
     ----------
     port : int
     host : str
-        The server's name or address; by default this computer.
+        Name or address of the server; by default this computer.
     format : {"text", "csv", "json"}
-        What a line is. As text, the columns are ``value`` and ``timestamp``, which is when the line
-        was read.
+        Format of a line. As text, the columns are ``value`` and ``timestamp``, the time at which
+        the line was read.
     schema : str, optional
-        Of csv and json: the columns of a line, which are beside ``timestamp`` then.
+        For csv and json: the columns of a line, in addition to ``timestamp``.
     options : Mapping[str, str]
         Options of Spark's ``from_csv`` or ``from_json``.
     rows_per_batch : int
-        How many rows make one atomic batch at most; the server waits if that is not enough.
+        Maximum number of rows per atomic batch; if the feed is slower, the server waits.
 
     Raises
     ------
     DefinitionError
-        If a value has no meaning.
+        If a value is invalid.
     """
 
     port: int
@@ -130,42 +131,44 @@ class Socket:
 
 @dataclass(frozen=True)
 class Replay:
-    """A recording of events, files of lines, replayed at the speed at which it was recorded.
+    """Recording of events in files of lines, replayed at the speed at which it was recorded.
 
-    The files make one recording, in the order of their names; it must not change once a replay
-    has begun. A row is due when as much time has gone by since the replay began (or went on, after
-    a restart), times `speed_up`, as lies between its time and that of the row with which it began.
-    A row with an earlier time than one before it, or with none, is due with the row before it.
+    The files, in the order of their names, form one recording. It must not change once a replay has
+    begun. A row is due when the time elapsed since the start of the replay (or since it was
+    resumed, after a restart), multiplied by `speed_up`, reaches the difference between its time and
+    that of the first row replayed. A row without a time, or with an earlier time than a row before
+    it, is due with the row before it.
 
     Parameters
     ----------
     path : str or Path, optional
-        A file or a folder. None: the input that is given to whoever feeds the stream.
+        File or folder. None: the input given to the feed of the stream.
     format : {"csv", "json", "text"}
-        One row per line; ``.gz`` is known by its suffix.
+        One row per line; ``.gz`` is recognised by its suffix.
     time : str, optional
-        Which column (of CSV, by its name; of JSON, a field of the object) has the time that paces
-        the replay. It needs not be the one that the events are ordered by: what was recorded at
-        its arrival comes in the order of arrival. None: as fast as possible.
+        Column (of CSV, by name; of JSON, a field of the object) with the time that paces the
+        replay. It may differ from the event time: events recorded on arrival are replayed in
+        arrival order. None: as fast as possible.
     unit : {"s", "ms", "us"}, optional
-        The times are numbers since 1970 UTC. None: they are texts as ISO 8601 has them, UTC if
-        they do not say otherwise.
+        Unit of numeric times since 1970 UTC. None: the times are ISO 8601 texts, in UTC unless they
+        state otherwise.
     speed_up : float
-        How much faster than recorded; 60 makes a minute a second.
+        Speed relative to the recording; 60 makes a minute a second.
     schema : str, optional
-        The columns, as for `Files`. Without it those of CSV are texts named by the first line (of
-        each file, if the option ``header`` is ``"true"``), those of JSON are found in the files.
+        Columns, as for `Files`. By default the columns of CSV are texts named by the first line (of
+        each file, if the option ``header`` is ``"true"``), and those of JSON are inferred from the
+        files.
     glob : str, optional
         As for `Files`.
     options : Mapping[str, str]
         Options of Spark's ``from_csv`` or ``from_json``, and ``header``.
     rows_per_batch : int
-        How many rows make one atomic batch at most; with the stream's `latency_max`, the first one.
+        Maximum number of rows per atomic batch; with the stream's `latency_max`, of the first one.
 
     Raises
     ------
     DefinitionError
-        If a value has no meaning.
+        If a value is invalid.
     """
 
     path: str | Path | None = None
@@ -204,35 +207,35 @@ class Replay:
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line of each file names the columns."""
+        """True if the first line of each file names the columns."""
         options = {name.lower(): value.lower() for name, value in self.options.items()}
         return self.format == "csv" and options.get("header") == "true"
 
 
 @dataclass(frozen=True)
 class Kafka:
-    """Topics of Kafka. It needs Spark's connector: see docs/sources.md.
+    """Kafka topics; requires Spark's connector, see docs/sources.md.
 
     The columns are ``key`` and ``value`` (STRING), ``topic``, ``partition``, ``offset`` and
-    ``timestamp``. Only the events of one partition come in a certain order.
+    ``timestamp``. Only events of one partition have a defined order.
 
     Parameters
     ----------
     servers : str
-        ``"host:port"`` of one or several brokers, with commas between them.
+        ``"host:port"`` of one or more brokers, separated by commas.
     topic : str
-        One topic, or several with commas between them.
+        One topic, or several separated by commas.
     start : {"earliest", "latest"}
-        Where the first run begins; a later one goes on where the one before has ended.
+        Start of the first run; a later run resumes where the previous one ended.
     format : {"text", "csv", "json"}
-        What a value is.
+        Format of a value.
     schema : str, optional
-        Of csv and json: the columns of a value, which take the place of ``value`` then.
+        For csv and json: the columns of a value, which replace ``value``.
     options : Mapping[str, str]
         Options of Spark's Kafka source, ``{"kafka.security.protocol": "SSL"}``; and of ``from_csv``
         or ``from_json``.
     rows_per_batch : int
-        How many rows make one atomic batch at most; with the stream's `latency_max`, the first one.
+        Maximum number of rows per atomic batch; with the stream's `latency_max`, of the first one.
     connector : str, optional
         Maven coordinates of Spark's connector (``spark.jars.packages``), fetched when Spark starts.
         None: Spark has it already.
@@ -240,7 +243,7 @@ class Kafka:
     Raises
     ------
     DefinitionError
-        If a value has no meaning.
+        If a value is invalid.
     """
 
     servers: str
@@ -265,10 +268,10 @@ class Kafka:
 
 @dataclass(frozen=True)
 class Staged:
-    """What a query of Spark, perhaps elsewhere, publishes for the stream in this database.
+    """Batches that a Spark query, on any host, publishes for the stream in this database.
 
     The query is ``spark_bridge.events(df, stream).writeStream.format("activedb")``; see
-    docs/sources.md. Whoever takes its batches needs no Spark.
+    docs/sink.md. The process that takes the batches needs no Spark.
     """
 
 

@@ -1,13 +1,13 @@
-"""Taking the batches that Spark's sink has published for a stream, without Spark.
+"""Consumer of the batches that Spark's sink has published for a stream; needs no Spark.
 
 ```
    activedb_staged_batches ──► first ──► Arrow table, punctuation ──► StreamRun.apply (ledger)
-            ▲                                                               │ has taken effect
-            └──────────────────────── deleted, with what is known ◄─────────┘
+            ▲                                                               │ took effect
+            └──────────────────────── deleted, marks recorded ◄─────────────┘
 ```
 
-A batch is deleted after it has taken effect. Whoever is cut off in between finds it again, makes
-the same of it, and the ledger says that it has it.
+A batch is deleted after it has taken effect. If the process is interrupted in between, it finds the
+batch again and computes the same result, and the ledger shows that the batch took effect already.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from activedb.errors import (
 )
 from activedb.spelling import did_you_mean
 from activedb.store.journals import StagedBatch, StagedJournal
-from activedb.store.session import Hints
+from activedb.store.session import Wakeups
 from activedb.streams._batch import AtomicBatch
 from activedb.streams._declaration import Stream
 from activedb.streams._marks import Marks, newest_times
@@ -38,20 +38,20 @@ __all__ = ["StagedTaker"]
 
 _OPTIONAL = ("event_low_us", "event_high_us", "event_producer")
 _TIMES = ("event_time_us", "event_low_us", "event_high_us")
-_STOP_S_MAX = 0.2  # how long it takes who waits to see that it is to stop
+_STOP_S_MAX = 0.2  # maximum delay until a waiting thread notices the stop event
 
 
 class StagedTaker:
-    """Takes published batches of one stream, in their order.
+    """Consumer of one stream's published batches, in order.
 
     Parameters
     ----------
     run : StreamRun
-        Where they go.
+        Receiver of the batches.
     journal : StagedJournal
-        Where they are.
+        Storage of the batches.
     future_max_s : float
-        A time further ahead than this of when its batch was published moves no punctuation.
+        Bound on times ahead of the batch's publication; a time beyond it moves no punctuation.
     """
 
     def __init__(self, run: StreamRun, journal: StagedJournal, future_max_s: float):
@@ -68,19 +68,19 @@ class StagedTaker:
         poll_s: float,
         on_batch: Callable[[int, int], None],
     ) -> int:
-        """Take what is there or, following, what comes until `stop` is set; returns how many.
+        """Take the published batches; with `follow`, go on until `stop`. Return their number.
 
         Parameters
         ----------
         on_batch : callable ``(batch_id, rows)``
-            Called after each.
+            Called after each batch.
 
         Raises
         ------
         ConfigurationError
-            On ``memory://``; if nothing was ever published for the stream, and it does not follow.
+            On ``memory://``; or if no batch was ever published for the stream, without `follow`.
         DefinitionError
-            If the columns of a batch are not those of the stream.
+            If the columns of a batch do not match the stream.
         TransactionStateError
             Inside a transaction.
         """
@@ -92,7 +92,7 @@ class StagedTaker:
         if not follow:
             self._check_published()
         taken = 0
-        with closing(self._journal.hints()) as hints:
+        with closing(self._journal.wakeups()) as wakeups:
             while not stop.is_set():
                 batch = self._journal.first()
                 if batch is not None:
@@ -100,7 +100,7 @@ class StagedTaker:
                     taken += 1
                     on_batch(batch.batch_id, batch.rows)
                 elif follow:
-                    _wait(hints, stop, poll_s)
+                    _wait(wakeups, stop, poll_s)
                 else:
                     break
         return taken
@@ -142,16 +142,16 @@ class StagedTaker:
             )
 
 
-def _wait(hints: Hints, stop: threading.Event, wait_s: float) -> None:
-    """Wait for a hint that there is a batch, or until it is time to look, or to stop."""
+def _wait(wakeups: Wakeups, stop: threading.Event, wait_s: float) -> None:
+    """Wait for a hint of a new batch, for the next poll, or for the stop event."""
     end_s = time.monotonic() + wait_s
     while not stop.is_set() and (left_s := end_s - time.monotonic()) > 0:
-        if hints.wait(min(left_s, _STOP_S_MAX)):
+        if wakeups.wait(min(left_s, _STOP_S_MAX)):
             return
 
 
 def _table(stream: Stream, pieces: Sequence[bytes]) -> Any:
-    """The rows of a batch, as a table of pyarrow's."""
+    """Return the rows of a batch as a pyarrow table."""
     try:
         import pyarrow
     except ImportError as error:

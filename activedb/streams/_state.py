@@ -1,4 +1,4 @@
-"""Where the run of a stream stands, and how it gets there again after something has failed."""
+"""Run state of a stream, and its recovery after a failure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["OF_COLUMNS", "OF_PYTHON", "StreamState"]
 
 OF_PYTHON = "Python"
-"""The kind of source of what was fed with `Database.feed`."""
+"""Source kind of events that were fed with `Database.feed`."""
 
 OF_COLUMNS = (ColumnNote.USED, ColumnNote.DEAD, ColumnNote.RULES)
-"""Notes that only rules in columns take."""
+"""Notes that only rules in columns write."""
 
 Position: TypeAlias = Mapping[str, Any]
 _SHOWN_CHARS_MAX = 120
@@ -41,11 +41,11 @@ _RESUME = (
 
 
 class StreamState:
-    """The newest ledger entry of a stream, and the events that wait.
+    """Newest ledger entry of a stream, and the events that wait.
 
-    They are what the database says, or an exception is on its way and they are loaded again.
+    The state agrees with the database, except while an exception propagates; it is then reloaded.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
 
     Attributes
     ----------
@@ -53,17 +53,17 @@ class StreamState:
     buffer : EventTimeBuffer
         Events that the punctuation has not passed.
     columns : WaitingColumns or None
-        The same, of a stream that is processed in columns: `buffer` is empty then between parts.
+        The same for a stream in columns; `buffer` is then empty between parts.
     left_in_columns : list of Arrival
-        Those that an earlier run has kept as columns: the next part has to keep them one by one.
+        Events that an earlier run has stored in columns; the next part must store them one by one.
     is_left_in_columns : bool
-        Whether it has kept anything in columns, which this one does not.
+        True if an earlier run has stored anything in columns, which this run does not use.
     has_notes : bool
-        Whether an earlier run has kept notes of rules in columns.
+        True if an earlier run has stored notes of rules in columns.
     left_in_rows : bool
-        Whether an earlier run has kept events one by one, while this one keeps columns.
+        True if an earlier run has stored events one by one, while this run uses columns.
     last : LedgerEntry or None
-        The part that was processed last.
+        Latest part processed.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class StreamState:
         self.left_in_columns: list[Arrival] = []
         self.is_left_in_columns = self.left_in_rows = self.has_notes = False
         self.last: LedgerEntry | None = None
-        self._is_torn = False  # whether a reading was cut off, so that this is not what is recorded
+        self._is_torn = False  # True if a load was interrupted
         self._forest = forest
         self._triggering = triggering
         self._launcher = launcher
@@ -98,42 +98,42 @@ class StreamState:
 
     @property
     def punctuation_us(self) -> int | None:
-        """Every event before it has been processed; later arrivals before it are late."""
+        """Time before which every event has been processed; later arrivals before it are late."""
         return None if self.last is None else self.last.punctuation_us
 
     @property
     def waiting(self) -> int:
-        """How many events wait for the punctuation."""
+        """Number of events that wait for the punctuation."""
         return len(self.buffer) + (0 if self.columns is None else len(self.columns))
 
     def newest_us(self) -> int | None:
-        """Where the last of those that wait end; None if there are none."""
+        """Return the latest end of the waiting events; None if there are none."""
         newest_us = self.buffer.newest_us()
         return newest_us if self.columns is None else self.columns.newest_us()
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next part."""
+        """Sequence number of the next part."""
         return _sequence(self.last) + 1
 
     def next_feed(self) -> tuple[str, int]:
-        """Query and number of the next batch that comes from Python."""
+        """Return query id and number of the next batch from Python."""
         last = self.last
         if last is None:
             return f"python-{self.stream.name}", 0
         return last.query_id, last.batch_id + 1
 
     def run_name(self, entry: LedgerEntry) -> str:
-        """What the top-level transactions of a query's parts are called."""
+        """Return the name of the top-level transactions of a query's parts."""
         return f"{STREAM_RUN}{self.stream.name}/{entry.query_id}"
 
     def reached_us(self, punctuation_us: int, count: int) -> int:
-        """No event to be processed after the first `count` that wait begins before this."""
+        """Return the time that no event after the first `count` waiting ones precedes."""
         lowest_us = self.buffer.lowest_us(count)
         return punctuation_us if lowest_us is None else min(punctuation_us, lowest_us)
 
     def is_awaited(self, punctuation_us: int | None) -> bool:
-        """Whether a punctuation has passed events, or time has something to do before it."""
+        """Return whether a punctuation has passed events, or a rule is due before it."""
         known_us = self.punctuation_us
         if punctuation_us is None or (known_us is not None and punctuation_us <= known_us):
             return False
@@ -141,13 +141,13 @@ class StreamState:
         return passed > 0 or self._time.is_due(self.reached_us(punctuation_us, 0))
 
     def load(self, *, begins: bool) -> None:
-        """Read where the stream stopped.
+        """Load the state at which the stream stopped.
 
         Parameters
         ----------
         begins : bool
-            For the first time. Otherwise something has failed: the detectors have what they had
-            before, unless somebody else has fed the stream, or a commit was made after all.
+            True for the first load. Otherwise a failure occurred: detector states are kept, unless
+            another process has fed the stream, or the commit succeeded after all.
         """
         before, was_torn, self._is_torn = self.last, self._is_torn, True
         if self._programs is not None:
@@ -155,7 +155,7 @@ class StreamState:
         self.buffer = EventTimeBuffer()
         self.last = self._journal.last()
         if begins:
-            self._launcher.of_batches.remember_done(f"{STREAM_RUN}{self.stream.name}/")
+            self._launcher.batch_firings.remember_done(f"{STREAM_RUN}{self.stream.name}/")
         renews = begins or was_torn or _sequence(before) != _sequence(self.last)
         if begins:
             self._forest.run(self._time.begin)
@@ -177,12 +177,12 @@ class StreamState:
         self._is_torn = False
 
     def mend(self) -> None:
-        """Read it again if the last reading was cut off; before anything else is done."""
+        """Load again if the last load was interrupted; called before any other operation."""
         if self._is_torn:
             self.load(begins=False)
 
     def _load_waiting(self, *, renews: bool) -> None:
-        """Read the events that wait, and those that are kept, however they were left."""
+        """Load the waiting and the retained events, in whichever format they were stored."""
         journal, passed_us = self._journal.columns, self.punctuation_us
         arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
         kept, notes = journal.waiting(), journal.notes()
@@ -198,9 +198,9 @@ class StreamState:
         from activedb.streams.columns import dead_of, in_columns
 
         parts = [events_of_bytes(data) for data in kept]
-        if ColumnNote.RULES not in notes:  # what programs have processed is not there for rules
+        if ColumnNote.RULES not in notes:  # programs' events are not for rules
             parts = [part.since(passed_us) for part in parts]
-        if self.columns is None:  # it was processed in columns before
+        if self.columns is None:  # the stream was in columns before
             left = ColumnEvents.joined(parts)
             self.left_in_columns = left.take(~dead_of(notes, left)).arrivals()
             self.buffer.add([*arrivals, *self.left_in_columns])
@@ -215,7 +215,7 @@ class StreamState:
     def check_continues(
         self, query_id: str | None, batch_id: int, continues: str | None = None
     ) -> None:
-        """Check that a batch continues what the ledger holds; see `StreamRun.check_continues`."""
+        """Check that a batch continues the ledger; see `StreamRun.check_continues`."""
         last = self.last
         name = self.stream.name
         if last is not None and last.query_id != query_id:
@@ -250,12 +250,12 @@ class StreamState:
             )
 
     def check_same(self, query_id: str, batch_id: int, position: Position | None) -> None:
-        """Check that a batch that has taken effect comes again as it was then.
+        """Check that a replayed batch equals the one that took effect.
 
         Raises
         ------
         CheckpointMismatch
-            If it has other rows: they would be passed over.
+            If it has different rows, which would be skipped.
         """
         is_there, recorded = self._journal.position(query_id, batch_id)
         if not is_there:
@@ -276,13 +276,13 @@ class StreamState:
         )
 
     def _absorb(self, arrival: Arrival) -> None:
-        """Show the detectors an event that was processed before a restart."""
+        """Feed the detectors an event that was processed before a restart."""
         o, identity = arrival.occurrence, f"{arrival.batch_id}.{arrival.position}"
         for subscription in self._triggering.catalog.concerned_by(o):
             if self._time.is_replayed(subscription):
                 if identity in self._refusals.of(subscription.rule):
                     continue
-                with suppress(Exception):  # of a predicate of a rule that is new
+                with suppress(Exception):  # raised by a predicate of a new rule
                     subscription.feed(o)
 
 
@@ -291,7 +291,7 @@ def _sequence(entry: LedgerEntry | None) -> int:
 
 
 def _shown(position: Position | None) -> str:
-    """What rows a batch has, in few words; of files their names."""
+    """Describe a batch's rows briefly; for files by their names."""
     if position is None:
         return "unknown ones"
     files = position["source"].get("files")

@@ -1,4 +1,4 @@
-"""What the programs of a stream do in its parts, and how it gets durable with them."""
+"""Execution of a stream's programs within its parts, and its durability."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from activedb.scheduling import (
     State,
     STransaction,
     TaskRunner,
-    s_transaction_of,
+    build_s_transaction,
 )
 from activedb.store.journals import ProgramJournal
 from activedb.streams._declaration import Stream
 from activedb.streams._program_decisions import ProgramDecisions
-from activedb.streams._program_outputs import put_out
+from activedb.streams._program_outputs import post_process
 from activedb.streams._program_tables import ProgramTable, take_tables
 from activedb.streams._program_work import Work, letter_of
 from activedb.streams._programs import PROGRAMS_MAX, Defined, ProgramsOfStream
@@ -37,33 +37,33 @@ from activedb.transactions import Forest, Transaction
 __all__ = ["StreamPrograms"]
 
 _OF_MOMENTS = 2**62
-"""Added to the place of a program: the number of its moments, behind those of all events."""
+"""Offset of a time's arrival number, which follows all events; the program's index is added."""
 
 
 @dataclass(slots=True)
 class _Left:
-    """What a part leaves behind, to be written with it."""
+    """Effects of a part, to be written with it."""
 
     versions: list[Mapping[str, Any]] = field(default_factory=list)
     outputs: list[Mapping[str, Any]] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
     committed: int = 0
     aborted: int = 0
-    last_us: int | None = None  # of its events
+    last_us: int | None = None  # of its last event
 
 
 class StreamPrograms:
-    """The programs of one stream: the state they share, and one part after another of its events.
+    """Programs of one stream: their shared state, and the parts of its events.
 
-    What a part changes is written through the part's own transaction, so its rows, versions and
-    outputs commit with its ledger row. In memory it is there before that: `take_back` removes it.
+    Changes of a part are written through the part's transaction, so rows, versions and outputs
+    commit with the ledger row. In memory they are visible earlier: `take_back` removes them.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
 
     Attributes
     ----------
     state : State
-        What has committed, and what the part at hand has done.
+        Committed state, plus the changes of the current part.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class StreamPrograms:
         self._scheduler: Scheduler = of.scheduler
         self._tables = [ProgramTable(shared, kept) for shared, kept in of.tables.items()]
         self._processed = 0
-        # Of programs with rules: their detectors, and what these kept when a part last committed.
+        # Of programs with rules: their detectors, and the detector states at the last commit.
         self._detections: dict[str, Detection] = {}
         self._detected: dict[str, Mapping[str, Any]] = {}
-        self._last_us: int | None = None  # of all events and versions that have committed
-        self._is_begun = False  # whether a part has shown the detectors anything since
-        # Of the part at hand: the place of its first event, and what it is to write.
+        self._last_us: int | None = None  # latest time of all committed events and versions
+        self._is_begun = False  # True if a part has fed the detectors since
+        # Of the current part: the place of its first event, and the data it writes.
         self._first: At | None = None
         self._left = _Left()
 
     @property
     def processed(self) -> int:
-        """Events of all parts that have committed."""
+        """Number of events of all committed parts."""
         return self._processed
 
     def run_in_tasks(self, runner: TaskRunner | None) -> None:
-        """From now on let others run what shares no state; None: this process runs all.
+        """Let a task runner execute s-transactions that share no state; None: run all here.
 
         Raises
         ------
@@ -112,29 +112,29 @@ class StreamPrograms:
         of = self._of.scheduler
         self._scheduler = of if runner is None else Partitioned(of, runner)
 
-    # -- where it stands -------------------------------------------------------------------
+    # -- loading and recovery --------------------------------------------------------------
 
     def begin(self, processed: int) -> None:
-        """Take the tables for this process and this stream, and read them.
+        """Take ownership of the tables for this process and this stream, and load them.
 
         Raises
         ------
         TableOwned
-            If another process uses one.
+            If another process uses one of them.
         DefinitionError
-            If the server itself changes rows of one, or one has a row that no s-transaction can
-            have written.
+            If the server itself changes rows of one of them, or one has a row that no s-transaction
+            can have written.
         """
         specs = [table.kept.spec for table in self._tables]
         take_tables(self._forest, specs, self._name, lambda: self.load(processed))
 
     def load(self, processed: int) -> None:
-        """Read what is committed.
+        """Load the committed state.
 
         Parameters
         ----------
         processed : int
-            How many events of the stream have been processed.
+            Number of events of the stream processed so far.
         """
         state = State(self._of.tables)
         for table in self._tables:
@@ -145,11 +145,11 @@ class StreamPrograms:
         self._restore_detections()
 
     def go_on(self, state: State, processed: int) -> None:
-        """Go on from a state, which is committed, after so many events."""
+        """Continue from a committed state after a number of processed events."""
         self.state, self._processed, self._first = state, processed, None
 
     def take_back(self) -> None:
-        """Go back to what has committed: what an earlier try at a part has done is nothing."""
+        """Return to the committed state; discard the changes of an earlier attempt at a part."""
         if self._first is not None:
             self._take_back_since(self._first)
             self._first = None
@@ -159,7 +159,7 @@ class StreamPrograms:
         self._decisions.take_back()
 
     def committed(self, events: int, reached_us: int | None) -> None:
-        """The part has committed: so many events, and none begins before `reached_us` any more."""
+        """Record that a part has committed: its number of events, and the time reached."""
         left, self._left, self._first = self._left, _Left(), None
         self._processed += events
         self._detected |= left.states
@@ -185,26 +185,26 @@ class StreamPrograms:
         sequence: int,
         fail_fast: bool,
     ) -> list[Letter]:
-        """Run the s-transactions of a part's events; letters of what was refused.
+        """Run the s-transactions of a part's events; return letters of refused events.
 
         Parameters
         ----------
         t : Transaction
-            That of the part.
+            Transaction of the part.
         chunk : sequence of Arrival
             In event-time order.
         reached_us : int or None
-            No later event begins before it.
+            Time that no later event precedes.
         behind : sequence of Occurrence
-            Events that are not in the part and may be before some in it.
+            Events outside the part that may be before some of its events.
         sequence : int
-            The number of the part.
+            Sequence number of the part.
         fail_fast : bool
             Raise `BatchFailed` instead of making a letter.
         """
         self.take_back()
         if reached_us is None:
-            return []  # nothing has been passed
+            return []  # no event has been passed
         self._is_begun = True
         self._left.last_us = chunk[-1].occurrence.low_us if chunk else None
         self._decisions.begin(self._detections)
@@ -218,7 +218,7 @@ class StreamPrograms:
             self._first = works[0].transaction.at
             if t.hierarchy.run.careful or not self._run_together(t, works):
                 self._run_one_by_one(t, works)
-        records, more = put_out(t, self._stream.name, works)
+        records, more = post_process(t, self._stream.name, works)
         self._left.outputs += records
         for work in works:
             if work.outcome.committed:
@@ -233,7 +233,7 @@ class StreamPrograms:
         return letters + told
 
     def write(self, connection: Any, reached_us: int | None) -> None:
-        """Write what the part leaves behind, within its commit."""
+        """Write the effects of the part, within its commit."""
         self._journal.write_versions(connection, self._left.versions)
         self._journal.write_outputs(connection, self._left.outputs)
         self._journal.write_states(connection, self._left.states)
@@ -243,12 +243,12 @@ class StreamPrograms:
                 before_us = reached_us - table.shared.history_us
                 self._journal.forget_versions(connection, table.kept.spec.name, before_us)
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _prepared(
         self, chunk: Sequence[Arrival], reached_us: int | None, behind: Sequence[Occurrence]
     ) -> tuple[list[Work], list[Letter]]:
-        """The s-transactions of events, in the serial order, and letters of those refused."""
+        """Return the events' s-transactions in the serial order, and letters of refused events."""
         works: list[Work] = []
         letters: list[Letter] = []
         for place, defined in enumerate(self._of.programs):
@@ -256,9 +256,10 @@ class StreamPrograms:
         return works, letters
 
     def _decided(self, sequence: int, reached_us: int) -> tuple[list[Work], list[Letter]]:
-        """The s-transactions of what was chosen of open choices, and letters of what cannot be.
+        """Return the s-transactions of resolved decisions, and letters of invalid ones.
 
-        They come after all that the part has processed; so none, while more of its time is to come.
+        They follow all events of the part; so there are none while more events of its time may
+        come.
         """
         works: list[Work] = []
         letters: list[Letter] = []
@@ -285,7 +286,7 @@ class StreamPrograms:
         behind: Sequence[Occurrence],
         letters: list[Letter],
     ) -> list[Work]:
-        """Those of one program, which is the `place`-th of the stream; letters are added."""
+        """Return the s-transactions of the stream's program number `place`; add to `letters`."""
         program, stream = defined.program, self._stream.name
         detection = self._detections.get(program.name)
         arrivals: dict[At, Arrival] = {}
@@ -295,9 +296,9 @@ class StreamPrograms:
             is_for_rules = detection is not None and detection.accepts(o)
             if o.name not in program.types and not is_for_rules:
                 continue
-            # Lower ends do not go down from event to event, and the number breaks all ties.
+            # Lower ends do not decrease from event to event, and the number breaks all ties.
             at = At(o.low_us, "", number * PROGRAMS_MAX + place)
-            one = s_transaction_of(program, o, at)
+            one = build_s_transaction(program, o, at)
             if isinstance(one, Refusal):
                 letters.append(letter_of(stream, defined, arrival, one.error, reason=one.reason))
             elif one is not None:
@@ -311,12 +312,12 @@ class StreamPrograms:
             by_event = {id(arrival.occurrence): arrival for arrival in arrivals.values()}
             letters += [letter_of(stream, defined, by_event[id(o)], e) for o, e in refused]
         for one in made:
-            if one.at not in arrivals:  # a moment, which comes after all events of its time
+            if one.at not in arrivals:  # a time follows all its events
                 one.at = At(one.at.us, "", _OF_MOMENTS + place)
         return [Work(defined, one, arrivals.get(one.at)) for one in made]
 
     def _run_together(self, t: Transaction, works: list[Work]) -> bool:
-        """Let the scheduler run all; False, and nothing has happened, if rows are refused."""
+        """Let the scheduler run all; return False, with no effects, if the server refuses rows."""
         for work in works:
             self._scheduler.add(work.transaction)
         self._scheduler.run(self.state)
@@ -332,7 +333,7 @@ class StreamPrograms:
         return True
 
     def _run_one_by_one(self, t: Transaction, works: list[Work]) -> None:
-        """Run all in the serial order, so that who writes what is refused aborts alone."""
+        """Run all in the serial order, so that only s-transactions with refused writes abort."""
         alone = SerialOrder()
         for work in works:
             s = work.transaction
@@ -350,7 +351,7 @@ class StreamPrograms:
                 s.outcome = Outcome.of_error(error)
 
     def _write(self, t: Transaction, label: str, last: Work, since: At) -> list[Mapping[str, Any]]:
-        """Write the rows of what was written at or after a place; records of the versions."""
+        """Write the rows changed at or after a place; return the records of the versions."""
         found = [
             (table, rows, list(table.records(versions, since)))
             for table in self._tables
@@ -374,7 +375,7 @@ class StreamPrograms:
     # -- rules of programs -----------------------------------------------------------------
 
     def _restore_detections(self) -> None:
-        """Let detectors be as they were when a part last committed; O(what they keep)."""
+        """Restore the detectors to the last committed part; O(size of their state)."""
         self._is_begun = False
         for program in (defined.program for defined in self._of.programs):
             if not program.rules:
@@ -384,6 +385,6 @@ class StreamPrograms:
                 detection.restore(self._detected[program.name])
 
     def _changed_states(self) -> dict[str, Any]:
-        """What detectors keep that is not in the database yet, by program."""
+        """Return detector states that differ from the database, by program."""
         states = {name: detection.state() for name, detection in self._detections.items()}
         return {name: s for name, s in states.items() if s != self._detected.get(name)}

@@ -1,4 +1,4 @@
-"""The time of a stream: what it completes between events, and the states of its detectors."""
+"""Time of a stream: events that time completes, and the states of the detectors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["StreamTime"]
 
 
 class StreamTime:
-    """The rules that follow a stream's time.
+    """Rules that follow a stream's time.
 
-    The state of such a rule's detector either follows from the events that are kept, and is made
-    from them again after a restart, or is written with each part that has changed it.
+    The state of such a rule's detector is either derived from the retained events, and rebuilt from
+    them after a restart, or it is written with each part that has changed it.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
 
     Attributes
     ----------
     elsewhere : frozenset of str
-        Rules that are matched elsewhere, so that nothing has to be kept for them here.
+        Rules that are matched elsewhere, for which no state is kept here.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class StreamTime:
         self._rows = rows
         self._due = lines.due_in(stream.name)
         self._keys = [*(("event", name) for name in stream.types), ("late", stream.name)]
-        # What was written last, so that a state that is the same is not written again.
+        # States last written, so that unchanged ones are not written again.
         self._written: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def rules(self) -> list[Subscription]:
-        """The rules that follow the stream's time, as they are committed; O(rules)."""
+        """Return the committed rules that follow the stream's time; O(rules)."""
         found = self._catalog.listening_to_any(self._keys)
         return [
             s
@@ -61,11 +61,11 @@ class StreamTime:
         ]
 
     def is_replayed(self, subscription: Subscription) -> bool:
-        """Whether a rule is shown the kept events again after a restart."""
+        """Return whether a rule is fed the retained events again after a restart."""
         return subscription.is_replayable and self._follows(subscription)
 
     def memory_us(self) -> int | None:
-        """How far back kept events are needed for that; None: without bound."""
+        """Return how far back retained events are needed for the replay; None: unbounded."""
         found = [s.memory_us for s in self.rules() if s.is_replayable]
         if None in found:
             return None
@@ -74,11 +74,11 @@ class StreamTime:
     # -- time ------------------------------------------------------------------------------
 
     def due_before(self, us: int) -> Iterator[tuple[int, Subscription]]:
-        """What time completes before `us`: when, and of which rule, in the order of time.
+        """Yield the time and the rule for each completion by time before `us`, in time order.
 
-        At one time higher priorities first, then in the order of definition. Who iterates advances
-        each rule, which may then be due again. Rules that are not due are not looked at: O(log
-        rules) for each that is.
+        At equal times, higher priorities come first, then the order of definition. The caller
+        advances each rule during iteration; the rule may then be due again. Rules that are not due
+        cost nothing: O(log rules) for each due one.
         """
         while taken := self._due.take(us):
             due_us, found = taken
@@ -92,24 +92,24 @@ class StreamTime:
         return priority_rank(priority), self._catalog.place(subscription)
 
     def is_due(self, us: int) -> bool:
-        """Whether time may complete something before `us`."""
+        """Return whether time may complete a match before `us`."""
         first_us = self._due.first_us()
         return first_us is not None and first_us < us
 
     def reached(self, us: int) -> None:
-        """A part goes up to `us`: forget what has expired, of the states that it writes.
+        """Forget expired matches, in the states that the part writes, as it reaches `us`.
 
-        If the part does not commit, these are read again. What the other detectors keep is not,
-        so they forget when it has: see `committed`.
+        If the part does not commit, these states are loaded again. The other detectors' states are
+        not, so those forget after the commit: see `committed`.
         """
         _trim(self._whole(), us)
 
     # -- states ----------------------------------------------------------------------------
 
     def changed_states(self, t: Transaction) -> dict[str, tuple[str, dict[str, Any]]]:
-        """States to be written with the part `t`: rule to (event, state); see `write`.
+        """Return the states to be written with the part `t`: rule to (event, state); see `write`.
 
-        O(what the rules that were fed keep).
+        Complexity: O(state of the rules that were fed).
         """
         found = {}
         for subscription in self._locked(t):
@@ -131,7 +131,7 @@ class StreamTime:
     def committed(
         self, states: dict[str, tuple[str, dict[str, Any]]], reached_us: int | None
     ) -> None:
-        """The part that was to write these has committed; no event before a time comes any more."""
+        """Record that the part that writes these states has committed, and the time reached."""
         self._written |= states
         for subscription in self._whole():
             subscription.written()
@@ -139,18 +139,18 @@ class StreamTime:
             _trim([s for s in self.rules() if s.is_replayable], reached_us)
 
     def take_back(self, t: Transaction) -> None:
-        """Go back to the states that are committed: what an earlier try has fed is nothing.
+        """Return to the committed states; discard the feeds of an earlier attempt.
 
-        They are those of the last part, or of a signal that was raised beside the stream since.
+        These states are those of the last part, or of a signal raised outside the stream since.
         """
         changed = self._locked(t)
         if changed:
             self._restore(changed)
 
     def begin(self, t: Transaction) -> None:
-        """Read the states of the last part, when the stream goes on here.
+        """Load the states of the last part, when the stream resumes in this process.
 
-        A rule may have been there before its stream was declared, and followed the clock.
+        A rule may have been defined before its stream was declared, and followed the clock.
         """
         whole = self._whole()
         for subscription in whole:
@@ -158,12 +158,12 @@ class StreamTime:
         self._restore(whole)
 
     def restore(self, *, renew: bool) -> None:
-        """Read the states of the last part, after something has failed.
+        """Load the states of the last part, after a failure.
 
         Parameters
         ----------
         renew : bool
-            Empty the detectors that are shown the kept events again, too.
+            Also reset the detectors that are fed the retained events again.
         """
         if renew:
             for subscription in self.rules():
@@ -171,16 +171,16 @@ class StreamTime:
                     subscription.restore(None)
         self._restore(self._whole())
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _whole(self) -> list[Subscription]:
-        """Rules whose states are written."""
+        """Return the rules whose states are written."""
         return [s for s in self.rules() if not s.is_replayable]
 
     def _locked(self, t: Transaction) -> list[Subscription]:
-        """Rules whose states may have changed, their detectors locked by the part `t`.
+        """Return the rules whose states may have changed, with their detectors locked by part `t`.
 
-        So that no signal beside the stream has fed one and not committed yet.
+        With the locks held, no signal outside the stream has an uncommitted change to them.
         """
         changed = [s for s in self._whole() if s.is_changed]
         for subscription in changed:

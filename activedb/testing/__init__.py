@@ -1,7 +1,7 @@
-"""Testing rules: what has fired and why not, crashes at named points, and places for databases.
+"""Helpers for testing rules: firings and their explanations, named crash points, test databases.
 
-For pytest the fixtures of `pytest_activedb` bring this; it works without pytest, too. README.md
-shows both.
+For pytest, the fixtures of `pytest_activedb` provide these; they work without pytest, too.
+README.md shows both.
 """
 
 from activedb.testing._crashes import POINTS, Crash, Crashed, crashing

@@ -1,4 +1,4 @@
-"""Errors and deaths at named points of a commit, or before and after a rule."""
+"""Errors and process deaths at named points of a commit, or before and after a rule."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from activedb.transactions import Transaction, current_transaction
 __all__ = ["POINTS", "Crash", "Crashed", "arm", "checked_point", "crashing"]
 
 POINTS: tuple[str, ...] = (*TRIGGER_POINTS, "before rule NAME", "after rule NAME")
-"""Where something can happen: points of a commit, and a rule's beginning and end."""
+"""Points at which a crash can be injected: points of a commit, and begin and end of a rule."""
 
 _OF_RULES = ("before rule ", "after rule ")
 
 
-class Crashed(Exception):  # named after what happened
-    """Raised at the point that a test has named."""
+class Crashed(Exception):  # named after the event
+    """Error raised at the point that a test has named."""
 
 
 class Crash(RuleListener):
-    """Does something at the n-th time that a point is reached; safe to use from many threads.
+    """Action at the n-th time that a point is reached; safe to use from many threads.
 
     Parameters
     ----------
     point : str
         One of `POINTS`, with a rule's name for NAME.
     nth : int
-        From 1, counted over all threads.
+        Number of the time, from 1, counted over all threads.
     act : callable ``(point)``
-        What happens there.
+        The action.
     on_reach : callable ``(point)``, optional
-        Called at every point that is reached, before that.
+        Called at every point that is reached, before the action.
 
     Attributes
     ----------
     reached : Counter of str
-        How often each point was reached.
+        Number of times each point was reached.
     has_happened : bool
     """
 
@@ -65,7 +65,7 @@ class Crash(RuleListener):
         self._latch = threading.Lock()
 
     def reach(self, point: str) -> None:
-        """Come to a point."""
+        """Record that a point is reached, and act if it is the chosen one."""
         with self._latch:
             self.reached[point] += 1
             is_it = point == self.point and self.reached[point] == self._nth
@@ -89,7 +89,7 @@ class Crash(RuleListener):
             self.reach(f"after rule {item.rule.name}")
 
     def missed(self) -> str:
-        """Why nothing has happened."""
+        """Return the reason why the action has not run."""
         counts = ", ".join(f"{point} ({count})" for point, count in sorted(self.reached.items()))
         return (
             f"the point {self.point!r} was not reached {self._nth} time"
@@ -98,12 +98,12 @@ class Crash(RuleListener):
 
 
 def checked_point(point: str) -> str:
-    """`point`, if there is such a one.
+    """Return `point`, if such a point exists.
 
     Raises
     ------
     ConfigurationError
-        If there is not.
+        If it does not exist.
     """
     is_of_rule = isinstance(point, str) and point.startswith(_OF_RULES)
     if point in TRIGGER_POINTS or (is_of_rule and point.split(" ", 2)[2:] != [""]):
@@ -115,7 +115,7 @@ def checked_point(point: str) -> str:
 
 
 def arm(db: Database, crash: Crash) -> Callable[[], None]:
-    """Let a database come to the points of a crash; returns what ends that."""
+    """Make a database report its points to a crash; return a function that undoes this."""
     before = db._store.trigger
 
     def reach(point: str) -> None:
@@ -136,15 +136,15 @@ def arm(db: Database, crash: Crash) -> Callable[[], None]:
 def crashing(databases: Sequence[Database], point: str, nth: int = 1) -> Iterator[Crash]:
     """Raise `Crashed` at a point, and end the block there.
 
-    An error, not a death: who waits for the transaction gets it, and cleans up. What a killed
-    process leaves behind is shown by `run_until_killed`.
+    It is an error, not a death: the thread that runs the transaction gets it and cleans up.
+    `run_until_killed` shows what a killed process leaves behind.
 
     Raises
     ------
     ConfigurationError
         If there is no such point.
     AssertionError
-        If it was not reached, also by the detached rules that the block has started.
+        If it was not reached, not even by the detached rules that the block started.
     """
     __tracebackhide__ = True
 
@@ -169,9 +169,9 @@ def crashing(databases: Sequence[Database], point: str, nth: int = 1) -> Iterato
 
 
 def _is_of_crash(error: BaseException | None) -> bool:
-    """Whether an error is that of the crash, or was raised because of it."""
+    """Return whether an error is that of the crash, or was raised because of it."""
     while error is not None:
         if isinstance(error, Crashed):
             return True
-        error = error.__cause__  # and no context: a test's own failure after it is one
+        error = error.__cause__  # not the context: a test's own failure after the crash has one
     return False

@@ -1,4 +1,4 @@
-"""Why a rule has not fired, or too often: the text of a failed assertion."""
+"""Text of a failed assertion: why a rule has not fired, or has fired too often."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def explain(
     params: Mapping[str, Any],
     seen: Seen,
 ) -> str:
-    """What a rule has done instead of firing as often as it should."""
+    """Explain what a rule has done instead of firing as often as it should."""
     should = "at least once" if times is None else "not" if times == 0 else _times(times)
     of = f" with {_values(params)}" if params else ""
     has = f"has fired {_times(len(found))}" if found else "has not fired"
@@ -74,7 +74,7 @@ def _why(db: Database, name: str, params: Mapping[str, Any], seen: Seen) -> Iter
 def _what_came_of_it(
     triggered: Sequence[Firing], runs: Sequence[Firing], params: Mapping[str, Any]
 ) -> Iterator[str]:
-    """The runs of a rule that was triggered, and what has not come to a run."""
+    """Yield the runs of a triggered rule, and the triggerings that have not run."""
     yield f"it was triggered {_times(len(triggered))}, and has run {_times(len(runs))}:"
     yield from _listed([f"{_what(run.occurrence)}: {_outcome(run, params)}" for run in runs])
     if len(runs) >= len(triggered):
@@ -194,7 +194,7 @@ def _key(key: tuple[str, str]) -> str:
 
 
 def _is_own(key: tuple[str, str]) -> bool:
-    """Whether an event is about activedb's own tables."""
+    """Return whether an event is about activedb's own tables."""
     return key[0] in ("insert", "update", "delete") and key[1].startswith("activedb_")
 
 

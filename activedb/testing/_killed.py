@@ -1,4 +1,4 @@
-"""A function that runs in a process of its own, which is killed at a named point."""
+"""Run of a function in a separate process, which is killed at a named point."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from activedb.testing._crashes import checked_point
 
 __all__ = ["Killed", "run_until_killed"]
 
-_OUTPUT_MAX = 4_000  # characters of what a process has said, in a failure
+_OUTPUT_MAX = 4_000  # characters of a process's output, in a failure
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A process that was killed where it should be.
+    """A process that was killed at the named point.
 
     Attributes
     ----------
     point : str
     reached : Counter of str
-        How often it came to each point.
+        Number of times each point was reached.
     output : str
-        What it has printed, on both channels.
+        Output of the process, on both channels.
     """
 
     point: str
@@ -49,32 +49,34 @@ def run_until_killed(
     variables: Mapping[str, str] | None = None,
     timeout_s: float = 120.0,
 ) -> Killed:
-    """Run a function or a script in a process of its own, which kills itself at a point.
+    """Run a function or a script in a separate process, which kills itself at a point.
 
-    With SIGKILL, so nothing is cleaned up: the server undoes what was open, as after any crash.
+    It uses SIGKILL, so no cleanup runs: the server rolls back open transactions, as after any
+    crash.
 
     Parameters
     ----------
     target : callable or path
-        A function at the top level of a module, which is loaded there by its file, so without
+        A function at the top level of a module, which the process loads by its file, so without
         relative imports; or a script, which is run as ``__main__``.
     *arguments
-        Of the function: what JSON can hold. Of a script: strings.
+        For a function: values that JSON can represent. For a script: strings.
     at : str
-        One of `POINTS`; of any database that is opened there.
+        One of `POINTS`, in any database that the process opens.
     nth : int
-        The how manyth time, from 1.
+        Number of the time the point is reached, from 1.
     variables : mapping, optional
-        For its environment, such as ``ACTIVEDB_URL``.
+        Additions to the environment, such as ``ACTIVEDB_URL``.
     timeout_s : float
-        After which the process is ended and the test fails.
+        Time after which the process is ended and the test fails.
 
     Raises
     ------
     ConfigurationError
         If there is no such point, or `target` is neither.
     AssertionError
-        If it was not killed at the point; with what it has said, and the points it came to.
+        If the process was not killed at the point; the message has its output, and the points
+        reached.
     """
     __tracebackhide__ = True
     checked_point(at)
@@ -85,8 +87,8 @@ def run_until_killed(
         head = [sys.executable, "-m", "activedb.testing.killed", at, str(nth), str(log), str(file)]
         given = [function, json.dumps(arguments)] if function else ["", *map(str, arguments)]
         try:
-            # To a file: the end of a pipe would be waited for, which processes that the killed
-            # one has started may keep open for long.
+            # A file, not a pipe: processes started by the killed one may keep the pipe open for
+            # long.
             with said.open("wb") as output:
                 done = subprocess.run(  # noqa: S603 - this interpreter, and the test's own file
                     [*head, *given],
@@ -112,7 +114,7 @@ def run_until_killed(
 
 
 def _place(target: Callable[..., Any] | str | os.PathLike[str]) -> tuple[Path, str]:
-    """The file, and the name of the function in it; empty for a script."""
+    """Return the file, and the name of the function in it; empty for a script."""
     if isinstance(target, str | os.PathLike):
         file = Path(target)
         if not file.is_file():
@@ -129,7 +131,7 @@ def _place(target: Callable[..., Any] | str | os.PathLike[str]) -> tuple[Path, s
 
 
 def _path() -> str:
-    """What this process can import, the other one can."""
+    """Return this process's import path, for the other process."""
     return os.pathsep.join(dict.fromkeys(str(Path(part).resolve()) for part in sys.path))
 
 

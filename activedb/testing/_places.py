@@ -1,4 +1,4 @@
-"""Servers and schemas that tests run in."""
+"""Servers and schemas for tests."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["ScratchServer", "scratch_url"]
 
 
 class ScratchServer:
-    """A server for tests: one of your own, or an embedded one in a folder, kept between runs.
+    """A server for tests: an existing one, or an embedded one in a folder, kept between runs.
 
-    Several processes may use the same folder. What tests that were killed have left is dropped when
-    nobody else uses the server.
+    Several processes may use the same folder. Schemas left behind by killed tests are dropped when
+    no other process uses the server.
 
     Parameters
     ----------
     url : str or None
-        Of a server of your own, with a role that may create schemas; None: the embedded one.
+        URL of an existing server, with a role that may create schemas; None: the embedded one.
     folder : Path
-        Where the embedded one keeps its data.
+        Data folder of the embedded server.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class ScratchServer:
             self._open = self._open.pop_all()
 
     def close(self) -> None:
-        """Leave the server; an embedded one stops when nobody uses it any more."""
+        """Leave the server; an embedded one stops when no process uses it any more."""
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -61,14 +61,14 @@ class ScratchServer:
 
 
 def scratch_url(server_url: str) -> AbstractContextManager[str]:
-    """The URL of an empty schema on a server, for a block; the schema goes when the block ends.
+    """Yield the URL of an empty schema on a server; it is dropped when the block ends.
 
-    Any program that is given it, as ``ACTIVEDB_URL`` say, works in that schema.
+    Any program that gets it, for example as ``ACTIVEDB_URL``, works in that schema.
 
     Raises
     ------
     ServerUnreachable
     LockTimeout
-        At the end, if somebody has a transaction open in it.
+        At the end, if another session has a transaction open in it.
     """
     return scratch_schema(server_url)

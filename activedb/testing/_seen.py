@@ -1,4 +1,4 @@
-"""What was seen of rules: events, what they triggered, and the runs."""
+"""Record of rules: events, what they triggered, and the runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from activedb.transactions import State, Transaction
 __all__ = ["Fate", "Firing", "Seen", "has_params"]
 
 Fate: TypeAlias = Literal["committed", "aborted", "open"]
-"""What became of a transaction and of all above it."""
+"""Outcome of a transaction and of all its superiors."""
 
 
 def fate_of(t: Transaction) -> Fate:
-    """What became of `t` with all its superiors; O(depth)."""
+    """Return the outcome of `t` with all its superiors; O(depth)."""
     node: Transaction | None = t
     is_open = False
     while node is not None:
@@ -36,12 +36,12 @@ class Firing:
     ----------
     rule : str
     occurrence : Occurrence
-        What has triggered it.
+        The occurrence that triggered it.
     transaction : Transaction
-        In which it was triggered, or has run.
+        The transaction in which it was triggered, or has run.
     coupling : str
     outcome : str
-        ``"triggered"``; of a run ``"running"``, ``"acted"``, ``"condition false"``, ``"action
+        ``"triggered"``; for a run ``"running"``, ``"acted"``, ``"condition false"``, ``"action
         later"`` or ``"failed"``.
     error : BaseException or None
     """
@@ -55,13 +55,13 @@ class Firing:
 
     @property
     def fate(self) -> Fate:
-        """What became of its transaction: ``"committed"``, ``"aborted"`` or ``"open"``."""
+        """Outcome of its transaction: ``"committed"``, ``"aborted"`` or ``"open"``."""
         return fate_of(self.transaction)
 
 
 @dataclass(slots=True)
 class Seen:
-    """All that a witness has seen; ``raised`` counts events by their keys."""
+    """All records of a witness; ``raised`` counts events by their keys."""
 
     raised: Counter[tuple[str, str]] = field(default_factory=Counter)
     triggered: list[Firing] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Seen:
 
 
 def has_params(o: Occurrence, wanted: Mapping[str, Any]) -> bool:
-    """Whether an occurrence, or one that is part of it, has these parameters or columns."""
+    """Return whether an occurrence, or a part of it, has these parameters or columns."""
     if all(name in o.params and o.params[name] == value for name, value in wanted.items()):
         return True
     return any(has_params(part, wanted) for part in _parts(o))

@@ -1,4 +1,4 @@
-"""What the rules of a database did while somebody looked."""
+"""Record of what the rules of a database did during a test."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["Witness"]
 
 
 class Witness(RuleListener):
-    """Sees events and rules of a database from now on, until it is closed.
+    """Listener that records events and rules of a database from now on, until it is closed.
 
     A rule *has fired* if its action has run and that is committed, up to the top-level transaction.
     A condition that was false, or a transaction that has aborted or is still open, does not count.
 
-    Everything that is seen is kept: it is for tests. Safe to use from many threads.
+    All records are kept, without bound: it is for tests. Safe to use from many threads.
 
     Parameters
     ----------
     db : Database
-        The rules that it runs in this process; those that other processes run are not seen.
+        The database to observe. Only rules that run in this process are seen.
     """
 
     hears_all = True
@@ -42,25 +42,25 @@ class Witness(RuleListener):
         db._triggering.listen(self)
 
     def close(self) -> None:
-        """See no more."""
+        """Stop recording."""
         self.db._triggering.unlisten(self)
 
     def forget(self) -> None:
-        """Forget what was seen, so that only what happens from now on counts."""
+        """Forget all records, so that only what happens from now on counts."""
         with self._latch:
             self._seen = Seen()
 
     def fired(
         self, rule: str | Callable[..., Any], params: Mapping[str, Any] | None = None
     ) -> list[Firing]:
-        """The runs of a rule that have taken effect, in the order in which they began.
+        """Return the committed runs of a rule, in the order in which they began.
 
         Parameters
         ----------
         rule : str or callable
             Its name, or the function that is its action.
         params : mapping, optional
-            Only those whose occurrence has these parameters, or columns of its row.
+            Return only runs whose occurrence has these parameters, or columns of its row.
         """
         name = self._name_of(rule)
         with self._latch:
@@ -82,24 +82,24 @@ class Witness(RuleListener):
         *,
         wait: bool = True,
     ) -> list[Firing]:
-        """Assert that a rule has fired; returns the firings.
+        """Assert that a rule has fired; return the firings.
 
         Parameters
         ----------
         rule : str or callable
             Its name, or the function that is its action.
         times : int, optional
-            How often exactly; 0: not at all. Left out: at least once.
+            The exact number of firings; 0: none. By default, at least one.
         params : mapping, optional
             Count only firings whose occurrence has these parameters, or columns of its row.
         wait : bool
-            Whether to wait for detached rules first, and for what time has made due.
+            Whether to wait first for detached rules and for actions that are due.
 
         Raises
         ------
         AssertionError
-            If it has not. The message tells what happened instead: what the rule was triggered by,
-            which condition was false, what failed or was undone, what fired.
+            If it has not. The message says what happened instead: which events triggered the rule,
+            which condition was false, what failed or was undone, what else fired.
         """
         __tracebackhide__ = True
         name = self._name_of(rule)

@@ -1,8 +1,8 @@
 """``python -m activedb.testing.killed``: run a file's function until its process is killed.
 
-For `run_until_killed`, which says what the arguments are: the point, the how manyth time, a file
-that gets a line for each point that is reached, the file to run, the name of the function (empty:
-the file is a script), and its arguments.
+`run_until_killed` starts it and documents the arguments: the point, the number of the time it is
+reached, a file that gets a line for each point reached, the file to run, the name of the function
+(empty: the file is a script), and its arguments.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> None:
-    """Run what the arguments say; every database that is opened has the point."""
+    """Run the given function or script; every database that it opens has the point."""
     point, nth, log, file, function, *given = arguments
-    # Each line is in the file when the point is passed, whatever happens to the process then.
+    # Each line is in the file once the point is passed, whatever happens to the process then.
     lines = os.open(log, os.O_WRONLY | os.O_APPEND)
     crash = Crash(
         point, int(nth), _die, on_reach=lambda reached: os.write(lines, f"{reached}\n".encode())
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _arm_all(crash: Crash) -> None:
-    """Arm the databases that are opened in this process from now on, as soon as they are open."""
+    """Arm the databases that this process opens from now on, as soon as they are open."""
     opened = Database.__init__
 
     def init(self: Database, *arguments: Any, **options: Any) -> None:

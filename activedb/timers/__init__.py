@@ -1,4 +1,4 @@
-"""What the clock completes and starts."""
+"""Rules that the clock completes and starts."""
 
 from activedb.timers._timekeeper import Timekeeper
 

@@ -1,4 +1,4 @@
-"""Time outside of streams: what the clock completes, and what it makes useless."""
+"""Time outside of streams: matches that the clock completes, and expiry of partial matches."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ __all__ = ["Timekeeper"]
 
 _LOG = logging.getLogger(__name__)
 _LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
-_AGAIN_AFTER_US = 1_000_000  # what others were in the way of
+_AGAIN_AFTER_US = 1_000_000  # retry after a conflict with other transactions
 
 
 class Timekeeper:
-    """Waits, on a thread of its own, until a rule that follows the clock is due.
+    """Timer thread for rules that follow the clock.
 
-    What time completes triggers its rule in a top-level transaction, with the same commit in which
-    the detector's new state is written: so it does once, also after a crash. Several of one rule
-    run one after another, in the order of their times; those of different rules run beside each
-    other, on the pool, but for those that are due at one moment: higher priorities first. So while
-    a rule with a priority, just defined, is still to be told the time, no other one is started: it
-    may be due at the same moment.
+    A match that time completes triggers its rule in a top-level transaction, whose commit also
+    writes the detector's new state. The rule therefore fires once, also after a crash. Several
+    matches of one rule run one after another, in the order of their times. Different rules run
+    beside each other on the pool, except for rules due at one moment: higher priorities run first.
+    Therefore, while a new rule with a priority has not been told the time yet, no other rule is
+    started: both may be due at the same moment.
 
-    The thread begins when the first rule needs it.
+    The thread starts with the first rule that needs it.
 
     Attributes
     ----------
     forest : Forest
     triggering : Triggering
-        Set once, by who makes this object.
+        Set once, by the creator of this object.
 
-    Latches: ``_starting``, held by who starts what is due; then ``_latch``, under which nothing is
-    taken.
+    Latches: ``_starting``, held while due work is started; then ``_latch``, under which no other
+    latch is taken.
     """
 
     forest: Forest
@@ -66,37 +66,37 @@ class Timekeeper:
         self._lines = lines
         self._launcher = launcher
         self._due = DueTimes()
-        # Rules just defined, by when; and those with a priority that are being told the time.
+        # New rules by due time; and new rules with a priority that are being told the time.
         self._untold = DueTimes()
         self._telling: set[object] = set()
-        # When partial matches expire, of rules that no time completes.
+        # Expiry times of partial matches, for rules that no time completes.
         self._expiring = DueTimes()
-        # What was seen when an expiring rule was looked at last: the clock, and its newest event.
+        # Clock and newest event at the last look at each expiring rule.
         self._looked: dict[object, tuple[int, int]] = {}
-        # By stream, when to look for producers that are silent, and how.
+        # By stream, when and how to look for silent producers.
         self._looks: dict[str, tuple[int, Callable[[], None]]] = {}
-        self._starting = threading.RLock()  # again on this thread if the system has no other one
+        self._starting = threading.RLock()  # reentrant, as work runs here if no thread is left
         self._latch = threading.Lock()
         self._busy: set[object] = set()
-        # Moments that fell due while another thread was at the rule.
+        # Moments that came while another thread was working on the rule.
         self._again: dict[object, list[int]] = {}
         self._woken = threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def applied(self, subscriptions: list[Subscription]) -> None:
-        """Rules were defined or changed: those that follow the clock are told the time."""
+        """Schedule defined or changed rules that follow the clock to be told the time."""
         for subscription in subscriptions:
             if subscription.is_timed and self._lines.stream_of(subscription) is None:
                 self._due.set(subscription, None)
                 self._set(self._untold, subscription, self._now_us())
 
     def moved(self, subscription: Subscription) -> None:
-        """A rule that follows the clock was fed."""
+        """Reschedule a rule that follows the clock, after it was fed."""
         if subscription.is_timed:
             with self._latch:
                 if subscription.detection in self._busy:
-                    return  # who works on it looks when it is done
+                    return  # its thread reschedules it when done
             us = subscription.due_us
             if us is not None:
                 self._set(self._due, subscription, us)
@@ -109,7 +109,7 @@ class Timekeeper:
             self._set(self._expiring, subscription, now_us + subscription.memory_us + 1)
 
     def watch(self, stream: str, us: int | None, look: Callable[[], None]) -> None:
-        """Have `look` called once, on the pool, when this time is reached; None: not any more."""
+        """Schedule one call of `look`, on the pool, at this time; None cancels it."""
         with self._latch:
             if us is None:
                 self._looks.pop(stream, None)
@@ -118,7 +118,7 @@ class Timekeeper:
         self._wake()
 
     def close(self) -> None:
-        """End the thread; what is due from now on waits for the next start."""
+        """End the thread; rules due from now on wait for the next start."""
         with self._latch:
             self._is_closed = True
             thread = self._thread
@@ -127,7 +127,7 @@ class Timekeeper:
             thread.join()
 
     def settle(self) -> None:
-        """Start what is due at this moment; the launcher's `join` waits for its end."""
+        """Start the rules that are due now; the launcher's `join` waits for their end."""
         if self._thread is not None:
             self._start_due()
 
@@ -138,7 +138,7 @@ class Timekeeper:
             self._wake()
 
     def _wake(self) -> None:
-        """Let the thread look again at what it waits for."""
+        """Wake the thread, so that it recomputes its next due time."""
         with self._latch:
             if self._is_closed:
                 return
@@ -166,11 +166,11 @@ class Timekeeper:
             self._clock.wait_until(moment, self._woken)
 
     def _start_due(self) -> None:
-        """Start what is due now."""
+        """Start the work that is due now."""
         with self._starting:
             now_us = self._now_us()
             for stream, look in self._due_looks(now_us):
-                self._launcher.aside(f"silence in stream {stream}", look)
+                self._launcher.run_in_background(f"silence in stream {stream}", look)
             while taken := self._expiring.take(now_us + 1):
                 for subscription in taken[1]:
                     self._expire(subscription, now_us)
@@ -183,7 +183,7 @@ class Timekeeper:
                 self._start_all(*taken)
 
     def _start_all(self, due_us: int, subscriptions: list[Subscription]) -> None:
-        """Start what is due at one moment, in the order of priorities."""
+        """Start the rules that are due at one moment, in the order of priorities."""
         for subscription in sorted(subscriptions, key=self._rank):
             if not self._catalog.has(subscription):
                 self._told(subscription)
@@ -194,7 +194,7 @@ class Timekeeper:
                 self._start(subscription, due_us)
 
     def _told(self, subscription: Subscription) -> None:
-        """Let what is due start: this rule just defined has been told the time, or never is."""
+        """Note that a new rule has been told the time, or never will be; others may start now."""
         with self._latch:
             if subscription.detection not in self._telling:
                 return
@@ -212,7 +212,7 @@ class Timekeeper:
         return self._turn(subscription, 0).rank
 
     def _turn(self, subscription: Subscription, us: int) -> Turn:
-        """Its place among the rules that are due at a moment."""
+        """Return the turn of a rule among those due at a moment."""
         entry = self._catalog.entry(subscription.rule.name)
         rule = subscription.rule if entry is None else entry.rule
         return Turn(moment_in(None, us), rule.priority)
@@ -225,10 +225,10 @@ class Timekeeper:
                 self._again.setdefault(subscription.detection, []).append(due_us)
                 return
             self._busy.add(subscription.detection)
-        self._launcher.aside(name, lambda: self._run(subscription, due_us), turn)
+        self._launcher.run_in_background(name, lambda: self._run(subscription, due_us), turn)
 
     def _run(self, subscription: Subscription, due_us: int) -> None:
-        """Do all that is due of one rule up to a moment; on the pool."""
+        """Run all due matches of one rule up to a moment; called on the pool."""
         again_us: int | None = None
         try:
             while not self._is_closed and self._catalog.has(subscription):
@@ -251,12 +251,12 @@ class Timekeeper:
         elif not asked:
             self._lines.moved(subscription)
         self._told(subscription)
-        self._start_due()  # before this work ends, so that `join` waits for that, too
+        self._start_due()  # before this work ends, so that `join` waits for it
 
     # -- one match -------------------------------------------------------------------------
 
     def _do_next(self, subscription: Subscription, due_us: int) -> bool:
-        """Let time complete the next match, and run its rule; False: nothing more is due."""
+        """Let time complete the next match, and run its rule; return False if none is due."""
 
         def work(t: Transaction) -> bool:
             t.lock_detector(subscription.rule.name)
@@ -274,16 +274,16 @@ class Timekeeper:
                 return False
             self._told(subscription)
             self._fire(t, subscription, subscription.in_hand[0], moment_in(None, due_us))
-            # Before the commit writes the state: with that it has happened.
+            # Before the commit, which writes the state without this match.
             self.triggering.take(t, subscription)
             return True
 
         return self.forest.run(work, Run(is_retried=True))
 
     def _advance(self, t: Transaction, subscription: Subscription, last_us: int) -> None:
-        """Tell the detector the time until something is complete, at most until a moment.
+        """Advance the detector until a match is complete, at most to `last_us`.
 
-        A clock event occurs from the first time on that it is told.
+        A clock event occurs only after the detector has first been told the time.
         """
         last_us = min(last_us, self._now_us())
         until_us = last_us
@@ -298,10 +298,10 @@ class Timekeeper:
             until_us = last_us
 
     def _give_up(self, t: Transaction, subscription: Subscription, error: Exception) -> None:
-        """Go on behind a moment that the detector cannot judge, and leave a dead letter.
+        """Pass over a moment at which a predicate raises, and leave a dead letter.
 
-        It would fail again and again: what cannot be decided is passed over. If what the detector
-        keeps cannot be written, it gives up all of that.
+        The detector would fail there again and again, so the failing matches are left out. If the
+        state of the detector cannot be encoded, the whole state is discarded.
         """
         name = subscription.rule.name
         now_us = self._now_us()
@@ -309,7 +309,7 @@ class Timekeeper:
         refused = self._refused(t, due_us)
         self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
         found: list[Triggered] | None = None
-        with suppress(BadEvent):  # it keeps something that cannot be written
+        with suppress(BadEvent):  # its state cannot be encoded
             found = self.triggering.pass_over(subscription, due_us + 1, t, refused)
         if found is None:
             subscription.restore(None)
@@ -317,7 +317,7 @@ class Timekeeper:
         subscription.in_hand.extend(item.occurrence for item in found)
 
     def _refused(self, t: Transaction, us: int) -> Refused:
-        """Keeps a letter of each choice that time leaves open at `us`."""
+        """Return a handler that writes a letter for each choice that time leaves open at `us`."""
 
         def refused(rule: Rule, error: Exception) -> bool:
             self._keep_letter(t, f"time.{us}.undecided/{t.path}", rule.name, us, error)
@@ -329,10 +329,11 @@ class Timekeeper:
         self, t: Transaction, identity: str, rule: str, us: int, error: Exception
     ) -> None:
         payload = {"rule": rule, "us": us}
-        self.triggering.keep_letter(t, Letter.of_event(f"rule {rule}", identity, payload, error))
+        letter = Letter.of_event(f"rule {rule}", identity, payload, error)
+        self.triggering.add_dead_letter(t, letter)
 
     def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence, moment: str) -> None:
-        """Trigger the rule as an event of `t` would; if it fails there is a dead letter."""
+        """Trigger the rule as an event of `t` would; write a dead letter if it fails."""
         entry = self._catalog.entry(subscription.rule.name)
         if entry is None or not entry.enabled:
             return
@@ -347,22 +348,22 @@ class Timekeeper:
                 raise
             failed = error if isinstance(error, RuleFailed) else failure_of(entry.name, error)
             identity = f"{entry.name}/{o.us}/{t.path}"
-            self.triggering.keep_letter(t, Letter.of_rule(identity, o, failed))
+            self.triggering.add_dead_letter(t, Letter.of_rule(identity, o, failed))
 
     # -- expiry ----------------------------------------------------------------------------
 
     def _expire(self, subscription: Subscription, now_us: int) -> None:
-        """Forget partial matches that have grown too old, though no event has come.
+        """Forget partial matches that have expired, although no event has come.
 
-        The time of events goes on from the newest one as the clock does: signals may have
-        timestamps of their own, long past.
+        Event time advances from the newest event as the clock does, because signals may have
+        timestamps far in the past.
         """
         with self._latch:
             looked_us, newest_us = self._looked.pop(subscription.detection)
         if not self._catalog.has(subscription) or self._lines.stream_of(subscription) is not None:
             return
         before_us = subscription.newest_us
-        if before_us == newest_us:  # which was fed before that look
+        if before_us == newest_us:  # no event since the last look
             before_us += now_us - looked_us
         subscription.trim(before_us)
         self._forget(subscription, before_us - (subscription.memory_us or 0))
@@ -376,7 +377,7 @@ class Timekeeper:
             except ActiveDBError:
                 _LOG.info("expired partial matches are left to the next commit", exc_info=True)
 
-        self._launcher.aside(f"expiry of rule {subscription.rule.name}", forget)
+        self._launcher.run_in_background(f"expiry of rule {subscription.rule.name}", forget)
 
     def _now_us(self) -> int:
         return in_microseconds(self._clock.now())

@@ -1,4 +1,4 @@
-"""The forest of transactions: states, threads, versions, delegation."""
+"""Forest of nested transactions: states, threads, versions, delegation. See README.md."""
 
 from activedb.transactions._children import Child
 from activedb.transactions._forest import Forest, Listener, abandon_all

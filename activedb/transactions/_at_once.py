@@ -1,4 +1,4 @@
-"""Locks that are taken at once or not at all: NOWAIT and SKIP LOCKED."""
+"""Locks acquired without waiting: NOWAIT and SKIP LOCKED."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["lock_free_rows"]
 
 
 def lock_free_rows(t: Transaction, spec: TableSpec, keys: Iterable[Key]) -> dict[Key, Row | None]:
-    """Lock those of `keys` exclusively that nobody else has locked, and read them.
+    """Lock the unlocked rows among `keys` exclusively, and read them.
 
-    Keys that another transaction has, here or in another process, are left out. Nothing waits.
+    Keys locked by another transaction, here or in another process, are left out. Never waits.
     """
     free = [key for key in keys if _is_free(t, (spec.name, key))]
     base = t.hierarchy.read_free(spec, free)
@@ -25,7 +25,7 @@ def lock_free_rows(t: Transaction, spec: TableSpec, keys: Iterable[Key]) -> dict
 
 
 def _is_free(t: Transaction, resource: tuple[object, ...]) -> bool:
-    """Lock a row here, if that can be done at once."""
+    """Lock a row in this process if that needs no wait; return whether it was locked."""
     t._check_usable()
     if not t.forest.acquire_free(t, resource, Mode.X):
         return False

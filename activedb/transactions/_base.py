@@ -1,4 +1,4 @@
-"""The base of a hierarchy: committed rows it has read, and what it has locked on the server."""
+"""Base of a hierarchy: the committed rows that it has read, and its locks on the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOTHING: Any = object()
 
 
 class _Table:
-    """What is known of one table."""
+    """Rows, locks and guards of one table."""
 
     __slots__ = ("exclusive", "guards", "has_absent", "rows")
 
@@ -28,10 +28,10 @@ class _Table:
 
 
 class Base:
-    """Committed rows, the locks on them, and the guards of keys that have none.
+    """Record of committed rows, the locks on them, and the guards of keys without a row.
 
-    Notes only: the hierarchy asks the server, and holds its latch for each call. What is noted
-    after a `mark` can be taken back, in O(what was noted).
+    Only a record: the hierarchy calls the server, and holds its latch for each call here. Entries
+    added after a `mark` can be undone, in O(entries).
     """
 
     def __init__(self) -> None:
@@ -43,20 +43,20 @@ class Base:
     # -- rows ------------------------------------------------------------------------------
 
     def of(self, spec: TableSpec) -> Mapping[Key, Row | None]:
-        """All committed rows of a table that have been fetched; None where there is none."""
+        """Return all fetched committed rows of a table; None for a key without a row."""
         return self._of(spec).rows
 
     def rows(self, spec: TableSpec, keys: Iterable[Key]) -> dict[Key, Row | None]:
-        """Committed rows that have been fetched, by key; None where there is none."""
+        """Return fetched committed rows by key; None for a key without a row."""
         rows = self._of(spec).rows
         return {key: rows[key] for key in keys}
 
     def is_absent(self, spec: TableSpec, key: Key) -> bool:
-        """Whether nothing is known of the key but that it has no row, if so much."""
+        """Return whether the key has no known row: it is unfetched, or was fetched as absent."""
         return self._of(spec).rows.get(key) is None
 
     def unread(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
-        """Those of `keys` whose rows have not been fetched, or not locked so strongly."""
+        """Return the `keys` whose rows have not been fetched, or not locked strongly enough."""
         table = self._of(spec)
         rows = table.rows
         return [
@@ -67,7 +67,7 @@ class Base:
         ]
 
     def fetched(self, spec: TableSpec, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
-        """Note committed rows, each locked on the server if it is there."""
+        """Note committed rows; each existing row is locked on the server."""
         table = self._of(spec)
         self._put(table.rows, rows)
         if exclusive:
@@ -76,11 +76,11 @@ class Base:
             table.has_absent = None in rows.values()
 
     def written(self, spec: TableSpec, key: Key, row: Row | None) -> None:
-        """Note what this hierarchy has made of a row at the server."""
+        """Note the version of a row that this hierarchy has written on the server."""
         self._put(self._tables[spec].rows, {key: row})
 
     def absent(self, but: Mapping[TableSpec, Collection[Key]]) -> dict[TableSpec, list[Key]]:
-        """Keys that were read as absent, but not those of `but`, per table."""
+        """Return the keys read as absent, per table, except the keys of `but`."""
         found: dict[TableSpec, list[Key]] = {}
         for spec, table in self._tables.items():
             if table.has_absent:
@@ -93,35 +93,35 @@ class Base:
     # -- locks -----------------------------------------------------------------------------
 
     def unguarded(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> list[Key]:
-        """Those of `keys` that are not guarded yet, or not so strongly."""
+        """Return the `keys` that are not guarded yet, or not strongly enough."""
         if spec in self._guarded:
             return []
         guards = self._of(spec).guards
         return [key for key in keys if guards.get(key) not in (True, exclusive)]
 
     def guards(self, spec: TableSpec) -> int:
-        """How many keys of a table are guarded one by one."""
+        """Return the number of individually guarded keys of a table."""
         return len(self._of(spec).guards)
 
     def guarded(self, spec: TableSpec, keys: Iterable[Key] | None, *, exclusive: bool) -> None:
-        """Note guards of keys, or with None the one of all keys of the table."""
+        """Note guards of keys; None notes the guard of all keys of the table."""
         if keys is None:
             self._put(self._guarded, {spec: True})
         else:
             self._put(self._of(spec).guards, dict.fromkeys(keys, exclusive))
 
     def is_locked(self, spec: TableSpec) -> bool:
-        """Whether the whole table is locked on the server."""
+        """Return whether the whole table is locked on the server."""
         return spec in self._locked
 
     def locked(self, spec: TableSpec) -> None:
         """Note that the whole table is locked on the server."""
         self._put(self._locked, {spec: True})
 
-    # -- taking back -----------------------------------------------------------------------
+    # -- undo ------------------------------------------------------------------------------
 
     def forget(self, *, locks: bool) -> None:
-        """Forget all rows, and what is locked on the server, too, if `locks`."""
+        """Forget all rows; with `locks`, also the locks and guards on the server."""
         for table in self._tables.values():
             table.rows.clear()
             table.exclusive.clear()
@@ -141,12 +141,12 @@ class Base:
             table.exclusive.pop(key, None)
 
     def mark(self) -> None:
-        """Remember from now on how to go back; there is one mark at a time."""
+        """Set a mark, so that later entries can be undone; only one mark may be set at a time."""
         assert self._journal is None
         self._journal = []
 
     def go_back(self) -> None:
-        """Take back what has been noted since the mark."""
+        """Undo the entries since the mark."""
         assert self._journal is not None
         for where, key, before in reversed(self._journal):
             if before is _NOTHING:
@@ -155,7 +155,7 @@ class Base:
                 where[key] = before
 
     def drop_mark(self) -> None:
-        """Do not remember any longer."""
+        """Remove the mark, and with it the record for the undo."""
         self._journal = None
 
     def _of(self, spec: TableSpec) -> _Table:

@@ -1,15 +1,15 @@
-"""A causally dependent transaction: its reads go through the hierarchy of its cause.
+"""Causally dependent transactions, which read through the hierarchy of their cause.
 
 ```
-  cause lives    ── reads, queries, locks ──► as a child of the cause would, on its connection;
-                                              what was seen is noted
-  cause commits  ── the locks at the server are gone: its own connection locks the same rows and
-                    tables, and looks whether all is as it was seen
-  from then on   ── like any other top-level transaction
+  cause is live  ── reads, queries, locks ──► like a child of the cause, on its connection;
+                                              the results are noted
+  cause commits  ── its locks on the server are gone: the dependent locks the same rows and tables
+                    on its own connection, and checks that the results are unchanged
+  after that     ── like any other top-level transaction
 ```
 
-Its writes are in its own workspace from first to last. (Saygin, Ulusoy, Chakravarthy, sections 2.1
-and 3.3.2.)
+The writes of the dependent stay in its own workspace throughout. (Saygin, Ulusoy, Chakravarthy,
+sections 2.1 and 3.3.2.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["CausalHierarchy"]
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """A query that was answered through the cause, and its answer."""
+    """Query that was answered through the cause, with its result."""
 
     statement: Any
     parameters: Mapping[str, Any] | None
@@ -43,19 +43,20 @@ class _Scan:
 
 
 class CausalHierarchy(Hierarchy):
-    """The hierarchy of a top-level transaction that causally depends on another transaction.
+    """Hierarchy of a top-level transaction that causally depends on another transaction.
 
     Parameters
     ----------
     cause : Transaction
-        In whom that was triggered, which is to run in it.
+        The transaction in which the rule that runs here was triggered.
     heir : int
-        Id of who decides about that: the cause, or a superior to which it has committed.
+        Id of the transaction that decides the fate of the cause: the cause itself, or a superior
+        to which it has committed.
 
     Attributes
     ----------
     ended : threading.Event
-        Set when its top-level transaction has ended, and given up its locks.
+        Set when its top-level transaction has ended and released its locks.
     """
 
     def __init__(self, session: Session, run: Run, cause: Transaction, heir: int):
@@ -66,18 +67,18 @@ class CausalHierarchy(Hierarchy):
         self._seen: dict[TableSpec, dict[Key, Row | None]] = {}
         self._exclusive: dict[TableSpec, set[Key]] = {}
         self._brought: dict[TableSpec, set[Key]] = {}
-        # Whose locks keep each row as it was read: its own, or those of who reads through it.
+        # Hierarchies whose locks protect each row as read: this one, or those reading through it.
         self._askers: dict[TableSpec, dict[Key, set[Hierarchy]]] = {}
         self._tables: dict[TableSpec, None] = {}
         self._scans: list[_Scan] = []
         self._is_alone = False
 
-    # -- reading, through the cause while it lives -------------------------------------------
+    # -- reading, through the cause while it is live -----------------------------------------
 
     def read(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
     ) -> dict[Key, Row | None]:
-        """Rows as the cause sees them, locked on the server for its hierarchy; see `Hierarchy`."""
+        """Return rows as the cause sees them, locked on the server for its hierarchy."""
         return self.lend(self, spec, keys, exclusive=exclusive, inserting=inserting)
 
     def lend(
@@ -99,7 +100,7 @@ class CausalHierarchy(Hierarchy):
             return self._noted(spec, base, exclusive=exclusive)
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
-        """As `read` with `exclusive`, at once: rows that others have locked are left out."""
+        """Read exclusively without waiting; rows locked by other transactions are left out."""
         return self.lend_free(self, spec, keys)
 
     def lend_free(
@@ -114,7 +115,7 @@ class CausalHierarchy(Hierarchy):
             return self._noted(spec, lender.lend_free(self, spec, keys), exclusive=True)
 
     def lock_table(self, spec: TableSpec) -> None:
-        """Lock a whole table on the server, for the hierarchy of the cause while it lives."""
+        """Lock a whole table on the server, for the hierarchy of the cause while that is live."""
         with self._lender() as lender:
             if lender is None:
                 super().lock_table(spec)
@@ -129,7 +130,7 @@ class CausalHierarchy(Hierarchy):
         dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
         parameters: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Rows of a SELECT over what the cause sees, with `dirty` laid over it."""
+        """Return rows of a SELECT over the rows that the cause sees, overlaid with `dirty`."""
         with self._lender() as lender:
             if lender is None:
                 return super().query(statement, tables, dirty, parameters)
@@ -139,21 +140,21 @@ class CausalHierarchy(Hierarchy):
             return rows
 
     def commit(self, versions: Workspace) -> None:
-        """Commit on the server, which `Dependencies.await_leave` has allowed; see `Hierarchy`.
+        """Commit on the server, after `Dependencies.await_leave` has allowed it; see `Hierarchy`.
 
         Raises
         ------
         SerializationConflict
-            If something is not any more as it was seen.
+            If a row or a query result has changed since it was read.
         """
         self._take_over()
         super().commit(versions)
 
     def leave(self) -> None:
-        """Before the locks are given up, as it aborts: take back what the cause has not asked for.
+        """Drop, on abort and before the locks are released, rows from the base of the cause.
 
-        Otherwise the cause would rely on rows that nobody keeps others from writing. What it has
-        asked for, too, it asks for again.
+        These are the rows that only this transaction has read. Without its locks no transaction
+        protects them from writers. If the cause needs them, it reads them again.
         """
         above = self.cause.hierarchy
         for spec, keys in self._brought.items():
@@ -163,7 +164,7 @@ class CausalHierarchy(Hierarchy):
         above.take_back(self, asked)
 
     def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
-        """See `Hierarchy`. Rows without askers are not checked when this one takes over."""
+        """Remove `asker` from rows; the take-over does not check rows without askers."""
         freed: dict[TableSpec, list[Key]] = {}
         with self.latch:
             for spec, keys in asked.items():
@@ -183,13 +184,13 @@ class CausalHierarchy(Hierarchy):
             self.cause.hierarchy.take_back(self, freed)
 
     def has_read(self, spec: TableSpec, key: Key) -> bool:
-        """Whether it has the row, or whom it reads through."""
+        """Return whether this hierarchy, or the one it reads through, has read the row."""
         if super().has_read(spec, key):
             return True
         return not self._is_alone and self.cause.hierarchy.has_read(spec, key)
 
     def forget_rows(self, spec: TableSpec, keys: Collection[Key]) -> None:
-        """See `Hierarchy`; whom it reads through forgets them, too."""
+        """Forget rows, here and in the hierarchy that this one reads through."""
         super().forget_rows(spec, keys)
         if not self._is_alone:
             self.cause.hierarchy.forget_rows(spec, keys)
@@ -198,7 +199,7 @@ class CausalHierarchy(Hierarchy):
 
     @contextmanager
     def _lender(self) -> Iterator[Hierarchy | None]:
-        """Whose connection to use: the cause's, which does not commit meanwhile; None: our own."""
+        """Yield the hierarchy of the cause, kept from committing; None for our own connection."""
         if not self._is_alone:
             above = self.cause.hierarchy
             assert above.lending is not None, "set before anybody can depend on it"
@@ -216,7 +217,7 @@ class CausalHierarchy(Hierarchy):
                 askers.setdefault(key, set()).add(asker)
 
     def _bring(self, lender: Hierarchy, spec: TableSpec, keys: Sequence[Key]) -> None:
-        """Note which rows the lender has not read; they are locked for this one by now."""
+        """Note the rows that the lender has not read itself; they are locked for this hierarchy."""
         new = [key for key in keys if not lender.has_read(spec, key)]
         if new:
             with self.latch:
@@ -233,16 +234,16 @@ class CausalHierarchy(Hierarchy):
         return found
 
     def _take_over(self) -> None:
-        """Once the cause has committed: lock at the server what was locked through it.
+        """Lock on the server, after the commit of the cause, all that was locked through it.
 
-        Between its commit and this another process may have changed something.
+        Another process may have changed rows between that commit and this call.
 
         Raises
         ------
         TransactionAborted
             If the cause has aborted.
         SerializationConflict
-            If something is not any more as it was seen.
+            If a row or a query result has changed since it was read.
         """
         self.cause.forest.dependencies.await_commit(self.cause)
         with self.latch:
@@ -268,7 +269,7 @@ class CausalHierarchy(Hierarchy):
 
 
 def _plain(row: Any) -> Any:
-    """A row in a form that can be compared; objects of mapped classes by what is loaded."""
+    """Return a row in a comparable form; objects of mapped classes by their loaded attributes."""
     values = []
     for value in row:
         loaded = getattr(value, "__dict__", None)

@@ -10,15 +10,15 @@ from activedb.errors import ActiveDBError, TransactionCancelled
 if TYPE_CHECKING:
     from activedb.transactions._node import Node
 
-__all__ = ["Child", "raise_first", "told_of"]
+__all__ = ["Child", "add_sibling_notes", "raise_first"]
 
 T = TypeVar("T")
 
 
 class Child(Generic[T]):
-    """A child that runs in parallel with its parent; returned by ``spawn``.
+    """Handle of a child that runs in parallel with its parent; returned by ``spawn``.
 
-    The thread of the parent asks for its result; any thread may cancel it.
+    The parent's thread asks for the result; any thread may cancel the child.
     """
 
     __slots__ = ("_attempt", "_cancelled", "_label", "_parent", "_seen", "_task")
@@ -27,7 +27,7 @@ class Child(Generic[T]):
         self._parent = parent
         self._label = label
         self._seen = False
-        # Both guarded by the latch of the parent's kin.
+        # Both guarded by the latch of the parent's `Kin`.
         self._attempt: Node | None = None
         self._cancelled: TransactionCancelled | None = None
         self._task = parent.forest.pool.submit(lambda: call(self))
@@ -43,27 +43,27 @@ class Child(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, with all tries at it."""
+        """True if the child has ended, including all retries."""
         return self._task.done
 
     def result(self) -> T:
-        """Wait for the child and return its result, or raise what it raised.
+        """Wait for the child and return its result, or raise its error.
 
-        While it waits the parent offers its locks to the child.
+        The parent offers its locks to the child during the wait.
 
         Raises
         ------
         WrongThread
-            If it is not the parent's thread that asks.
+            If called on another thread than the parent's.
         """
         self.wait()
         self._seen = True
         return self._task.result()
 
     def wait(self) -> None:
-        """Wait until the child has ended, running it here if no thread has taken it.
+        """Wait until the child has ended; run it on this thread if none has taken it.
 
-        The parent offers its locks meanwhile. `WrongThread` as in `result`.
+        The parent offers its locks meanwhile. Raises `WrongThread` as `result` does.
         """
         self._parent.await_child()
         self._parent.wait_for(self._task)
@@ -71,9 +71,9 @@ class Child(Generic[T]):
     def cancel(self, reason: str = "") -> None:
         """Make the child abort with `TransactionCancelled` at its next step; from any thread.
 
-        A wait for a lock and a statement that runs at the server end at once. One that has not
-        begun never calls its function. Nothing happens if the child has ended; one that is about
-        to commit may still do so.
+        A wait for a lock and a running statement on the server end at once. A child that has not
+        begun never calls its function. The call has no effect if the child has ended; a child
+        that is about to commit may still do so.
         """
         if self.is_done:
             return
@@ -86,70 +86,72 @@ class Child(Generic[T]):
                 return
             self._cancelled = cancelled
             attempt = self._attempt
-            kin.rouse()
+            kin.notify_all()
         self._parent.forest.counters.add("transactions_cancelled")
         if attempt is not None:
             attempt.interrupt(cancelled)
 
-    # -- what the parent does --------------------------------------------------------------
+    # -- called by the parent --------------------------------------------------------------
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `cancel` was called in time."""
+        """True if `cancel` was called before the child ended."""
         return self._cancelled is not None
 
     def began(self, attempt: Node) -> None:
-        """Take note of the transaction in which the child is tried now."""
+        """Note the transaction of the child's present try."""
         with self._parent.kin.latch:
             self._attempt = attempt
             cancelled = self._cancelled
         if cancelled is not None:
-            attempt.doom(cancelled)
+            attempt.mark_rollback_only(cancelled)
 
     def check_not_cancelled(self) -> None:
-        """Raise if the child is not to be tried any more."""
+        """Raise if the child was cancelled, so that it is not retried."""
         if self._cancelled is not None:
             raise self._cancelled
 
     def join(self) -> None:
-        """Wait until the child has ended. REQUIRES: its parent's thread, and locks offered."""
+        """Wait until the child has ended. REQUIRES: the parent's thread, and its locks offered."""
         self._parent.wait_for(self._task)
 
     def unseen_error(self) -> BaseException | None:
-        """What the child raised, unless `result` has delivered it. REQUIRES: it has ended."""
+        """Return the child's error, unless `result` has raised it. REQUIRES: it has ended."""
         return None if self._seen else self._task.error
 
 
 def raise_first(children: Sequence[Child[object]]) -> None:
-    """Raise what nobody has been told of, if anything; REQUIRES: all have ended.
+    """Raise the first undelivered error of `children`, if any. REQUIRES: all have ended.
 
-    That is the error of the child that was spawned first. The others are in its notes.
+    The first is that of the child spawned first. The other errors become its notes.
     """
     errors = [(child, error) for child in children if (error := child.unseen_error()) is not None]
     if errors:
         first = errors[0][1]
-        told_of(first, children)
+        add_sibling_notes(first, children)
         raise first
 
 
-def told_of(
-    error: BaseException, children: Sequence[Child[object]], doom: ActiveDBError | None = None
+def add_sibling_notes(
+    error: BaseException,
+    children: Sequence[Child[object]],
+    own: ActiveDBError | None = None,
 ) -> None:
-    """Add to an error, as notes, what else went wrong in `children`, all of which have ended.
+    """Add the other errors of `children`, all of which have ended, to an error as notes.
 
     Parameters
     ----------
     doom : ActiveDBError, optional
-        What told the children to abort; it is no news when they raise it.
+        The reason for which the children were told to abort; repetitions of it are left out.
     """
     for child in children:
         other = child.unseen_error()
-        if other is None or other is error or _is_again(other, doom):
+        if other is None or other is error or _is_again(other, own):
             continue
         error.add_note(f"child {child.path} failed too: {type(other).__name__}: {other}")
         for note in list(getattr(other, "__notes__", ())):
             error.add_note(f"  {note}")
 
 
-def _is_again(error: BaseException, doom: ActiveDBError | None) -> bool:
-    return doom is not None and type(error) is type(doom) and error.args == doom.args
+def _is_again(error: BaseException, own: ActiveDBError | None) -> bool:
+    return own is not None and type(error) is type(own) and error.args == own.args

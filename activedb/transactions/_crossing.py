@@ -1,15 +1,15 @@
-"""Deadlocks through local locks and the server's, found in one wait-for graph.
+"""Detection of deadlocks through local locks and the server's locks, in one wait-for graph.
 
-A hierarchy that waits for another one waits for the end of that, here as at the server: locks of
-a hierarchy pass on inside it until its top-level transaction ends, which waits for all that run in
-it. So the nodes are hierarchies, known by the server's process beneath them, and a cycle is a
-deadlock. Cycles of local waits alone are found by the lock manager, those of waits at the server
-alone by the server.
+A hierarchy that waits for another hierarchy waits for its end, here as on the server: the locks of
+a hierarchy pass on inside it until its top-level transaction ends, which waits for all its
+inferiors. So the nodes of the graph are hierarchies, identified by their server processes, and a
+cycle is a deadlock. The lock manager finds cycles of local waits alone, and the server finds cycles
+of waits on the server alone.
 
-A thread that sleeps at the server for one hierarchy keeps others that are open on it from going on,
-those of other database objects of this process, too: they wait for it (`_threads`). Connections
-with SQL of the users' own (`db.connection()`) count as hierarchies here, and wait for whatever
-their thread sleeps for, be it here.
+A thread that sleeps on the server for one hierarchy stalls the other hierarchies open on it,
+including those of other database objects of this process: they wait for the first one (`_threads`).
+Connections with plain SQL of the users (`db.connection()`) count as hierarchies here, and wait for
+whatever their thread sleeps for, even if it sleeps in a local wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
-from activedb.store.session import Backend, PlainUse
+from activedb.store.session import Backend, UserConnection
 from activedb.transactions._observers import Link
 from activedb.transactions._threads import open_on, sleepers_in_plain_sql
 
@@ -35,13 +35,13 @@ __all__ = ["Crossing", "cycle_through"]
 
 _LOG = logging.getLogger(__name__)
 _TICK_S = 0.05
-_LOOK_AFTER_S = 0.1  # a statement that takes longer may be waiting for a lock
+_LOOK_AFTER_S = 0.1  # a longer statement may be waiting for a lock
 _LOOK_EVERY_S_MAX = 1.0
-_YIELDS_MAX = 10  # looks for which a victim of another process is waited for
+_YIELDS_MAX = 10  # looks granted to a victim in another process before it is our turn
 
 
 def cycle_through(start: int, waits: Mapping[int, Iterable[int]]) -> list[int]:
-    """The nodes of a cycle through `start`, in order; empty if there is none. O(edges)."""
+    """Return the nodes of a cycle through `start`, in order; empty if there is none. O(edges)."""
     came_from: dict[int, int] = {}
     stack = [start]
     while stack:
@@ -59,12 +59,12 @@ def cycle_through(start: int, waits: Mapping[int, Iterable[int]]) -> list[int]:
 
 
 class Crossing:
-    """Watches the hierarchies of one forest for waits that cross to the server.
+    """Watcher of the hierarchies of one forest, for waits that cross to the server.
 
-    One daemon thread, started by the first hierarchy of a store that others share. It asks the
-    server only while a statement has been running for long.
+    One daemon thread, started by the first hierarchy of a store shared with other processes. It
+    asks the server only while some statement has been running for long.
 
-    Latch: ``_latch``, under which nothing else is taken.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Crossing:
         locks: Callable[[], LockManager],
         look: Callable[[], list[Backend]],
         broke: Callable[[], object],
-        plain: Callable[[], list[PlainUse]],
+        plain: Callable[[], list[UserConnection]],
     ):
         self._locks = locks
         self._look = look
@@ -87,7 +87,7 @@ class Crossing:
         self._published: dict[int, frozenset[int]] = {}
 
     def add(self, number: int, top: Transaction) -> None:
-        """Watch the hierarchy of a top-level transaction that begins as `number`."""
+        """Watch the hierarchy of a top-level transaction with the id `number`."""
         with self._latch:
             self._tops[number] = top
             if self._thread is None:
@@ -98,7 +98,7 @@ class Crossing:
         self._is_needed.set()
 
     def remove(self, top: Transaction) -> None:
-        """Watch it no longer."""
+        """Stop watching the hierarchy of a top-level transaction."""
         with self._latch:
             self._tops.pop(top.id, None)
 
@@ -133,18 +133,18 @@ class Crossing:
                 next_look = time.monotonic() + pause
 
     def look_once(self, tops: Iterable[Transaction]) -> bool:
-        """Ask the server who waits, and break a deadlock; returns whether one is suspected."""
+        """Ask the server for its waits, and break a deadlock; return whether one is suspected."""
         try:
             backends = {backend.number: backend for backend in self._look()}
         except ActiveDBError:
-            return False  # the server is away: whoever needs it is told so
-        # Those that have begun there: a wait is published for transactions, not for processes.
+            return False  # the server is away; its users get their own errors
+        # Only transactions begun on the server: waits are published per transaction, not process.
         ours = {n: top for n, top in _at_server(tops).items() if n in backends}
         edges = self._local_edges()
         local = _local_waits(edges, ours)
         self._publish(local, ours)
         waits = {
-            # What is published of ours may be old news.
+            # Published waits of our own hierarchies may be stale.
             number: {
                 *backend.blockers,
                 *(local.get(number, ()) if number in ours else backend.waits_for),
@@ -158,10 +158,10 @@ class Crossing:
         cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
         for number in (ours.keys() | plain.keys()) & waits.keys():
             cycle = cycle_through(number, waits)
-            # Of a cycle of waits at the server alone the server knows.
+            # The server itself finds cycles of waits on the server alone.
             if any(b not in backends[a].blockers for a, b in pairwise([*cycle, *cycle[:1]])):
                 cycles[frozenset((n, backends[n].began) for n in cycle)] = cycle
-        # What was read here and there is not of one moment: it counts if it is there twice.
+        # Local and server waits were not read at one moment, so a cycle counts if it is seen twice.
         self._seen = {nodes: self._seen.get(nodes, 0) + 1 for nodes in cycles}
         for nodes, cycle in cycles.items():
             if self._seen[nodes] > 1:
@@ -169,7 +169,7 @@ class Crossing:
         return bool(cycles)
 
     def _local_edges(self) -> dict[int, set[int]]:
-        """For each hierarchy those that it waits for here, by their top-level transactions."""
+        """Return the local waits between hierarchies, by their top-level transactions."""
         snapshot = self._locks().snapshot()
         top_of: dict[int, int] = {}
         for view in snapshot.transactions:
@@ -178,7 +178,7 @@ class Crossing:
         for edge in snapshot.edges:
             edges.setdefault(top_of[edge.waiter], set()).add(top_of[edge.waited_for])
         for view in snapshot.transactions:
-            # It cannot end before its cause, on whose connection it is at the server.
+            # A causal transaction uses the connection of its cause, and cannot end before it.
             for cause in view.causes:
                 edges.setdefault(view.tid, set()).add(top_of[cause])
         return edges
@@ -186,7 +186,7 @@ class Crossing:
     def _publish(
         self, local: Mapping[int, frozenset[int]], ours: Mapping[int, Transaction]
     ) -> None:
-        """Tell other processes what this one knows of the hierarchies at the server."""
+        """Publish the local waits of the hierarchies on the server, for other processes."""
         for number, top in ours.items():
             waits = local.get(number, frozenset())
             is_news = waits != self._published.get(top.id, frozenset())
@@ -196,7 +196,7 @@ class Crossing:
             del self._published[gone]
 
     def _take_back(self, ours: Mapping[int, Transaction]) -> None:
-        """Publish which waits are over, though nobody here looks for deadlocks now."""
+        """Withdraw published waits that are over, while no look for deadlocks is due."""
         if any(self._published.values()):
             nothing: frozenset[int] = frozenset()
             local = _local_waits(self._local_edges(), ours)
@@ -212,11 +212,11 @@ class Crossing:
         looks: int,
         backends: Mapping[int, Backend],
         ours: Mapping[int, Transaction],
-        plain: Mapping[int, PlainUse],
+        plain: Mapping[int, UserConnection],
         local: Mapping[int, frozenset[int]],
         asleep: _Asleep,
     ) -> None:
-        """Abort the youngest hierarchy of the cycle, or leave that to the process it is in."""
+        """Abort the youngest hierarchy of the cycle, or leave that to its own process."""
         following = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
         of_threads = [(a, b) for a, b in following if b in asleep.waits.get(a, ())]
         if of_threads:
@@ -251,8 +251,8 @@ class Crossing:
         deadlock = Deadlock(
             f"deadlock through the server, and {top.path} is its victim: {'; '.join(said)}"
         )
-        deadlock.exhausted = True  # only the end of the hierarchy gives up its locks
-        if not top.is_doomed:  # it may take until the next look to end
+        deadlock.exhausted = True  # only the end of the hierarchy releases its locks
+        if not top.is_rollback_only:  # its end may take longer than one look
             self._broke()
             if top._observer is not None:
                 top._observer.deadlocked(top, tuple(links))
@@ -263,9 +263,9 @@ class Crossing:
         step: tuple[int, int],
         is_own: bool,
         ours: Mapping[int, Transaction],
-        plain: Mapping[int, PlainUse],
+        plain: Mapping[int, UserConnection],
     ) -> None:
-        """End the statement in which a thread sleeps that must go on for another hierarchy."""
+        """End the statement in which a thread sleeps that another hierarchy needs."""
         stalled, sleeping = step
         top = ours.get(sleeping)
         who = _named(sleeping, ours, plain)
@@ -286,7 +286,7 @@ class Crossing:
         if top is None:
             self._broke()
             plain[sleeping].interrupt(error)
-        elif not top.is_doomed:
+        elif not top.is_rollback_only:
             self._broke()
             top.interrupt(error)
 
@@ -294,9 +294,10 @@ class Crossing:
 def _behind(
     top: int, edges: Mapping[int, Iterable[int]], number_of: Mapping[int, int]
 ) -> frozenset[int]:
-    """Return the processes of the server of a hierarchy, and of those that it waits for here.
+    """Return the server processes of a hierarchy and of the hierarchies it waits for locally.
 
-    Also through those that are not at the server: all they use is owned, for instance.
+    The waits are also followed through hierarchies that are not on the server, because all the
+    tables they use are owned, for example.
     """
     reached = {top}
     stack = [top]
@@ -311,7 +312,7 @@ def _behind(
 def _local_waits(
     edges: Mapping[int, Iterable[int]], ours: Mapping[int, Transaction]
 ) -> dict[int, frozenset[int]]:
-    """For each hierarchy that waits here for others: their processes of the server."""
+    """Return, for each hierarchy with local waits, the server processes it waits for."""
     number_of = {top.id: number for number, top in ours.items()}
     found = ((n, _behind(top, edges, number_of) - {n}) for top, n in number_of.items())
     return {number: others for number, others in found if others}
@@ -323,18 +324,19 @@ class _Asleep:
     Attributes
     ----------
     waits : dict of int to set of int
-        For each hierarchy or connection, by its process of the server: those that it sleeps for.
+        The hierarchies or connections that each hierarchy or connection sleeps for, by server
+        process.
     through_others : set of (int, int)
-        Such pairs of which the second is one that the hierarchy in whose wait the thread sleeps
-        waits for here.
+        Pairs whose second member is reached through a local wait of the hierarchy in whose wait
+        the thread sleeps.
     refuse : dict of (int, int) to callable
-        Of the pairs of which no transaction sleeps: how to end that.
+        Calls that end the sleep, for the pairs in which no transaction sleeps.
     """
 
     def __init__(
         self,
         ours: Mapping[int, Transaction],
-        plain: Mapping[int, PlainUse],
+        plain: Mapping[int, UserConnection],
         edges: Mapping[int, Iterable[int]],
     ):
         self.waits: dict[int, set[int]] = {}
@@ -345,7 +347,7 @@ class _Asleep:
             self._here(ours, edges)
 
     def _in_statements(
-        self, ours: Mapping[int, Transaction], plain: Mapping[int, PlainUse]
+        self, ours: Mapping[int, Transaction], plain: Mapping[int, UserConnection]
     ) -> None:
         open_of: dict[int, set[int]] = {}
         for number, use in plain.items():
@@ -376,7 +378,7 @@ class _Asleep:
 
 
 def _named(
-    number: int, ours: Mapping[int, Transaction], plain: Mapping[int, PlainUse] | None = None
+    number: int, ours: Mapping[int, Transaction], plain: Mapping[int, UserConnection] | None = None
 ) -> str:
     if number in ours:
         return ours[number].path
@@ -386,7 +388,7 @@ def _named(
 
 
 def _at_server(tops: Iterable[Transaction]) -> dict[int, Transaction]:
-    """Top-level transactions by the process of the server beneath them, if there is one."""
+    """Return top-level transactions by their server process, if they have one."""
     ours: dict[int, Transaction] = {}
     for top in tops:
         number = top.hierarchy.session.backend

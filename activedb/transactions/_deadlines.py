@@ -1,4 +1,4 @@
-"""Limits of time, and the one thread that watches over them."""
+"""Time limits, and the one thread that enforces them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from activedb.errors import ConfigurationError, TransactionTimeout
 __all__ = ["Alarm", "Deadlines", "Limit"]
 
 _LOG = logging.getLogger(__name__)
-_DEAD_MIN = 64  # alarms that are not needed any more, before the heap is made anew
+_DEAD_MIN = 64  # dropped alarms before the heap is rebuilt
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The time that a transaction has, with all tries at it.
+    """Time limit of a transaction, for all its tries together.
 
     Attributes
     ----------
     timeout_s : float
-        How long that is.
+        Length of the limit.
     at_s : float
-        When it is over, on the monotonic clock.
+        End of the limit, on the monotonic clock.
     """
 
     timeout_s: float
@@ -37,12 +37,12 @@ class Limit:
 
     @classmethod
     def after(cls, timeout_s: float | None) -> Self | None:
-        """The limit that begins now; None for none.
+        """Return a limit that begins now; None if `timeout_s` is None.
 
         Raises
         ------
         ConfigurationError
-            If `timeout_s` is no positive, finite number.
+            If `timeout_s` is not a positive, finite number.
         """
         if timeout_s is None:
             return None
@@ -56,11 +56,11 @@ class Limit:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; negative when it is over."""
+        """Remaining seconds; negative when the limit is over."""
         return self.at_s - time.monotonic()
 
     def error(self, path: str) -> TransactionTimeout:
-        """What the transaction with this path aborts with."""
+        """Return the error with which the transaction of this path aborts."""
         return TransactionTimeout(
             f"transaction {path} did not end within its limit of {self.timeout_s:g} s; give it "
             f"more time or less to do"
@@ -68,7 +68,7 @@ class Limit:
 
 
 class Alarm:
-    """A call at a time; made by `Deadlines`."""
+    """Call scheduled by `Deadlines`."""
 
     __slots__ = ("_deadlines", "ring")
 
@@ -77,14 +77,14 @@ class Alarm:
         self.ring: Callable[[], object] | None = ring
 
     def drop(self) -> None:
-        """Do not ring any more. O(1), amortised."""
+        """Cancel the alarm. Amortised O(1)."""
         self._deadlines._drop(self)
 
 
 class Deadlines:
-    """Rings alarms on one daemon thread, started by the first alarm and ended by `close`.
+    """Scheduler of alarms on one daemon thread, started by the first alarm and ended by `close`.
 
-    Latch: ``_wake``; nothing else is taken under it, and no alarm rings under it.
+    Latch: ``_wake``; no other latch is taken under it, and no alarm rings under it.
     """
 
     def __init__(self) -> None:
@@ -96,9 +96,9 @@ class Deadlines:
         self._closed = False
 
     def at(self, at_s: float, ring: Callable[[], object]) -> Alarm:
-        """Call `ring` at `at_s` on the monotonic clock, unless it is dropped. O(log alarms).
+        """Call `ring` at `at_s` on the monotonic clock, unless the alarm is dropped. O(log alarms).
 
-        `ring` must not block: the next one waits for it.
+        `ring` must not block, because the next alarm waits for it.
         """
         alarm = Alarm(self, ring)
         with self._wake:
@@ -115,7 +115,7 @@ class Deadlines:
         return alarm
 
     def close(self) -> None:
-        """End the thread; no alarm rings any more. Safe to call again."""
+        """End the thread; no alarm rings any more. Idempotent."""
         with self._wake:
             self._closed = True
             self._heap.clear()
@@ -147,7 +147,7 @@ class Deadlines:
                 _LOG.exception("a time limit could not be enforced")
 
     def _next_due(self) -> Callable[[], object] | None:
-        """Wait for the next alarm; None when closed. REQUIRES: the latch."""
+        """Wait for the next alarm and return its call; None when closed. REQUIRES: the latch."""
         while not self._closed:
             if not self._heap:
                 self._wake.wait()

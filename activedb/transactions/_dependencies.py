@@ -1,4 +1,4 @@
-"""Dependencies between live transactions: who waits for whose end, and who has to abort then."""
+"""Abort dependencies between live transactions, and the waits and aborts that follow from them."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ __all__ = ["Dependencies"]
 
 
 class Dependencies:
-    """The dependency graph of one forest, and what follows from it.
+    """Dependency graph of one forest, with its consequences.
 
-    A transaction is in the graph, with its superiors, from the first dependency that it takes part
-    in to its end. What a parent and its children are to each other the forest sees to itself.
+    A transaction is in the graph, with its superiors, from its first dependency to its end. The
+    forest itself handles the relations between parents and children.
 
-    The waits are in the lock manager's wait-for graph, too, so that the deadlock detector sees
-    them. (Saygin, Ulusoy, Chakravarthy, sections 3.3.2 and 4.2.2.)
+    The waits are also edges of the lock manager's wait-for graph, so that the deadlock detector
+    sees them. (Saygin, Ulusoy, Chakravarthy, sections 3.3.2 and 4.2.2.)
 
     Attributes
     ----------
     latch : threading.RLock
-        Guards the graph. Taken before the lock manager's latch, after no other. Who is in the
-        graph asks for it before it passes on its locks; see `pinned`.
+        Guards the graph. Taken before the lock manager's latch, after no other. A transaction in
+        the graph takes it before it passes on its locks; see `pinned`.
     """
 
     def __init__(self, forest: Forest):
@@ -59,24 +59,24 @@ class Dependencies:
         self._is_closed = False
 
     def depend(self, dependent: Node, on: Node) -> None:
-        """Let `dependent` abort if `on` does, and commit after it: an abort dependency.
+        """Add an abort dependency: `dependent` aborts if `on` does, and commits after it.
 
-        If `on` has committed, it is one on the superior that has taken over from it.
+        If `on` has committed, the dependency is on the superior that has inherited from it. If all
+        superiors have committed, too, no dependency is added.
 
-        O(depth of both), if nobody depends on the dependent yet. Nothing happens if all of them
-        have committed.
+        O(depth of both), if no transaction depends on the dependent yet.
 
         Raises
         ------
         TransactionAborted
-            If one of them has aborted.
+            If `on`, or one of these superiors, has aborted.
         TransactionStateError
-            If the dependency would close a cycle of transactions that wait for each other's end.
+            If the dependency would close a cycle of transactions that wait for each other's ends.
         """
         with self.latch:
             heir = self.pinned(on)
             if heir is None or dependent.is_inferior_of(heir):
-                return  # it has committed, or its fate is that of a superior of both
+                return  # it has committed, or shares the fate of a common superior
             self._enrol(dependent)
             try:
                 self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
@@ -86,7 +86,7 @@ class Dependencies:
                 ) from error
 
     def pinned(self, node: Node) -> Node | None:
-        """As `heir`; who is returned does not pass on its locks as long as the latch is held.
+        """Return the heir as `heir` does; it does not pass on its locks while the latch is held.
 
         REQUIRES: the latch.
         """
@@ -97,17 +97,19 @@ class Dependencies:
             is_new = heir.id not in self._nodes
             self._enrol(heir)
             if not heir.state.is_final:
-                return heir  # from now on it asks for the latch when it ends
+                return heir  # from now on it takes the latch when it ends
             if is_new:
-                self._take_out(heir)  # it may have ended without asking
+                self._take_out(heir)  # it may have ended without the latch
 
     def heir(self, node: Node) -> Node | None:
-        """Who decides what becomes of `node`: itself, or a superior; None if all have committed.
+        """Return the transaction that decides the fate of `node`; None if all have committed.
+
+        This is `node` itself, or the superior to which it has committed.
 
         Raises
         ------
         TransactionAborted
-            If one of them has aborted.
+            If one of these transactions has aborted.
         """
         found: Node | None = node
         while found is not None:
@@ -119,17 +121,17 @@ class Dependencies:
         return None
 
     def await_leave(self, node: Transaction) -> None:
-        """Wait until `node` may commit as far as its dependencies are concerned.
+        """Wait until the dependencies of `node` allow its commit.
 
         Raises
         ------
         TransactionAborted
-            If it must abort because of one.
+            If a dependency forces it to abort.
         Deadlock
-            If it is the victim of a deadlock.
+            If it is chosen as a deadlock victim.
         """
         if node.id not in self._nodes:
-            return  # who is causally dependent is there from its begin on
+            return  # causal dependents are in the graph from their begin
         while True:
             with self.latch:
                 verdict = self._graph.commit(node.id)
@@ -140,13 +142,13 @@ class Dependencies:
                 raise _broken(f"{node.path} depends on transaction {on}", None)
             self._await_end(node, on)
         if node.id in self._causal:
-            # It has ended, but passes on its locks a moment later, and has to do so first.
+            # The cause has ended, but releases its locks a moment later; wait for that, too.
             self._forest.locks.await_causes(node.id)
 
     def await_commit(self, cause: Node) -> None:
-        """Let the current transaction wait until `cause`, and all its superiors, have committed.
+        """Block the current transaction until `cause`, and all its superiors, have committed.
 
-        Raises as `await_leave` does.
+        Raises the errors of `await_leave`.
         """
         node = current_transaction()
         assert node is not None
@@ -168,9 +170,9 @@ class Dependencies:
             del self._waiting[node.id]
 
     def ending(self, node: Node) -> None:
-        """`node` has committed or aborted, and has its locks: tell those who depend on it.
+        """Notify the dependents of `node`, which has committed or aborted but still has its locks.
 
-        If it has aborted, who may use its locks because of that has ended when this returns.
+        After an abort, returns only when all causal dependents that may use its locks have ended.
         """
         if node.id not in self._nodes:
             return
@@ -181,14 +183,15 @@ class Dependencies:
                 self._nodes[dependency.dependent] for dependency in self._take_out(node).must_abort
             ]
         for dependent in bound:
-            dependent.doom(_broken(f"{dependent.path} depends on {node.path}", node))
+            dependent.mark_rollback_only(_broken(f"{dependent.path} depends on {node.path}", node))
         if node.state is State.ABORTED:
             self._await_causal_inferiors(node)
 
     def began(self, dependent: Node, heir: Node) -> None:
-        """`dependent` has begun, and causally depends on `heir`, who will wait for its abort.
+        """Add the causal dependency of `dependent`, just begun, on `heir`.
 
-        REQUIRES: the latch, and `heir` was pinned under it.
+        An abort of `heir` waits for the abort of `dependent`. REQUIRES: the latch, and `heir` was
+        pinned under it.
         """
         assert isinstance(dependent.hierarchy, CausalHierarchy)
         self._causal[dependent.id] = dependent.hierarchy
@@ -196,21 +199,21 @@ class Dependencies:
         self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
 
     def ended(self, dependent: Node) -> None:
-        """A causally dependent transaction has ended and given up its locks."""
+        """Note that a causally dependent transaction has ended and released its locks."""
         assert isinstance(dependent.hierarchy, CausalHierarchy)
         with self.latch:
             self._causal.pop(dependent.id, None)
         dependent.hierarchy.ended.set()
 
     def _await_causal_inferiors(self, node: Node) -> None:
-        """Wait for those who use the locks of `node`, which has aborted.
+        """Wait for the causal dependents that use the locks of `node`, which has aborted.
 
-        All of them have been told, or are about to end by themselves.
+        All of them have been doomed, or are about to end anyway.
         """
         with self.latch:
             found = [h for h in self._causal.values() if _is_in_sphere(h.cause, node)]
         if found and node.parent is None:
-            node.hierarchy.session.cancel()  # what one of them has asked for on its connection
+            node.hierarchy.session.cancel()  # a dependent may be using its connection
         interrupt: BaseException | None = None
         for hierarchy in found:
             while not hierarchy.ended.is_set():
@@ -222,10 +225,10 @@ class Dependencies:
             raise interrupt
 
     def make_room(self, node: Node, error: LockDeadlock | Standstill) -> bool:
-        """Break a cycle at one who has begun at its own risk; whether there was one.
+        """Break a cycle by aborting dependents that began at their own risk; False if none did.
 
-        That is a causally dependent transaction, or one that waits for the end of a sibling. It
-        aborts, so that `node`, whose request has closed the cycle, need not.
+        Such a dependent is a causally dependent transaction, or one that waits for the end of a
+        sibling. It aborts in place of `node`, whose request has closed the cycle.
         """
         edges = error.report.cycle
         waiters = {edge.waiter for edge in edges}
@@ -247,7 +250,7 @@ class Dependencies:
                 f"has not ended: {error}"
             )
             deadlock.exhausted = other.parent is None
-            if other.doom(deadlock):
+            if other.mark_rollback_only(deadlock):
                 self._forest.counters.add("dependents_gave_way")
                 if other._observer is not None:
                     # Every node is a Transaction.
@@ -255,10 +258,10 @@ class Dependencies:
         return bool(found)
 
     def close(self) -> None:
-        """Let nobody wait any longer for the end of a transaction that was left open."""
+        """Abort all transactions that wait for the end of a transaction that was left open."""
         self._is_closed = True
         for node in list(self._waiting.values()):
-            node.doom(_closed(node))
+            node.mark_rollback_only(_closed(node))
 
     # -- inside; REQUIRES: the latch ---------------------------------------------------------
 
@@ -274,7 +277,7 @@ class Dependencies:
             self._nodes[node.id] = node
 
     def _take_out(self, node: Node) -> Consequences[int]:
-        """Tell the graph that a transaction has ended."""
+        """Remove a transaction that has ended from the graph; return the consequences."""
         del self._nodes[node.id]
         if node.state is State.COMMITTED:
             self._graph.commit(node.id)

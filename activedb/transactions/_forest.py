@@ -1,4 +1,4 @@
-"""The forest of transactions of one database: who lives, who waits, who tries again."""
+"""Forest of transactions of one database: life, locks, waits and retries."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ _ENDED = {
 
 
 class Listener(Protocol):
-    """What the layer above wants to hear; called on the thread of the transaction."""
+    """Callbacks to the layer above; called on the thread of the transaction."""
 
     def began(self, t: Transaction) -> None:
-        """`t`, which is top-level, has been entered."""
+        """Handle the entry of the top-level `t`."""
 
     def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
-        """A row was inserted (`old` is None), updated, or deleted (`new` is None) by `t`."""
+        """Handle a row inserted (`old` is None), updated, or deleted (`new` is None) by `t`."""
 
     def changed_all(
         self,
@@ -79,26 +79,26 @@ class Listener(Protocol):
         spec: TableSpec,
         versions: Sequence[tuple[Key, Row | None, Row | None]],
     ) -> None:
-        """One statement of `t` wrote rows: key, what it was, what it is; see `changed`."""
+        """Handle the rows of one statement of `t`: key, old row, new row; see `changed`."""
 
     def at_commit_point(self, t: Transaction) -> None:
-        """`t` is about to commit; its children have ended."""
+        """Handle the commit point of `t`, whose children have ended."""
 
     def aborting(self, t: Transaction) -> None:
-        """`t` has aborted; it has its locks still."""
+        """Handle the abort of `t`, which still has its locks."""
 
     def ended(self, t: Transaction) -> None:
-        """`t` has committed or aborted; its locks are passed on already."""
+        """Handle the end of `t`, which has committed or aborted and passed on its locks."""
 
     def gave_up(self, run: Run, error: BaseException) -> None:
-        """A run that is tried again has failed with `error`, and will not be tried again here."""
+        """Handle the final failure, with `error`, of a run that was retried here."""
 
 
 class Forest:
-    """All transactions of one database object, and what they share.
+    """All transactions of one database object, and the state that they share.
 
-    Latch order: a hierarchy's, then its session's. That of its kin, the lock manager's, and those
-    of pool, deadlines and offers are taken last and alone.
+    Latch order: a hierarchy's, then its session's. The latches of its `Kin`, of the lock manager,
+    and of pool, deadlines and offers are taken last and alone.
     """
 
     transaction_class = Transaction
@@ -109,7 +109,7 @@ class Forest:
         self.clock = clock
         self.listener = listener
         self.new_log: Callable[[Run], Log | None] | None = None
-        self.observer: Observers | None = None  # of transactions whose hierarchies begin
+        self.observer: Observers | None = None  # for hierarchies that begin from now on
         self._observing = threading.Lock()
         self.tables = Tables()
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
@@ -128,11 +128,11 @@ class Forest:
         self.dependencies = Dependencies(self)
         self.joined = Joined(self)
         self.watched = Watched(self)
-        # Tables that only some transactions may write, and what those have as `writer`.
+        # Tables that only certain transactions may write, with the `writer` of these.
         self.writers: dict[TableSpec, str] = {}
 
     def close(self) -> None:
-        """Let the queued tasks end, then end every thread of the forest; safe to call again."""
+        """Let the queued tasks end, then end every thread of the forest. Idempotent."""
         self.watched.close()
         self.joined.close()
         self.dependencies.close()
@@ -141,18 +141,18 @@ class Forest:
         self.deadlines.close()
 
     def watch_on(self, watched: Watched) -> None:
-        """Take over the sessions whose flushes another forest has watched, before a fork."""
+        """Take over the watched sessions of another forest, from before a fork."""
         watched.moved_to(self)
         self.watched = watched
 
     def observe(self, observer: Observer) -> None:
-        """Let somebody hear of all transactions whose hierarchies begin from now on."""
+        """Add an observer of all hierarchies that begin from now on."""
         with self._observing:
             before = () if self.observer is None else self.observer.each
             self.observer = Observers((*before, observer))
 
     def observed_by(self, kind: type[Watching]) -> Watching:
-        """The observer of that kind, made and told of all from now on if there was none."""
+        """Return the observer of this kind, created and added if there was none."""
         with self._observing:
             before = () if self.observer is None else self.observer.each
             found = next((one for one in before if isinstance(one, kind)), None)
@@ -162,7 +162,7 @@ class Forest:
             return found
 
     def unobserve(self, observer: Observer) -> None:
-        """Take back `observe`; of the hierarchies that live it still hears."""
+        """Remove an observer; it continues to observe the live hierarchies."""
         with self._observing:
             before = () if self.observer is None else self.observer.each
             each = tuple(one for one in before if one is not observer)
@@ -171,7 +171,7 @@ class Forest:
     # -- top-level transactions ------------------------------------------------------------
 
     def top_level(self, run: Run | None = None, *, timeout: float | None = None) -> Transaction:
-        """A new top-level transaction, used as ``with forest.top_level() as t:``.
+        """Return a new top-level transaction, used as ``with forest.top_level() as t:``.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class Forest:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Run `function` in a top-level transaction, tried again when that is safe.
+        """Run `function` in a top-level transaction, retried when that is safe.
 
         Parameters
         ----------
@@ -199,10 +199,10 @@ class Forest:
         TransactionAborted
             If `function` aborts it.
         TransactionTimeout
-            When the time is over; it is not tried again then.
+            When the time is over; no retry follows.
         Deadlock, LockTimeout, SerializationConflict, ConnectionLost
-            When it has been tried ``retries_max`` times more. A lost connection is tried again
-            only if nothing was committed.
+                When ``retries_max`` retries have failed. A lost connection is retried only if
+                nothing was committed.
         """
         work, limit = run or Run(), Limit.after(timeout)
         work.is_retried = True
@@ -218,17 +218,18 @@ class Forest:
                 raise
 
     def causal(self, cause: Transaction, run: Run) -> Transaction:
-        """A top-level transaction that causally depends on `cause`, on its line up to the top.
+        """Return a top-level transaction that causally depends on `cause` and all its superiors.
 
-        It may use its locks and sees its versions as if it were its child; it commits after it,
-        and aborts if it aborts. If all of the line has committed it is like any other.
+        The dependent may use the locks of `cause` and sees its versions as if it were a child. It
+        commits after `cause`, and aborts if `cause` aborts. If `cause` and all its superiors have
+        committed, the result is an ordinary top-level transaction.
 
         REQUIRES: the connection of `cause` is activedb's own.
 
         Raises
         ------
         TransactionAborted
-            If the line has aborted.
+            If `cause`, or a superior that it has committed to, has aborted.
         """
         with self.dependencies.latch:
             heir = self.dependencies.pinned(cause)
@@ -238,7 +239,7 @@ class Forest:
             if lender.lending is None:
                 lender.lending = Lending()
             if heir.state is not State.ACTIVE:
-                lender.lending.shut()  # it commits; no wait here, where others end under the latch
+                lender.lending.shut()  # it commits; no wait is allowed under this latch
             hierarchy = CausalHierarchy(self.store.session(), run, cause, heir.id)
             run.tries += 1
             dependent = self.transaction_class(self, hierarchy, None, label=run.name, rule=run.rule)
@@ -246,7 +247,7 @@ class Forest:
             return dependent
 
     def own(self, spec: TableSpec) -> None:
-        """Keep a table in the memory of this process, when nobody here uses it.
+        """Keep a table in the memory of this process, once no transaction here uses it.
 
         Raises
         ------
@@ -266,13 +267,13 @@ class Forest:
         top = Transaction(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
         around = current_transaction()
         if around is not None:
-            top.condition_of = around.condition_of  # a condition only reads, beside it, too
+            top.condition_of = around.condition_of  # beside a condition, reads only, too
         return top
 
-    # -- what nodes ask for ----------------------------------------------------------------
+    # -- services for nodes ----------------------------------------------------------------
 
     def begin(self, node: Node) -> None:
-        """Register a new node and give it its id."""
+        """Register a new node and assign its id."""
         node.id = number = next(self._ids)
         parent, hierarchy = node.parent, node.hierarchy
         if parent is None:
@@ -288,23 +289,25 @@ class Forest:
         with node.kin.latch:
             parent._inferiors[node] = None
             hierarchy.members.add(number)
-            node._doom = parent._doom  # whoever dooms the parent from now on sees this one
+            node.rollback_reason = (
+                parent.rollback_reason
+            )  # a later doom of the parent reaches this node
 
     def acquire(self, node: Node, resource: tuple[object, ...], mode: Mode) -> None:
-        """Acquire a lock for `node`, waiting if need be.
+        """Acquire a lock for `node`, waiting if necessary.
 
         Raises
         ------
         Deadlock
-            If `node` is the victim of a deadlock; the message shows the cycle.
+            If `node` is chosen as a deadlock victim; the message shows the cycle.
         LockTimeout
             After ``lock_timeout_ms``: the last resort against waits that cross the server.
         TransactionAborted
-            If a superior was aborted while it waited.
+            If a superior was aborted during the wait.
         SelfDeadlock
-            If nothing but this thread itself could end the wait.
+            If only this thread itself could end the wait.
         TransactionStateError
-            If an inferior is open on this thread, which would wait for itself.
+            If an inferior is open on this thread, so that the thread would wait for itself.
         """
         current = current_transaction()
         if current is not None and current is not node and current.is_inferior_of(node):
@@ -347,7 +350,7 @@ class Forest:
                     wait_is_over(node)
 
     def acquire_free(self, node: Node, resource: tuple[object, ...], mode: Mode) -> bool:
-        """Acquire a lock if that can be done at once; returns whether it has been.
+        """Acquire a lock if it needs no wait; return whether it was acquired.
 
         Raises
         ------
@@ -363,9 +366,9 @@ class Forest:
         return True
 
     def await_end(self, node: Node, of: int) -> None:
-        """Wait, without limit, until transaction `of`, on which `node` depends, has ended.
+        """Wait, without a time limit, until transaction `of`, on which `node` depends, has ended.
 
-        As in `LockManager.await_end`, and raises as `acquire` does.
+        See `LockManager.await_end`; raises the errors of `acquire`.
         """
         try:
             self.locks.await_end(node.id, of, on_wait=_on_wait(node), on_sleep=node.falls_asleep)
@@ -382,12 +385,12 @@ class Forest:
     def standstill(
         self, node: Node, found: Standstill, thread: str | None = None
     ) -> Deadlock | SelfDeadlock:
-        """Error for `node`, whose wait closes a cycle through a thread.
+        """Return the error for `node`, whose wait closes a cycle through a thread.
 
         Parameters
         ----------
         thread : str, optional
-            Its name, where it waits for a child; else it is the present one.
+            Name of the thread, if it waits for a child; by default the present thread.
         """
         stalled = found.stalled
         if found.is_own and stalled is not None:
@@ -406,19 +409,19 @@ class Forest:
         )
         if node._observer is not None:
             node._observer.deadlocked(node, found.report)  # type: ignore[arg-type]  # a Transaction
-        deadlock.exhausted = True  # only the end of a whole hierarchy gives up its locks
+        deadlock.exhausted = True  # only the end of a whole hierarchy releases its locks
         deadlock.breaker = 0 if stalled is None else stalled.id
         return deadlock
 
     def _doom_of(self, node: Node) -> ActiveDBError:
-        doom = node._doom or TransactionAborted(f"{node.path} was cancelled")
-        return doom.again()
+        reason = node.rollback_reason or TransactionAborted(f"{node.path} was cancelled")
+        return reason.again()
 
     def _deadlock(self, node: Node, error: LockDeadlock) -> Deadlock:
         if node._observer is not None:
             node._observer.deadlocked(node, error.report)  # type: ignore[arg-type]  # a Transaction
         deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
-        # Only the abort of a whole hierarchy gives up locks that another one waits for.
+        # Only the abort of a whole hierarchy releases locks that another hierarchy waits for.
         with node.kin.latch:
             members = node.hierarchy.members
             deadlock.exhausted = any(edge.waiter not in members for edge in error.report.cycle)
@@ -445,16 +448,16 @@ class Forest:
                 self._look_at_stalled()
 
     def _look_at_stalled(self) -> None:
-        """Locks have passed to a parent: end waits that only their own threads could end."""
+        """End waits that only their own threads could end, after locks have passed to a parent."""
         for sleeper in stalled_sleepers(self):
             steps = find_standstill((self, sleeper.id))
             if steps is not None:
                 error = self.standstill(sleeper, Standstill(steps))
                 if isinstance(error, SelfDeadlock):
-                    sleeper.doom(error)
+                    sleeper.mark_rollback_only(error)
 
     def _pass_on(self, node: Transaction, *, committed: bool) -> None:
-        """Let go of a node that has ended, and on whom nobody depends any more who must not."""
+        """Pass on or release the locks of a node that has ended, after its dependents have."""
         parent, hierarchy = node.parent, node.hierarchy
         causal = hierarchy if parent is None and isinstance(hierarchy, CausalHierarchy) else None
         try:
@@ -463,8 +466,8 @@ class Forest:
             if committed:
                 self.locks.commit(node.id)
             else:
-                # The server keeps the row locks of the flat transaction, and the hierarchy what
-                # it has read under them: so the locks stay with the top-level transaction.
+                # The server keeps the row locks of the flat transaction, and the hierarchy the rows
+                # read under them, so the top-level transaction retains the locks.
                 self.locks.abort(node.id, node.hierarchy.top_id if parent is not None else None)
         finally:
             if parent is None:
@@ -487,7 +490,7 @@ class Forest:
 
 
 def abandon_all(parent: int) -> None:
-    """Let every open transaction be of no use. REQUIRES: a forked child of process `parent`."""
+    """Make every open transaction unusable. REQUIRES: a forked child of process `parent`."""
     lines = forget_all()
     for node in lines:  # grows while it is walked
         if not node.state.is_final:
@@ -498,17 +501,17 @@ def abandon_all(parent: int) -> None:
 
 
 def _on_wait(node: Node) -> Callable[[tuple[Edge, ...]], None] | None:
-    """What is to be called when `node` has to wait; None if nobody watches it."""
+    """Return the callback for a wait of `node`; None if it has no observer."""
     if node._observer is None:
         return None
     return partial(node._observer.waits, node)  # type: ignore[arg-type]  # a Transaction
 
 
 def _breaker(victim: Node, cycle: tuple[Edge, ...]) -> int:
-    """Id of the smallest transaction whose abort breaks a cycle for good; see `Deadlock`.
+    """Return the id of the smallest transaction whose abort breaks a cycle; see `Deadlock`.
 
-    That is a superior of the victim if somebody outside waits for what that one retains, and it
-    waits itself only for the victim to end.
+    This is a superior of the victim if a transaction outside its sphere waits for a lock that the
+    superior retains, and the superior itself waits only for the end of the victim.
     """
     found, *before = victim, *reversed(cycle)
     while found.parent is not None and before[0].kind is EdgeKind.COMMIT:

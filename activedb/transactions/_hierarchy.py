@@ -1,4 +1,4 @@
-"""What all transactions of one hierarchy share: the flat transaction beneath them."""
+"""Hierarchy: state shared by a top-level transaction and its inferiors, on one flat transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hierarchy", "Run", "Workspace"]
 
-_GUARDS_MAX = 128  # keys of a table; who needs more guards the whole table
+_GUARDS_MAX = 128  # keys of a table; beyond that the whole table is guarded
 
 Rows: TypeAlias = dict[TableSpec, dict[Key, Row | None]]
 """Row versions per table; None is a tombstone."""
@@ -30,14 +30,14 @@ Rows: TypeAlias = dict[TableSpec, dict[Key, Row | None]]
 
 @dataclass(slots=True)
 class Workspace:
-    """The row versions of one transaction.
+    """Row versions of one transaction.
 
     Attributes
     ----------
     rows : dict
-        The newest version of each row it wrote.
+        The newest version of each written row.
     log : list
-        All versions, in the order in which they were written.
+        All versions, in the order of the writes.
     """
 
     rows: Rows = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Workspace:
         self.log.append((spec, key, row))
 
     def take(self, child: Workspace) -> None:
-        """Add the versions of a child that commits, which is of no use then. O(its versions)."""
+        """Take the versions of a committing child, whose workspace is void then. O(versions)."""
         for spec, rows in child.rows.items():
             mine = self.rows.get(spec)
             if mine is None:
@@ -62,7 +62,7 @@ class Workspace:
         self.log += child.log
 
     def joined(self, child: Workspace) -> Workspace:
-        """A workspace with the versions of both."""
+        """Return a new workspace with the versions of both."""
         both = Workspace()
         for part in (self, child):
             both.take(Workspace({spec: dict(rows) for spec, rows in part.rows.items()}, part.log))
@@ -75,9 +75,9 @@ class Workspace:
 
 
 class _Names:
-    """Names that no other transaction has, in this process or another.
+    """Generator of names that are unique across processes.
 
-    A UUID for each would take a hundredth of a small transaction's time.
+    A UUID per name would take a hundredth of the time of a small transaction.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Names:
         self._numbers = itertools.count()
 
     def __call__(self) -> str:
-        """One more name, of 32 hexadecimal digits."""
+        """Return a new name, of 32 hexadecimal digits."""
         return f"{self._process}{next(self._numbers):012x}"
 
 
@@ -98,34 +98,34 @@ _new_name: Callable[[], str] = _Names()
 
 @dataclass(slots=True)
 class Run:
-    """What stays the same when a top-level transaction is tried again.
+    """Data that stays the same across the retries of a top-level transaction.
 
     Attributes
     ----------
     name : str
-        Identity of the work; firings of detached rules are named after it.
+        Identity of the work; part of the names of detached firings.
     is_batch, is_detached : bool
-        Whether it is a batch of a stream, or a detached rule: both are done again after a crash.
+        True if it is a batch of a stream, or a detached rule: both are repeated after a crash.
     lazily : bool
-        Whether the commit need not wait for the disk, because somebody replays what a crash of
-        the server may lose.
+        True if the commit need not wait for the disk, because commits lost in a crash of the
+        server are replayed.
     careful : bool
-        Whether the rows of each child of the top-level transaction are checked by the server as
-        the child commits, so that a refused row aborts that child alone.
+        True if the server checks the rows of each child of the top-level transaction at the
+        child's commit, so that a refused row aborts that child alone.
     is_retried : bool
-        Whether somebody makes further tries, and says when the work has failed for good.
+        True if the caller makes further tries, and reports the final failure of the work.
     of_application : bool
-        Whether the application began it, so that its begin, commit and abort are events.
+        True if the application began it, so that its begin, commit and abort are events.
     fired : set of str
-        Detached firings that this and earlier tries have triggered.
+        Names of the detached firings triggered by this and earlier tries.
     tries : int
-        Top-level transactions that were begun for it in this process.
+        Number of top-level transactions begun for it in this process.
     called : str
-        Name of the application's function that runs in it, for who watches; may be empty.
+        Name of the application's function that runs in it, for observers; may be empty.
     rule, coupling : str or None
-        Of a firing: its rule, and the mode in which that was triggered.
+        The rule of a firing, and the mode in which it was triggered.
     origin : str or None
-        Of a firing: what its record carries of the transaction that triggered it, for who watches.
+        Data that the record of a firing carries from its triggering transaction, for observers.
     """
 
     name: str = field(default_factory=_new_name)
@@ -144,30 +144,30 @@ class Run:
 
 
 class Hierarchy:
-    """One top-level transaction with its inferiors, as the store sees it.
+    """Top-level transaction with its inferiors, as the store sees it.
 
     Attributes
     ----------
     session : Session
         The flat transaction on the server.
     latch : PatientLatch
-        Guards `base`; held while the server works. Taken before the session's latch.
+        Guards `base`; held during calls to the server. Taken before the session's latch.
     base : Base
-        Committed rows this hierarchy has read, and what it has locked on the server.
+        Committed rows that this hierarchy has read, and its locks on the server.
     durable : list
-        Writes that must be durable together with the top-level commit.
+        Writes that become durable together with the top-level commit.
     top_id : int
         Id of the top-level transaction.
     members : set of int
-        Ids of the live transactions, the top-level one included.
+        Ids of the live transactions, including the top-level one.
     lends : bool
-        Whether causally dependent transactions may use the session: not if it is a caller's.
+        True if causally dependent transactions may use the session; False for a caller's session.
     lending : Lending or None
-        Who uses the session that does not belong to the hierarchy; None if nobody ever has.
+        Use of the session by other hierarchies; None if no other hierarchy has used it.
     cause : Transaction or None
-        In whom that was triggered, on which the top-level transaction causally depends.
+        The transaction on which the top-level transaction causally depends.
     causes : tuple of int
-        On whom it depended in the lock manager when it began.
+        Ids of the transactions on which it depended in the lock manager at its begin.
     """
 
     cause: ClassVar[Transaction | None] = None
@@ -187,16 +187,16 @@ class Hierarchy:
     def read(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
     ) -> dict[Key, Row | None]:
-        """Committed rows, locked on the server once per hierarchy and mode.
+        """Return committed rows, locked on the server once per hierarchy and mode.
 
-        One round trip for rows that are there, and for one key that is going to be inserted; two
-        for others that are absent, three for several of them; none when the hierarchy has locked
-        all of `keys` before.
+        Takes one round trip for existing rows, and for a single key about to be inserted; two for
+        another absent key, three for several absent keys; none if the hierarchy has locked all of
+        `keys` before.
 
         Parameters
         ----------
         inserting : bool
-            The keys are probably absent, and going to be inserted.
+            True if the keys are probably absent, and about to be inserted.
         """
         base = self.base
         with self.latch:
@@ -210,13 +210,13 @@ class Hierarchy:
                 absent = [key for key in unread if rows[key] is None]
                 absent = self._unguarded(spec, absent, exclusive=exclusive)
                 if absent:
-                    # Somebody may have inserted them before they were guarded.
+                    # Another transaction may have inserted them before they were guarded.
                     rows |= self._locked(spec, absent, absent, exclusive=exclusive)
             base.fetched(spec, rows, exclusive=exclusive)
             return base.rows(spec, keys)
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
-        """As `read` with `exclusive`, at once: rows that others have locked are left out."""
+        """Read exclusively without waiting; rows locked by other transactions are left out."""
         base = self.base
         with self.latch:
             unread = base.unread(spec, keys, exclusive=True)
@@ -237,22 +237,22 @@ class Hierarchy:
         exclusive: bool,
         inserting: bool = False,
     ) -> dict[Key, Row | None]:
-        """As `read`, for a hierarchy that reads through this one."""
+        """Read as `read` does, for a hierarchy that reads through this one."""
         return self.read(spec, keys, exclusive=exclusive, inserting=inserting)
 
     def lend_free(
         self, asker: Hierarchy, spec: TableSpec, keys: Sequence[Key]
     ) -> dict[Key, Row | None]:
-        """As `read_free`, for a hierarchy that reads through this one."""
+        """Read as `read_free` does, for a hierarchy that reads through this one."""
         return self.read_free(spec, keys)
 
     def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
-        """Take note that a hierarchy reads no longer through this one, and has no locks."""
+        """Note that a hierarchy no longer reads through this one, and has no locks on the rows."""
 
     def _locked(
         self, spec: TableSpec, keys: list[Key], absent: list[Key], *, exclusive: bool
     ) -> dict[Key, Row | None]:
-        """Rows read from the server, after those of the keys that may be absent are guarded."""
+        """Read rows from the server, after guarding the keys that may be absent."""
         if absent:
             if (
                 len(keys) == 1
@@ -266,17 +266,17 @@ class Hierarchy:
         return self.session.lock_rows(spec, keys, exclusive=exclusive)
 
     def _unguarded(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
-        """Those of `keys` that have to be guarded yet."""
+        """Return the `keys` that still need a guard."""
         if not keys or not self.session.is_shared:
             return []
         return self.base.unguarded(spec, keys, exclusive=exclusive)
 
     def _guard(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> None:
-        """Guard those of `keys` that are not guarded yet."""
+        """Guard the `keys` that are not guarded yet."""
         new = self._unguarded(spec, keys, exclusive=exclusive)
         if new:
             wanted = None if self.base.guards(spec) + len(new) > _GUARDS_MAX else new
-            # Many keys are guarded by their table, and then exclusively.
+            # Many keys share the guard of their table, which is always exclusive.
             self.session.guard(spec, wanted, exclusive=exclusive or wanted is None)
             self.base.guarded(spec, wanted, exclusive=exclusive)
 
@@ -294,11 +294,11 @@ class Hierarchy:
         dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
         parameters: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Rows of a SELECT over the committed state with `dirty` laid over it; see `Session`."""
+        """Return rows of a SELECT over the committed state overlaid with `dirty`; see `Session`."""
         return self.session.query(statement, tables, dirty, parameters)
 
     def changes(self, workspace: Rows) -> list[Change]:
-        """Write set of a workspace against the committed rows."""
+        """Return the write set of a workspace relative to the committed rows."""
         with self.latch:
             return [
                 Change(spec, key, committed[key], new)
@@ -308,24 +308,24 @@ class Hierarchy:
             ]
 
     def has_read(self, spec: TableSpec, key: Key) -> bool:
-        """Whether it has the row, or knows that there is none."""
+        """Return whether the hierarchy has read the row, or its absence."""
         with self.latch:
             return key in self.base.of(spec)
 
     def forget_rows(self, spec: TableSpec, keys: Collection[Key]) -> None:
-        """Read some rows anew. REQUIRES: no workspace of the hierarchy has one of them."""
+        """Have rows read again at the next use. REQUIRES: no workspace of the hierarchy has one."""
         with self.latch:
             self.base.discard(spec, keys)
 
     def forget(self, *, locks: bool = False) -> None:
-        """Read every row anew, because somebody else has used the flat transaction.
+        """Have every row read again, because the caller has used the flat transaction.
 
         REQUIRES: no workspace of the hierarchy has a version.
 
         Parameters
         ----------
         locks : bool
-            Whether the server has gone back to a savepoint, so that locks are gone, too.
+            True if the server has rolled back to a savepoint, so that locks are gone, too.
         """
         with self.latch:
             self.base.forget(locks=locks)
@@ -334,10 +334,10 @@ class Hierarchy:
 
     @contextmanager
     def undoing(self) -> Iterator[None]:
-        """Keep the flat transaction usable if the server refuses something inside.
+        """Keep the flat transaction usable if the server refuses a statement in the block.
 
-        For one child of the top-level transaction at a time. What was read inside is forgotten
-        on an error, because the server gives up the locks.
+        For one child of the top-level transaction at a time. On an error, the rows read in the
+        block are forgotten, because the server releases their locks.
         """
         with self.latch:
             self.base.mark()
@@ -354,16 +354,16 @@ class Hierarchy:
                 self.base.drop_mark()
 
     def check(self, child: Workspace, above: Workspace) -> None:
-        """Have the server accept what a child of the top-level transaction wrote.
+        """Have the server check the rows written by a child of the top-level transaction.
 
-        Where sessions write at the same time the versions are written now and become the base.
-        Otherwise they are only tried, on top of those the child's parent has, because a session
-        that has written keeps all others waiting.
+        If sessions can write concurrently, the versions are written now and become the base.
+        Otherwise they are only tried, on top of the versions of the child's parent, because a
+        session that has written blocks all others.
 
         Raises
         ------
         ConstraintViolation, InvalidRow
-            When the server refuses a row; see `undoing`.
+            If the server refuses a row; see `undoing`.
         """
         with self.latch:
             if not self.session.writes_early:
@@ -378,12 +378,12 @@ class Hierarchy:
             child.clear()
 
     def commit(self, versions: Workspace) -> None:
-        """Write `versions` and what is durable with it, and commit on the server.
+        """Write `versions` and the `durable` writes, and commit on the server.
 
         Raises
         ------
         ConstraintViolation, InvalidRow, SerializationConflict, ConnectionLost
-            When the server refuses; nothing is written then.
+            If the server refuses; nothing is written then.
         """
         if self.lending is not None:
             self.lending.close()

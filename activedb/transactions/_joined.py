@@ -1,8 +1,8 @@
-"""Transactions inside the caller's own: blocks over a connection that somebody else commits.
+"""Transactions inside a caller's transaction: blocks over a connection that the caller commits.
 
 The caller's transaction is the top-level transaction of a hierarchy. Each block is a child of it,
-and so is each savepoint that the caller sets meanwhile. What a block wrote is at the server when
-the block ends, for the caller to see. The top-level transaction ends as the caller's does.
+and so is each savepoint that the caller sets. The writes of a block are on the server when the
+block ends, visible to the caller. The top-level transaction ends as the caller's does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from activedb.errors import ActiveDBError, TransactionAborted, TransactionStateError
-from activedb.store.session import BorrowedSession, borrow, connection_of, listen_to
+from activedb.store.session import ExternalSession, borrow, connection_of, listen_to
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._states import State
@@ -31,14 +31,14 @@ _LOOK_AGAIN_S = 0.5
 
 
 class Joined:
-    """The callers' transactions that a forest takes part in.
+    """Callers' transactions that a forest takes part in.
 
     Attributes
     ----------
     closing : threading.Event
-        Set when nobody is to wait any longer for the end of callers' transactions.
+        Set when waits for the ends of callers' transactions must stop.
 
-    Latch: ``_latch``; nothing else is taken under it.
+        Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, forest: Forest):
@@ -49,7 +49,7 @@ class Joined:
         self._waiting: set[threading.Thread] = set()
 
     def block(self, given: Any, *, timeout: float | None = None) -> Transaction:
-        """A transaction inside that of the caller's connection or session, for one block.
+        """Return a transaction inside that of the caller's connection or session, for one block.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class Joined:
         with self._latch:
             follower = self._followers.get(connection)
         if follower is not None and follower.part is not None and follower.part.is_over:
-            follower.rolled_back()  # without a word: the connection was lost
+            follower.rolled_back()  # no event was seen: the connection was lost
         if follower is None or follower.part is None:
             session = borrow(self._forest.store, connection)
             if follower is None:
@@ -75,15 +75,15 @@ class Joined:
         return follower.part.block(limit)
 
     def top_of(self, connection: Any) -> Transaction | None:
-        """The top-level transaction that ends as a connection's does, once a block has been."""
+        """Return the top-level transaction that ends with a connection's, if it has had a block."""
         with self._latch:
             follower = self._followers.get(connection)
         part = None if follower is None else follower.part
         return None if part is None else part.top
 
     def wait_beside(self, part: _Part, number: str) -> None:
-        """Have `part` end as the caller's commit does, on a thread of its own."""
-        if self.closing.is_set():  # the database object is closed: nobody listens any more
+        """Have `part` end as the caller's commit does; wait for that on a new thread."""
+        if self.closing.is_set():  # the database object is closed: no thread may be started
             part.end(None)
             return
 
@@ -100,7 +100,7 @@ class Joined:
         thread.start()
 
     def close(self) -> None:
-        """End the threads that ask what became of callers' commits; safe to call again."""
+        """End the threads that wait for the outcome of callers' commits. Idempotent."""
         self.closing.set()
         with self._latch:
             waiting = list(self._waiting)
@@ -109,7 +109,7 @@ class Joined:
 
 
 class _Follower:
-    """Follows a caller's connection; hands its moves to our part in the current transaction."""
+    """Follower of a caller's connection, which forwards its events to our part in it."""
 
     def __init__(self) -> None:
         self.part: _Part | None = None
@@ -117,7 +117,7 @@ class _Follower:
 
     @property
     def is_open(self) -> bool:
-        """Whether we have a part in the caller's current transaction."""
+        """True if we have a part in the caller's current transaction."""
         return self.part is not None
 
     def committing(self) -> None:
@@ -142,15 +142,15 @@ class _Follower:
         if self.part is not None:
             self.part.released(name)
 
-    def went_back(self, name: str) -> None:
-        if self.part is not None and not self.part.went_back(name):
-            self.rolled_back()  # it is older than our part, of which nothing is left
+    def rolled_back_to_savepoint(self, name: str) -> None:
+        if self.part is not None and not self.part.rolled_back_to_savepoint(name):
+            self.rolled_back()  # the savepoint is older than our part, which is undone as a whole
 
 
 class _Part:
-    """Our part in one transaction of a caller, from the first block to the caller's end."""
+    """Our part in one transaction of a caller, from the first block to the transaction's end."""
 
-    def __init__(self, joined: Joined, forest: Forest, session: BorrowedSession):
+    def __init__(self, joined: Joined, forest: Forest, session: ExternalSession):
         self._joined = joined
         self._session = session
         run = Run()
@@ -184,7 +184,7 @@ class _Part:
                 f"{what}. Inside it use its own subtransactions, and flush sessions before it"
             )
 
-    # -- what the caller does --------------------------------------------------------------
+    # -- events of the caller's connection -------------------------------------------------
 
     def committing(self) -> None:
         try:
@@ -200,7 +200,7 @@ class _Part:
         self._joined.wait_beside(self, number)
 
     def commit_failed(self) -> None:
-        """The caller's commit has failed and was rolled back, if it has not ended before."""
+        """Note that the caller's commit failed and was rolled back, unless it has ended before."""
         if not self._session.is_over:
             self._has_failed.set()
 
@@ -220,8 +220,8 @@ class _Part:
         if place is not None:
             self._release_down_to(place)
 
-    def went_back(self, name: str) -> bool:
-        """Undo what came after a savepoint; returns whether it is one of this part."""
+    def rolled_back_to_savepoint(self, name: str) -> bool:
+        """Roll back to a savepoint; return whether it belongs to this part."""
         place = self._place_of(name)
         if place is None:
             return False
@@ -247,7 +247,7 @@ class _Part:
             node.commit()
 
     def await_outcome(self, number: str) -> None:
-        """Ask what became of the caller's commit, of which nobody else tells."""
+        """Poll the server for the outcome of the caller's commit, and end this part accordingly."""
         closing, has_failed = self._joined.closing, self._has_failed
         committed: bool | None = None
         try:
@@ -265,7 +265,7 @@ class _Part:
             self.end(committed)
 
     def end(self, committed: bool | None) -> None:
-        """End as the caller's transaction has; None: nobody knows how."""
+        """End as the caller's transaction has ended; None if its outcome is unknown."""
         self._session.settle(committed)
         self.top.end_as(State.COMMITTED if committed else State.ABORTED)
 
@@ -274,31 +274,31 @@ K = TypeVar("K", bound=Transaction)
 
 
 class _Inside(Transaction):
-    """A transaction that follows the caller's moves, on whatever thread they are made."""
+    """Transaction that follows the caller's actions, on any thread."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it can have children: it has not ended, and does not have to."""
-        return self.state is State.ACTIVE and not self.is_doomed
+        """True if it can have children: it has neither ended nor been doomed."""
+        return self.state is State.ACTIVE and not self.is_rollback_only
 
     def adopt(self) -> None:
-        """Let the calling thread use it from now on."""
+        """Make the calling thread the one that may use the transaction."""
         self._thread = threading.get_ident()
 
     def begin_inside(self, kind: type[K], limit: Limit | None = None) -> K:
-        """A child of this kind, which has begun."""
+        """Begin and return a child of this kind."""
         self._check_usable()
         self._offer()
         return kind(self.forest, self.hierarchy, self, label=self.next_label(), limit=limit)
 
     def give_up(self, reason: ActiveDBError) -> None:
-        """Abort with whatever is open inside."""
-        self.doom(reason)
+        """Abort, with all open inferiors."""
+        self.mark_rollback_only(reason)
         self._abort(reason)
 
 
 class _Block(Transaction):
-    """A block: what it wrote goes to the server when it commits, or is refused with it alone."""
+    """Block in a caller's transaction; its commit flushes it, and a refusal undoes it alone."""
 
     def _delegate(self, parent: Node) -> None:
         with self.hierarchy.undoing():
@@ -307,7 +307,7 @@ class _Block(Transaction):
 
 
 class _CallersTransaction(_Inside):
-    """The caller's transaction; when it is ready to commit it waits for what the caller does."""
+    """Caller's transaction; once ready to commit, it waits for the caller's own commit."""
 
     @property
     def told(self) -> str:

@@ -1,4 +1,4 @@
-"""What the transactions of one hierarchy share about living and ending."""
+"""Latch and pauses shared by the transactions of one hierarchy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Kin"]
 
 
 class Kin:
-    """The latch of one hierarchy's parents, children, dooms and workspaces; who pauses in it.
+    """Latch of one hierarchy's links, dooms, states and workspaces, and its pausing threads.
 
-    The latch is held for moments only, never while the store is used, so that a transaction can
-    be told to end while the server works for it. Nothing else is taken under it.
+    The latch is held for moments only, never during a call to the store, so that a transaction can
+    be doomed while the server works for it. No other latch is taken under it.
     """
 
     __slots__ = ("_pausing", "latch")
@@ -22,14 +22,15 @@ class Kin:
         self._pausing: set[threading.Event] = set()
 
     def pause(self, wait: Callable[[threading.Event], object], over: Callable[[], bool]) -> None:
-        """Call `wait` with an event that `rouse` sets, until it is not set or `over()` is true.
+        """Call `wait` with an event that `notify_all` sets, until it times out or `over()` is true.
 
         Parameters
         ----------
         wait : callable
-            Returns when the event is set, or when enough time has passed.
+            Returns when the event is set, or after its own timeout.
         over : callable
-            Whether there is no reason to wait any more; asked after each `rouse`.
+            Returns whether the pause is over; called before the first wait and after each
+            `notify_all`.
         """
         event = threading.Event()
         with self.latch:
@@ -44,7 +45,7 @@ class Kin:
             with self.latch:
                 self._pausing.discard(event)
 
-    def rouse(self) -> None:
-        """Have those who pause look again. REQUIRES: the latch."""
+    def notify_all(self) -> None:
+        """Wake all pausing threads, so that they check again. REQUIRES: the latch."""
         for event in self._pausing:
             event.set()

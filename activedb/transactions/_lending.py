@@ -1,4 +1,4 @@
-"""Letting others use the connection of a hierarchy, up to its commit."""
+"""Lending of a hierarchy's connection to other hierarchies, until its commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Lending"]
 
 
 class Lending:
-    """Who uses a hierarchy's connection besides its own transactions: causally dependent ones."""
+    """Gate for causally dependent transactions that use the connection of another hierarchy."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -19,7 +19,7 @@ class Lending:
 
     @contextmanager
     def use(self) -> Iterator[bool]:
-        """For one read: whether the connection may be used in the block, and is not closed."""
+        """Use the connection for one read; yield False if that is no longer allowed."""
         with self._changed:
             is_open = self._is_open
             self._users += is_open
@@ -32,12 +32,12 @@ class Lending:
                     self._changed.notify_all()
 
     def shut(self) -> None:
-        """Let nobody use it any more, without waiting for those who do."""
+        """Refuse further uses, without waiting for the present ones."""
         with self._changed:
             self._is_open = False
 
     def close(self) -> None:
-        """Let nobody use it any more; returns when nobody does."""
+        """Refuse further uses, and wait until the present ones have ended."""
         self.shut()
         with self._changed:
             self._changed.wait_for(lambda: not self._users)

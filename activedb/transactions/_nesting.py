@@ -1,4 +1,4 @@
-"""How a transaction begins children: one after the other, or in parallel on threads."""
+"""Begin of child transactions, one after the other or in parallel on threads."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ T = TypeVar("T")
 
 
 class Nesting(Node):
-    """A node that has children.
+    """Node that begins children.
 
-    Whatever begins a child offers it the locks held, on the thread of the parent.
+    Every method that begins a child offers it the parent's locks, on the thread of the parent.
     """
 
     def subtransaction(self, *, timeout: float | None = None) -> Transaction:
-        """A sequential child, used as ``with t.subtransaction() as s:`` on this thread.
+        """Return a sequential child, used as ``with t.subtransaction() as s:`` on this thread.
 
-        The parent's locks are offered to the child, and the parent is not to be used until the
+        The parent's locks are offered to the child, and the parent must not be used until the
         block ends.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds from now after which the child, and its inferiors, abort with
-            `TransactionTimeout`; the parent may catch that and go on, unless the child was waiting
-            at the server, which then takes no more of the whole hierarchy.
+            `TransactionTimeout`. The parent may catch that and go on, unless the child was waiting
+            on the server: then the flat transaction of the whole hierarchy is broken.
         """
         self._check_usable()
         limit = Limit.after(timeout)
@@ -52,30 +52,30 @@ class Nesting(Node):
     ) -> Child[T]:
         """Run ``function(s, *args)`` as a parallel child and go on.
 
-        The child is joined at the latest by this transaction's commit, which raises what the
-        child raised unless ``result()`` has delivered it. A child that is chosen as a deadlock
-        victim is retried. The locks this transaction holds are offered to the child. For a limit
-        of time: ``t.with_timeout(seconds).spawn(function, …)``.
+        This transaction's commit joins the child at the latest, and raises the child's error
+        unless ``result()`` has raised it. A child that is chosen as a deadlock victim is retried.
+        The locks of this transaction are offered to the child. For a time limit, use
+        ``t.with_timeout(seconds).spawn(function, …)``.
         """
         return self.spawn_limited(calling(function, "spawn()", args, kwargs))
 
     def with_timeout(self, timeout: float) -> TimedSpawns:
-        """What can be done with a limit of time, in seconds: ``t.with_timeout(5).spawn(f, …)``.
+        """Return an object to spawn children with a time limit: ``t.with_timeout(5).spawn(f, …)``.
 
-        When it is over, the child and its inferiors abort with `TransactionTimeout`, and are not
-        tried again.
+        The limit is in seconds. When it is over, the child and its inferiors abort with
+        `TransactionTimeout`, and are not retried.
 
         Raises
         ------
         ConfigurationError
-            If `timeout` is no positive number.
+            If `timeout` is not a positive number.
         """
         return TimedSpawns(self, timeout)  # type: ignore[arg-type]  # every node is a Transaction
 
     def spawn_limited(
         self, function: Callable[[Transaction], T], *, timeout: float | None = None
     ) -> Child[T]:
-        """As `spawn`, for a function of the child alone, with a limit of time in seconds."""
+        """Spawn a child as `spawn` does, for a function of the child alone, with a time limit."""
         self._check_usable()
         limit = Limit.after(timeout)
         label = self.next_label()
@@ -93,13 +93,13 @@ class Nesting(Node):
         limit: Limit | None,
         handle: Child[T],
     ) -> T:
-        """Run a spawned child, on whatever thread has taken it, until it has ended."""
+        """Run a spawned child, with its retries, on the thread that has taken it."""
 
         def attempt() -> T:
             handle.check_not_cancelled()
             if limit is not None and limit.left_s <= 0:
                 raise limit.error(handle.path)
-            # This transaction goes on meanwhile on its own thread, so nobody offers its locks.
+            # The parent works on its own thread meanwhile, so its locks are not offered here.
             child = self._begin_child(label, limit=limit)
             handle.began(child)
             return child.call(function)
@@ -123,9 +123,9 @@ class Nesting(Node):
         group: int | None = None,
         timestamp: datetime | float | None = None,
     ) -> T:
-        """Run `function` in a child on this thread, retried when it is a deadlock's victim.
+        """Run `function` in a child on this thread, retried when it is a deadlock victim.
 
-        On a thread of `run_in_parallel` too. `priority` and `group` are those of `Node`.
+        Also allowed on a thread of `run_in_parallel`. `priority` and `group` are those of `Node`.
         """
         if get_ident() not in self._lent:
             self._check_usable()
@@ -148,7 +148,7 @@ class Nesting(Node):
         )
 
     def try_child(self, function: Callable[[Transaction], T], *, label: str) -> T:
-        """Run `function` in a child on this thread, once: not again if it is a deadlock's victim.
+        """Run `function` in a child on this thread, without a retry if it is a deadlock victim.
 
         REQUIRES: this thread runs a call of `run_in_parallel`, which has offered the locks.
         """
@@ -157,13 +157,13 @@ class Nesting(Node):
     def run_in_parallel(self, calls: Iterable[Callable[[], None]]) -> None:
         """Make `calls`, each of which runs children of this transaction, on the pool's threads.
 
-        Waits for all of them, then raises the first error, the others in its notes.
+        Waits for all of them, then raises the first error, with the others as notes.
         """
         self._run_lent((self.next_label(), call) for call in calls)
 
     def run_on_fresh_stack(self, call: Callable[[], None]) -> None:
-        """Make a call, which runs children of this transaction, on a thread of the pool."""
-        self._run_lent([("", call)])  # without a number: paths do not tell how deep a stack was
+        """Make a call, which runs children of this transaction, on a pool thread."""
+        self._run_lent([("", call)])  # no number: paths must not depend on the stack's depth
 
     def _run_lent(self, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
         self._check_usable()
@@ -177,7 +177,7 @@ class Nesting(Node):
         raise_first(children)
 
     def _lent_to(self, call: Callable[[], None]) -> Callable[[Child[object]], None]:
-        """`call` as one in which this transaction may run children on another thread."""
+        """Wrap `call` so that this transaction may run children in it on another thread."""
 
         def lent(_: Child[object]) -> None:
             ident = get_ident()
@@ -205,8 +205,8 @@ class Nesting(Node):
         timestamp: datetime | float | None = None,
         limit: Limit | None = None,
     ) -> Transaction:
-        """A child that has begun; on any thread that runs children of this transaction."""
-        is_alive = self._doom is None and self.state is State.ACTIVE
+        """Begin and return a child, on any thread that runs children of this transaction."""
+        is_alive = self.rollback_reason is None and self.state is State.ACTIVE
         if not is_alive or self.hierarchy.session.failure is not None:
             self._refuse()
         return self.forest.transaction_class(
@@ -223,6 +223,6 @@ class Nesting(Node):
         )
 
     def next_label(self) -> str:
-        """Label of the next child: its number among the children of this transaction."""
+        """Return the label of the next child: its number among this transaction's children."""
         self._spawned += 1
         return str(self._spawned)

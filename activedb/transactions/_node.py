@@ -1,4 +1,4 @@
-"""A node of the forest: its place, its life, its end."""
+"""Node of the forest: place and lifecycle of a transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from activedb.errors import (
     WrongThread,
 )
 from activedb.store.server import limited
-from activedb.transactions._children import Child, raise_first, told_of
+from activedb.transactions._children import Child, add_sibling_notes, raise_first
 from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._kin import Kin
@@ -56,15 +56,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _INSIST_FIRST_S, _INSIST_S_MAX = 0.02, 1.0
-_CUT_AFTER_S = 5.0  # a server that lives and a network that works have ended a statement by then
+_CUT_AFTER_S = 5.0  # by then a healthy server and network have ended a statement
 _NO_VERSIONS = Workspace()
-"""That of every transaction that has ended, and so writes nothing more."""
+"""Workspace of every transaction that has ended, and so writes nothing more."""
 
 _current: ContextVar[Transaction | None] = ContextVar("activedb_transaction", default=None)
 
 
 def current_transaction() -> Transaction | None:
-    """The innermost transaction open on this thread, or None."""
+    """Return the innermost transaction open on this thread, or None."""
     t = _current.get()
     while t is not None and t._is_left:
         t = t.parent
@@ -72,58 +72,60 @@ def current_transaction() -> Transaction | None:
 
 
 class Log(Protocol):
-    """Where what one hierarchy does is recorded; called at the moment that settles the order."""
+    """Recorder of one hierarchy's operations, called at the moment that fixes their order."""
 
     def began(self, t: Transaction) -> None:
-        """`t` has begun and done nothing yet."""
+        """Record that `t` has begun; it has done nothing yet."""
 
     def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
-        """`t` has triggered a rule that is to run in the top-level transactions `firing`."""
+        """Record that `t` has triggered a rule, to run in the top-level transactions `firing`."""
 
     def operated(
         self, t: Transaction, kind: str, table: str, keys: Iterable[Key] | None = None
     ) -> None:
-        """`t` reads, writes, inserts or deletes (`kind`) rows, or with None reads a table.
+        """Record that `t` reads, writes, inserts or deletes (`kind`) rows.
 
-        It has the locks for it.
+        `t` already has the locks. If `keys` is None, `t` reads the whole table.
         """
 
     def ended(self, t: Transaction) -> None:
-        """`t` has committed or aborted; it has its locks still."""
+        """Record that `t` has committed or aborted; it still has its locks."""
 
 
 class Node:
-    """Place and lifecycle; `Nesting` begins children, `Transaction` works on rows.
+    """Place and lifecycle of a transaction; `Nesting` begins children, `Transaction` handles rows.
 
-    One thread uses a node: the one that runs its block or function. Only `cancel`, and inside
-    activedb `doom` and `interrupt`, may be called by others. No method recurses along a line of
-    transactions, which may be longer than a stack is deep.
+    Only the thread that runs its block or function may use a node. Other threads may call only
+    `cancel`, and inside activedb `mark_rollback_only` and `interrupt`. No method recurses along a
+    chain of superiors, which may be longer than a stack is deep.
 
     Attributes
     ----------
     id : int
-        Unique in this process; ids grow with time.
+        Unique in this process; later transactions have greater ids.
     parent : Transaction or None
         None for a top-level transaction.
     state : State
     rule : str or None
         Name of the rule that runs in this transaction.
     deferred : bool
-        Whether that rule runs in a deferred cycle of the parent.
+        True if that rule runs in a deferred cycle of the parent.
     priority, group : int or None
-        That of the rule among those that run together: in one cycle of the parent, which `group`
-        numbers, or at one event of the parent. For the recording only.
+        Priority of the rule, and number of the group of rules that run together: those of one
+        deferred cycle of the parent, or of one event of the parent. For the recording only.
     condition_of : str or None
-        Name of the rule whose condition is evaluated in it, or in a superior: it may only read.
+        Name of the rule whose condition is evaluated in it, or in a superior; makes it read-only.
+    rollback_reason : ActiveDBError or None
+        Why the transaction can only abort; see `mark_rollback_only`.
     kin : Kin
-        What it shares with the other transactions of its hierarchy; `_inferiors`, `_doom`,
-        `_lent`, the end of `state` and the workspaces are guarded by its latch.
+        Shared by all transactions of the hierarchy; its latch guards `_inferiors`,
+        `rollback_reason`, `_lent`, the end of `state` and the workspaces.
     """
 
     id: int
     _over_at_s: float
     _is_left = False
-    """Whether its block has been left, which a thread may still take for its innermost one."""
+    """True if its block has been left; the context variable may still refer to it."""
 
     def __init__(
         self,
@@ -158,16 +160,16 @@ class Node:
         self._children: list[Child[object]] = []
         self._inferiors: dict[Node, None] = {}
         self._held: dict[tuple[object, ...], Mode] = {}
-        self._doom: ActiveDBError | None = None
+        self.rollback_reason: ActiveDBError | None = None
         self._thread = get_ident()
         self._lent: frozenset[int] = frozenset()
         self._token: Token[Transaction | None] | None = None
         self._alarm: Alarm | None = None
         self._over_at_s = math.inf if parent is None else parent._over_at_s
-        self._waits: AbstractContextManager[None] | None = None  # those of its block, limited
-        self._among: OpenNodes | None = None  # what is open on the thread that has entered it
+        self._waits: AbstractContextManager[None] | None = None  # limits the waits of its block
+        self._among: OpenNodes | None = None  # transactions open on its thread
         self._log: Log | None = None if parent is None else parent._log
-        # Who watches when its hierarchy begins does so until that has ended.
+        # The observers at the begin of a hierarchy observe it to its end.
         self._observer: Observer | None = forest.observer if parent is None else parent._observer
         forest.begin(self)
         if self._log is not None:
@@ -186,7 +188,7 @@ class Node:
 
     @property
     def path(self) -> str:
-        """Place in the hierarchy, the same whenever the same work is tried again. O(depth)."""
+        """Place in the hierarchy, the same in every retry of the same work. O(depth)."""
         labels = []
         node: Node | None = self
         while node is not None:
@@ -196,12 +198,12 @@ class Node:
 
     @property
     def told(self) -> str:
-        """Its path, for messages to users."""
+        """Description of the transaction for messages to users."""
         return self.path
 
     @property
     def coupling(self) -> str | None:
-        """The mode in which the rule that runs in it was triggered; None without a rule."""
+        """Coupling mode of the rule that runs in the transaction; None without a rule."""
         if self.rule is None:
             return None
         if self.parent is None:
@@ -209,21 +211,21 @@ class Node:
         return "deferred" if self.deferred else "immediate"
 
     @property
-    def is_doomed(self) -> bool:
-        """Whether this transaction has to abort at its next step."""
-        return self._doom is not None
+    def is_rollback_only(self) -> bool:
+        """True if this transaction has to abort at its next step."""
+        return self.rollback_reason is not None
 
     def spawns(self, firing: str, coupling: str) -> None:
-        """Record that a rule is to run in a top-level transaction, because of an event here.
+        """Record that an event here has triggered a rule that runs in a top-level transaction.
 
-        To be called before that one can begin.
+        To be called before that transaction can begin.
 
         Parameters
         ----------
         firing : str
-            Name of the `Run` in which it will, here or in another process.
+            Name of its `Run`, here or in another process.
         coupling : str
-            The rule's mode.
+            The rule's coupling mode.
         """
         if self._log is not None:
             t: Transaction = self  # type: ignore[assignment]  # every node is a Transaction
@@ -232,25 +234,25 @@ class Node:
             self._observer.spawned(self, firing, coupling)  # type: ignore[arg-type]  # as above
 
     def origin(self) -> str | None:
-        """What the record of a firing that is triggered here carries for who watches."""
+        """Return the observers' data to store in the record of a firing triggered here."""
         if self._observer is None:
             return None
         return self._observer.carried(self)  # type: ignore[arg-type]  # every node is a Transaction
 
     def is_on_thread_of(self, other: Node) -> bool:
-        """Whether the two share a thread, so that one waits while the other works."""
+        """Return whether both transactions share a thread: one waits while the other works."""
         return self._thread == other._thread
 
     @property
     def top(self) -> Transaction:
-        """The top-level transaction above it, or itself. O(depth)."""
+        """Top-level transaction above it, or itself. O(depth)."""
         node: Node = self
         while node.parent is not None:
             node = node.parent
         return node  # type: ignore[return-value]  # every node is a Transaction
 
     def is_inferior_of(self, other: Node) -> bool:
-        """Whether `other` is a proper ancestor; O(depth)."""
+        """Return whether `other` is a proper ancestor; O(depth)."""
         node = self.parent
         while node is not None and node is not other:
             node = node.parent
@@ -263,7 +265,7 @@ class Node:
 
     @property
     def has_event_time(self) -> bool:
-        """Return whether `timestamp` is that of an event, and not of this try's clock."""
+        """True if `timestamp` is the time of an event, not of this try's clock."""
         return self._timestamp is not None
 
     # -- the block -------------------------------------------------------------------------
@@ -309,7 +311,7 @@ class Node:
             self._abort(error)
             if self._is_own_abort(error):
                 return True
-            self._raise_doom_instead_of(error)
+            self._raise_rollback_reason_instead_of(error)
             return False
         except TransactionAborted as aborted:
             if self._is_own_abort(aborted):
@@ -325,9 +327,9 @@ class Node:
             _current.reset(self._token)
 
     def _end_elsewhere(self) -> None:
-        """Abort, and raise: the block ends on a thread on which it did not begin.
+        """Abort and raise `WrongThread`: the block ends on another thread than it began on.
 
-        That happens to generators that are resumed elsewhere. Nobody is left in the block.
+        This happens to generators that are resumed elsewhere. No thread is left in the block.
         """
         wrong = self._wrong_thread()
         self._thread = get_ident()
@@ -362,7 +364,7 @@ class Node:
             self.commit()
         except BaseException as error:
             self._abort(error)
-            self._raise_doom_instead_of(error)
+            self._raise_rollback_reason_instead_of(error)
             raise
         finally:
             if self._observer is not None:
@@ -372,24 +374,24 @@ class Node:
         return result
 
     def falls_asleep(self) -> None:
-        """This thread is about to sleep in a wait of this transaction, which is queued.
+        """Prepare this thread to sleep in a wait of this transaction, which is queued already.
 
         Raises
         ------
         Standstill
-            If that can never end: the wait closes a cycle that runs through a thread.
+            If the wait could never end, because it closes a cycle through a thread.
         """
         steps = begins_wait(self)
         if steps is None:
             return
         if is_soft(steps) and self.forest.locks.overtake(self.id):
-            return  # those ahead in the queue wait for this thread
+            return  # the requests ahead in the queue wait for this thread
         if not is_told_elsewhere(steps):
             raise Standstill(steps)
 
     def abandon(self, parent: int) -> None:
-        """Let it be of no use here. REQUIRES: a forked child, of the process it belongs to."""
-        self._doom = WrongProcess(
+        """Make the transaction unusable here. REQUIRES: a forked child of its process."""
+        self.rollback_reason = WrongProcess(
             f"transaction {self.path} belongs to process {parent}, which has forked this one, "
             f"{os.getpid()}, and goes on there: begin one of its own in the child"
         )
@@ -400,23 +402,23 @@ class Node:
         self.state = State.ABORTED
 
     def _opened(self) -> None:
-        """Be open on this thread, where alone it goes on and ends."""
+        """Note that the transaction is open on this thread, where it must go on and end."""
         self._among = open_here()
         self._among.append(self)
 
     def _closed(self) -> None:
-        """Be open no longer; others may have been opened and not closed since."""
+        """Note that it is no longer open; transactions opened later may still be."""
         among, self._among = self._among, None
         if among is not None:
             if among and among[-1] is self:
                 among.pop()
-            elif self in among:  # else a forked child has left it behind
+            elif self in among:  # not found in a forked child
                 among.remove(self)
 
     # -- locks and children -----------------------------------------------------------------
 
     def offer(self) -> None:
-        """Downgrade every lock held to none, retaining it, so that inferiors may use it."""
+        """Downgrade all held locks to retained ones, so that inferiors may acquire them."""
         self._check_usable()
         self._offer()
 
@@ -425,16 +427,16 @@ class Node:
             self._held.clear()
             self.forest.locks.offer(self.id)
             with self.kin.latch:
-                self.kin.rouse()  # a child may pause until it can have one of them
+                self.kin.notify_all()  # a child may be waiting for one of them
 
     def await_child(self) -> None:
-        """Get ready to wait for a child: offer the locks. On the right thread only."""
+        """Offer the locks before a wait for a child. Raise `WrongThread` on another thread."""
         if self.state is State.ACTIVE:
             self._check_thread()
             self._offer()
 
     def wait_for(self, task: Task[T]) -> None:
-        """Wait for the task of a child. REQUIRES: this node's thread, and its locks offered."""
+        """Wait for the task of a child. REQUIRES: this node's thread, with its locks offered."""
         if task.done or not is_beside_others(self):
             task.wait()
             return
@@ -443,7 +445,7 @@ class Node:
             task.wait()
 
     def join(self) -> None:
-        """Wait for the spawned children; raise the first error nobody has been given."""
+        """Wait for the spawned children; raise the first undelivered error."""
         if not self._children:
             return
         self._check_thread()
@@ -453,7 +455,7 @@ class Node:
         raise_first(children)
 
     def _await_all(self, children: list[Child[object]]) -> None:
-        """Wait for children; no longer, if one was stopped by an interrupt, which is raised."""
+        """Wait for children; stop and raise if one was ended by an interrupt."""
         for child in children:
             child.join()
             error = child.unseen_error()
@@ -468,9 +470,9 @@ class Node:
         Raises
         ------
         TransactionAborted
-            Always; a ``with`` block of this transaction swallows it.
+            Always; the ``with`` block of this transaction swallows it.
         WrongThread
-            On another thread, where `cancel` is right.
+            On another thread; use `cancel` there.
         """
         if self.state is State.ACTIVE:
             self._check_thread()
@@ -482,9 +484,9 @@ class Node:
     def cancel(self, reason: str = "") -> None:
         """Make this transaction and its inferiors abort at their next step; from any thread.
 
-        Whatever it does then raises `TransactionCancelled`. A wait for a lock and a statement
-        that runs at the server end at once. Nothing happens if it has ended; one that is about to
-        commit may still do so.
+        Its next step raises `TransactionCancelled`. A wait for a lock and a running statement on
+        the server end at once. The call has no effect on a transaction that has ended; one that
+        is about to commit may still do so.
         """
         cancelled = TransactionCancelled(
             f"transaction {self.path} was cancelled" + (f": {reason}" if reason else "")
@@ -492,52 +494,52 @@ class Node:
         if self.interrupt(cancelled):
             self.forest.counters.add("transactions_cancelled")
 
-    def doom(self, reason: ActiveDBError) -> list[Node]:
+    def mark_rollback_only(self, reason: ActiveDBError) -> list[Node]:
         """Make this transaction and its live inferiors abort with this error, at the next step.
 
-        From any thread. Who is doomed already stays so for its old reason. Returns whom this
-        concerns. O(inferiors that are not doomed yet).
+        May be called on any thread. A transaction that is already doomed keeps its first reason.
+        Returns the newly doomed transactions. O(inferiors that are not doomed yet).
         """
         doomed: list[Node] = []
         with self.kin.latch:
             found: list[Node] = [self]
             for node in found:  # grows while it is walked
-                # Inferiors of a doomed one are doomed too: `Forest.begin` sees to it.
-                if node._doom is None and not node.state.is_final:
-                    node._doom = reason
+                # Inferiors of a doomed transaction are doomed too: `Forest.begin` ensures it.
+                if node.rollback_reason is None and not node.state.is_final:
+                    node.rollback_reason = reason
                     doomed.append(node)
                     found.extend(node._inferiors)
             if doomed:
-                self.kin.rouse()
+                self.kin.notify_all()
         for node in doomed:
             self.forest.locks.cancel(node.id)
         return doomed
 
     def _stop(self, reason: ActiveDBError) -> None:
-        """Doom this transaction, which aborts; with a top-level one, end its statements, too.
+        """Doom this transaction, which aborts; for a top-level one, end its statements, too.
 
-        One that is cancelled at the server ends the whole flat transaction.
+        Not for a subtransaction, because a cancelled statement breaks the whole flat transaction.
         """
         if self.parent is None:
             self.interrupt(reason)
         else:
-            self.doom(reason)
+            self.mark_rollback_only(reason)
 
     def interrupt(self, reason: ActiveDBError) -> bool:
-        """Doom this transaction, and end what the server does for it; from any thread.
+        """Doom this transaction, and end its statements on the server; from any thread.
 
-        Returns whether it was alive and not doomed yet.
+        Returns whether it was live and not doomed yet.
         """
-        is_news = bool(self.doom(reason))
+        is_news = bool(self.mark_rollback_only(reason))
         if is_news:
             self._interrupt_statements(_INSIST_FIRST_S, time.monotonic() + _CUT_AFTER_S)
         return is_news
 
     def _interrupt_statements(self, again_after_s: float, cut_at_s: float) -> None:
-        """Cancel what the server does for this sphere; and again, as long as it lives.
+        """Cancel the statements of this sphere on the server, repeatedly while it is live.
 
-        Its thread may have been on its way to the server. One that does not listen is left: then
-        the connections are cut.
+        Repeated because a statement may not have reached the server at the first call. If the
+        server does not react in time, the connections are cut.
         """
         with self.kin.latch:
             if self.state.is_final:
@@ -545,13 +547,13 @@ class Node:
             sphere: list[Node] = [self]
             for node in sphere:  # grows while it is walked
                 sphere.extend(node._inferiors)
-        # Not those of siblings: what runs on the thread of a doomed one is its own or an
-        # inferior's.
+        # Spare the statements of siblings: a doomed transaction's thread runs only its own
+        # statements and those of its inferiors.
         threads = None if self.parent is None else {node._thread for node in sphere}
         try:
             self.hierarchy.session.cancel(threads, cut=time.monotonic() > cut_at_s)
         except ActiveDBError:
-            # The server is gone: what waits for it will be told so.
+            # The server is gone; waiting calls get their own errors.
             self.forest.counters.add("cancels_failed")
         next_after_s = min(2 * again_after_s, _INSIST_S_MAX)
         self.forest.deadlines.at(
@@ -559,7 +561,7 @@ class Node:
         )
 
     def _interrupt_beside(self, again_after_s: float, cut_at_s: float) -> None:
-        """`_interrupt_statements` on a thread: other limits must not wait for the server."""
+        """Call `_interrupt_statements` on a new thread, so that other limits need not wait."""
         threading.Thread(
             target=self._interrupt_statements,
             args=(again_after_s, cut_at_s),
@@ -568,14 +570,14 @@ class Node:
         ).start()
 
     def _time_is_up(self, limit: Limit) -> None:
-        if self.doom(limit.error(self.path)):
+        if self.mark_rollback_only(limit.error(self.path)):
             self.forest.counters.add("transactions_timed_out")
             self._interrupt_beside(_INSIST_FIRST_S, time.monotonic() + _CUT_AFTER_S)
 
     def commit(self) -> None:
-        """Commit: join the children, run what is deferred, then delegate or flush.
+        """Commit: join the children, run the deferred rules, then delegate or flush.
 
-        On any error the transaction is aborted and the error raised.
+        On any error the transaction aborts and the error is raised.
         """
         if self.state is State.ACTIVE:
             self._check_thread()
@@ -601,12 +603,12 @@ class Node:
                 self._delegate(self.parent)
         except BaseException as error:
             self._abort(error)
-            self._raise_doom_instead_of(error)
+            self._raise_rollback_reason_instead_of(error)
             raise
         self._end(State.COMMITTED)
 
     def _delegate(self, parent: Node) -> None:
-        """Hand the workspace over to the parent, who is responsible for it from now on."""
+        """Delegate the workspace to the parent, which is responsible for it from now on."""
         self.forest.store.trigger("during a child's commit")
         with self.kin.latch:
             parent.workspace.take(self.workspace)
@@ -614,13 +616,13 @@ class Node:
     def _abort(self, cause: BaseException | None = None) -> None:
         """Abort with all live inferiors, whose own errors become notes of `cause`.
 
-        Children that run are doomed and waited for, also if that is interrupted. Then what is
-        left of the sphere, subtransactions left open on this thread, ends from the leaves up.
+        Running children are doomed and joined, even if the wait is interrupted. Then the rest of
+        the sphere, subtransactions left open on this thread, ends from the leaves up.
         """
         if self.state.is_final:
             return
         if self._observer is not None:
-            why = cause if self._doom is None else self._doom
+            why = cause if self.rollback_reason is None else self.rollback_reason
             self._observer.failing(self, why)  # type: ignore[arg-type]  # as above
         interrupt: BaseException | None = None
         sphere: list[Node] = [self]
@@ -639,7 +641,7 @@ class Node:
                         interrupt = error
             node._children = []
             if cause is not None:
-                told_of(cause, children, node._doom)
+                add_sibling_notes(cause, children, node.rollback_reason)
             sphere.extend(node._inferiors)
         for node in reversed(sphere):
             node._end(State.ABORTED)
@@ -650,13 +652,13 @@ class Node:
         with self.kin.latch:
             self.state = checked_move(self.state, state)
             if state is State.COMMITTED:
-                self._doom = None  # it came too late
+                self.rollback_reason = None  # it came too late
         if self._alarm is not None:
             self._alarm.drop()
         self.workspace = _NO_VERSIONS
         self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
 
-    # -- who may use it --------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def _refuse_open_child(self) -> None:
         raise TransactionStateError(
@@ -665,14 +667,14 @@ class Node:
         )
 
     def check_usable(self) -> None:
-        """Raise unless this thread may use it now, as each step of it does."""
+        """Raise unless this thread may use the transaction now, as each of its steps does."""
         self._check_usable()
 
     def _check_usable(self) -> None:
-        """Raise unless this thread may use it now; every public method begins with this."""
+        """Raise unless this thread may use the transaction now; called first by public methods."""
         if (
             self._thread != get_ident()
-            or self._doom is not None
+            or self.rollback_reason is not None
             or self.state is not State.ACTIVE
             or self.hierarchy.session.failure is not None
         ):
@@ -681,8 +683,8 @@ class Node:
     def _refuse(self, ident: int | None = None) -> None:
         if ident is not None and self.state is State.ACTIVE:
             self._check_thread()
-        if self._doom is not None:
-            raise self._doom.again()
+        if self.rollback_reason is not None:
+            raise self.rollback_reason.again()
         failure = self.hierarchy.session.failure
         if failure is not None:
             raise failure.again() from failure
@@ -701,13 +703,13 @@ class Node:
             f"the function of a child use the transaction that it is called with"
         )
 
-    def _raise_doom_instead_of(self, error: BaseException) -> None:
-        """Raise why this transaction was to end, if `error` is only how the store put it."""
-        doom = self._doom
-        if isinstance(doom, TransactionAborted) and doom.transaction == self.id:
-            return  # its own end, of which `error` is the reason
+    def _raise_rollback_reason_instead_of(self, error: BaseException) -> None:
+        """Raise the reason of the doom, if `error` is only the store's reaction to it."""
+        reason = self.rollback_reason
+        if isinstance(reason, TransactionAborted) and reason.transaction == self.id:
+            return  # its own abort; `error` is the reason for it
         if isinstance(error, ConnectionLost) and error.committed is None:
             return  # it may have committed, which matters more
         is_stores = isinstance(error, StoreError | LockTimeout)
-        if doom is not None and is_stores and type(error) is not type(doom):
-            raise doom.again() from error
+        if reason is not None and is_stores and type(error) is not type(reason):
+            raise reason.again() from error

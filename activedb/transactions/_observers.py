@@ -1,4 +1,4 @@
-"""Who hears of transactions to show what they do: monitors, traces, figures."""
+"""Observers of transactions, for display only: monitors, traces, figures."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Link(NamedTuple):
-    """One wait of a deadlock through the server, of hierarchies that wait for each other's end.
+    """Wait between two hierarchies, in a deadlock through the server.
 
     Attributes
     ----------
     waiter, waited_for : Transaction or int
-        A top-level transaction of this process, or the number of a process of the server.
+        A top-level transaction of this process, or the number of a server process.
     where : str
-        Where it waits: ``here``, ``at the server`` or ``in its own program``.
+        Place of the wait: ``here``, ``at the server`` or ``in its own program``.
     """
 
     waiter: Transaction | int
@@ -33,61 +33,62 @@ class Link(NamedTuple):
 
 
 class Observer:
-    """Hears of every transaction of a forest, and changes nothing; each method does nothing here.
+    """Base class of passive observers of all transactions of a forest; each method does nothing.
 
-    They are called on the thread that makes the step, and must neither wait nor use the
-    transaction. What hears of all steps in an order that an auditor can rely on is a `Log`.
+    Methods are called on the thread that makes the step, and must neither wait nor use the
+    transaction. For a record of all steps in an order fit for an audit, see `Log`.
     """
 
     def began(self, t: Transaction) -> None:
-        """`t` has begun; its thread may not have entered it yet."""
+        """Observe the begin of `t`; its thread may not have entered it yet."""
 
     def entered(self, t: Transaction) -> None:
-        """This thread begins to run what is inside `t`."""
+        """Observe that this thread begins to run the body of `t`."""
 
     def left(self, t: Transaction) -> None:
-        """Nobody runs anything inside `t` any more; `t` has ended.
+        """Observe that no thread runs the body of `t` any more; `t` has ended.
 
-        On another thread than `entered` if a block ends elsewhere than it began, which aborts it.
+        If a block ends on another thread than it began on, which aborts it, the thread differs from
+        that of `entered`.
         """
 
     def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
-        """`t` has triggered a rule that is to run in the top-level transactions `firing`."""
+        """Observe that `t` has triggered a rule, to run in the top-level transactions `firing`."""
 
     def carried(self, t: Transaction) -> str | None:
-        """What the record of a firing that `t` triggers carries, for the `origin` of its `Run`."""
+        """Return data for the record of a firing triggered by `t`: the `origin` of its `Run`."""
 
     def waits(self, t: Transaction, edges: tuple[Edge, ...]) -> None:
-        """`t` is about to sleep, for a lock or an end; `edges`: for whom it waits, and why."""
+        """Observe that `t` is about to sleep in a wait; `edges` are the reasons of the wait."""
 
     def granted(self, t: Transaction, resource: Resource, mode: Mode) -> None:
-        """`t` has got a lock, at once or after a wait."""
+        """Observe that `t` has acquired a lock, at once or after a wait."""
 
     def wrote(self, t: Transaction, kind: str, table: str, key: Key) -> None:
-        """`t` has made a version of a row: an ``"insert"``, ``"write"`` or ``"delete"``."""
+        """Observe a new version of a row by `t`: an ``"insert"``, ``"write"`` or ``"delete"``."""
 
     def deadlocked(self, t: Transaction, cycle: DeadlockReport | tuple[Link, ...]) -> None:
-        """`t` has to give way in a deadlock, found among the locks here or through the server.
+        """Observe that `t` is rolled back in a deadlock, among local locks or through the server.
 
-        It may not be the victim of the report: a transaction that depends on others gives way to
-        them. Called by whoever found the deadlock, perhaps on another thread.
+        `t` may differ from the victim of the report: a transaction that depends on others is
+        rolled back in their place. Called on the thread that found the deadlock.
         """
 
     def committing(self, t: Transaction) -> None:
-        """`t` has done its work, and commits."""
+        """Observe that `t` has done its work, and commits."""
 
     def failing(self, t: Transaction, error: BaseException | None) -> None:
-        """`t` is going to abort, because of `error` if that is known; its children have not yet."""
+        """Observe that `t` is about to abort, before its children; `error` is the known reason."""
 
     def ended(self, t: Transaction) -> None:
-        """`t` has committed or aborted; its locks are passed on already."""
+        """Observe that `t` has committed or aborted, and has passed on its locks."""
 
 
 class Observers(Observer):
-    """Several observers, told one after another, and each only of what it has a method for.
+    """Composite of several observers, called one after another, only for methods they override.
 
-    An error of one is logged, the first time with where it arose, and reaches neither the
-    transaction nor the others.
+    An error of an observer is logged (the first one, with its traceback), and reaches neither the
+    transaction nor the other observers.
 
     Attributes
     ----------
@@ -98,7 +99,7 @@ class Observers(Observer):
         self.each = each
         self._has_failed = False
         for step in _STEPS:
-            # Who was last to make something current is first to take it back.
+            # In reverse: the last observer to make something current has to reset it first.
             ordered = reversed(each) if step == "left" else each
             hearing = [
                 getattr(one, step)
@@ -108,7 +109,7 @@ class Observers(Observer):
             setattr(self, step, self._telling(hearing) if hearing else _tell_nobody)
 
     def _telling(self, hearing: list[Callable[..., str | None]]) -> Callable[..., str | None]:
-        """What tells them of a step; it gives the first answer, if there is any."""
+        """Return a call to all observers of a step, which returns the first answer, if any."""
 
         def tell(*of_step: object) -> str | None:
             answer = None
@@ -124,7 +125,7 @@ class Observers(Observer):
         return tell
 
     def _log(self, what: str) -> None:
-        """REQUIRES: an exception is being handled."""
+        """Log the first failure of an observer. REQUIRES: an exception is being handled."""
         if not self._has_failed:
             self._has_failed = True
             _LOG.exception("%s has failed, and may again", what)
@@ -134,4 +135,4 @@ _STEPS = tuple(name for name in vars(Observer) if not name.startswith("_"))
 
 
 def _tell_nobody(*of_step: object) -> None:
-    """Of a step for which no observer has a method."""
+    """Ignore a step that no observer has a method for."""

@@ -1,4 +1,4 @@
-"""Waiting for a superior that works in parallel to offer what it holds."""
+"""Offers of locks that a child awaits from a superior working in parallel."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _LOOK_EVERY_S = 0.02
 
 
 class Offers:
-    """Who waits for whose offer.
+    """Registry of children that wait for a superior to offer its locks.
 
-    To the lock manager a child that asks for what its superior holds is in a deadlock: the
-    superior waits for the end of the child before it can commit. But a superior offers its locks
-    when it joins its children, or spawns one, so while it works the child only has to wait. It
-    does so here, outside the lock manager's graph, and looks for itself whether the superior has
-    come to wait for it.
+    To the lock manager, a child that requests a lock held by its superior is in a deadlock: the
+    superior cannot commit before the end of the child. But a superior offers its locks when it
+    joins its children, or spawns one, so while the superior works, the child only has to wait. It
+    waits here, outside the lock manager's graph, and polls whether the superior has come to wait
+    for the child.
 
-    Latch: ``_latch``; nothing else is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, locks: Callable[[], LockManager]):
@@ -35,10 +35,11 @@ class Offers:
         self._awaited: dict[int, int] = {}
 
     def may_be_made(self, node: Node, report: DeadlockReport) -> tuple[Node, Edge] | None:
-        """The superior on whose offer `node` may wait, and for what; None: it is a deadlock.
+        """Return the superior whose offer may resolve a deadlock, and the edge; None if none may.
 
-        The cycle must be that of a child and its superior: what one wants the other holds, and
-        the other waits for its commit, or for that of one between them. O(depth).
+        The cycle must consist of a child and its superior: the child requests a lock that the
+        superior holds, and the superior waits for the commit of the child, or of a transaction
+        between them. O(depth).
         """
         first, *others = report.cycle
         is_line = first.waiter == node.id and first.kind is EdgeKind.HELD
@@ -47,27 +48,26 @@ class Offers:
         superior: Node | None = node.parent
         while superior is not None and superior.id != first.waited_for:
             superior = superior.parent
-        # On one thread the superior would have offered before this one could run.
+        # On the same thread, the superior would have offered its locks before `node` could run.
         if superior is None or superior.is_on_thread_of(node):
             return None
         return superior, first
 
     def awaited_by(self, tid: int) -> int | None:
-        """The superior on whose offer transaction `tid` waits at this moment."""
+        """Return the superior whose offer transaction `tid` is waiting for, or None."""
         return self._awaited.get(tid)
 
     def await_one(self, node: Node, superior: Node, edge: Edge, until_s: float) -> bool:
-        """Wait until `superior` does not hold any more what `edge` is about, or `node` is doomed.
+        """Wait until `superior` no longer holds the lock of `edge`, or `node` is doomed.
 
-        Returns False if that would be a deadlock, or when the time is up (on the monotonic
-        clock).
+        Returns False if the wait would be a deadlock, or at `until_s` on the monotonic clock.
         """
         assert edge.resource is not None
         assert edge.against is not None
         locks, resource, mode = self._locks(), edge.resource, edge.against
 
         def is_over() -> bool:
-            return node.is_doomed or not locks.holds(superior.id, resource, mode)
+            return node.is_rollback_only or not locks.holds(superior.id, resource, mode)
 
         with self._latch:
             self._awaited[node.id] = superior.id
@@ -84,10 +84,10 @@ class Offers:
                 del self._awaited[node.id]
 
     def _is_blocked_by(self, superior: int, child: int) -> bool:
-        """Whether `superior` waits for `child`, other than to commit. O(graph).
+        """Return whether `superior` waits for `child`, other than to commit. O(graph).
 
-        Who is waited for because of an offer will offer before it waits to commit, so of that one
-        only what it waits for in the middle of its work counts.
+        A superior whose offer is awaited will offer its locks before it waits to commit, so its
+        own commit edges do not count.
         """
         edges: dict[int, list[Edge]] = {}
         for edge in self._locks().snapshot().edges:

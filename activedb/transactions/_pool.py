@@ -1,17 +1,17 @@
-"""A bounded pool of threads that cannot starve itself.
+"""Bounded thread pool that cannot starve itself.
 
 ```
   submit ──► queue ──► a thread, while fewer than `threads` run
                            │
-  wait ──┬─ nobody has begun it, the stack is shallow: run it here
-         ├─ nobody has begun it, the stack is deep: a substitute runs it ─┐
-         └─ somebody has: let the next of the queue go ───────────────────┴─► sleep
+  wait ──┬─ not begun, the stack is shallow: run it here
+         ├─ not begun, the stack is deep: a substitute runs it ───────────┐
+         └─ begun on another thread: let the next queued task run ────────┴─► sleep
 ```
 
-Whoever waits for a task that no thread has taken yet runs it on its own thread, so a parent never
-waits for a child that waits for a thread. Where that would pile up too many tasks on one stack, a
-thread that exists only for that, the substitute, runs the task while the waiter sleeps, as in the
-managed blocking of (Lea, "A Java fork/join framework", 2000).
+A thread that waits for a task that no thread has taken yet runs it itself, so a parent never
+waits for a child that waits for a thread. If that would pile up too many tasks on one stack, a
+substitute thread runs the task while the waiter sleeps, as in the managed blocking of (Lea, "A
+Java fork/join framework", 2000).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 _RESTING_MAX = 64
 _NESTED_MAX = 16
-"""Tasks that one thread has begun and not ended, each inside the wait of the one before."""
+"""Upper bound on the tasks that one thread nests, each inside the wait of the one before."""
 
 
 class _Here(threading.local):
-    """What this thread is to the pools: how many tasks it nests, and whose thread it is."""
+    """Per-thread state: the number of nested tasks, and the pool to which the thread belongs."""
 
     nested = 0
     pool: Pool | None = None
@@ -45,10 +45,10 @@ _here = _Here()
 
 
 class Task(Generic[T]):
-    """A call that a thread of the pool, or whoever waits for it, will make exactly once.
+    """Call that a pool thread, or a waiting thread, makes exactly once.
 
-    All fields are guarded by the pool's latch, but the call's outcome, which one thread writes
-    before `done` and others read after it.
+    All fields are guarded by the pool's latch, except for the outcome of the call, which one
+    thread writes before it sets `done`, and others read afterwards.
     """
 
     __slots__ = ("_call", "_error", "_pool", "_result", "claimed", "done", "sleepers")
@@ -57,18 +57,18 @@ class Task(Generic[T]):
         self._pool = pool
         self._call: Callable[[], T] | None = call
         self._result: T
-        # What is true if an interrupt comes between taking the task and making the call.
+        # The outcome if an interrupt comes between claiming the task and making the call.
         self._error: BaseException | None = KeyboardInterrupt("interrupted before it began")
         self.claimed = False
         self.done = False
         self.sleepers: list[_Sleeper] = []
 
     def wait(self) -> None:
-        """Return when the call has been made, seeing to it that somebody makes it."""
+        """Return when the call has been made; if no thread has begun it, have it made now."""
         self._pool.wait(self)
 
     def result(self) -> T:
-        """Wait, then return what the call returned or raise what it raised."""
+        """Wait for the call, then return its result or raise its error."""
         self._pool.wait(self)
         if self._error is not None:
             raise self._error
@@ -76,11 +76,11 @@ class Task(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """What the call raised, once it is done."""
+        """Error raised by the call, once it is done."""
         return self._error
 
     def make_call(self) -> None:
-        """Make the call here. REQUIRES: this thread has claimed the task."""
+        """Make the call on this thread. REQUIRES: this thread has claimed the task."""
         assert self._call is not None
         try:
             self._result = self._call()
@@ -92,7 +92,7 @@ class Task(Generic[T]):
 
 
 class _Sleeper:
-    """A thread that waits for a task on another thread."""
+    """Thread that waits for a task on another thread."""
 
     __slots__ = ("is_counted", "wake")
 
@@ -103,27 +103,28 @@ class _Sleeper:
 
 
 class _Worker:
-    """A thread of the pool, and where it sleeps; `task` if it is to begin with a certain one."""
+    """Thread of the pool, with the lock it sleeps on, and the task to begin with, if given."""
 
     __slots__ = ("started", "task", "thread", "wake")
 
     def __init__(self) -> None:
         self.task: Task[object] | None = None
         self.thread: threading.Thread
-        self.started = threading.Event()  # or has been found unable to start
+        self.started = threading.Event()  # set also if the thread cannot be started
         self.wake = threading.Lock()
         self.wake.acquire()
 
 
 class Pool:
-    """At most `threads` daemon threads that run, started as they are needed.
+    """Pool of daemon threads, started on demand, of which at most `threads` run at a time.
 
-    A thread that waits for a task, or is `resting`, does not count as running. When it goes on it
-    counts again at once, and never waits for leave to do so: what it holds, others may be waiting
-    for. After a wait for a task no more run because of that, as the thread that has ended the task
-    counts no longer; after a rest one too many runs until the next task ends.
+    A thread that waits for a task, or is `resting`, does not count as running. When it goes on, it
+    counts again at once, and never waits for a free slot, because other threads may be waiting for
+    locks of its transaction. After a wait for a task the bound still holds, because the thread that
+    has ended the task no longer counts; after a rest, one thread too many runs until the next task
+    ends.
 
-    Latch: ``_latch``; nothing else is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, threads: int):
@@ -149,7 +150,7 @@ class Pool:
         return task
 
     def wait(self, task: Task[T]) -> None:
-        """Return when `task` is done; run it, or have a substitute run it, if nobody has begun."""
+        """Return when `task` is done; if no thread has begun it, run it here or on a substitute."""
         sleeper: _Sleeper | None = None
         must_wake = False
         with self._latch:
@@ -161,7 +162,7 @@ class Pool:
                 task.sleepers.append(sleeper)
                 self._running -= sleeper.is_counted
                 if is_mine:
-                    # Not queued for: its turn might never come while the waiter keeps its locks.
+                    # Not queued: its turn might never come while the waiter keeps its locks.
                     self._running += 1
                     must_wake = True
                 else:
@@ -186,10 +187,10 @@ class Pool:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """While the block sleeps, and not for a task, let another thread run instead of this one.
+        """Let another thread run in place of this one while the block sleeps.
 
-        So those who wait for what only others can end do not use up the pool. At most 64 rest:
-        then a further one counts as running.
+        For waits other than for a task. This keeps threads in long waits from using up the pool.
+        At most 64 threads rest; further ones count as running.
         """
         with self._latch:
             may_rest = _here.pool is self and self._resting < _RESTING_MAX
@@ -206,11 +207,11 @@ class Pool:
                 self._running += may_rest
 
     def close(self) -> None:
-        """Let the threads finish what is queued, then end them."""
+        """Let the threads finish the queued tasks, then end them."""
         with self._latch:
             self._closed = True
             idle, self._idle = self._idle, []
-            self._running += len(idle)  # until they have seen that nothing is queued
+            self._running += len(idle)  # until they have found the queue empty
         for worker in idle:
             worker.wake.release()
         while True:
@@ -220,14 +221,14 @@ class Pool:
             if not others:
                 return
             for worker in others:
-                worker.started.wait()  # who starts it has let go of the latch
+                worker.started.wait()  # the starting thread has released the latch
                 if worker.thread.ident is not None:
                     worker.thread.join()
 
     # -- inside ----------------------------------------------------------------------------
 
     def _may_run_more(self) -> bool:
-        """Count one more thread as running, if one more may. REQUIRES: the latch."""
+        """Count one more thread as running, if the bound allows it. REQUIRES: the latch."""
         if self._running >= self._running_max:
             return False
         self._running += 1
@@ -243,9 +244,9 @@ class Pool:
         return None
 
     def _wake_one(self, task: Task[object] | None = None) -> None:
-        """Have a thread, which is counted already, run `task`, or whatever it finds queued.
+        """Have a thread, which is counted already, run `task`, or the tasks that it finds queued.
 
-        What is queued it does not claim before it is awake: a waiter may be faster.
+        The thread claims a queued task only when it is awake, because a waiter may be faster.
         """
         with self._latch:
             worker = self._idle.pop() if self._idle else None
@@ -265,7 +266,7 @@ class Pool:
             return
         try:
             fresh.thread.start()
-        except RuntimeError:  # the system has no more threads: go on with those there are
+        except RuntimeError:  # the system has no more threads: use the existing ones
             with self._latch:
                 self._alive.discard(fresh)
                 self._running -= 1
@@ -288,7 +289,7 @@ class Pool:
                 sleeper.wake.release()
 
     def _finish(self, task: Task[T]) -> list[_Sleeper]:
-        """Mark a task as done; returns whom to wake. REQUIRES: the latch."""
+        """Mark a task as done; return the sleepers to wake. REQUIRES: the latch."""
         task.done = True
         sleepers, task.sleepers = task.sleepers, []
         self._running += sum(sleeper.is_counted for sleeper in sleepers)
@@ -299,7 +300,7 @@ class Pool:
         while True:
             self._run_what_there_is(worker)
             with self._latch:
-                # Counted no more. Whoever queues a task from now on wakes a thread for it.
+                # No longer counted. A task queued from now on wakes a thread.
                 is_needed = len(self._idle) < self._running_max and not self._closed
                 if is_needed:
                     self._idle.append(worker)
@@ -309,7 +310,7 @@ class Pool:
             worker.wake.acquire()
 
     def _run_what_there_is(self, worker: _Worker) -> None:
-        """Run the task given, then what is queued while this thread is one that may run."""
+        """Run the given task, then queued tasks as long as the bound allows this thread to run."""
         task, worker.task = worker.task, None
         while True:
             if task is None:
@@ -332,7 +333,7 @@ class Pool:
 
 
 def is_stack_deep() -> bool:
-    """Return whether the half of the stack that Python allows is used up. O(depth)."""
+    """Return whether half of the stack that Python allows is used up. O(depth)."""
     try:
         sys._getframe(sys.getrecursionlimit() // 2)
     except ValueError:

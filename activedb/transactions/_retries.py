@@ -1,4 +1,4 @@
-"""Trying again: which errors are worth it, how often, and after which pause."""
+"""Retries: the retryable errors, their number, and the backoff."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _CAUSES: dict[type[Exception], str] = {
 
 
 class Retries:
-    """Makes attempts until one succeeds or trying again is of no use.
+    """Loop of attempts, until one succeeds or a retry is pointless.
 
     Attributes
     ----------
     random : random.Random
-        Where the pauses' lengths come from.
+        Source of the pauses' lengths.
     wait : callable ``(event, seconds)``
-        Pauses, at most until the event is set; a test may put something faster here.
+        Pauses, at most until the event is set; tests may replace it by a faster one.
     """
 
     def __init__(self, settings: Settings, counters: Counters):
@@ -61,19 +61,19 @@ class Retries:
         limit: Limit | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Make `attempt`, again when it fails in a way that makes that safe.
+        """Call `attempt`, again after each retryable failure.
 
         Parameters
         ----------
         name : callable
-            Names the work, for messages.
+            Returns the name of the work, for messages.
         within : Node, optional
             The parent of the attempts' transactions. If its flat transaction is broken, or the
-            attempt has been made as often as allowed, the error is left to its superiors.
+            retries are used up, the error is left to its superiors.
         limit : Limit, optional
-            The time that all tries have.
+            Time limit for all attempts together.
         stopped : callable
-            Whether the next attempt will be refused, so that no pause is needed before it.
+            Returns whether the next attempt will be refused, so that no pause is needed.
         """
         for number in itertools.count(1):
             try:
@@ -93,33 +93,33 @@ class Retries:
         raise AssertionError("unreachable")
 
     def _is_worth_another(self, error: BaseException, number: int, within: Node | None) -> bool:
-        """Whether to try again after the `number`-th attempt has failed with `error`."""
+        """Return whether to retry after the `number`-th attempt has failed with `error`."""
         if not isinstance(error, tuple(_CAUSES)) or isinstance(error, LockNotAvailable):
             return False
         inside = within is not None
-        around = current_transaction()  # open around a top-level one, on this thread
+        around = current_transaction()  # open around a top-level attempt, on this thread
         if isinstance(error, ConnectionLost) and (inside or error.committed is not False):
             return False
         if isinstance(error, Deadlock) and _is_in_line(error.breaker, within or around):
-            return False  # the cycle would be there again: it is for a superior to try again
+            return False  # the cycle would recur: a superior has to retry
         is_spent = number > self._settings.retries_max
         if is_spent:
             self._counters.add("retries_exhausted")
         if within is not None:
-            # Inside a hierarchy only a deadlock is worth another try: a lock that was not
-            # granted in time will not be, as long as the superiors keep what they have.
+            # Inside a hierarchy only a deadlock is retried: a lock that was not granted in time
+            # will not be granted as long as the superiors keep their locks.
             is_spent |= not isinstance(error, Deadlock) or error.exhausted
-            is_spent |= within.hierarchy.session.failure is not None or within.is_doomed
+            is_spent |= within.hierarchy.session.failure is not None or within.is_rollback_only
         if is_spent and isinstance(error, Deadlock):
             error.exhausted = True
         return not is_spent
 
     def delay_s(self, error: BaseException, number: int) -> float:
-        """Random length of the pause after the `number`-th attempt has failed with `error`.
+        """Return a random backoff in seconds after the `number`-th attempt failed with `error`.
 
-        Doubles, up to a bound, with each attempt. After a deadlock or a conflict any part of that
-        is waited for ("full jitter"), so that those who met do not meet again. A server that was
-        restarted needs its time, so at least half of it is waited for a lost connection.
+        The longest pause doubles, up to a bound, with each attempt. After a deadlock or a conflict
+        the pause is any part of it ("full jitter"), so that the same transactions do not collide
+        again. After a lost connection it is at least half, because a server needs time to restart.
         """
         s = self._settings
         if isinstance(error, ConnectionLost):
@@ -144,12 +144,13 @@ class Retries:
         else:
             parent = within
             parent.kin.pause(
-                lambda event: self.wait(event, delay_s), lambda: stopped() or parent.is_doomed
+                lambda event: self.wait(event, delay_s),
+                lambda: stopped() or parent.is_rollback_only,
             )
 
 
 def _is_in_line(tid: int, node: Node | None) -> bool:
-    """Whether `tid` is `node` or a superior of it; O(depth)."""
+    """Return whether `tid` is `node` or a superior of it; O(depth)."""
     while node is not None and node.id != tid:
         node = node.parent
     return node is not None

@@ -1,4 +1,4 @@
-"""Statements over the versions of a sphere: SELECT, and writes found by a locked read."""
+"""Statements over the versions of a sphere: SELECT, and writes based on a locking read."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 __all__ = ["Version", "execute", "query"]
 
 Version = tuple[Key, Row | None, Row | None]
-"""A row that a statement writes: its key, what it was, what it is to be."""
+"""Row written by a statement: its key, old row and new row."""
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
 _KEYS_MAX = 5_000  # keys in one SELECT
-_AT_ONCE = 8  # rows looked at beyond those wanted, because others may have some of them
+_AT_ONCE = 8  # extra rows to look at, because some may be locked
 
 
 def query(t: Transaction, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
-    """See `Transaction.query`."""
+    """Return the rows of a SELECT; see `Transaction.query`."""
     plan = plan_locks(statement)
     if not isinstance(plan, LockingRead):
         return _select(t, plan, parameters)
     spec = t.forest.tables.spec(plan.table)
     if plan.nowait or plan.skip_locked:
         return _claim(t, spec, plan, parameters)
-    # SIX: nobody else writes the table, so the rows chosen stay those that are locked.
+    # SIX: no other transaction writes the table, so the chosen rows stay the locked ones.
     t.lock_table(spec, Mode.SIX)
     keys = [spec.key(tuple(row)) for row in _select(t, plan.keys(plan.limit), parameters)]
     t.read_locked(spec, keys)
@@ -54,13 +54,13 @@ def query(t: Transaction, statement: Any, parameters: Mapping[str, Any] | None =
 
 
 def execute(t: Transaction, statement: Any, parameters: Parameters = None) -> Any:
-    """See `Transaction.execute`."""
+    """Run an UPDATE, DELETE or INSERT; see `Transaction.execute`."""
     plan = plan_write(statement, parameters)
     spec = t.forest.tables.spec(plan.table)
     if plan.kind == "insert":
         versions = _inserted(t, plan, spec, parameters)
     else:
-        # SIX: nobody else writes the table, so no row can join those the statement selects.
+        # SIX: no other transaction writes the table, so no phantom can match the statement.
         t.lock_table(spec, Mode.SIX)
         versions = _changed(t, plan, spec, parameters)
     returned = None if plan.returning is None else _returned(t, plan, spec, versions)
@@ -84,9 +84,9 @@ def _select(
     Parameters
     ----------
     unlocked : collection of TableSpec
-        Tables to read without a lock, because their rows are locked one by one.
+        Tables to read without a table lock, because their rows are locked one by one.
     instead : mapping of TableSpec to (key to row or None)
-        What is dirty in some tables, instead of what the sphere wrote.
+        Dirty rows of some tables, in place of the versions of the sphere.
     """
     tables = t.forest.tables
     wanted = tables_of(statement, t.forest.store, tables)
@@ -107,10 +107,10 @@ def _select(
 def _claim(
     t: Transaction, spec: TableSpec, plan: LockingRead, parameters: Mapping[str, Any] | None
 ) -> list[Any]:
-    """Lock the first rows that nobody else has locked, and return them.
+    """Lock the first unlocked rows that the statement selects, and return them.
 
-    Without a lock on the table: others go on writing it. So each row is looked at again once it
-    is locked, and whether there are others now that the statement would choose is left open.
+    The table is not locked, so other transactions may write it. Each row is therefore read again
+    once it is locked, but rows that have begun to match the statement meanwhile may be missed.
     """
     if plan.limit == 0:
         return []
@@ -150,7 +150,7 @@ def _claim(
 def _changed(
     t: Transaction, plan: StatementPlan, spec: TableSpec, parameters: Any
 ) -> list[Version]:
-    """What an UPDATE or a DELETE makes of the rows it finds; they are locked, none is written."""
+    """Return the versions that an UPDATE or DELETE makes; locks the rows, writes none."""
     width = len(spec.key_columns)
     found: dict[Key, tuple[Any, ...]] = {}
     for row in _select(t, plan.select, parameters):
@@ -178,7 +178,7 @@ def _changed(
 def _inserted(
     t: Transaction, plan: StatementPlan, spec: TableSpec, parameters: Any
 ) -> list[Version]:
-    """The rows of an INSERT, complete; their keys are locked, none is written."""
+    """Return the complete rows of an INSERT; locks their keys, writes none."""
     if plan.rows is None:
         values: Iterable[Sequence[Any]] = [
             tuple(row) for row in _select(t, plan.select, parameters)
@@ -212,7 +212,7 @@ def _inserted(
 
 
 def _number(t: Transaction, spec: TableSpec, records: list[dict[str, Any]]) -> None:
-    """Give a number to the rows that the database would number."""
+    """Assign generated keys to the rows for which the database would generate one."""
     name = spec.generated
     bare = [] if name is None else [r for r in records if r.get(name) is None]
     if name is None or not bare:
@@ -228,7 +228,7 @@ def _number(t: Transaction, spec: TableSpec, records: list[dict[str, Any]]) -> N
 
 
 def _defaults(t: Transaction, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Values of columns that a statement leaves out, anew for each of `count` rows."""
+    """Return default values for columns that a statement omits, separately for `count` rows."""
     filled: list[dict[str, Any]] = [{} for _ in range(count)]
     of_server = [name for name, default in defaults.items() if not callable(default)]
     for name, default in defaults.items():
@@ -245,7 +245,7 @@ def _defaults(t: Transaction, defaults: Mapping[str, Any], count: int) -> list[d
 def _returned(
     t: Transaction, plan: StatementPlan, spec: TableSpec, versions: Sequence[Version]
 ) -> list[Any]:
-    """What RETURNING tells of the rows, in their order; nothing is written yet."""
+    """Return the RETURNING values of the rows, in their order; nothing is written yet."""
     returning = plan.returning
     assert returning is not None
     shown = {key: old if new is None else new for key, old, new in versions}

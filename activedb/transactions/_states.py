@@ -1,4 +1,4 @@
-"""The lifecycle of a transaction, declared as a table of allowed moves."""
+"""Lifecycle of a transaction, declared as a table of allowed moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["State", "checked_move"]
 
 
 class State(StrEnum):
-    """Where a transaction is in its life."""
+    """State of a transaction in its lifecycle."""
 
     ACTIVE = "active"
     COMMITTING = "committing"
@@ -19,7 +19,7 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether no move leads out of it."""
+        """True if no move leads out of this state."""
         return not _MOVES[self]
 
 
@@ -32,12 +32,12 @@ _MOVES: dict[State, frozenset[State]] = {
 
 
 def checked_move(now: State, then: State) -> State:
-    """`then`, if the lifecycle allows the move.
+    """Return `then` if the lifecycle allows the move.
 
     Raises
     ------
     TransactionStateError
-        If it does not.
+        If the lifecycle does not allow the move.
     """
     if then not in _MOVES[now]:
         raise TransactionStateError(f"a transaction that is {now} cannot become {then}")

@@ -1,22 +1,24 @@
-"""Waits that only the waiting thread itself could end.
+"""Detection of waits that only the waiting thread itself could end.
 
 A transaction that is open on a thread goes on, and ends, on that thread alone. So while the thread
-sleeps in a wait of one transaction, every other one that is open on it and is no superior waits
-until that wait is over. The lock manager knows nothing of threads, so these edges are here::
+sleeps in a wait of one transaction, every other transaction open on it, except for superiors of
+the first, waits until that wait is over. The lock manager knows nothing of threads, so this module
+adds these edges::
 
     outer, open on the thread ──THREAD──► inner, in whose wait the thread sleeps
       ▲                                     │
       └── HELD, RETAINED, SOFT, COMMIT, … ──┘   the lock manager's edges
 
-A wait for a lock of another hierarchy is a wait for the end of its top-level transaction, to whom
-every lock in it goes in the end. A cycle with a THREAD edge is looked for when a wait begins, and
-when locks pass to a parent; there is none while no thread sleeps with two hierarchies open, which
-costs a look at an empty dictionary.
+A wait for a lock of another hierarchy is a wait for the end of its top-level transaction, which
+finally inherits every lock of the hierarchy. A search for a cycle with a THREAD edge runs when a
+wait begins, and when locks pass to a parent. While no thread sleeps with two hierarchies open,
+there is no such cycle, and the check costs a look at an empty dictionary.
 
-SQL of the users' own (`db.connection()`) that is open on the thread waits in the same way. What
-waits for that waits at the server, and `_crossing` looks for those cycles; or, in memory, for the
-one connection, and asks here whether that can ever come. If a block of activedb has ended over such
-a connection, its top-level transaction is open until the connection's ends, and stands here, too.
+Plain SQL of the users (`db.connection()`) that is open on the thread is stalled in the same way. A
+transaction that waits for plain SQL waits on the server, where `_crossing` finds the cycles. In
+memory it waits for the only connection, and asks this module whether the wait can ever end. If a
+block of activedb has ended over such a connection, its top-level transaction is open until the
+connection's transaction ends, and counts here, too.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
 from lockmgr import DeadlockReport, Edge, EdgeKind
 
 if TYPE_CHECKING:
-    from activedb.store.session import PlainUse
+    from activedb.store.session import UserConnection
     from activedb.transactions._forest import Forest
     from activedb.transactions._node import Node
 
@@ -58,19 +60,19 @@ __all__ = [
 ]
 
 Key: TypeAlias = "tuple[Forest, int]"
-"""A transaction by its forest and number, or a sleeper that is none, by a negative number."""
+"""Transaction by forest and id; a negative number stands for a sleeper without a transaction."""
 
 _HIERARCHY_KINDS = (EdgeKind.HELD, EdgeKind.RETAINED)
 
 
 class OpenNodes(list["Node"]):
-    """The transactions that are open on one thread, in the order in which they were entered."""
+    """Transactions that are open on one thread, in the order of entry."""
 
     __slots__ = ("__weakref__",)
 
 
 class _Here(threading.local):
-    """The open transactions of each thread, as long as the thread lives."""
+    """Open transactions of each thread, for the lifetime of the thread."""
 
     def __init__(self) -> None:
         self.nodes = _by_thread[get_ident()] = OpenNodes()
@@ -90,32 +92,32 @@ def _do_nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Sleeper:
-    """A thread that sleeps while transactions are open on it that its wait does not belong to.
+    """Thread that sleeps while transactions are open on it that its wait does not belong to.
 
     Attributes
     ----------
     node : Node or None
-        In whose wait it sleeps.
+        Transaction in whose wait the thread sleeps.
     stalled : tuple of Node
-        What cannot go on meanwhile.
+        Open transactions that cannot go on meanwhile.
     plain : tuple of PlainUse
-        Connections with SQL of the users' own that cannot go on either.
+        Connections with plain SQL of the users that cannot go on either.
     tops : callable
-        Numbers of the top-level transactions that it sleeps for.
+        Returns the ids of the top-level transactions that the thread sleeps for.
     awaited : callable
-        Numbers of the transactions that it waits for beside those the lock manager knows.
+        Returns the ids of the awaited transactions that the lock manager does not know of.
     look_again : callable
-        Makes a sleeper without a transaction look whether anybody else could end its wait.
+        Makes a sleeper without a transaction check whether another thread can end its wait.
     refuse : callable
-        Ends the wait of a sleeper without a transaction, as nobody else can end it.
+        Ends the wait of a sleeper without a transaction, if no other thread can.
     is_refused_first : bool
-        True if the sleeper's own wait ends where its plain SQL keeps all others out: none of them
-        is refused for it.
+        True if the sleeper's own wait is refused where its plain SQL blocks all others, so that
+        none of the others is refused.
     """
 
     node: Node | None
     stalled: tuple[Node, ...]
-    plain: tuple[PlainUse, ...]
+    plain: tuple[UserConnection, ...]
     tops: Callable[[], Iterable[int]]
     awaited: Callable[[], Iterable[int]] = _no_transactions
     look_again: Callable[[], object] = _do_nothing
@@ -129,7 +131,7 @@ _sleepers: dict[Key, _Sleeper] = {}  # changed under the latch
 
 
 class Step(NamedTuple):
-    """One edge of a cycle; `edge` is the lock manager's, None if it is about a thread."""
+    """Edge of a cycle; `edge` is the lock manager's, or None for a THREAD edge."""
 
     waiter: Key
     waited_for: Key
@@ -143,7 +145,7 @@ class Step(NamedTuple):
 
 
 class Standstill(Exception):
-    """A wait closes a cycle through a thread; raised out of the lock manager's `on_sleep`."""
+    """Cycle through a thread, closed by a wait; raised out of the lock manager's `on_sleep`."""
 
     def __init__(self, steps: tuple[Step, ...]):
         self.report = DeadlockReport(tuple(step.told() for step in steps), "threads")
@@ -152,18 +154,18 @@ class Standstill(Exception):
 
     @property
     def is_own(self) -> bool:
-        """Return whether the wait that closes the cycle is the only one in it."""
+        """True if the wait that closes the cycle is the only wait in it."""
         waiters = {step.waiter for step in self.steps if _is_wait(step.edge)}
         return len([key for key in waiters if key[1] > 0]) <= 1
 
     @property
     def why(self) -> str:
-        """What closes the cycle: the first wait of a transaction in it."""
+        """Description of the first wait of a transaction in the cycle, which closes it."""
         return next(s.told().text() for s in self.steps if _is_wait(s.edge) and s.waiter[1] > 0)
 
     @property
     def stalled(self) -> Node | None:
-        """The open transaction that the wait keeps from going on."""
+        """Open transaction that the wait stalls."""
         start = self.steps[0].waiter
         with _latch:
             sleeper = _sleepers.get(start)
@@ -173,12 +175,12 @@ class Standstill(Exception):
 
 
 def open_here() -> OpenNodes:
-    """Return the transactions that are open on the calling thread; whoever enters one adds it."""
+    """Return the list of transactions open on the calling thread; an entered one adds itself."""
     return _here.nodes
 
 
 def open_on(thread: int) -> list[Node]:
-    """Return the transactions that are open on a thread at this moment."""
+    """Return the transactions that are presently open on a thread."""
     return list(_by_thread.get(thread, ()))
 
 
@@ -197,7 +199,7 @@ def begins_wait(node: Node) -> tuple[Step, ...] | None:
 
 
 def is_told_elsewhere(steps: tuple[Step, ...]) -> bool:
-    """Return whether a cycle has a sleeper without a transaction, which is told to look again."""
+    """Wake the sleeper without a transaction in a cycle; return whether there is one."""
     for step in steps:
         with _latch:
             sleeper = _sleepers.get(step.waited_for)
@@ -208,24 +210,24 @@ def is_told_elsewhere(steps: tuple[Step, ...]) -> bool:
 
 
 def is_soft(steps: tuple[Step, ...]) -> bool:
-    """Return whether it is the queue alone that keeps the first waiter of a cycle."""
+    """Return whether only its place in the queue blocks the first waiter of a cycle."""
     return steps[0].edge is not None and steps[0].edge.kind is EdgeKind.SOFT
 
 
 def wait_is_over(node: Node) -> None:
-    """Take back `begins_wait`; safe to call without it."""
+    """Undo `begins_wait`; has no effect without it."""
     _remove(_key(node))
 
 
 def is_anybody_stalled() -> bool:
-    """Return whether any thread sleeps with more open on it than what its wait belongs to."""
+    """Return whether any thread sleeps with other work open than that of its wait."""
     return bool(_sleepers)
 
 
 def stalled_sleepers(forest: Forest) -> list[Node]:
-    """Return the transactions of a forest in whose waits threads sleep that are stalled.
+    """Return the transactions of a forest in whose waits stalled threads sleep.
 
-    Sleepers without a transaction are told to look again.
+    Sleepers without a transaction are told to check again.
     """
     with _latch:
         found = [sleeper for key, sleeper in _sleepers.items() if key[0] is forest]
@@ -236,22 +238,22 @@ def stalled_sleepers(forest: Forest) -> list[Node]:
 
 
 def sleepers_in_plain_sql(forest: Forest) -> list[_Sleeper]:
-    """Return those of a forest on whose threads users' own SQL is open, which cannot go on."""
+    """Return the sleepers of a forest on whose threads plain SQL of the users is stalled."""
     with _latch:
         found = list(_sleepers.items())
     return [sleeper for key, sleeper in found if key[0] is forest and sleeper.plain]
 
 
 class sleeping_for:  # noqa: N801 - a context manager, used like a function
-    """Note that this thread sleeps for transactions which it does not name to the lock manager.
+    """Context manager: this thread sleeps for transactions unknown to the lock manager.
 
-    Does nothing if neither a transaction nor SQL of the users' own is open on the thread. Inside
-    the block `is_stuck` tells whether it sleeps in a cycle.
+    Does nothing if neither a transaction nor plain SQL of the users is open on the thread. Inside
+    the block, `is_stuck` returns whether the thread sleeps in a cycle.
 
     Parameters
     ----------
     awaited : callable
-        Numbers of those transactions of the forest, whenever they are asked for.
+        Returns the present ids of those transactions of the forest.
     look_again : callable
         Called on another thread when a cycle through this sleeper may have been closed.
     """
@@ -291,7 +293,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
 
     @property
     def is_beside_work(self) -> bool:
-        """Return whether a transaction, or SQL of the users' own, is open on the thread."""
+        """True if a transaction, or plain SQL of the users, is open on the thread."""
         return bool(self._sleeper.stalled or self._sleeper.plain)
 
     def is_stuck(self) -> bool:
@@ -309,9 +311,9 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
 
 
 class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
-    """Note that this thread sleeps until a child of a transaction has ended.
+    """Context manager: this thread sleeps until a child of a transaction has ended.
 
-    If that can never be, the transaction is told to abort.
+    If that can never happen, the transaction is doomed.
     """
 
     _is_refused_first = False
@@ -322,16 +324,18 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
         self._thread = threading.current_thread().name
 
     def look(self) -> None:
-        """Have the transaction abort if no other thread can end the wait."""
+        """Doom the transaction if no other thread can end the wait."""
         steps = find_standstill(self._key) if self._sleeper.stalled else None
         while steps is not None:
             soft = next((s for s in steps if s.edge and s.edge.kind is EdgeKind.SOFT), None)
             if soft is None or not soft.waiter[0].locks.overtake(soft.waiter[1]):
                 break
-            steps = find_standstill(self._key)  # those ahead in the queue wait for this thread
+            steps = find_standstill(self._key)  # requests ahead in the queue wait for this thread
         if steps is not None:
             found = Standstill(steps)
-            self._parent.doom(self._parent.forest.standstill(self._parent, found, self._thread))
+            self._parent.mark_rollback_only(
+                self._parent.forest.standstill(self._parent, found, self._thread)
+            )
 
     def _tops(self) -> Iterable[int]:
         return [self._parent.hierarchy.top_id]
@@ -347,7 +351,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
 
 
 def is_beside_others(node: Node) -> bool:
-    """Return whether anything but a transaction may be open on this thread; O(1), or nearly."""
+    """Return whether other work than `node` may be open on this thread; nearly O(1)."""
     nodes = _here.nodes
     return (
         len(nodes) > 1 or (bool(nodes) and nodes[0] is not node) or bool(_plain_here(node.forest))
@@ -357,12 +361,12 @@ def is_beside_others(node: Node) -> bool:
 def find_standstill(start: Key, waiting: Node | None = None) -> tuple[Step, ...] | None:
     """Return a cycle from `start` through a thread, in order; None if there is none.
 
-    One of hard edges if there is one. O(forest).
+    A cycle of hard edges is preferred. O(forest).
 
     Parameters
     ----------
     waiting : Node, optional
-        Waits for the thread of `start`, which the lock manager does not know.
+        A transaction that waits for the thread of `start`, unknown to the lock manager.
     """
     with _latch:
         sleepers = dict(_sleepers)
@@ -373,7 +377,7 @@ def find_standstill(start: Key, waiting: Node | None = None) -> tuple[Step, ...]
 
 
 def forget_all() -> list[Node]:
-    """Forget every thread, and return what was open on them. REQUIRES: a forked child."""
+    """Forget all threads; return their open transactions. REQUIRES: a forked child."""
     global _latch
     _latch = threading.Lock()
     _sleepers.clear()
@@ -388,8 +392,8 @@ def _key(node: Node) -> Key:
     return (node.forest, node.id)
 
 
-def _plain_here(forest: Forest) -> tuple[PlainUse, ...]:
-    """Return the connections with users' own SQL that this thread alone has used, and can end."""
+def _plain_here(forest: Forest) -> tuple[UserConnection, ...]:
+    """Return the connections with plain SQL that only this thread has used, and so can end."""
     here = get_ident()
     return tuple([u for u in forest.store.plain_uses() if u.thread == here and u.has_begun])
 
@@ -411,7 +415,7 @@ def _remove(key: Key) -> None:
 
 
 def _why_never(key: Key, sleeper: _Sleeper, thread: int) -> ActiveDBError | None:
-    """Tell why what waits on a thread for plain SQL of a sleeper would do so for ever, if so."""
+    """Return the error if the wait of a thread for a sleeper's plain SQL could never end."""
     waiting = next(iter(reversed(open_on(thread))), None)
     steps = None if waiting is None else find_standstill(key, waiting)
     if waiting is None or steps is None:
@@ -425,14 +429,16 @@ def _why_never(key: Key, sleeper: _Sleeper, thread: int) -> ActiveDBError | None
         f"deadlock through a thread that has SQL on db.connection() open, and {waiting.path} is "
         f"its victim"
     )
-    deadlock.exhausted = True  # only the end of the hierarchy gives up its locks
+    deadlock.exhausted = True  # only the end of the hierarchy releases its locks
     return deadlock
 
 
-def _stalled_by(node: Node | None, plain: Iterable[PlainUse], forest: Forest) -> tuple[Node, ...]:
-    """Return the open transactions of this thread but `node` and its superiors. O(open + depth).
+def _stalled_by(
+    node: Node | None, plain: Iterable[UserConnection], forest: Forest
+) -> tuple[Node, ...]:
+    """Return the open transactions of this thread except `node` and its superiors.
 
-    Those of its connections, too, which are open between their blocks.
+    Includes those of its connections, which stay open between their blocks. O(open + depth).
     """
     line = set()
     found = node
@@ -449,7 +455,7 @@ def _is_wait(edge: Edge | None) -> bool:
 
 
 class _Graph:
-    """The wait-for graph of the forests that a search comes to, with the edges of threads."""
+    """Wait-for graph of the forests that a search reaches, with the edges of threads."""
 
     def __init__(self, sleepers: dict[Key, _Sleeper]):
         self._sleepers = sleepers
@@ -461,11 +467,11 @@ class _Graph:
                 self.behind(node, key)
 
     def behind(self, node: Node, sleeper: Key) -> None:
-        """Add that a transaction waits until a sleeper's wait is over."""
+        """Add the edge of a transaction that is stalled until a sleeper's wait is over."""
         self._behind.setdefault(_key(node), []).append(sleeper)
 
     def cycle(self, start: Key, *, soft: bool) -> tuple[Step, ...] | None:
-        """Return a shortest cycle from `start` with at least one edge about a thread."""
+        """Return a shortest cycle from `start` with at least one THREAD edge."""
         first = (start, False)
         came_by: dict[tuple[Key, bool], tuple[tuple[Key, bool], Step]] = {}
         frontier = [first]

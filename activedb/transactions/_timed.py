@@ -1,4 +1,4 @@
-"""Runs and children with a limit of time, spelt so that functions keep all their parameters."""
+"""Time-limited runs and children, in an API that leaves functions all their parameters."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 
 class TimedRuns:
-    """What ``db.with_timeout(seconds)`` returns."""
+    """Result of ``db.with_timeout(seconds)``: runs with a time limit."""
 
     __slots__ = ("_forest", "_timeout_s")
 
     def __init__(self, forest: Forest, timeout_s: float):
-        Limit.after(timeout_s)  # refuses what is no limit where it is written
+        Limit.after(timeout_s)  # raises on an invalid limit at once
         self._forest = forest
         self._timeout_s = timeout_s
 
     def run(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As ``db.run``, with `TransactionTimeout` when all tries together take too long."""
+        """Run as ``db.run`` does; raise `TransactionTimeout` if all tries take too long."""
         return self._forest.run(
             calling(function, "run()", args, kwargs),
             Run(of_application=True, called=getattr(function, "__qualname__", "")),
@@ -42,7 +42,7 @@ class TimedRuns:
 
 
 class TimedSpawns:
-    """What ``t.with_timeout(seconds)`` returns."""
+    """Result of ``t.with_timeout(seconds)``: children with a time limit."""
 
     __slots__ = ("_parent", "_timeout_s")
 
@@ -54,9 +54,9 @@ class TimedSpawns:
     def spawn(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Child[T]:
-        """As ``t.spawn``, with `TransactionTimeout` when the child takes too long.
+        """Spawn as ``t.spawn`` does; raise `TransactionTimeout` if the child takes too long.
 
-        The time begins now, and counts the wait for a thread and all tries.
+        The limit begins now, and includes the wait for a thread and all tries.
         """
         return self._parent.spawn_limited(
             calling(function, "spawn()", args, kwargs), timeout=self._timeout_s

@@ -1,4 +1,4 @@
-"""What a transaction does to rows: locked reads, versions in its workspace, statements."""
+"""Row operations of a transaction: locking reads, versions in its workspace, statements."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ABSENT: Any = object()
 
 
 class Transaction(Nesting):
-    """A node of the forest, top-level or subtransaction.
+    """Transaction of the forest, top-level or subtransaction.
 
-    Reads see the transaction's own versions, then its ancestors', then what is committed.
+    Reads see the transaction's own versions, then its ancestors', then the committed rows.
     Writes stay in its workspace until it commits: a subtransaction delegates them to its
     parent, a top-level transaction flushes them to the store. Tables are SQLAlchemy ``Table``
     objects or mapped classes; a key is a value, or a tuple for a composite primary key.
@@ -37,9 +37,9 @@ class Transaction(Nesting):
     Attributes
     ----------
     running : object or None
-        What the layer above runs in it.
+        The work that the layer above runs in it.
     writer : str or None
-        As whom it writes tables that not everybody may write; see `Forest.writers`.
+        Its identity for tables that only certain transactions may write; see `Forest.writers`.
     """
 
     running: Any = None
@@ -48,20 +48,20 @@ class Transaction(Nesting):
     def get(
         self, table: Any, key: Any, *, for_update: bool = False, nowait: bool = False
     ) -> Row | None:
-        """The row with this primary key, or None.
+        """Return the row with this primary key, or None.
 
         Parameters
         ----------
         for_update : bool
-            Take the write lock at once; right for a row that is going to be changed.
+            Take the write lock at once; recommended for a row that is about to be changed.
         nowait : bool
-            With `for_update`: do not wait for a transaction that has the row, here or in
+            With `for_update`: do not wait for a transaction that has the row locked, here or in
             another process.
 
         Raises
         ------
         LockNotAvailable
-            With `nowait`, if another transaction has the row; this one goes on.
+            With `nowait`, if another transaction has the row locked; this transaction goes on.
         Deadlock, LockTimeout, InvalidRow
         """
         self._check_usable()
@@ -73,7 +73,7 @@ class Transaction(Nesting):
     def get_many(
         self, table: Any, keys: Iterable[Any], *, for_update: bool = False, nowait: bool = False
     ) -> dict[Any, Row | None]:
-        """Rows by key, None where absent; one round trip for all of them. See `get`."""
+        """Return rows by key, None where absent, in one round trip. See `get`."""
         self._check_usable()
         spec = self.forest.tables.spec(table)
         wanted = {key: spec.key(key) for key in keys}
@@ -82,7 +82,7 @@ class Transaction(Nesting):
         return {key: None if row is None else spec.shown(row) for key, row in found.items()}
 
     def insert(self, table: Any, values: Mapping[str, Any]) -> Row:
-        """Insert a row; returns it whole, with defaults and a generated key filled in.
+        """Insert a row; return it complete, with defaults and a generated key.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Transaction(Nesting):
         return spec.shown(row)
 
     def update(self, table: Any, key: Any, /, *wrong: Any, **values: Any) -> Row:
-        """Change columns of one row; returns the new row.
+        """Change columns of one row; return the new row.
 
         Raises
         ------
@@ -149,11 +149,11 @@ class Transaction(Nesting):
         self._write(spec, key, old, None)
 
     def query(self, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
-        """Rows of a SELECT, as the versions this transaction sees imply them.
+        """Return the rows of a SELECT over the versions that this transaction sees.
 
-        Takes S on every table read, so nothing can appear in them before the end. O(dirty rows
-        of those tables in this and its ancestors' workspaces) beyond the server's work. A
-        function of the server that reads tables by itself sees committed rows only.
+        Takes S on every table read, so no phantoms can appear before the end. Beyond the server's
+        work, O(dirty rows of those tables in the workspaces of this transaction and its
+        ancestors). A server-side function that reads tables itself sees committed rows only.
 
         Parameters
         ----------
@@ -163,16 +163,16 @@ class Transaction(Nesting):
             classes hold their objects, loaded and detached.
 
             ``with_for_update()`` locks the rows of a SELECT from one table for writing. With
-            ``skip_locked=True`` it leaves out rows that others have locked, with ``nowait=True``
-            it fails at once if there are any. Both do without the lock on the table, as queues
-            of jobs need it: rows may appear that the statement would have chosen.
+            ``skip_locked=True`` it leaves out rows locked by other transactions; with
+            ``nowait=True`` it fails at once if there are any. Neither takes the lock on the
+            table, as job queues need it, so phantoms may appear.
         parameters : mapping of str to value, optional
             Values for parameters in the statement.
 
         Raises
         ------
         UnsupportedStatement
-            If the statement is no SELECT, or not understood; nothing has been sent.
+            If the statement is not a SELECT, or not supported; nothing has been sent.
         LockNotAvailable
             With ``nowait=True``.
         Deadlock, LockTimeout, StoreError
@@ -181,16 +181,16 @@ class Transaction(Nesting):
         return _statements.query(self, statement, parameters)
 
     def execute(self, statement: Any, parameters: Parameters = None) -> Any:
-        """Run an UPDATE, DELETE or INSERT; returns how many rows it wrote.
+        """Run an UPDATE, DELETE or INSERT; return the number of rows written.
 
-        With RETURNING, returns what that tells of each row, in the order of the writes: the
-        order of the keys, for an INSERT that of its rows. The rows are found and locked by one
-        read, checked, and written into the workspace together; then rules see each of them.
+        With RETURNING, return its values for each row, in the order of the writes: the order of
+        the keys, or for an INSERT the order of its rows. One read finds and locks the rows; then
+        they are checked, written into the workspace together, and shown to the rules one by one.
 
         Parameters
         ----------
         statement : UPDATE, DELETE or INSERT
-            Of one Table or mapped class; others may be read by it.
+            On one Table or mapped class; it may read others.
         parameters : mapping, or sequence of mappings, optional
             Values for parameters in the statement, or the rows of an INSERT.
 
@@ -216,7 +216,7 @@ class Transaction(Nesting):
         )
 
     def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
-        """Rows by key, None where absent, locked because somebody writes them at the server."""
+        """Return rows by key, None where absent, locked for writes made directly on the server."""
         self._check_usable()
         self._check_may_write(spec)
         rows = self._read(spec, keys, Mode.X)
@@ -225,14 +225,14 @@ class Transaction(Nesting):
         return rows
 
     def lock_table(self, spec: TableSpec, mode: Mode) -> None:
-        """Lock a whole table, here and against other processes."""
+        """Lock a whole table, in this process and on the server."""
         self._lock((spec.name,), mode)
         if self._log is not None:
             self._log.operated(self, "read", spec.name)
         self.hierarchy.lock_table(spec)
 
     def dirty(self, spec: TableSpec) -> dict[Key, Row | None]:
-        """Versions of a table's rows in this and its ancestors' workspaces, nearest first."""
+        """Return the nearest versions of a table's rows in this and its ancestors' workspaces."""
         seen: dict[Key, Row | None] = {}
         node: Transaction | None = self
         with self.kin.latch:
@@ -243,21 +243,21 @@ class Transaction(Nesting):
         return seen
 
     def lock_detector(self, rule: str) -> None:
-        """Keep other hierarchies from the detector of a rule, until the end of this one."""
+        """Lock the detector of a rule against other hierarchies, until the end of this one."""
         self._lock((f"detector of rule {rule}",), Mode.X)
 
     def lock_rows_of(self, spec: TableSpec) -> None:
-        """Be ready to lock single rows of a table for writing."""
+        """Take the intention lock to lock single rows of a table for writing."""
         self._lock((spec.name,), Mode.IX)
 
     def read_locked(
         self, spec: TableSpec, keys: Sequence[Key], *, inserting: bool = False
     ) -> dict[Key, Row | None]:
-        """Rows by key, locked for writing; a few round trips for however many."""
+        """Return rows by key, locked for writing, in a few round trips for any number of keys."""
         return self._read(spec, spec.in_order(keys), Mode.X, inserting=inserting)
 
     def write_all(self, spec: TableSpec, versions: Sequence[_statements.Version]) -> None:
-        """Write rows that are locked and checked, then let rules see them."""
+        """Write rows that are locked and checked, then show them to the rules."""
         self._check_may_write(spec)
         with self.kin.latch:
             for key, _, new in versions:
@@ -351,5 +351,5 @@ def _kind(old: Row | None, new: Row | None) -> str:
 
 
 def _covers(held: Mode, mode: Mode) -> bool:
-    """Whether a lock held makes a request superfluous; the lock manager decides the rest."""
+    """Return whether a held lock covers a request without asking the lock manager."""
     return held is mode or held is Mode.X or (held is Mode.SIX and mode is Mode.S)

@@ -1,4 +1,4 @@
-"""Flushes of ordinary SQLAlchemy sessions as data events, in the session's own transaction."""
+"""Data events from flushes of plain SQLAlchemy sessions, in the session's own transaction."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _Rows = dict[tuple[TableSpec, Key], Row | None]
 
 
 class Watched:
-    """The sessions whose flushes raise data events.
+    """Sessions whose flushes raise data events.
 
-    Before a flush its rows are locked, as any transaction locks what it writes, and read; after
-    it they are read again, and the listener hears of those that have changed.
+    Before a flush its rows are locked, like the rows that any transaction writes, and read. After
+    the flush they are read again, and the changed rows are reported to the listener.
     """
 
     def __init__(self, forest: Forest):
@@ -33,18 +33,18 @@ class Watched:
         self._old: WeakKeyDictionary[Any, _Rows] = WeakKeyDictionary()
 
     def watch(self, target: Any) -> None:
-        """Listen to a session, or to all that a sessionmaker or Session class makes.
+        """Listen to a session, or to all sessions that a sessionmaker or Session class makes.
 
-        A session that is listened to in several ways is heard once.
+        A session that is watched in several ways raises each event once.
         """
         self._stops.append(listen_to_flushes(target, self._before, self._after))
 
     def moved_to(self, forest: Forest) -> None:
-        """Let another forest have it. REQUIRES: no flush is going on."""
+        """Hand the sessions over to another forest. REQUIRES: no flush is in progress."""
         self._forest = forest
 
     def close(self) -> None:
-        """Listen no longer; safe to call again."""
+        """Stop listening. Idempotent."""
         while self._stops:
             self._stops.pop()()
 
@@ -58,7 +58,7 @@ class Watched:
 
     def _after(self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]) -> None:
         old = self._old.pop(session, None)
-        if old is None or not written:  # None: another way of listening has told it
+        if old is None or not written:  # None: another watch has reported it
             return
         with self._locked(session, written) as (t, rows):
             t.hierarchy.session.raises(False)

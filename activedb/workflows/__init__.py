@@ -1,4 +1,4 @@
-"""Workflows of atomic batches, durable: defined by functions, run, resumed and compensated.
+"""Durable workflows of atomic batches: defined by functions, run, resumed and compensated.
 
 See ``README.md`` in this folder. The logic is that of `activedb.batches`.
 """

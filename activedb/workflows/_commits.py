@@ -1,4 +1,4 @@
-"""Commits of a workflow's transactions: what they record, and the state in memory, go together."""
+"""Commits of a workflow's transactions, which keep records and the state in memory in step."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ __all__ = ["WORKFLOW_RUN", "Commits", "Record"]
 T = TypeVar("T")
 
 WORKFLOW_RUN = "workflow/"
-"""What the names of the runs of workflows' transactions begin with."""
+"""Prefix of the names of the runs of workflows' transactions."""
 
 _DETACHED_MAX = 10_000
 
 Record = Callable[[WorkflowState, Recorded], object]
-"""What a transaction does to the state of its workflow, within its commit."""
+"""Effect of a transaction on the state of its workflow, applied within its commit."""
 
 
 class Commits:
-    """The state of one workflow in memory, which follows what commits.
+    """State of one workflow in memory, updated by the commits of its transactions.
 
     ```
       body of the transaction, beside others ──► Record, or None
       commit: flush ──► the workflow's row is locked ──► latch ──► Record changes the state
-                    ──► its rows are written ──► durable ──► latch is let go
-                                                        └── ended badly: the state is read anew
+                    ──► its rows are written ──► durable ──► latch is released
+                                                        └── failed: the state is read again
     ```
 
-    Commits of one workflow come one after another, in the order of ``place``; so the order in
-    which batches are formed is that in which they are recorded, also where programs run in
-    parallel.
+    Commits of one workflow are serialised, in the order of ``place``, so batches are formed in the
+    order in which they are recorded, even if programs run in parallel.
 
-    Latch: ``_latch``, taken by the thread that commits, after the workflow's row is locked and
-    beneath everything else, until the commit has ended; nothing is read from the database under it.
+    Latch: ``_latch``, taken by the committing thread, after the workflow's row is locked and after
+    all other latches, until the commit has ended; no thread reads from the database under it.
     """
 
     def __init__(
@@ -72,16 +71,16 @@ class Commits:
         check_unchanged(self.name, kept.definition, definition)
         if kept.definition != definition:
             self._journal.redefine(definition)
-        self._launcher.of_batches.remember_done(f"{WORKFLOW_RUN}{self.name}/", self._redoable)
+        self._launcher.batch_firings.remember_done(f"{WORKFLOW_RUN}{self.name}/", self._redoable)
         self.refresh()
 
     def _redoable(self) -> set[str]:
-        """The names of the runs that may be done again after a crash."""
+        """Return the names of the runs that may be repeated after a crash."""
         names = self.look(lambda state: [compensation_name(state.place), *map(run_name, state.due)])
         return {self.redone(name).name for name in names}
 
     def refresh(self) -> None:
-        """Read the state anew, if it may not be what is recorded. O(rows) then."""
+        """Read the state again, if it may differ from the records; O(rows) then."""
         while self._is_stale:
             kept = self._journal.load()
             assert kept is not None
@@ -91,7 +90,7 @@ class Commits:
                     self._is_stale = False
 
     def look(self, question: Callable[[WorkflowState], T]) -> T:
-        """Ask the state something, while nothing commits."""
+        """Return the answer of a function of the state, while no commit changes it."""
         while True:
             self.refresh()
             with self._latch:
@@ -99,17 +98,17 @@ class Commits:
                     return question(self._state)
 
     def redone(self, name: str) -> Run:
-        """A run that is done again after a crash, under the same name."""
+        """Return a run that is repeated after a crash, under the same name."""
         return Run(name=f"{WORKFLOW_RUN}{self.name}/{name}", is_batch=True)
 
     def run(self, run: Run, work: Callable[[Transaction], Record | None]) -> None:
-        """Run a transaction of the workflow, tried again as any other.
+        """Run a transaction of the workflow, with the usual retries.
 
         Parameters
         ----------
         run : Run
         work : callable ``(t)``
-            Returns what is to be recorded with its commit; None: nothing was done.
+            Returns the record to write with its commit; None if nothing was done.
         """
         self._launcher.join_running(running_max=_DETACHED_MAX)
         commit = _Commit(self, run)
@@ -118,24 +117,23 @@ class Commits:
             commit.ended(well=True)
         finally:
             commit.ended(well=False)
-        of_batches = self._launcher.of_batches
+        batch_firings = self._launcher.batch_firings
         if run.is_batch:
-            of_batches.committed(run)
+            batch_firings.committed(run)
         for given_up in commit.given_up:
-            of_batches.committed(given_up)
-            of_batches.forget_done(given_up.name)
+            batch_firings.committed(given_up)
+            batch_firings.forget_done(given_up.name)
             self._launcher.triggering.given_up(given_up.name)
 
 
 class _Commit:
-    """One transaction on its way, with all its tries. Used by one thread.
+    """Commit in progress of one transaction, across all its tries. Used by one thread.
 
     Attributes
     ----------
     given_up : list of Run
-        Those of transactions that are not due any more, and were not executed: what they have
-        triggered and is independent of them is recorded, as that of one which commits; so is what
-        waits for them to come to nothing.
+        Runs of transactions that are no longer due and were not executed. The independent firings
+        that they have triggered are recorded, as for a commit; so are their exclusive rules.
     """
 
     def __init__(self, commits: Commits, run: Run):
@@ -147,8 +145,8 @@ class _Commit:
 
     def body(self, t: Transaction, work: Callable[[Transaction], Record | None]) -> None:
         commits = self._commits
-        self.ended(well=False)  # an earlier try
-        if self._was_late:  # so that it cannot be again
+        self.ended(well=False)  # after an earlier try
+        if self._was_late:  # so that it cannot be late again
             t.get(commits._journal.table, commits.name, for_update=True)
         commits.refresh()
         record = work(t)
@@ -171,7 +169,7 @@ class _Commit:
         due = list(state.due)
         record(state, recorded)
         if state.place == place:
-            state.place += 1  # it has recorded nothing new, but changed something
+            state.place += 1  # no new rows, but a change
         commits._journal.write(
             connection,
             state.place,
@@ -180,17 +178,17 @@ class _Commit:
             due=state.due_record(),
             origins=state.origins,
         )
-        of_batches = commits._launcher.of_batches
+        batch_firings = commits._launcher.batch_firings
         over = (commits.redone(run_name(id)).name for id in due if id not in state.due)
-        self.given_up = [of_batches.left_by(name) for name in over if name != self._run.name]
+        self.given_up = [batch_firings.left_by(name) for name in over if name != self._run.name]
         if self._run.is_batch:
-            of_batches.settle(connection, self._run)
+            batch_firings.settle(connection, self._run)
         for run in self.given_up:
-            of_batches.settle(connection, run)
+            batch_firings.settle(connection, run)
             commits._launcher.triggering.giving_up(connection, run.name)
 
     def ended(self, *, well: bool) -> None:
-        """Let go of the latch; the state is what is recorded only if it has ended well."""
+        """Release the latch; unless `well`, mark the state as stale."""
         if self._has_latch:
             self._has_latch = False
             if not well:

@@ -1,4 +1,4 @@
-"""Carrying out plans of compensation: all of one, or nothing."""
+"""Atomic execution of compensation plans."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["Compensating"]
 
 
 class Compensating:
-    """Carries out the compensation of batches of one workflow.
+    """Executor of compensations in one workflow.
 
-    The actions of all steps, in the plan's order, and what is recorded of them are one top-level
-    transaction. It makes the plan again in each try, so what is done fits what is there.
+    One top-level transaction runs the actions of all steps, in the plan's order, and writes their
+    records. It makes the plan again in each try, so the actions fit the present state.
     """
 
     def __init__(self, definition: WorkflowDefinition, commits: Commits, journal: WorkflowJournal):
@@ -64,7 +64,7 @@ class Compensating:
             done[:] = [plan]
             if not plan.transactions and not plan.to_withdraw:
                 return None
-            executions = [self._execution(step) for step in plan.steps]  # while nothing is locked
+            executions = [self._execution(step) for step in plan.steps]  # while no lock is held
             for execution in executions:
                 self._undo(t, execution)
             return lambda state, recorded: state.compensated(recorded, plan)
@@ -82,7 +82,7 @@ class Compensating:
             plain = plan_compensation(state.lineage, batches, mode)
             if cover is None or plain == given:
                 return plain
-            # The given one may be of a cover that was made otherwise.
+            # The given plan may be based on a cover with other options.
             for consecutive, rounds in ((True, None), (False, len(cover.rounds))):
                 other = plan_compensation(
                     state.lineage, batches, mode, consecutive=consecutive, rounds=rounds

@@ -1,4 +1,4 @@
-"""Workflows as users define them: decorated functions, with their compensating actions."""
+"""Definition of workflows by decorated functions, with their compensating actions."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A transaction that is to be compensated, as its compensating action is told of it.
+    """Transaction to be compensated, as passed to its compensating action.
 
     Attributes
     ----------
     workflow, program, transaction : str
     number : int
-        The how manieth of its program.
+        Sequence number among the transactions of its program.
     inputs : mapping of str to list of dict
-        The rows that it has used, by each stream that the program reads, in that order.
+        The rows that it has used, by stream, in the order in which the program reads the streams.
     input_ids : mapping of str to str
-        The input batches, by stream; without those of which nothing was left.
+        The input batches, by stream, without those whose rows were all withdrawn.
     output : list of dict or None
-        The rows that it has given out.
+        The rows of its output.
     output_id : str
-        The batch of these; empty if there is none.
+        The output batch; empty if there is none.
     arguments : mapping of str to value
-        Of an OLTP program: what it was called with.
+        The arguments of the call of an OLTP program.
     """
 
     workflow: str
@@ -57,19 +57,19 @@ class Execution:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows that it has used, stream after stream."""
+        """All rows that it has used, stream by stream."""
         return [row for rows in self.inputs.values() for row in rows]
 
 
 class WorkflowProgram:
-    """A program of a workflow: what its transactions do, and what undoes one.
+    """Program of a workflow: the function of its transactions, and the compensating action.
 
     Attributes
     ----------
     name : str
     function : callable ``(t, batch, …)``
         Takes the transaction and, for each stream that it reads, the rows of its input batch; an
-        OLTP program takes what it is called with. Returns the rows that it gives out, or None.
+        OLTP program takes the arguments of its call. Returns the rows of its output, or None.
     action : callable ``(t, execution)`` or None
         The compensating action.
     """
@@ -88,21 +88,22 @@ class WorkflowProgram:
         self.action: Callable[[Transaction, Execution], Any] | None = None
         self.is_closed = False
         self._given: dict[str, Any] = {"reads": reads, "after": after, "relax": relax}
-        self.declared()  # what has no meaning is refused at once
+        self.declared()  # refuses invalid arguments at once
 
     def declared(self) -> Program:
-        """The program for the composition."""
+        """Return the program for the composition."""
         return Program(self.name, **self._given, compensable=self.action is not None)
 
     def compensation(
         self, action: Callable[[Transaction, Execution], Any]
     ) -> Callable[[Transaction, Execution], Any]:
-        """Make the decorated function ``(t, execution)`` what undoes a transaction of this.
+        """Make the decorated function ``(t, execution)`` the compensating action of this program.
 
         Raises
         ------
         WorkflowError
-            If there is one already, it cannot be called so, or the workflow runs already.
+            If there is an action already, the function cannot take these arguments, or the
+            workflow runs already.
         """
         if self.is_closed:
             raise WorkflowError(f"program {self.name!r} runs already: define what undoes it first")
@@ -118,7 +119,7 @@ class WorkflowProgram:
 
 
 class WorkflowDefinition:
-    """A workflow that is being defined; `Database.workflow` makes one.
+    """Workflow under definition; created by `Database.workflow`.
 
     Attributes
     ----------
@@ -128,7 +129,7 @@ class WorkflowDefinition:
     on_failure : {"stop", "compensate"}
     mode : Mode
     allow_interference : bool
-        With ``"compensate"``: what is done about the batches of a transaction that has failed.
+        With ``"compensate"``: how the batches of a failed transaction are compensated.
     """
 
     def __init__(
@@ -172,17 +173,18 @@ class WorkflowDefinition:
         Parameters
         ----------
         reads : str, iterable of str, or mapping of str to Grouping
-            The streams that it consumes, and how its input batches are formed: as
-            `activedb.batches.Program`. None: an OLTP program, executed by `BatchRun.call`.
+            The streams that it consumes, and how its input batches are formed; see
+            `activedb.batches.Program`. A program that reads no stream is an OLTP program,
+            executed by `BatchRun.call`.
         after, relax : str or iterable of str
-            As there.
+            See `activedb.batches.Program`.
         name : str, optional
             The function's name by default.
 
         Raises
         ------
         WorkflowError
-            If something about it has no meaning, or the workflow runs already.
+            If the program is invalid, or the workflow runs already.
         """
 
         def define(function: Callable[..., Any]) -> WorkflowProgram:
@@ -205,12 +207,12 @@ class WorkflowDefinition:
         return define
 
     def composed(self) -> Workflow:
-        """The composition of all programs, which is complete from now on.
+        """Return the composition of all programs, which is fixed from now on.
 
         Raises
         ------
         WorkflowError
-            If it has no meaning: an unknown stream, a circle, a source that nobody reads.
+            If it is invalid: an unknown stream, a cycle, a source that no program reads.
         """
         if self._closed is None:
             programs = [program.declared() for program in self.programs.values()]
@@ -224,7 +226,7 @@ class WorkflowDefinition:
 
 
 def described(workflow: Workflow) -> dict[str, Any]:
-    """What is recorded of a composition, as plain data; `workflow_of` undoes it."""
+    """Return the record of a composition, JSON-serialisable; `workflow_of` is the inverse."""
     return {
         "sources": list(workflow.sources),
         "programs": [
@@ -244,7 +246,7 @@ def described(workflow: Workflow) -> dict[str, Any]:
 
 
 def workflow_of(definition: Mapping[str, Any]) -> Workflow:
-    """The composition that `described` has described."""
+    """Return the composition with a record made by `described`."""
     return Workflow(
         [
             Program(
@@ -261,12 +263,12 @@ def workflow_of(definition: Mapping[str, Any]) -> Workflow:
 
 
 def check_unchanged(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse a definition whose input batches would be formed otherwise than before.
+    """Refuse a definition that would form input batches differently than before.
 
     Raises
     ------
     WorkflowChanged
-        If sources, programs, or what these read, are not the same.
+        If the sources, the programs, or the streams that these read differ.
     """
     old, new = _formation(before), _formation(now)
     for what in sorted(old.keys() | new.keys()):

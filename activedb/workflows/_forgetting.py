@@ -1,4 +1,4 @@
-"""What of the history of a workflow nobody needs any more."""
+"""Selection of unneeded history of a workflow."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ __all__ = ["forgettable", "without"]
 
 
 def forgettable(lineage: Lineage, due: Iterable[Due], old: Collection[str]) -> set[str]:
-    """Batches and transactions that can be forgotten without changing what is to come.
+    """Return batches and transactions that can be forgotten without changing later results.
 
-    Kept is what is not old; what is still due or has failed, with all that its source batches have
-    triggered; the last of each stream and program, after which the next one is numbered; and all
-    that comes before something that is kept, so that it can be told where that comes from. Of
-    overlapping batches the old ones go in this way, though they all hang together.
+    The following are kept: all that are not old; those that are still due or have failed, with all
+    descendants of their source batches; the last of each stream and program, which determines the
+    next number; and all ancestors of a kept one, so that its lineage is complete. In this way old
+    ones among overlapping batches are forgotten, although all of them are connected.
 
     Parameters
     ----------
     lineage : Lineage
     due : iterable of Due
-        What is due and not executed.
+        Transactions that are due and not executed.
     old : collection of str
-        Ids of what may be forgotten at all.
+        Ids of the batches and transactions that may be forgotten.
 
     Notes
     -----
-    O(edges) for each round; another round is needed for each step at which what is kept would
-    look as if more were to come.
+    O(edges) for each round; another round is needed whenever a kept batch would look as if it were
+    still due.
     """
     every = [batch.id for batch in lineage.batches()]
     every += [transaction.id for transaction in lineage.transactions()]
@@ -51,7 +51,7 @@ def forgettable(lineage: Lineage, due: Iterable[Due], old: Collection[str]) -> s
 
 
 def without(lineage: Lineage, ids: Collection[str]) -> Lineage:
-    """A lineage in which some batches and transactions, and what follows, never were. O(rows)."""
+    """Return a lineage without some batches and transactions and their edges. O(rows)."""
     records = [
         record
         for record in lineage.records()
@@ -67,7 +67,7 @@ def _is_at_work(lineage: Lineage, id: str) -> bool:
 
 
 def _last_ones(lineage: Lineage) -> set[str]:
-    """What has the highest number of its stream, program, or input batches."""
+    """Return the ids with the highest number of each stream, program and input sequence."""
     last: dict[object, tuple[int, str]] = {}
     for batch in lineage.batches():
         is_input = batch.kind is BatchKind.INPUT

@@ -1,4 +1,4 @@
-"""What is recorded of a workflow, for who looks at it: no program of it is needed."""
+"""Read-only view of a recorded workflow, which needs none of its programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["BatchHistory", "RecordedBatch", "RecordedLineage"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedBatch:
-    """A source batch or output.
+    """Recorded source batch or output batch.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class RecordedBatch:
     number : int
     state : {"whole", "partially dropped", "dropped", "withdrawn"}
     transaction : str
-        Of an output: the transaction that gave it out.
+        The transaction that produced an output batch.
     failed : dict of str to str
-        Transactions that it has triggered and that have failed, with the reasons.
+        Failed transactions triggered by the batch, with the reasons.
     """
 
     id: str
@@ -48,21 +48,21 @@ class RecordedBatch:
     failed: dict[str, str]
 
     def record(self) -> dict[str, Any]:
-        """It, as plain data."""
+        """Return the batch as a JSON-serialisable dict."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedLineage:
-    """Where a batch or transaction comes from, and what comes from it.
+    """Recorded ancestors and descendants of a batch or transaction.
 
     Attributes
     ----------
     id, state : str
     sources : tuple of str
-        The source batches that it is derived from: its scover.
+        The source batches from which it is derived: its scover.
     before, after : tuple of LineageRow
-        In the order of recording; not the one asked about.
+        Ancestors and descendants in the order of recording, without the item itself.
     """
 
     id: str
@@ -72,7 +72,7 @@ class RecordedLineage:
     after: tuple[LineageRow, ...]
 
     def record(self) -> dict[str, Any]:
-        """It, as plain data."""
+        """Return the lineage as a JSON-serialisable dict."""
 
         def plain(row: LineageRow) -> dict[str, Any]:
             return {
@@ -93,18 +93,18 @@ class RecordedLineage:
 
 
 class BatchHistory:
-    """The recorded batches of a workflow, as of the moment of opening it.
+    """Recorded batches of a workflow, as of the creation of this object.
 
     Attributes
     ----------
     workflow : Workflow
     lineage : Lineage
-        All of it, for the functions of `activedb.batches`.
+        The whole lineage, for the functions of `activedb.batches`.
 
     Raises
     ------
     ConfigurationError
-        If nothing is recorded under that name.
+        If no workflow is recorded under that name.
     """
 
     def __init__(self, store: Store, name: str):
@@ -122,7 +122,7 @@ class BatchHistory:
         self._reasons = {row["id"]: row.get("reason") for row in kept.nodes}
 
     def batches(self) -> list[RecordedBatch]:
-        """All source batches and outputs, in the order of recording. O(rows)."""
+        """Return all source and output batches, in the order of recording. O(rows)."""
         failed: dict[str, dict[str, str]] = {}
         for transaction in self.lineage.transactions():
             reason = self._reasons[transaction.id]
@@ -144,12 +144,12 @@ class BatchHistory:
         ]
 
     def trace(self, id: str) -> RecordedLineage:
-        """Where a batch or transaction comes from and goes to, by one recursive query.
+        """Return the ancestors and descendants of a batch or transaction, by one recursive query.
 
         Raises
         ------
         NotRecorded
-            If there is none of this id.
+            If no batch or transaction has this id.
         """
         rows = self._journal.lineage(id)
         own = next((row for row in rows if row.id == id), None)
@@ -168,7 +168,7 @@ class BatchHistory:
         )
 
     def cover(self, id: str, *, consecutive: bool = False, rounds: int | None = None) -> Cover:
-        """The least independent cover of a batch; see `activedb.batches.independent_scover`."""
+        """Return the least independent cover of a batch; see `independent_scover`."""
         return independent_scover(self.lineage, id, consecutive=consecutive, rounds=rounds)
 
     def plan(
@@ -179,9 +179,9 @@ class BatchHistory:
         consecutive: bool = False,
         rounds: int | None = None,
     ) -> CompensationPlan:
-        """What the compensation of a batch would be; nothing is done. See `plan_compensation`."""
+        """Return the plan for a compensation, without executing it; see `plan_compensation`."""
         return plan_compensation(self.lineage, id, mode, consecutive=consecutive, rounds=rounds)
 
     def draw_svg(self, id: str | None = None, *, plan: CompensationPlan | None = None) -> str:
-        """A drawing, of all or of what hangs together with a batch; see `activedb.batches`."""
+        """Return a drawing of all batches, or those connected with one; see `activedb.batches`."""
         return draw_svg(self.lineage, id, plan=plan)

@@ -1,4 +1,4 @@
-"""Names of workflows, streams and programs, and of what is in messages."""
+"""Name validation for workflows, streams and programs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from activedb.store.sql import is_storable
 __all__ = ["checked"]
 
 _NAME_MAX = 100  # characters of the columns
-_SIGNS = "#>/'"  # that ids and names of runs are made with
+_SIGNS = "#>/'"  # separators in ids and names of runs
 
 
 def checked(name: Any, what: str) -> str:
-    """The name of something, if it is one.
+    """Return `name` if it is valid.
 
     Raises
     ------
     WorkflowError
-        If it is no text, empty, too long, or has signs in it of which ids are made.
+        If it is not a string, empty, too long, or contains a separator of ids.
     """
     if not isinstance(name, str) or not name or len(name) > _NAME_MAX or not is_storable(name):
         raise WorkflowError(

@@ -1,4 +1,4 @@
-"""Rows of batches: checked, encoded, cut into pieces."""
+"""Validation, encoding and partition of the rows of batches."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SHOWN_MAX = 60  # characters
 
 
 def encoded(rows: object, whose: str) -> list[Any]:
-    """Rows as JSON-able data, from which `decoded` makes equal ones. O(values).
+    """Return rows as JSON-serialisable data, from which `decoded` makes equal rows. O(values).
 
     Raises
     ------
     BadEvent
-        If they are no list of mappings of names to values that can be kept; the message begins
-        with `whose`, and says which row it is.
+        If they are not a list of mappings of names to encodable values; the message begins with
+        `whose`, and names the row.
     """
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise BadEvent(f"{whose} is a list of rows, each a dict of values by name; not {_s(rows)}")
@@ -41,18 +41,18 @@ def encoded(rows: object, whose: str) -> list[Any]:
 
 
 def decoded(rows: Iterable[Any]) -> list[Row]:
-    """What `encoded` was given, as dicts. O(values)."""
+    """Return the rows given to `encoded`, as dicts. O(values)."""
     return [decode_params(row) for row in rows]
 
 
 def given_out(program: str, rows: object) -> list[Any] | None:
-    """What a program has returned, encoded; None if it gives out nothing. Raises as `encoded`."""
+    """Return the output of a program, encoded; None if there is none. Raises as `encoded`."""
     checked_result(rows, f"program {program}", may_yield=True)
     return None if rows is None else encoded(rows, f"what program {program} gives out")
 
 
 def part_of(rows: Sequence[Row], piece: Piece) -> list[Row]:
-    """The rows of a piece: of n parts each has every n-th share of the rows, in their order."""
+    """Return the rows of a piece: one of n equal consecutive parts, in the order of the rows."""
     count = len(rows)
     first = count * (piece.part - 1) // piece.parts
     return list(rows[first : count * piece.part // piece.parts])
@@ -61,14 +61,14 @@ def part_of(rows: Sequence[Row], piece: Piece) -> list[Row]:
 def rows_of_micro_batch(
     batch: AtomicBatch,
 ) -> tuple[list[Any], list[tuple[int, Mapping[str, Any], BadEvent]]]:
-    """Encoded rows of a micro-batch, and those of which no event can be made. O(values).
+    """Return the encoded rows of a micro-batch, and the rows that are not valid events. O(values).
 
     A row has the parameters by name, and ``event_type``, ``event_time_us``, ``event_id``.
 
     Returns
     -------
     list, list of (int, mapping, BadEvent)
-        What cannot be taken, by its position, with what is known of it and the reason.
+        The encoded rows; and the invalid rows by position, each with its known data and the reason.
     """
     table = batch.table
     raw = table.column("raw").to_pylist()

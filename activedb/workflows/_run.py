@@ -1,4 +1,4 @@
-"""Atomic batches of a workflow, run and compensated, from where the database says it stopped."""
+"""Execution and compensation of a workflow's atomic batches, resumed from the recorded state."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ __all__ = ["BatchRun"]
 
 
 class BatchRun:
-    """Runs the programs of one workflow; `Database.batches` makes one.
+    """Execution of the programs of one workflow; created by `Database.batches`.
 
-    Each execution of a program is a top-level transaction: what the function writes, the
-    transaction's record, its input batches, what it gives out and the lineage commit together.
-    What is due is recorded, too, so whoever opens the workflow next goes on from there.
+    Each execution of a program is a top-level transaction: the writes of the function, the
+    transaction's record, its input batches, its output and the lineage commit together. The due
+    transactions are recorded, too, so the next process to open the workflow continues from there.
 
-    Safe to use from many threads. Batches are taken one after another; `call` runs beside them.
+    Thread-safe. Batches are taken one after another; `call` runs in parallel with them.
 
     Attributes
     ----------
     name : str
-        The workflow's.
+        Name of the workflow.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class BatchRun:
     # -- running -----------------------------------------------------------------------------
 
     def feed(self, stream: str, rows: Iterable[Mapping[str, Any]]) -> str:
-        """Take one batch of a source stream, and run all that it triggers.
+        """Take one batch of a source stream, and run all transactions that it triggers.
 
-        The batch is durable before the first program runs. What is due from before is run first.
+        The batch is durable before the first program runs. Transactions already due run first.
 
         Parameters
         ----------
@@ -99,9 +99,9 @@ class BatchRun:
         Raises
         ------
         BadEvent
-            If a row is none; nothing was taken.
+            If a row is invalid; nothing was taken.
         ProgramFailed
-            If a program raised. If that is about an earlier batch, this one was not taken.
+            If a program raised. If it ran for an earlier batch, this batch was not taken.
         ConfigurationError
             If there is no such source stream.
         """
@@ -115,25 +115,25 @@ class BatchRun:
         return batch
 
     def apply(self, batch: AtomicBatch) -> str | None:
-        """Take a micro-batch from Spark, of the source of its name, and run all that it triggers.
+        """Take a micro-batch from Spark, for the source of its name, and run what it triggers.
 
-        One that was taken before changes nothing, save that what is due is run. A row has the
-        parameters by name, and ``event_type``, ``event_time_us``, ``event_id``; what is no event
-        becomes a dead letter. Punctuation and lateness mean nothing here: batches are taken as
-        they come.
+        A micro-batch that was taken before has no effect, but due transactions still run. A row has
+        the parameters by name, and ``event_type``, ``event_time_us``, ``event_id``; a row that is
+        not a valid event becomes a dead letter. Punctuation and lateness are ignored: batches are
+        taken in the order of arrival.
 
         Returns
         -------
         str or None
-            The batch's id. None if it has no rows, which makes no batch, or was taken before the
-            last one.
+            The batch's id. None if it has no rows, and so makes no batch, or if it was taken before
+            the last one.
 
         Raises
         ------
         CheckpointMismatch
-            If it does not continue what was taken from Spark before.
+            If it does not continue the sequence taken from Spark before.
         ProgramFailed, ConfigurationError
-            As `feed`.
+                As for `feed`.
         """
         self._check_source(batch.stream)
         self._check_outside()
@@ -144,7 +144,7 @@ class BatchRun:
         return id
 
     def resume(self) -> tuple[str, ...]:
-        """Run what is due: what a crash has left, and what had failed.
+        """Run due transactions: those left by a crash, and failed ones.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class BatchRun:
         Raises
         ------
         ProgramFailed
-            As `feed`.
+            As for `feed`.
         """
         self._check_outside()
         with self._busy:
@@ -163,16 +163,16 @@ class BatchRun:
         return due
 
     def call(self, program: str, /, *, triggered_by: Iterable[str] = (), **arguments: Any) -> str:
-        """Execute an OLTP program in a transaction of its own, and run what its output triggers.
+        """Execute an OLTP program in a separate transaction, and run what its output triggers.
 
         Parameters
         ----------
         program : str
-            One that reads no stream.
+            Name of a program that reads no stream.
         triggered_by : iterable of str
-            Transactions of programs that come before it, which it belongs to.
+            Transactions of preceding programs that this call belongs to.
         **arguments
-            What it is called with; kept for its compensating action.
+            Arguments of the function; kept for its compensating action.
 
         Returns
         -------
@@ -184,7 +184,7 @@ class BatchRun:
         ConfigurationError
             If there is no such OLTP program.
         Exception
-            What the program raised; nothing is recorded then.
+            The error of the program; nothing is recorded then.
         """
         chosen = self._definition.programs.get(program)
         if chosen is None or self._workflow.programs[program].reads:
@@ -198,7 +198,7 @@ class BatchRun:
         executed: list[str] = []
 
         def work(t: Transaction) -> Record:
-            rows = given_out(program, chosen.function(t, **decode_params(kept)))  # each try its own
+            rows = given_out(program, chosen.function(t, **decode_params(kept)))  # a copy per try
             executed.clear()
 
             def record(state: WorkflowState, recorded: Recorded) -> None:
@@ -212,18 +212,18 @@ class BatchRun:
                 self._running.run_due()
         return executed[0]
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------
 
     def due(self) -> tuple[str, ...]:
-        """The transactions that are due and not executed."""
+        """Return the ids of the transactions that are due and not executed."""
         return self._commits.look(lambda state: tuple(state.due))
 
     def waiting(self) -> dict[str, tuple[str, ...]]:
-        """The batches that wait to be formed to an input batch, by program."""
+        """Return the batches that wait to be formed into an input batch, by program."""
         return self._commits.look(lambda state: state.forming.waiting())
 
     def rows(self, batch: str) -> list[Row]:
-        """The rows of a batch; of an input batch, those of its pieces.
+        """Return the rows of a batch; for an input batch, those of its pieces.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class BatchRun:
         return [r for piece in pieces for r in part_of(decoded(rows[piece.batch]), piece)]
 
     def lineage(self, batch: str) -> BatchLineage:
-        """Where a batch comes from and goes to, and what became of it.
+        """Return the ancestors and descendants of a batch, and their states.
 
         Raises
         ------
@@ -246,12 +246,12 @@ class BatchRun:
         return self._commits.look(lambda state: lineage_of(state.lineage, batch))
 
     def whole_lineage(self) -> Lineage:
-        """A copy of all that is recorded, for the functions of `activedb.batches`. O(rows)."""
+        """Return a copy of the whole lineage, for the functions of `activedb.batches`. O(rows)."""
         records = self._commits.look(lambda state: state.lineage.records())
         return Lineage.of(self._workflow, records)
 
     def cover(self, batch: str, *, consecutive: bool = False, rounds: int | None = None) -> Cover:
-        """The least independent cover of a batch; see `activedb.batches.independent_scover`."""
+        """Return the least independent cover of a batch; see `independent_scover`."""
         return self._commits.look(
             lambda state: independent_scover(
                 state.lineage, batch, consecutive=consecutive, rounds=rounds
@@ -259,7 +259,7 @@ class BatchRun:
         )
 
     def draw_svg(self, batch: str | None = None, *, plan: CompensationPlan | None = None) -> str:
-        """A drawing, of all or of what hangs together with a batch; see `activedb.batches`."""
+        """Return a drawing of all batches, or those connected with one; see `activedb.batches`."""
         return self._commits.look(lambda state: draw_svg(state.lineage, batch, plan=plan))
 
     # -- compensation ------------------------------------------------------------------------
@@ -272,12 +272,12 @@ class BatchRun:
         consecutive: bool = False,
         rounds: int | None = None,
     ) -> CompensationPlan:
-        """What the compensation of batches would be; nothing is done.
+        """Return the plan for a compensation of batches, without executing it.
 
         Raises
         ------
         NotRecorded, LineageError
-            As `activedb.batches.plan_compensation`.
+            As for `activedb.batches.plan_compensation`.
         """
         ids = batch if isinstance(batch, str) else tuple(batch)
         return self._commits.look(
@@ -294,29 +294,29 @@ class BatchRun:
         plan: CompensationPlan | None = None,
         allow_interference: bool = False,
     ) -> CompensationPlan:
-        """Compensate batches: all actions and what is recorded of it, in one transaction.
+        """Compensate batches: all actions and their records, in one transaction.
 
-        Then what is due is run, as with `resume`.
+        Then due transactions run, as with `resume`.
 
         Parameters
         ----------
         batch : str or iterable of str, optional
-            Left out: those that `plan` is about.
+            By default the batches of `plan`.
         mode : Mode or str
         plan : CompensationPlan, optional
-            What `plan` returned, to do this and nothing else.
+            A result of `plan`, to be executed exactly.
         allow_interference : bool
-            Whether the completion of other batches may be affected.
+            True if the completion of other batches may be affected.
 
         Returns
         -------
         CompensationPlan
-            What was done.
+            The executed plan.
 
         Raises
         ------
         AlreadyCompensated, Interferes, NotCompensable, PlanOutdated, CompensationFailed
-            As they say; everything is as it was.
+            See these errors; nothing has changed then.
         NotRecorded
             If there is no such batch.
         """
@@ -334,21 +334,21 @@ class BatchRun:
     # -- old history -------------------------------------------------------------------------
 
     def forget(self, before: datetime) -> int:
-        """Forget batches and transactions that nobody needs any more, so that tables stay small.
+        """Forget unneeded batches and transactions, so that tables stay small.
 
-        Those that were recorded before a moment, are complete, and from which nothing that is kept
-        comes; nor the last of a stream or program. What they have written stays. A batch of which
-        a part stands and is forgotten cannot be compensated any more.
+        Forgets those that were recorded before a moment, are complete, and have no kept
+        descendants; never the last of a stream or program. Their writes stay. A batch can no
+        longer be compensated once a forgotten descendant stands.
 
         Parameters
         ----------
         before : datetime
-            With a time zone; by the clock of the database.
+            Moment with a time zone, by the clock of the database.
 
         Returns
         -------
         int
-            How many were forgotten.
+            Number of forgotten batches and transactions.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Running what is due: in order, or beside each other; and what comes of a failure."""
+"""Execution of due transactions, in order or in parallel, and handling of failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Running"]
 
 
 class Running:
-    """Executes the transactions of one workflow that are due. One thread calls it at a time."""
+    """Executor of the due transactions of one workflow; called by one thread at a time."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Running:
         self._pool = forest.pool
 
     def run_due(self) -> None:
-        """Run what is due, and what becomes due by that, in order.
+        """Run due transactions, and those that become due by that, in order.
 
         Raises
         ------
         ProgramFailed
-            If a program raised, and that was not given up.
+            If a program raised, and its transaction was not given up.
         """
         while (first := self._commits.look(WorkflowState.next_due)) is not None:
             failed = [error for error in self._attempt_all(self._beside(first)) if error]
@@ -55,11 +55,11 @@ class Running:
             self._give_back(failed[0])
 
     def waits_for_resume(self) -> bool:
-        """Whether something is due that has failed."""
+        """Return whether a failed transaction is due."""
         return self._commits.look(lambda state: any(id in state.lineage for id in state.due))
 
     def _beside(self, first: Due) -> list[Due]:
-        """What may run at the same time: the due transactions of a program without batch order."""
+        """Return the due transactions to run with `first`: several only without batch order."""
         if self._workflow.programs[first.program].requires(Requirement.BATCH_ORDER):
             return [first]
         return self._commits.look(
@@ -76,7 +76,7 @@ class Running:
         return [task.result() for task in tasks]
 
     def _attempt(self, due: Due) -> ProgramFailed | None:
-        """Execute a transaction, or record that it has failed; returns the failure that stays."""
+        """Execute a transaction, or record its failure; return the failure if it stays due."""
         try:
             self._execute(due)
         except SYSTEMIC:
@@ -101,7 +101,7 @@ class Running:
         return self._commits.look(lambda state: state.due.get(id_of(due)) == due)
 
     def _inputs(self, due: Due) -> list[list[Row]]:
-        """The rows of its input batches, in the order of the streams that the program reads."""
+        """Return the rows of a transaction's input batches, in the order of the streams read."""
         streams = list(self._workflow.programs[due.program].reads)
 
         def usable(state: WorkflowState) -> dict[str, list[Piece]]:
@@ -119,9 +119,9 @@ class Running:
         ]
 
     def _failed(self, due: Due, error: Exception) -> ProgramFailed | None:
-        """Record a failure; None if nobody's completion depends on it, or it is not due any more.
+        """Record a failure; None if its completion is optional, or it is no longer due.
 
-        The failure has the original error as its cause.
+        The returned failure has the original error as its cause.
         """
         reason, id = storable(f"{type(error).__name__}: {error}"), id_of(due)
         program = self._workflow.programs[due.program]
@@ -152,7 +152,7 @@ class Running:
         return failure
 
     def _give_back(self, failed: ProgramFailed) -> None:
-        """Compensate the batches of a transaction that has failed, as the workflow says."""
+        """Compensate the batches of a failed transaction, as the workflow specifies."""
         refused = self._refusal(failed)
         if refused is not None:
             failed.add_note(f"and it could not be given up: {refused}")

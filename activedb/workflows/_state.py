@@ -1,4 +1,4 @@
-"""Where a workflow stands: its lineage, what waits to be formed, what is due."""
+"""State of a workflow: its lineage, the waiting batches, the due transactions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 WHOLE = "whole"
-"""The state of a batch that is recorded, and nothing of it dropped."""
+"""State of a recorded batch of which nothing is dropped."""
 GIVEN_UP = "given up"
-"""The state of a transaction that has failed and will not be executed; it counts as compensated."""
+"""State of a transaction that has failed for good; it counts as compensated."""
 
 _STATES = {
     Standing.DROPPED: "dropped",
@@ -46,22 +46,22 @@ _STATES = {
 
 
 def id_of(due: Due) -> str:
-    """The id that the transaction has, or will have."""
+    """Return the id that the transaction of `due` has, or will have."""
     return f"{due.program}#{due.number}"
 
 
 def run_name(id: str) -> str:
-    """What the run of a transaction is called within its workflow: names of runs have no ``#``."""
+    """Return the name of a transaction's run in its workflow; names of runs have no ``#``."""
     return id.replace("#", "/")
 
 
 def compensation_name(place: int) -> str:
-    """The same of a compensation that begins when so much is recorded."""
+    """Return the name of the run of a compensation that begins at `place`."""
     return f"compensation/{place}"
 
 
 def lineage_of_kept(workflow: Workflow, nodes: Iterable[Mapping[str, Any]]) -> Lineage:
-    """The lineage of what is recorded. O(rows)."""
+    """Return the recorded lineage. O(rows)."""
     records: list[dict[str, Any]] = []
     for row in nodes:
         if "program" in row:
@@ -74,10 +74,10 @@ def lineage_of_kept(workflow: Workflow, nodes: Iterable[Mapping[str, Any]]) -> L
 
 @dataclass(slots=True)
 class WorkflowState:
-    """A workflow between two of its transactions.
+    """State of a workflow between two of its transactions.
 
-    Each method is what one transaction does to it, and fills in what that one records. They are
-    called within its commit; if that comes to nothing, the state is read anew.
+    Each method applies the effect of one kind of transaction, and adds its records. Methods are
+    called within the commit; if the commit fails, the state is read again.
 
     Attributes
     ----------
@@ -85,13 +85,13 @@ class WorkflowState:
     lineage : Lineage
     forming : Forming
     due : dict of str to Due
-        By the ids of the transactions.
+        Due transactions by id.
     place : int
-        How much has been recorded.
+        Sequence number of the last record.
     origins : dict of str to list
-        By source stream: query id and number of the last micro-batch from Spark, and its batch.
+        Query id and number of the last micro-batch from Spark, and its batch, by source stream.
     cut : set of str
-        What is recorded, though something that followed from it, and stands, was forgotten.
+        Ids of recorded items that have a standing descendant which was forgotten.
     """
 
     workflow: Workflow
@@ -104,7 +104,7 @@ class WorkflowState:
 
     @classmethod
     def of(cls, workflow: Workflow, kept: Kept) -> WorkflowState:
-        """As it was recorded. O(rows)."""
+        """Build the state from its records. O(rows)."""
         due = [
             Due(program, number, tuple(tuple(Piece(*p) for p in pieces) for pieces in inputs))
             for program, number, inputs in kept.due
@@ -120,35 +120,35 @@ class WorkflowState:
         )
 
     def due_record(self) -> list[Any]:
-        """What is due, as plain data."""
+        """Return the due transactions as JSON-serialisable data."""
         return [
             [each.program, each.number, [[list(piece) for piece in ps] for ps in each.inputs]]
             for each in self.due.values()
         ]
 
     def next_due(self) -> Due | None:
-        """What is to be executed first: by program, then by number. O(due)."""
+        """Return the due transaction to execute first, by program, then by number. O(due)."""
         rank = self.workflow.rank
         return min(self.due.values(), key=lambda d: (rank(d.program), d.number), default=None)
 
     def is_usable(self, piece: Piece) -> bool:
-        """Whether what a transaction is due with is still there."""
+        """Return whether an input piece of a due transaction is still valid."""
         batch = self.lineage.batch(piece.batch)
         if batch.is_withdrawn:
             return False
         return not batch.producer or self.lineage.transaction(batch.producer).is_live
 
-    # -- what transactions do to it ----------------------------------------------------------
+    # -- effects of transactions --------------------------------------------------------------
 
     def arrive(self, recorded: Recorded, stream: str, rows: list[Any]) -> Batch:
-        """A source batch has come."""
+        """Add a source batch."""
         batch = self.lineage.arrive(stream)
         self._add_batch(recorded, batch, rows)
         self._offered(self.forming.offer(batch))
         return batch
 
     def executed(self, recorded: Recorded, due: Due, rows: list[Any] | None) -> Transaction:
-        """A transaction that was due was executed, and has given out rows, or nothing."""
+        """Mark a due transaction as executed, with its output rows or None."""
         id, output = id_of(due), None if rows is not None else ""
         del self.due[id]
         if id in self.lineage:  # it has failed before
@@ -171,7 +171,7 @@ class WorkflowState:
         arguments: Any,
         rows: list[Any] | None,
     ) -> Transaction:
-        """An OLTP program was executed."""
+        """Add the execution of an OLTP program."""
         transaction = self.lineage.execute(
             program, output=None if rows is not None else "", triggered_by=triggered_by
         )
@@ -180,7 +180,7 @@ class WorkflowState:
         return transaction
 
     def failed(self, recorded: Recorded, due: Due, reason: str) -> None:
-        """A transaction that was due has failed; it stays due."""
+        """Mark a due transaction as failed; it stays due."""
         id = id_of(due)
         if id in self.lineage:
             recorded.of_transactions[id] = {"reason": reason}
@@ -189,7 +189,7 @@ class WorkflowState:
         self._add_transaction(recorded, transaction, reason=reason)
 
     def give_up(self, recorded: Recorded, due: Due, reason: str) -> None:
-        """A transaction that was due has failed, and nobody's completion depends on it."""
+        """Give up a failed due transaction whose completion is optional."""
         id = id_of(due)
         self.failed(recorded, due, reason)
         self.lineage.compensate([id])
@@ -200,7 +200,7 @@ class WorkflowState:
         self._restate(recorded, self.lineage.sources_of(id))
 
     def compensated(self, recorded: Recorded, plan: CompensationPlan) -> None:
-        """A plan was carried out. O(edges of what it is about, and due)."""
+        """Apply an executed compensation plan. O(edges of its batches + due transactions)."""
         lineage = self.lineage
         lineage.compensate(plan.transactions)
         lineage.withdraw(plan.to_withdraw)
@@ -217,7 +217,7 @@ class WorkflowState:
         self._restate(recorded, dict.fromkeys((*affected, *others)))
 
     def forget(self, recorded: Recorded, old: Collection[str]) -> None:
-        """Forget what of `old` nobody needs. See `forgettable`."""
+        """Forget the unneeded items of `old`. See `forgettable`."""
         gone = forgettable(self.lineage, self.due.values(), old)
         standing = self._leading_to_what_stands(gone)
         before = {id for gone_id in standing for id in self.lineage.previous_of(gone_id)}
@@ -228,22 +228,22 @@ class WorkflowState:
     # -- inside ----------------------------------------------------------------------------
 
     def _leading_to_what_stands(self, ids: set[str]) -> set[str]:
-        """Those of `ids` that are not compensated, or from which one such has followed."""
+        """Return the `ids` that stand uncompensated, or have a descendant in `ids` that does."""
         stand = {id for id in ids if id in self.cut or self._stands(id)}
         return ids & self.lineage.ancestors(stand)
 
     def _stands(self, id: str) -> bool:
-        """Whether it is a transaction, or the output of one, that is not compensated."""
+        """Return whether an id is an uncompensated transaction, or the output of one."""
         maker = id if self.lineage.is_transaction(id) else self.lineage.batch(id).producer
         return bool(maker) and self.lineage.transaction(maker).is_live
 
     def _undue(self, transactions: set[str], withdrawn: set[str]) -> None:
-        """Take away what is not due any more, or is due with less."""
+        """Remove transactions that are no longer due, and withdrawn inputs of the others."""
         for id, due in list(self.due.items()):
             if id in transactions:
                 is_over = True
             elif id in self.lineage:
-                continue  # it has failed, and keeps the input with which it did
+                continue  # it has failed, and keeps the input of that try
             else:
                 inputs = tuple(
                     tuple(piece for piece in pieces if piece.batch not in withdrawn)
@@ -256,7 +256,7 @@ class WorkflowState:
                 self._offered(self.forming.skip(due.program, due.number))
 
     def _restate(self, recorded: Recorded, ids: Iterable[str]) -> None:
-        """Record what became of batches."""
+        """Record the present states of batches."""
         for id in ids:
             if not self.lineage.is_transaction(id):
                 is_cut = not self.cut.isdisjoint(self.lineage.descendants(id))

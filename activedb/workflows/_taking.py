@@ -1,4 +1,4 @@
-"""Taking source batches: durable before anything of them is run."""
+"""Ingestion of source batches, which are durable before any program runs on them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Taking"]
 
 
 class Taking:
-    """Takes the source batches of one workflow, each in a transaction of its own."""
+    """Ingestion of the source batches of one workflow, each in a separate transaction."""
 
     def __init__(self, commits: Commits, launcher: Launcher):
         self._commits = commits
         self._launcher = launcher
 
     def take(self, stream: str, rows: list[Any]) -> str:
-        """Take a batch of encoded rows; returns its id."""
+        """Take a batch of encoded rows; return its id."""
         taken: list[str] = []
 
         def record(state: WorkflowState, recorded: Recorded) -> None:
@@ -40,7 +40,7 @@ class Taking:
         Raises
         ------
         CheckpointMismatch
-            If it does not continue what was taken from Spark before.
+            If it does not continue the sequence taken from Spark before.
         """
         rows, bad = rows_of_micro_batch(batch)
         prefix = f"{batch.query_id}.{batch.batch_id}"
@@ -70,7 +70,7 @@ class Taking:
         return taken[0]
 
     def _is_known(self, batch: AtomicBatch, last: list[Any]) -> bool:
-        """Whether a micro-batch was taken before, if `last` was the last one."""
+        """Return whether a micro-batch was taken before, given the last one."""
         query_id, number, _ = last
         where = f"source {batch.stream} of workflow {self._commits.name}"
         if query_id != batch.query_id:

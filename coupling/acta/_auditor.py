@@ -1,4 +1,4 @@
-"""The auditor: a history against the 30 axioms."""
+"""Auditor of a history against the 30 axioms."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def audit(history: History) -> list[Violation]:
     Returns
     -------
     list of Violation
-        By the last of their positions, so in the order in which they showed; empty if the history
+        By last position, which is the order in which they become apparent; empty if the history
         is legal.
 
     Notes
     -----
     O(n log n + n · depth · length of paths) for a legal history of n events; one that breaks
-    axioms 9 and 17 all the time may cost more. How each axiom is read is in ``README.md`` of this
+    axioms 9 and 17 throughout may cost more. The reading of each axiom is in ``README.md`` of this
     folder. (Saygin, Ulusoy, Chakravarthy, section 3.3.)
     """
     lives = Lives(history)

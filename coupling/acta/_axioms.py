@@ -1,4 +1,4 @@
-"""The 30 axioms in words, and what a violation of one says."""
+"""The 30 axioms in words, and their violations."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ AXIOMS: dict[int, str] = {
     30: "An immediate child waits with its operations for siblings of higher priority that have "
     "been spawned.",
 }
-"""What each axiom of the formal rule execution model says, by its number there.
+"""Statement of each axiom of the formal rule execution model, by its number there.
 
-(Saygin, Ulusoy, Chakravarthy, section 3.3.2; for 7 to 17 section 3.3.1.) How each is read for a
+(Saygin, Ulusoy, Chakravarthy, section 3.3.2; for 7 to 17 section 3.3.1.) The reading of each for a
 finite history is in ``README.md`` of this folder.
 """
 
@@ -60,7 +60,7 @@ class Violation:
     axiom : int
         1 to 30.
     transaction : int
-        The one that breaks it.
+        Transaction that breaks it.
     message : str
         A sentence that names the transactions and objects.
     positions : tuple of int

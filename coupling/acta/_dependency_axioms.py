@@ -12,7 +12,7 @@ __all__ = ["check_dependencies"]
 
 
 def check_dependencies(lives: Lives) -> Iterator[Violation]:
-    """O(transactions · depth)."""
+    """Yield the violations of axioms 19 and 21 to 23. O(transactions · depth)."""
     for child in lives.of.values():
         for position, spawn in child.spawns:
             spawning = lives.of[spawn.by]

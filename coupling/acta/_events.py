@@ -1,4 +1,4 @@
-"""What a history is made of: significant events, operations on objects, and their outcomes."""
+"""Elements of a history: significant events, operations on objects, and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class SpawnMode(StrEnum):
-    """In which coupling mode a transaction is spawned; the values are the events' names."""
+    """Coupling mode in which a transaction is spawned; the values are the events' names."""
 
     IMMEDIATE = "spawn_imm"
     DEFERRED = "spawn_def"
@@ -32,12 +32,12 @@ class SpawnMode(StrEnum):
 
     @property
     def is_child(self) -> bool:
-        """Whether the spawned transaction is a child of the spawning one (else top-level)."""
+        """True if the spawned transaction is a child of the spawning one (else top-level)."""
         return self is SpawnMode.IMMEDIATE or self is SpawnMode.DEFERRED
 
 
 class OperationKind(StrEnum):
-    """What an operation does to its object."""
+    """Effect of an operation on its object."""
 
     READ = "read"
     WRITE = "write"
@@ -47,14 +47,14 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A top-level transaction starts.
+    """Start of a top-level transaction.
 
     Attributes
     ----------
     by : int
         The transaction.
     parent : int or None
-        Its parent, as the recorder knows it; None unless something is wrong (axiom 16).
+        Parent, as recorded; a value breaks axiom 16.
     """
 
     by: int
@@ -63,7 +63,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """A transaction spawns another one.
+    """Start of a transaction by another one.
 
     Attributes
     ----------
@@ -71,16 +71,16 @@ class Spawn:
         The spawning and the spawned transaction.
     mode : SpawnMode
     parent : int or None
-        The parent of `child`, as the recorder knows it: `by` for immediate and deferred mode,
-        else None.
+        Parent of `child`, as recorded: `by` for immediate and deferred mode, else None.
     priority : int or None
-        Of `child`; None is the lowest.
+        Priority of `child`; None is the lowest.
     cycle : int or None
-        Deferred mode: in which cycle of the commit point of `by` the child runs, if the recorder
-        knows; all children without one count as of one cycle.
+        Deferred mode: cycle of the commit point of `by` in which the child runs, if the recorder
+        knows it. All children without a cycle count as one cycle.
     group : int or None
-        Immediate mode: together with which other children of `by` it was spawned, as the rules of
-        one event are; priorities order those of one group. All children without one are a group.
+        Immediate mode: identifier shared with other children of `by` spawned at once, such as the
+        rules of one event. Priorities order the children of a group. All children without one are
+        a group.
     """
 
     by: int
@@ -94,21 +94,21 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A transaction commits; a top-level one with every operation it is responsible for."""
+    """Commit of a transaction; if it is top-level, of every operation it is responsible for."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """A transaction aborts, and with it every operation it is responsible for."""
+    """Abort of a transaction, and of every operation it is responsible for."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """A transaction hands the responsibility for operations to another one.
+    """Transfer of the responsibility for operations to another transaction.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Delegate:
 
 @dataclass(frozen=True, slots=True)
 class CommitOperation:
-    """The outcome of one operation, by its number, for recorders that tell each of them."""
+    """Commit of one operation, by number, for recorders that report single outcomes."""
 
     by: int
     operation: int
@@ -132,7 +132,7 @@ class CommitOperation:
 
 @dataclass(frozen=True, slots=True)
 class AbortOperation:
-    """As `CommitOperation`, for an operation that is undone."""
+    """Outcome of one operation that is undone; as `CommitOperation`."""
 
     by: int
     operation: int
@@ -152,8 +152,8 @@ class Operation:
         Path of the object, such as ``("accounts",)`` for a table, ``("accounts", "7")`` for a row
         in it. Two objects overlap if one path begins the other.
     saw : int or None
-        For a read: number of the operation that wrote the version read, 0 for one older than the
-        history, None if the recorder does not know.
+        For a read: number of the operation that wrote the version read, 0 for a version older than
+        the history, None if the recorder does not know.
     """
 
     by: int
@@ -164,11 +164,14 @@ class Operation:
 
     @property
     def is_read(self) -> bool:
-        """Whether the object is as it was afterwards."""
+        """True if the operation leaves the object unchanged."""
         return self.kind is OperationKind.READ
 
     def conflicts_with(self, other: Operation) -> bool:
-        """Whether the order of the two matters: overlapping objects, and not both reads."""
+        """Return whether the order of the two operations matters.
+
+        It does if their objects overlap, unless both are reads.
+        """
         if self.is_read and other.is_read:
             return False
         length = min(len(self.object), len(other.object))

@@ -1,4 +1,4 @@
-"""A history in one total order, and its form as JSON lines."""
+"""History in one total order, and its form as JSON lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BadLine(ValueError):
     Attributes
     ----------
     line : int
-        Its number, from 1.
+        Number of the line, from 1.
     reason : str
     """
 
@@ -44,10 +44,10 @@ class BadLine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a set of transactions did, in the order in which it happened.
+    """Events of a set of transactions, in the order in which they happened.
 
     The position of an event is its index, from 0; in a file its line is one more. Transactions
-    are numbers. A transaction that began has to end in the history it is in.
+    are numbers. A transaction that began must end in the same history.
     """
 
     events: tuple[Event, ...] = ()
@@ -56,12 +56,12 @@ class History:
         return len(self.events)
 
     def lines(self) -> Iterator[str]:
-        """The events as JSON, one line each, without the ends of lines."""
+        """Yield the events as JSON, one line each, without line terminators."""
         for event in self.events:
             yield json.dumps(_record(event), ensure_ascii=False, separators=(",", ":"))
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the history as JSON lines; the file is there whole or as it was before."""
+        """Write the history as JSON lines, replacing the file atomically."""
         whole = Path(path)
         part = whole.with_name(f"{whole.name}.{os.getpid()}.part")
         try:
@@ -73,12 +73,12 @@ class History:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> History:
-        """The history in a file that `write` wrote.
+        """Return the history in a file that `write` wrote.
 
         Raises
         ------
         BadLine
-            If a line is no event; the first such is named.
+            If a line is no event; the error names the first such line.
         OSError
             If the file cannot be read.
         """
@@ -87,7 +87,7 @@ class History:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str | bytes]) -> History:
-        """The history in JSON lines, bytes in UTF-8. O(length).
+        """Return the history in JSON lines, bytes in UTF-8. O(length).
 
         Raises
         ------
@@ -123,7 +123,7 @@ def _record(event: Event) -> dict[str, Any]:
 
 
 class _Fields:
-    """The fields of one record, taken one by one."""
+    """Fields of one record, removed one by one."""
 
     def __init__(self, record: dict[str, Any]):
         self._left = record

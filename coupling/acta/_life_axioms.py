@@ -1,4 +1,4 @@
-"""Axioms 1 to 6, the first half of 7, 16, 18, 20 and 26: who there is, and how one lives."""
+"""Axioms 1 to 6, the first half of 7, 16, 18, 20 and 26: start, end and parent of transactions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_lives"]
 
 
 def check_lives(history: History, lives: Lives) -> Iterator[Violation]:
-    """O(n · depth)."""
+    """Yield the violations of these axioms. O(n · depth)."""
     for life in lives.of.values():
         yield from _significant(life)
         yield from _initiated(life)

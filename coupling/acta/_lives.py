@@ -1,4 +1,4 @@
-"""Who is in a history: each transaction's events, parent, superiors and fate."""
+"""Transactions in a history: events, parent, superiors and outcome of each."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ __all__ = ["Life", "Lives"]
 
 
 class Life:
-    """One transaction: positions of what it does, and of what makes it.
+    """One transaction, with the positions of its events and of the events that spawn it.
 
     Attributes
     ----------
     begins, commits, aborts, delegates : list of int
-        Positions of its own events of those kinds.
+        Positions of its events of these kinds.
     operations : list of int
         Positions of its operations.
     own : list of int
         Positions of all events that it invokes.
     spawns : list of (int, Spawn)
-        The events that spawn it, invoked by others.
+        Events of other transactions that spawn it.
     children : list of (int, Spawn)
-        The events by which it spawns.
+        Events by which it spawns others.
     parent : int or None
-        As the recorder says; the first that says so counts.
+        Parent, as first recorded.
     enter, leave : int
-        Its place in a walk over the forest: inferiors lie between the two.
+        Place in a walk over the forest: inferiors lie between the two.
     top : int
-        The top-level transaction of its hierarchy.
+        Top-level transaction of its hierarchy.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Life:
 
     @property
     def is_child(self) -> bool:
-        """Whether it is a subtransaction: spawned in immediate or deferred mode."""
+        """True if it is a subtransaction: spawned in immediate or deferred mode."""
         return any(spawn.mode.is_child for _, spawn in self.spawns)
 
     @property
@@ -75,23 +75,23 @@ class Life:
 
     @property
     def is_promise(self) -> bool:
-        """Whether it was spawned in a detached mode and never began, as far as is known."""
+        """True if it was spawned in a detached mode and no event of it is recorded."""
         return not self.own and bool(self.spawns) and not self.is_child
 
     @property
     def mode(self) -> SpawnMode | None:
-        """The mode in which it was spawned first."""
+        """Mode in which it was spawned first."""
         return self.spawns[0][1].mode if self.spawns else None
 
 
 class Lives:
-    """All transactions of a history. O(n) to make.
+    """Transactions of a history. Construction is O(n).
 
     Attributes
     ----------
     of : dict of int to Life
     causes : dict of int to int
-        Transactions spawned in causally dependent mode, and by whom.
+        Transactions spawned in causally dependent mode, and their spawning transactions.
     """
 
     def __init__(self, history: History):
@@ -132,7 +132,7 @@ class Lives:
     def _walk(self) -> None:
         """Number the transactions so that a sphere is an interval.
 
-        Where parents go round in a circle, the walk begins at the first it meets of them.
+        If parents form a cycle, the walk begins at the first member that it meets.
         """
         roots: list[Life] = []
         for life in self.of.values():
@@ -161,15 +161,15 @@ class Lives:
             count += 1
 
     def is_within(self, id: int, superior: int) -> bool:
-        """Whether `id` is `superior` or an inferior of it. O(1)."""
+        """Return whether `id` is `superior` or an inferior of it. O(1)."""
         one, other = self.of[id], self.of[superior]
         return other.enter <= one.enter <= other.leave
 
     def may_use(self, id: int, owner: int) -> bool:
-        """Whether what `owner` is responsible for is open to `id`.
+        """Return whether operations that `owner` is responsible for are open to `id`.
 
-        So it is for `owner` and its inferiors, and for what causally depends on one of these. O(1
-        + causal dependencies above `id`).
+        They are open to `owner` and its inferiors, and to transactions that causally depend on one
+        of these. O(1 + causal dependencies above `id`).
         """
         if self.is_within(id, owner):
             return True
@@ -186,7 +186,7 @@ class Lives:
         return False
 
     def line(self, id: int) -> list[Life]:
-        """A transaction and its superiors, upwards. O(depth)."""
+        """Return a transaction and its superiors, upwards. O(depth)."""
         found: dict[int, Life] = {}
         next_id: int | None = id
         while next_id is not None and next_id in self.of and next_id not in found:
@@ -195,12 +195,15 @@ class Lives:
         return list(found.values())
 
     def undone_at(self, id: int) -> int | None:
-        """Position of the first abort in its line, or None. O(depth)."""
+        """Return the position of the first abort in a line of superiors, or None. O(depth)."""
         aborts = [position for life in self.line(id) for position in life.aborts]
         return min(aborts, default=None)
 
     def durable_at(self, id: int) -> int | None:
-        """Position of the last commit in its line, None if not all of the line has committed."""
+        """Return the position of the last commit of a transaction and its superiors.
+
+        None if one of them has not committed.
+        """
         line = self.line(id)
         if any(not life.commits or life.aborts for life in line):
             return None

@@ -19,7 +19,7 @@ _Spawned: TypeAlias = tuple[int, Spawn, Life]
 
 
 def check_order(lives: Lives) -> Iterator[Violation]:
-    """O(n log n)."""
+    """Yield the violations of axioms 27 to 30. O(n log n)."""
     for parent in lives.of.values():
         spawned = [(p, s, lives.of[s.child]) for p, s in parent.children]
         working = [item for item in spawned if item[2].operations]
@@ -56,7 +56,7 @@ def _after_the_parent(parent: Life, deferred: list[_Spawned]) -> Iterator[Violat
 
 
 def _next_cycle(lives: Lives, parent: Life, deferred: list[_Spawned]) -> Iterator[Violation]:
-    """Children deferred by `parent`, which is deferred itself."""
+    """Check children deferred by `parent`, which is deferred itself."""
     own = parent.spawns[0][1]
     line = [lives.of[s.child] for _, s in lives.of[own.by].children if _is_cycle_mate(s, own)]
     last = max(((mate.operations[-1], mate.id) for mate in line if mate.operations), default=None)
@@ -76,7 +76,7 @@ def _is_cycle_mate(spawn: Spawn, own: Spawn) -> bool:
 
 
 def _cycles_of_one_commit_point(parent: Life, deferred: list[_Spawned]) -> Iterator[Violation]:
-    """Children of one transaction in several cycles, if the recorder tells the cycles."""
+    """Check children of one transaction in several cycles, if the recorder reports cycles."""
     last: tuple[int, int] | None = None
     ordered = sorted(deferred, key=lambda item: item[1].cycle or 0)
     for _, group in groupby(ordered, key=lambda item: item[1].cycle or 0):
@@ -100,7 +100,7 @@ def _rank(item: _Spawned) -> tuple[bool, int]:
 
 
 def _by_priority(items: list[_Spawned], more: Callable[[_Spawned], int]) -> list[list[_Spawned]]:
-    """Groups of equal priority, the highest first, within what `more` tells apart."""
+    """Return groups of equal priority, the highest first, within equal values of `more`."""
 
     def key(item: _Spawned) -> tuple[int, tuple[bool, int]]:
         return more(item), _rank(item)
@@ -128,7 +128,7 @@ def _deferred_priorities(parent: Life, deferred: list[_Spawned]) -> Iterator[Vio
 
 
 def _immediate_priorities(parent: Life, immediate: list[_Spawned]) -> Iterator[Violation]:
-    """Look for operations that fall between the spawn and the last one of a higher sibling."""
+    """Find operations between the spawn and the last operation of a higher sibling."""
     groups = _by_priority(immediate, lambda item: 0)
     times = _Intervals()
     higher: list[_Spawned] = []
@@ -152,14 +152,14 @@ def _immediate_priorities(parent: Life, immediate: list[_Spawned]) -> Iterator[V
 
 
 class _Intervals:
-    """A union of open intervals of positions, kept apart and in order."""
+    """Union of open intervals of positions, disjoint and ordered."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> None:
-        """Join one more, O(log n) beyond moving the list."""
+        """Add an interval, O(log n) plus the cost of moving the list."""
         if start >= end:
             return
         first = bisect_right(self._ends, start)
@@ -171,6 +171,6 @@ class _Intervals:
         self._ends[first:last] = [end]
 
     def holds(self, position: int) -> bool:
-        """Whether one of them has it inside. O(log n)."""
+        """Return whether an interval contains a position. O(log n)."""
         index = bisect_left(self._starts, position) - 1
         return index >= 0 and position < self._ends[index]

@@ -1,4 +1,4 @@
-"""Axioms 7 (second half) to 10, 12 to 15, 17, 24, 25: who is responsible for which operation."""
+"""Axioms 7 (second half) to 10, 12 to 15, 17, 24, 25: responsibility for operations."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Responsibility", "shown"]
 
 _Path: TypeAlias = tuple[str, ...]
 _Owners: TypeAlias = dict[int, dict[int, None]]
-"""Responsible transaction to the positions of its operations."""
+"""Responsible transactions, each with the positions of its operations."""
 
 
 def shown(path: _Path) -> str:
-    """An object in a message."""
+    """Return the text of an object in a message."""
     return "/".join(path)
 
 
@@ -43,16 +43,16 @@ class _Place:
 
 
 class Responsibility:
-    """Walks once through a history and keeps, for each transaction, its access set.
+    """Walk through a history that tracks the access set of each transaction.
 
-    An operation is in progress until it has an outcome of its own, or the transaction that is
-    responsible for it aborts, or the top-level transaction of that one ends. O(n · depth · length
-    of paths), if the history obeys axioms 9, 17 and 25.
+    An operation is in progress until it has its own outcome, or the responsible transaction aborts,
+    or the top-level transaction of the responsible one ends. O(n · depth · length of paths), if the
+    history obeys axioms 9, 17 and 25.
 
     Attributes
     ----------
     aborted_at : dict of int to int
-        Position of an operation to that of the event that undid it.
+        Position of each undone operation to that of the event that undid it.
     """
 
     def __init__(self, history: History, lives: Lives):
@@ -63,13 +63,13 @@ class Responsibility:
         self._by_number: dict[int, int] = {}
         self._versions: defaultdict[_Path, list[int]] = defaultdict(list)
         self._busy: defaultdict[int, set[int]] = defaultdict(set)
-        """Per top-level transaction, those of its hierarchy that may be responsible for some."""
+        """Per top-level transaction, members of its hierarchy that may have operations."""
         self._tells_outcomes: set[int] = set()
         self._ended: set[int] = set()
         self.aborted_at: dict[int, int] = {}
 
     def check(self) -> Iterator[Violation]:
-        """Walk, and tell what is wrong on the way."""
+        """Walk through the history, yielding violations."""
         for position, event in enumerate(self._events):
             match event:
                 case Operation():
@@ -229,7 +229,7 @@ class Responsibility:
     def _named(
         self, position: int, t: int, numbers: tuple[int, ...], doing: str
     ) -> Generator[Violation, None, list[int]]:
-        """Positions of operations by number; those that are not in the access set are reported."""
+        """Return positions of operations by number, yielding those outside the access set."""
         found: dict[int, None] = {}
         for number in numbers:
             operation = self._by_number.get(number)
@@ -308,7 +308,7 @@ class Responsibility:
     # -- atomic objects --------------------------------------------------------------------
 
     def _traces(self) -> Iterator[Violation]:
-        """Look for what came between a write and its undoing, and was not undone itself."""
+        """Find operations between a write and its undoing that were not undone themselves."""
         at: dict[_Path, tuple[int, int]] = {}
         inside: dict[_Path, tuple[int, int]] = {}
         none = (-1, -1)

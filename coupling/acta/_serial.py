@@ -13,20 +13,21 @@ from coupling.acta._lives import Lives
 __all__ = ["check_serial"]
 
 _Vertex: TypeAlias = int | str
-"""A transaction, or (text) a phase, by which many edges become few."""
+"""A transaction, or (text) a phase, whose vertex replaces many edges by few."""
 _Graph: TypeAlias = dict[_Vertex, dict[_Vertex, tuple[int, ...]]]
-"""Vertex to successors, each with positions of operations that make the edge."""
+"""Vertex to successors, each with positions of the operations that cause the edge."""
 
 
 def check_serial(
     history: History, lives: Lives, aborted_at: Mapping[int, int]
 ) -> Iterator[Violation]:
-    """Find the cycles.
+    """Yield the cycles of conflicts as violations.
 
-    Two conflicting operations of transactions of which none is the other's superior order, in the
-    sphere of their nearest common superior, the two children of it above them; without a common
-    superior, the two top-level transactions. What is undone counts for nothing. O(n · depth ·
-    length of paths), if no transaction writes into what many of its siblings have read whole.
+    Two conflicting operations of transactions, neither of which is a superior of the other, order
+    two children of the nearest common superior: the ones above the operations. Without a common
+    superior, they order the two top-level transactions. Operations that are undone are ignored. O(n
+    · depth · length of paths), if no transaction writes inside an object that many of its siblings
+    have read whole.
     """
     graph: _Graph = {}
     groups: dict[tuple[int | None, tuple[str, ...]], _Accesses] = {}
@@ -62,14 +63,15 @@ def check_serial(
 
 
 class _Accesses:
-    """Who of some siblings has used an object, so far as later ones conflict with it.
+    """Siblings that have used an object, as far as later operations conflict with theirs.
 
-    Four sorts, which conflict as lock modes do: of the object as a whole S and X, of what is
-    inside it IS and IX. Edges that others imply are left out:
+    There are four sorts of access, which conflict as lock modes do: S and X for the object as a
+    whole, IS and IX for objects inside it. Edges that others imply are left out:
 
-    * After an X everybody conflicts with that one, and it with all before: so those are forgotten.
-    * S and IX come in phases. Of the last phase of each, every one is before every one of the next
-      phase of the other. A vertex of its own between the two stands for these edges.
+    * After an X, every access conflicts with it, and it conflicts with all before. So all earlier
+      accesses are forgotten.
+    * S and IX come in phases. Every access of one phase is before every access of the next phase of
+      the other sort. A separate vertex between the two phases stands for these edges.
     """
 
     __slots__ = ("_graph", "_is", "_ix", "_name", "_phase", "_phases", "_s", "_x")
@@ -85,7 +87,7 @@ class _Accesses:
         self._phases = 0
 
     def add(self, id: int, position: int, *, reads: bool, whole: bool) -> None:
-        """One more operation."""
+        """Add an operation."""
         if whole and not reads:
             self._exclusive(id, position)
         elif whole:
@@ -113,7 +115,7 @@ class _Accesses:
         mine[id] = position
         if self._x is not None:
             self._edge(*self._x, id, position)
-        if id in others:  # by way of the phase it would be before itself
+        if id in others:  # through the phase's vertex it would precede itself
             for other, before in others.items():
                 self._edge(other, before, id, position)
         elif others:
@@ -182,11 +184,11 @@ def _components(graph: _Graph) -> Iterator[list[_Vertex]]:
 def _cycle(
     graph: _Graph, start: int, component: list[_Vertex]
 ) -> tuple[list[int], tuple[int, ...]]:
-    """A shortest cycle through `start`: its transactions, and positions of its operations."""
+    """Return a shortest cycle through `start`: its transactions, and its operations' positions."""
     inside = set(component)
     came: dict[_Vertex, _Vertex] = {}
     queue: list[_Vertex] = [start]
-    for vertex in queue:  # grows while it is walked
+    for vertex in queue:  # grows during iteration
         for target in graph.get(vertex, ()):
             if target in inside and target not in came:
                 came[target] = vertex

@@ -1,8 +1,8 @@
-"""Events in columns, made from a seed: what the generators of this folder have in common.
+"""Events in columns, generated from a seed; shared by the programs in this folder.
 
-A generator draws whole columns with numpy: types, times, keys that are skewed (Zipf), values. The
-same columns are fed to a run over columns as they are (`EventColumns.batch`), and to the general
-schedulers one event at a time (`EventColumns.occurrences`).
+A generator draws whole columns with NumPy: types, times, skewed keys (Zipf), values. The same
+columns are fed unchanged to a run over columns (`EventColumns.batch`), and one event at a time to
+the general schedulers (`EventColumns.occurrences`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Column = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class EventColumns:
-    """Events in the order of their arrival, one row each.
+    """Events in the order of arrival, one per row.
 
     Attributes
     ----------
     takes : mapping of str to tuple of str
-        Event types, and the parameters that events of each have.
+        Event types, each with the parameters of its events.
     codes : array of int64, of shape (events,)
-        Per event the place of its type in `takes`.
+        Type of each event, as its position in `takes`.
     us : array of int64, of shape (events,)
-        Event time in microseconds; no two are equal.
+        Event times in microseconds, all different.
     params : mapping of str to array of int64 or float64, of shape (events,)
-        Parameters by name; what an event does not have is 0.
+        Values of each parameter; 0 for events without it.
     """
 
     takes: Mapping[str, tuple[str, ...]]
@@ -52,34 +52,34 @@ class EventColumns:
         return len(self.us)
 
     def part(self, rows: slice | Ints) -> EventColumns:
-        """Return some rows; of a slice without a copy."""
+        """Return some rows; a slice is not copied."""
         params = {name: column[rows] for name, column in self.params.items()}
         return EventColumns(self.takes, self.codes[rows], self.us[rows], params)
 
     def in_order(self) -> EventColumns:
-        """Return them in the order of their times."""
+        """Return the events in the order of their times."""
         return self.part(np.argsort(self.us, kind="stable"))
 
     def late(self, rng: np.random.Generator, disorder: int) -> EventColumns:
-        """Return them as they arrive if each may come after the next `disorder` events."""
+        """Return the events in an order of arrival where up to `disorder` events overtake each."""
         if not disorder:
             return self
         places = np.arange(len(self)) + rng.uniform(0, disorder, len(self))
         return self.part(np.argsort(places, kind="stable"))
 
     def batches(self, size: int) -> Iterator[tuple[EventColumns, int | None]]:
-        """Yield `size` arrivals at a time, each with the punctuation that can follow them.
+        """Yield `size` arrivals at a time, each batch with the punctuation that can follow it.
 
-        No event that arrives later is before the punctuation; after the last batch there is none.
+        No later event is older than the punctuation; the last batch has None.
         """
-        # The least time from each row on to the end.
+        # Minimum of the times from each row to the end.
         least = np.minimum.accumulate(self.us[::-1])[::-1]
         for start in range(0, len(self), size):
             end = start + size
             yield self.part(slice(start, end)), int(least[end]) if end < len(self) else None
 
     def occurrences(self) -> list[Occurrence]:
-        """Return them one by one; O(values)."""
+        """Return the events as occurrences, in the order of arrival; O(values)."""
         names = list(self.takes)
         found: list[Any] = [None] * len(self)
         for code, (type_, taken) in enumerate(self.takes.items()):
@@ -92,24 +92,24 @@ class EventColumns:
         return found
 
     def batch(self) -> EventBatch:
-        """Return them as a run over columns takes them; nothing is copied."""
+        """Return the events in the form that a run over columns takes; nothing is copied."""
         from activedb.columns.program._batch import EventBatch
 
         return EventBatch.of_arrays(tuple(self.takes), self.codes, self.us, self.params)
 
 
 class Skewed:
-    """Draws keys: that of rank i is i ** theta times as rare as the first (Zipf).
+    """Generator of Zipf-distributed keys: rank i is i ** theta times rarer than the first.
 
-    Which key has which rank is random, so neighbours are not alike.
+    Ranks are assigned to keys at random, so neighbouring keys have unrelated frequencies.
 
     Parameters
     ----------
     rng : Generator
     size : int
-        Keys are from 0 to ``size - 1``.
+        Number of keys, which are 0 to ``size - 1``.
     theta : float
-        0: all keys are as likely.
+        Skew; at 0 all keys are equally likely.
     """
 
     def __init__(self, rng: np.random.Generator, size: int, theta: float):
@@ -121,14 +121,14 @@ class Skewed:
 
     def draw(self, events: int) -> Ints:
         """Return a key for each event; O(events x log size)."""
-        # The last share may be a rounding below 1.
+        # Rounding may leave the last share below 1.
         ranks = np.searchsorted(self._shares, self._rng.random(events), side="right")
         return self._keys[np.minimum(ranks, self.size - 1)]
 
     def distinct(self, events: int, count: int) -> list[Ints]:
-        """Return `count` keys for each event, no two of which are equal, as `count` columns.
+        """Return `count` different keys for each event, as `count` columns.
 
-        REQUIRES: ``count <= size``. One that is drawn twice is replaced by the next number.
+        REQUIRES: ``count <= size``. A key drawn twice is replaced by the next number.
         """
         columns: list[Ints] = []
         for _ in range(count):
@@ -140,10 +140,10 @@ class Skewed:
 
 
 def times(events: int) -> Ints:
-    """Return the times of events, `STEP_US` apart, in order."""
+    """Return the times of events in order, `STEP_US` apart."""
     return np.arange(1, events + 1, dtype=np.int64) * STEP_US
 
 
 def aborting(rng: np.random.Generator, events: int, ratio: float) -> npt.NDArray[np.bool_]:
-    """Return which events get parameters that no state can take: this share of them."""
+    """Return a mask of the events that get invalid parameters: a share of `ratio`."""
     return rng.random(events) < ratio

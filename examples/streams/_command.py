@@ -1,4 +1,4 @@
-"""The command line that programs over generated events have in common, and their report."""
+"""Shared command line and report of the programs over generated events."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def workload_parser(description: str, batch: int) -> argparse.ArgumentParser:
     Parameters
     ----------
     description : str
-        The module's docstring.
+        Docstring of the program's module.
     batch : int
-        How many events there are between two punctuations by default.
+        Default number of events between two punctuations.
     """
     made = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[parser(description)],
-        add_help=False,  # the parent's
-        conflict_handler="resolve",  # --scheduler takes one more
+        add_help=False,  # the parent parser has it
+        conflict_handler="resolve",  # --scheduler accepts another value
     )
     made.add_argument(
         "--scheduler",
@@ -101,7 +101,7 @@ def report(
     events: EventColumns,
     replay: Callable[[EventColumns], Expected],
 ) -> int:
-    """Run a program as the options say, print what came of it, and return the exit status."""
+    """Run a program as the options say, print the result, and return the exit status."""
     if options.scheduler == COLUMNS:
         print("compiling the program", file=sys.stderr)
     with progress("events", len(events)) as advance:
@@ -159,7 +159,7 @@ def ratio(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """Return a number above 0, no more than a million."""
+    """Return a number above 0 and not above a million."""
     return _between(float(text), 1e-6, 1e6)
 
 
@@ -189,6 +189,6 @@ def _count_or_none(text: str) -> int:
 
 
 def _between(number: N, low: float, high: float) -> N:
-    if not low <= number <= high:  # NaN is not, either
+    if not low <= number <= high:  # false for NaN, too
         raise argparse.ArgumentTypeError(f"from {low} to {high}, not {number}")
     return number

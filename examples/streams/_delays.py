@@ -1,4 +1,4 @@
-"""Functions that take longer: their complexity C in Mao et al., section 8.1."""
+"""Artificially slow functions: the complexity C in Mao et al., section 8.1."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ __all__ = ["delayed", "nothing"]
 
 
 def delayed(function: Callable[..., Any], turns: int) -> Callable[..., Any]:
-    """Return a function that gives what `function` gives, after some turns of a loop.
+    """Return a function that spins in a loop, then returns the result of `function`.
 
-    How long a turn takes depends on whether it is compiled: measure it. With no turns it is
-    `function` itself.
+    The duration of an iteration depends on whether the loop is compiled, so measure it. With no
+    iterations, `function` itself is returned.
 
     Parameters
     ----------
     function : callable
-        Gives a number or None.
+        Returns a number or None.
     turns : int
+        Number of iterations.
     """
     if not turns:
         return function
@@ -33,7 +34,7 @@ def delayed(function: Callable[..., Any], turns: int) -> Callable[..., Any]:
 
 
 def nothing(turns: int) -> float:
-    """Return 0.0, such that no compiler finds out before the loop has ended."""
+    """Return 0.0 after a loop that a compiler cannot optimise away."""
     x = 0.3
     for _ in range(turns):
         x = 3.9 * x * (1.0 - x)  # stays between 0 and 1

@@ -1,18 +1,18 @@
-"""How well events were detected, by the labels of the tweets.
+"""Quality of the detection of events, measured by the labels of the tweets.
 
 A tweet is *detected* if the cluster it was merged into was selected as an event, in any window.
-Precision is the share of on-topic tweets among those detected, recall the share of detected tweets
-among those on-topic. (On-topic means to do with the crisis whose file the tweet is in.)
+Precision is the share of on-topic tweets among the detected ones; recall is the share of detected
+tweets among the on-topic ones. (On-topic tweets concern the crisis whose file contains them.)
 
 A cluster counts for a crisis if more than half of its tweets are on-topic, and most of these are in
 that crisis's file. A crisis is *first detected* at the end of the first window in which a cluster
-was selected that, with the tweets it had by then, counts for it. The *delay* is from its first
-on-topic tweet to then. It can hardly be shorter than a window lasts, which is hours: the data is a
-sample of what was written. And some tweets that are labelled on-topic are older than the crisis,
-that of the Texas explosion by a day.
+was selected that counts for it with the tweets it had by then. The *delay* is the time from the
+crisis's first on-topic tweet to that moment. It can hardly be shorter than a window, which lasts
+hours because the data is a sample of all tweets. Some tweets labelled on-topic are older than the
+crisis, for the Texas explosion by a day.
 
-The *summit* of a crisis is the window with the most of its on-topic tweets; of its detection, the
-one with the most tweets merged into clusters that, in the end, count for it.
+The *summit* of a crisis is the window with most of its on-topic tweets. The summit of its detection
+is the window with most tweets merged into clusters that, in the end, count for it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _HOUR_US = 3_600_000_000
 
 
 class Detections:
-    """Collects, window by window, what was selected; then measures.
+    """Collector of the selected clusters, window by window, and of the resulting measures.
 
     Parameters
     ----------
     posts : sequence of Post
-        All tweets. Of rows with one id the first counts.
+        All tweets. If several rows have the same id, the first counts.
     """
 
     def __init__(self, posts: Sequence[Post]):
@@ -51,7 +51,7 @@ class Detections:
         self._members: dict[int, list[Post]] = {}
 
     def window_ended(self, posts: Iterable[Post], events: Mapping[int, tuple[str, ...]]) -> None:
-        """Take the next window's tweets, and the clusters selected at its end with their words."""
+        """Add the next window's tweets, and the clusters selected at its end with their words."""
         window = len(self._ends_us)
         ids = [post.id for post in posts]
         self._ends_us.append(written_us(max(ids)))
@@ -62,7 +62,7 @@ class Detections:
         self._events += len(events)
 
     def clustered(self, cluster_of: Mapping[int, int | None]) -> None:
-        """Take each tweet's cluster, at the end."""
+        """Set each tweet's cluster, at the end."""
         members = defaultdict(list)
         for id_, cluster in sorted(cluster_of.items()):
             if cluster is not None:
@@ -70,7 +70,7 @@ class Detections:
         self._members = dict(members)
 
     def figures(self) -> dict[str, Any]:
-        """What came out over all tweets."""
+        """Return the measures over all tweets."""
         detected = [post for cluster in self._selected for post in self._members[cluster]]
         right = sum(post.is_on_topic for post in detected)
         return {
@@ -86,7 +86,7 @@ class Detections:
         }
 
     def crises(self) -> list[dict[str, Any]]:
-        """What came out for each crisis, in the order of their first on-topic tweets."""
+        """Return the measures of each crisis, in the order of their first on-topic tweets."""
         detected = {post.id for cluster in self._selected for post in self._members[cluster]}
         clusters_of = defaultdict(list)
         for cluster in self._selected:
@@ -141,7 +141,7 @@ class Detections:
 
 
 def _crisis_of(posts: Sequence[Post]) -> str | None:
-    """For which crisis a cluster with these tweets counts."""
+    """Return the crisis for which a cluster with these tweets counts, or None."""
     counts = Counter(post.crisis for post in posts if post.is_on_topic)
     if 2 * sum(counts.values()) <= len(posts):
         return None

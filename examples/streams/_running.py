@@ -1,11 +1,11 @@
-"""What the programs of this folder share: options, schedulers, data, progress, exit statuses.
+"""Shared parts of the programs in this folder: options, schedulers, data, progress, exit statuses.
 
 ========== ======================================================
 status     meaning
 ========== ======================================================
 0          done
-1          the run failed, or its result is not what was expected
-2          wrong usage, or the data is not there
+1          the run failed, or its result is not the expected one
+2          wrong usage, or missing data
 130        interrupted
 ========== ======================================================
 """
@@ -52,7 +52,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     Parameters
     ----------
     description : str
-        The module's docstring.
+        Docstring of the program's module.
     """
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -96,7 +96,7 @@ def scheduler(name: str, threads: int) -> Scheduler:
 
 
 def check_whole(results: Results) -> list[STransaction]:
-    """Return the s-transactions that aborted, after a look that nothing else went wrong.
+    """Return the s-transactions that aborted, after checking that nothing else failed.
 
     Raises
     ------
@@ -111,20 +111,20 @@ def check_whole(results: Results) -> list[STransaction]:
 
 
 def data_folder(given: Path | None, name: str) -> Path:
-    """Return the folder with a set of real data.
+    """Return the folder of a data set.
 
     Parameters
     ----------
     given : Path or None
-        The folder that holds all sets; None: that of ``ACTIVEDB_DATA``, or ``../shared/data``
-        beside the repository.
+        Folder that contains all data sets; None: the one in ``ACTIVEDB_DATA``, or
+        ``../shared/data`` beside the repository.
     name : str
-        The set's folder in it.
+        Name of the data set's folder.
 
     Raises
     ------
     ConfigurationError
-        If it is not there.
+        If the folder does not exist.
     """
     folder = given or Path(os.environ.get("ACTIVEDB_DATA") or _DATA)
     if not (folder / name).is_dir():
@@ -137,9 +137,9 @@ def data_folder(given: Path | None, name: str) -> Path:
 
 @contextmanager
 def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that says how much more is done; shown on standard error.
+    """Yield a function that reports further progress, shown on standard error.
 
-    A bar on a terminal, else a line every two seconds.
+    The progress is a bar on a terminal, otherwise a line every two seconds.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -157,7 +157,7 @@ def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def exit_status(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Run a program, and return what its process exits with; errors go to standard error."""
+    """Run a program and return its exit status; errors are printed to standard error."""
     try:
         return run(options)
     except KeyboardInterrupt:
@@ -166,7 +166,7 @@ def exit_status(run: Callable[[argparse.Namespace], int], options: argparse.Name
     except ActiveDBError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigurationError) else 1
-    except OSError as error:  # a file that cannot be read
+    except OSError as error:  # an unreadable file
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
 

@@ -1,6 +1,6 @@
-"""What the shared tables Word, Tweet and Cluster hold, and what the operators compute of it.
+"""Contents of the shared tables Word, Tweet and Cluster, and the functions that operators apply.
 
-All values are immutable, as versions of them are kept; all functions are pure.
+All values are immutable, because versions of them are kept; all functions are pure.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = [
     "rested",
 ]
 
-BURST_TWEETS = 8  # of a window, the least with a burst keyword
-BURST_GROWTH = 3.0  # the least ratio of its TF-IDF to what it was
-UNKNOWN = 1.0  # tweets per window with a word of which little or nothing is known
-LEARNING = 0.2  # what the newest window counts in a mean
-SIMILARITY = 0.2  # the least cosine of a tweet and its cluster
-CLUSTER_WORDS = 64  # that a cluster keeps, the most frequent
-EVENT_TWEETS = 10  # of a window, the least merged into an event
-EVENT_GROWTH = 2.0  # the least ratio of that to what it was
+BURST_TWEETS = 8  # minimum number of a window's tweets with a burst keyword
+BURST_GROWTH = 3.0  # minimum ratio of its TF-IDF to the earlier one
+UNKNOWN = 1.0  # assumed tweets per window with a rare or new word
+LEARNING = 0.2  # weight of the newest window in a mean
+SIMILARITY = 0.2  # minimum cosine of a tweet and its cluster
+CLUSTER_WORDS = 64  # most frequent words that a cluster keeps
+EVENT_TWEETS = 10  # minimum number of a window's tweets merged into an event
+EVENT_GROWTH = 2.0  # minimum ratio of that number to its earlier mean
 IDLE = 5  # windows after which a cluster without a tweet is removed
 
 
@@ -55,24 +55,24 @@ class Tweet(NamedTuple):
 
 
 class Word(NamedTuple):
-    """What is known of a word."""
+    """Statistics of a word."""
 
-    window: int  # the last with the word
-    tweets: int  # of that window, with the word
-    mean: float  # that of the windows before, without those it burst in
+    window: int  # last window with the word
+    tweets: int  # tweets of that window with the word
+    mean: float  # mean number in earlier windows, without those in which it burst
     total: int  # tweets with the word, ever
-    burst: int = -1  # the last window in which it burst
+    burst: int = -1  # last window in which it burst
 
 
 class Cluster(NamedTuple):
-    """Tweets that are alike; known by the id of the first."""
+    """Similar tweets; identified by the id of the first."""
 
-    words: Mapping[str, int]  # the most frequent, with the number of tweets; never changed in place
-    squares: int  # the sum of the squares of these numbers
+    words: Mapping[str, int]  # most frequent words, with numbers of tweets; immutable
+    squares: int  # sum of the squares of these numbers
     size: int
-    grown: int  # by so many tweets in this window
-    pace: float  # the mean of that, before
-    window: int  # the last with a tweet
+    grown: int  # tweets added in this window
+    pace: float  # mean of `grown` in earlier windows
+    window: int  # last window with a tweet
 
 
 class Event(NamedTuple):
@@ -93,7 +93,7 @@ def registered(known: Tweet | None, words: tuple[str, ...], window: int) -> Twee
 
 
 def counted(word: Word | None, window: int) -> Word:
-    """Return what is known of a word after one more tweet with it."""
+    """Return the statistics of a word after one more tweet with it."""
     if word is None:
         return Word(window, 1, 0.0, 1)
     if word.window == window:
@@ -106,38 +106,40 @@ def counted(word: Word | None, window: int) -> Word:
 
 
 def tf_idf(tf: float, tweets: int, tweets_with_it: int) -> float:
-    """Return how much a word tells."""
+    """Return the weight of a word."""
     return tf * math.log(1 + tweets / tweets_with_it)
 
 
 def labelled(word: Word, window: int, tweets: int, new_tweets: int) -> Word:
-    """Return what is known of a word after it has been seen whether it bursts in this window.
+    """Return the statistics of a word, labelled if it bursts in this window.
 
     Parameters
     ----------
     word : Word
     window : int
-    tweets, new_tweets : int
-        How many there have been, with those of this window, and how many there are in it.
+    tweets : int
+        Number of all tweets so far, including this window's.
+    new_tweets : int
+        Number of tweets in this window.
     """
     now = tf_idf(word.tweets, tweets, word.total)
-    earlier = tweets - new_tweets + 1, word.total - word.tweets + 1  # one more: none is a number
+    earlier = tweets - new_tweets + 1, word.total - word.tweets + 1  # plus one: never 0
     before = tf_idf(max(word.mean, UNKNOWN), *earlier)
     return word._replace(burst=window) if now >= BURST_GROWTH * before else word
 
 
 def bursting(*values: Any) -> tuple[str, ...]:
-    """Return the burst keywords among some words: given are their states, names and the window."""
+    """Return the burst keywords among some words, given their states, names and the window."""
     *words, names, window = values
     return tuple(name for name, word in zip(names, words, strict=True) if word.burst == window)
 
 
 def most_similar(clusters: Mapping[int, Cluster], words: tuple[str, ...]) -> int | None:
-    """Return the cluster with the largest cosine, the oldest of several; None: none is alike."""
+    """Return the most similar cluster, the oldest of equal ones; None if none is similar."""
     best, best_cosine = None, SIMILARITY
     for key, cluster in clusters.items():  # in the order of their keys
         if cluster.words.keys().isdisjoint(words):
-            continue  # most of them
+            continue  # the usual case
         shared = sum(cluster.words.get(word, 0) for word in words)
         cosine = shared / math.sqrt(len(words) * cluster.squares)
         if cosine > best_cosine or (best is None and cosine == best_cosine):
@@ -146,7 +148,7 @@ def most_similar(clusters: Mapping[int, Cluster], words: tuple[str, ...]) -> int
 
 
 def merged(cluster: Cluster | None, words: tuple[str, ...], window: int) -> Cluster:
-    """Return a cluster with one more tweet; of None a new one."""
+    """Return a cluster with one more tweet, or a new cluster if it is None."""
     old = cluster or Cluster({}, 0, 0, 0, 0.0, window)
     counts = dict(old.words)
     for word in words:
@@ -162,7 +164,7 @@ def _most_frequent(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def event_of(key: int, cluster: Cluster, window: int) -> Event | None:
-    """Return the event that a cluster is at the end of a window; None: it is none."""
+    """Return the event that a cluster is at the end of a window; None if it is not an event."""
     growth = cluster.grown / max(cluster.pace, 1)
     if cluster.grown < EVENT_TWEETS or growth < EVENT_GROWTH:
         return None
@@ -171,7 +173,7 @@ def event_of(key: int, cluster: Cluster, window: int) -> Event | None:
 
 
 def rested(cluster: Cluster, window: int) -> Cluster | None:
-    """Return a cluster as it goes into the next window; None: it has been idle for too long."""
+    """Return a cluster for the next window; None if it has been idle for too long."""
     if window - cluster.window >= IDLE:
         return None
     pace = cluster.pace + LEARNING * (cluster.grown - cluster.pace)

@@ -1,7 +1,8 @@
-"""The tweets of CrisisLexT6 in the order of time, and their words.
+"""Tweets of CrisisLexT6 in the order of time, and their words.
 
-Olteanu et al. 2014, github.com/sajao/CrisisLex: one CSV per crisis, in no order; columns tweet id
-(in single quotes), text, label. An id holds the millisecond in which the tweet was written.
+Olteanu et al. 2014, github.com/sajao/CrisisLex: one CSV per crisis, in no particular order; columns
+tweet id (in single quotes), text, label. An id contains the millisecond in which the tweet was
+written.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["WINDOW", "Post", "crises_of", "read_posts", "windows_of", "words_of"
 
 WINDOW = 400  # tweets between two punctuations, as in the paper
 
-_EPOCH_MS = 1_288_834_974_657  # of the ids
+_EPOCH_MS = 1_288_834_974_657  # epoch of the ids
 _STOPWORDS = frozenset(
     Path(__file__).resolve().parents[1].joinpath("stopwords.txt").read_text("utf-8").split()
 )
@@ -30,7 +31,7 @@ _LEAST_LETTERS = 4
 
 
 class Post(NamedTuple):
-    """A row of a file; the last two are for measuring, no operator sees them."""
+    """A row of a file; the last two fields are for measuring, no operator sees them."""
 
     id: int
     text: str
@@ -39,7 +40,7 @@ class Post(NamedTuple):
 
 
 def crises_of(folder: Path) -> list[str]:
-    """Return the names of the crises whose files are in a folder, such as 2013_Alberta_Floods."""
+    """Return the names of the crises with files in a folder, such as 2013_Alberta_Floods."""
     return sorted(path.name.removesuffix(".csv.gz") for path in folder.glob("*.csv.gz"))
 
 
@@ -51,7 +52,7 @@ def read_posts(folder: Path, crises: Collection[str]) -> list[Post]:
     ConfigurationError
         If a crisis has no file.
     BadEvent
-        If a row is no tweet.
+        If a row is not a tweet.
     """
     found = crises_of(folder)
     if not found or not set(crises) <= set(found):
@@ -75,9 +76,9 @@ def read_posts(folder: Path, crises: Collection[str]) -> list[Post]:
 
 
 def windows_of(posts: Sequence[Post], size: int = WINDOW) -> Iterator[list[Post]]:
-    """Yield the tweets in windows of `size`, a few more if others have the last one's millisecond.
+    """Yield the tweets in windows of `size`; tweets of one millisecond share a window.
 
-    Windows follow each other in time; a window's tweets are in the order given, as they arrive.
+    Windows are in the order of time. The tweets of a window are in the given order, as they arrive.
     """
     numbered = sorted(enumerate(posts), key=lambda pair: (pair[1].id, pair[0]))
     window: list[tuple[int, Post]] = []
@@ -91,12 +92,12 @@ def windows_of(posts: Sequence[Post], size: int = WINDOW) -> Iterator[list[Post]
 
 
 def written_us(tweet: int) -> int:
-    """Return when the tweet with this id was written, in microseconds since 1970 (UTC)."""
+    """Return the time at which a tweet was written, in microseconds since 1970 (UTC)."""
     return ((tweet >> 22) + _EPOCH_MS) * 1000
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Return the distinct longer words of a tweet, sorted; a hashtag is the word without its #."""
+    """Return the distinct longer words of a tweet, sorted; hashtags lose their #."""
     plain = _NOISE.sub(" ", html.unescape(text)).lower().replace("’", "'")
     found = {word.removesuffix("'s").removeprefix("#") for word in _WORD.findall(plain)}
     return tuple(

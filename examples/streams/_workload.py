@@ -1,8 +1,8 @@
-"""Runs a program over columns of events by any scheduler, and checks what came of it.
+"""Runner of a program over columns of events by any scheduler, and the check of its result.
 
-What is measured: from the columns in memory to the committed state. For the general schedulers that
-includes making events of the columns, one by one; over columns it leaves out compiling, which is
-done once, before.
+The measurement covers the way from the columns in memory to the committed state. For the general
+schedulers it includes making the events, one by one. For a run over columns it excludes the
+compilation, which is done once, before.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "Expected", "Found", "differences", "run"]
 
 COLUMNS = "columns"
-"""In place of a scheduler: the whole batch at once, over columns, compiled if numba is there."""
+"""Scheduler name for a run over columns, whole batches at once, compiled if numba is installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What has to come of events.
+    """Expected result of events.
 
     Attributes
     ----------
     committed : list of bool
-        Of each event, in the order of time.
+        Outcome of each event, in the order of time.
     tables : mapping of str to list of float
-        The values of all keys, by the names of the tables.
+        Values of all keys, by the names of the tables.
     outputs : list
-        In the order of time.
+        Outputs in the order of time.
     totals : mapping of str to float
-        What the values of some tables have to add up to: nothing was lost, nothing came from
-        nowhere.
+        Sum of all values of some tables: nothing may be lost or created.
     """
 
     committed: list[bool]
@@ -54,16 +53,16 @@ class Expected:
 
 @dataclass(slots=True)
 class Found:
-    """What came of events; see `Expected`.
+    """Result of events; see `Expected`.
 
     Attributes
     ----------
     seconds : float
-        From columns to committed state.
+        Time from columns to committed state.
     compiling_s : float
-        Before that.
+        Time of the compilation before.
     refused : list of str
-        Why events were refused.
+        Reasons why events were refused.
     """
 
     committed: list[bool] = field(default_factory=list)
@@ -91,15 +90,15 @@ def run(
     Parameters
     ----------
     program : Program
-        Its tables have sizes.
+        Program whose tables have sizes.
     events : EventColumns
     by : str
-        A scheduler, one of `SCHEDULERS`, or `COLUMNS`.
+        Name of a scheduler, one of `SCHEDULERS`, or `COLUMNS`.
     threads : int
     batch : int
-        How many events arrive between two punctuations.
+        Number of events between two punctuations.
     advance : callable, optional
-        Told how many more events were run.
+        Called with the number of further events that were run.
     """
     if by == COLUMNS:
         return _run_columns(program, events, threads, batch, advance)
@@ -137,7 +136,7 @@ def _run_columns(
 
     found = Found()
     over_columns = ColumnRun(program, threads)
-    # What was compiled for a run over one event is there for all runs of the program.
+    # Code compiled for a run over one event is reused by all runs of the program.
     first = ColumnRun(program, threads)
     start = time.perf_counter()
     first.feed(events.part(slice(0, 1)).batch())
@@ -163,7 +162,7 @@ def _run_columns(
 
 
 def differences(found: Found, expected: Expected) -> list[str]:
-    """Return what differs, in words; nothing: all is right."""
+    """Return descriptions of the differences; none if the result is right."""
     said = [f"an event was refused: {reason}" for reason in found.refused[:1]]
     for what in ("committed", "outputs"):
         ours, theirs = getattr(found, what), getattr(expected, what)

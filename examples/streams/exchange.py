@@ -1,8 +1,8 @@
-"""Turnover of stocks: a stream of trades joined with a stream of quotes, on the day of four stocks.
+"""Turnover of stocks: a stream of trades joined with a stream of quotes, for a day of four stocks.
 
 The data is one day of one-minute bars (github.com/ilya-kolchinsky/OpenCEP, NASDAQ_MEDIUM.csv:
-ticker, minute in New York, open, high, low, close, volume; no header). It has no single quotes and
-trades, so both are derived, one of each per bar:
+ticker, minute in New York, open, high, low, close, volume; no header). It has no individual quotes
+and trades, so the program derives one of each per bar:
 
 * a *quote* at the first second of the minute; its price is the bar's open,
 * a *trade* at the last second of the minute; its size is the bar's whole volume.
@@ -16,15 +16,15 @@ join is a hash join, and its two hash tables are shared tables by ticker::
          └──► expire, insert: Index(Traded)[ticker]
 
 Each event is one s-transaction of two operations: the probe reads the opposite table; the insertion
-drops what an earlier window has left and adds the event. So every pair is found once, by the later
-of the two. The streams arrive in batches, first all quotes of a batch and then all its trades, in
-no order of time; the scheduler puts them in order.
+drops the entries of earlier windows and adds the event. So every pair is found once, by the later
+of the two. The streams arrive in batches, first all quotes of a batch and then all its trades, not
+in the order of time; the scheduler puts them in order.
 
 The *turnover* of a stock in a window is its volume there times the mean quoted price: the sum of
-size x price over all matches, divided by the number of quotes. Its *rate* is that per minute. (How
-many shares a company has is not in the data, so there is no rate in shares.) Prices are whole
-ten-thousandths of a dollar, so all sums are exact. With ``--check`` a join in SQLite over the same
-bars has to give the same.
+size x price over all matches, divided by the number of quotes. Its *rate* is the turnover per
+minute. (The data does not say how many shares a company has, so there is no rate in shares.) Prices
+are whole ten-thousandths of a dollar, so all sums are exact. With ``--check``, a join in SQLite
+over the same bars must give the same result.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
 
 BATCH = 1_000  # events between two punctuations, as in the paper
 WINDOW_MIN = 10
-PRICE_UNITS = 10_000  # of a dollar
+PRICE_UNITS = 10_000  # per dollar
 
 
 class Bar(NamedTuple):
-    """What a quote and a trade are derived from."""
+    """A bar, from which a quote and a trade are derived."""
 
     ticker: str
     start: datetime
@@ -72,7 +72,7 @@ class Bar(NamedTuple):
 class Entry(NamedTuple):
     """A tuple in a hash table."""
 
-    window: int  # its number
+    window: int  # number of its window
     id: str
     amount: int  # a trade's size, a quote's price
 
@@ -89,31 +89,31 @@ class Match(NamedTuple):
 
 @dataclass(slots=True)
 class Turnover:
-    """What matched of one stock in one window."""
+    """Matches of one stock in one window."""
 
     matches: int = 0
     value: int = 0
     quotes: set[str] = field(default_factory=set)
 
     def dollars(self) -> float:
-        """Volume times mean quoted price."""
+        """Return volume times mean quoted price."""
         return self.value / len(self.quotes) / PRICE_UNITS
 
 
 Turnovers = dict[tuple[str, int], Turnover]  # by ticker and window
-Joined = dict[tuple[str, int], tuple[int, ...]]  # matches, value and quotes, by the same
+Joined = dict[tuple[str, int], tuple[int, ...]]  # matches, value and quotes, by ticker and window
 
 
 # -- the program -----------------------------------------------------------------------------------
 
 
 def hash_join(window_min: int = WINDOW_MIN) -> Program:
-    """Return the join as a program, with hash tables of its own; its outputs are lists of `Match`.
+    """Return the join as a program, with separate hash tables; its outputs are lists of `Match`.
 
     Parameters
     ----------
     window_min : int
-        The length of a window, in minutes.
+        Length of a window, in minutes.
     """
     traded = SharedTable("Index(Traded)", key=str, initial=())
     quotes = SharedTable("Index(Quotes)", key=str, initial=())
@@ -154,7 +154,7 @@ def probe(entries: tuple[Entry, ...], new: Entry) -> tuple[Entry, ...]:
 
 
 def expire_and_insert(entries: tuple[Entry, ...], new: Entry) -> tuple[Entry, ...]:
-    """Return the entries of the new one's window, with it."""
+    """Return the entries in the window of the new entry, and the new entry."""
     return (*probe(entries, new), new)
 
 
@@ -167,7 +167,7 @@ def read_bars(path: Path) -> list[Bar]:
     Raises
     ------
     ConfigurationError
-        If the file is not there.
+        If the file does not exist.
     BadEvent
         If a line is not a bar.
     """
@@ -209,7 +209,7 @@ def events_of(bars: Iterable[Bar]) -> list[Occurrence]:
 def batches_of(
     events: Sequence[Occurrence], size: int = BATCH
 ) -> Iterator[tuple[list[Occurrence], int | None]]:
-    """Yield batches as they arrive: all quotes, then all trades; and the punctuation after it."""
+    """Yield batches in the order of arrival (quotes, then trades), each with its punctuation."""
     for start in range(0, len(events), size):
         batch = sorted(events[start : start + size], key=lambda event: event.name)
         following = events[start + size : start + size + 1]
@@ -224,7 +224,7 @@ def run(bars: Sequence[Bar], by: Scheduler, window_min: int = WINDOW_MIN) -> Tur
     bars : sequence of Bar
     by : Scheduler
     window_min : int
-        The length of a window, in minutes.
+        Length of a window, in minutes.
     """
     join = ProgramRun(hash_join(window_min), by)
     events = events_of(bars)
@@ -267,7 +267,7 @@ def joined_by_sqlite(bars: Iterable[Bar], window_min: int) -> Joined:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it as a command, and return what the process exits with."""
+    """Run the command, and return its exit status."""
     options = parser(__doc__ or "")
     options.add_argument(
         "--data", type=Path, metavar="DIR", help="the folder that holds the folder nasdaq"

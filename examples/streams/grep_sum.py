@@ -1,20 +1,21 @@
-"""GrepSum: keys get sums of other keys; plain, with windows, or with keys computed on the way.
+"""GrepSum: keys get sums of other keys; plain, with windows, or with computed keys.
 
 ========== ========================================================================================
-variant    what events do
+variant    effect of an event
 ========== ========================================================================================
-plain      write one key: the sum of two keys that are read, and of a number
-computed   the same, but some events compute which key they write from its neighbour's value
-windowed   write one key: a number; every hundredth event sums what 100 keys got in the last second
+plain      writes one key: the sum of two keys that it reads, and of a number
+computed   the same, but some events compute the key to write from a neighbouring key's value
+windowed   writes one key: a number; every hundredth event sums the values of 100 keys in a window
+           of one second
 ========== ========================================================================================
 
-(Mao et al., sections 8.1, 8.2.4 and 8.2.5, algorithm 3.) Sums are taken modulo a million and three:
-they would soon be longer than any number. A number below zero is no value: an event that would
-write one aborts. What the paper leaves to timers and random numbers, which key is written, depends
-here on the state, and on a random number that comes with the event: so it can be repeated. There
-are 12,288 keys, and one event each millisecond.
+(Mao et al., sections 8.1, 8.2.4 and 8.2.5, algorithm 3.) Sums are taken modulo 1,000,003, so that
+they do not grow without bound. Values are not negative: an event that would write a negative one
+aborts. In the paper, timers and random numbers determine the key to write; here the state and a
+random number in the event do, so that a run can be repeated. There are 12,288 keys, and one event
+per millisecond.
 
-With ``--check`` a plain loop over the same events has to give the same values, aborts and sums.
+With ``--check``, a plain loop over the same events must give the same values, aborts and sums.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ BATCH = 10_240  # events between two punctuations
 LENGTH = 1  # writes of an event
 READS = 2  # keys that are summed per write
 WINDOW_S = 1.0
-EVERY = 100  # one event in so many reads windows
+EVERY = 100  # one event in this many reads windows
 WINDOW_KEYS = 100  # keys whose windows it reads
-WINDOWS_MAX = 10  # of one operation
+WINDOWS_MAX = 10  # windows that one operation reads
 MODULUS = 1_000_003.0
 TOO_LITTLE = -1e9  # makes any sum negative
 
@@ -63,24 +64,24 @@ def program(
     window_keys: int = WINDOW_KEYS,
     turns: int = 0,
 ) -> Program:
-    """Return a variant, with a table of its own; outputs are the sums of windows.
+    """Return a variant, with a separate table; outputs are the sums of windows.
 
     Parameters
     ----------
     variant : str
         One of `VARIANTS`.
     keys : int
-        How many there are.
+        Number of keys.
     length : int
         Writes of an event.
     reads : int
-        Keys that are summed per write; of no meaning in windows.
+        Keys that are summed per write; ignored in the windowed variant.
     window_s : float
-        Seconds.
+        Length of a window in seconds.
     window_keys : int
         Keys whose windows an event reads.
     turns : int
-        Of the loop that makes each function slower; see `delayed`.
+        Iterations of the loop that slows each function down; see `delayed`.
     """
     if variant == "windowed":
         return _windowed(keys, length, window_s, window_keys, turns)
@@ -132,7 +133,7 @@ def _windowed(keys: int, length: int, window_s: float, window_keys: int, turns: 
 
 
 def add(*values: float) -> float | None:
-    """Return the sum of keys, and of a number."""
+    """Return the sum of some keys' values and a number."""
     summed = 0.0
     for value in values:
         summed += value
@@ -142,12 +143,12 @@ def add(*values: float) -> float | None:
 
 
 def somewhere(value: float, random: int, keys: int) -> int:
-    """Return the key that is written."""
+    """Return the key to write."""
     return (int(value) + random) % keys
 
 
 def put(number: float) -> float | None:
-    """Return a number, if it can be a value."""
+    """Return a number if it is a valid value, else None."""
     if number < 0:
         return None
     return number
@@ -180,30 +181,32 @@ def columns(
     disorder: int = 0,
     seed: int = 1,
 ) -> EventColumns:
-    """Return events of a variant.
+    """Return generated events of a variant.
 
     Parameters
     ----------
     events : int
+        Number of events.
     variant : str
         One of `VARIANTS`.
     keys, length, reads, window_keys : int
-        Those of the `program`; there are at least `length` keys.
+        As for `program`; at least `length` keys.
     every : int
-        One event in so many reads windows.
+        One event in this many reads windows.
     computed : float
-        The share of events that compute which key they write.
+        Share of events that compute the key to write.
     skew : float
         Theta of all keys, see `Skewed`.
     aborts : float
-        The share of events with a number that makes sums negative.
+        Share of events with a number that makes sums negative.
     disorder : int
-        How many events may overtake one.
+        Number of events that may overtake one.
     seed : int
+        Seed of the generator.
 
     Notes
     -----
-    A windowed event has `window_keys` columns of keys: 800 bytes at the default. Make long streams
+    A windowed event has `window_keys` columns of keys: 800 bytes by default. Generate long streams
     in pieces.
     """
     rng = np.random.default_rng(seed)
@@ -243,7 +246,7 @@ def columns(
 
 
 def replay(events: EventColumns, keys: int = KEYS, window_s: float = WINDOW_S) -> Expected:
-    """Return what has to come of events, by one loop over them."""
+    """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     rows = {name: column.tolist() for name, column in ordered.params.items()}
     takes = list(ordered.takes.items())
@@ -285,7 +288,7 @@ def replay(events: EventColumns, keys: int = KEYS, window_s: float = WINDOW_S) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it as a command, and return what the process exits with."""
+    """Run the command, and return its exit status."""
     options = workload_parser(__doc__ or "", batch=BATCH)
     options.add_argument(
         "--variant",

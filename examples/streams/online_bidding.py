@@ -1,20 +1,20 @@
 """Online Bidding: bids take items, sellers alter prices and top up quantities.
 
 ===========  =====================================================================================
-event        what it does
+event        effect
 ===========  =====================================================================================
-BID          takes a quantity of one item; aborts if it offers less than the price, or there is
-             too little
-ALTER_PRICE  sets the prices of some items; aborts if one is not positive
-TOP_UP       adds to the quantities of some items; aborts if one is not positive
+BID          takes a quantity of one item; aborts if it offers less than the price, or if the
+             quantity is not available
+ALTER_PRICE  sets the prices of some items; aborts if a price is not positive
+TOP_UP       adds to the quantities of some items; aborts if an addition is not positive
 ===========  =====================================================================================
 
-Six of eight events are bids, one alters prices, one tops up: an auction site as benchmarks of
-stream transactions have it. There are 10,000 items; prices are altered and quantities topped up
-of 4 items at once. So a price that is altered decides which later bids abort.
+Of eight events, six are bids, one alters prices and one tops up: the auction site of benchmarks for
+stream transactions. There are 10,000 items; ALTER_PRICE and TOP_UP change 4 items at once. An
+altered price therefore decides which later bids abort.
 
-With ``--check`` a plain loop over the same events has to give the same prices, quantities and
-aborts, and all that was ever there has to be there yet or sold.
+With ``--check``, a plain loop over the same events must give the same prices, quantities and
+aborts, and every unit that ever existed must still exist or be sold.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
 ITEMS = 10_000
 BATCH = 10_240  # events between two punctuations
 LENGTH = 4  # items whose prices are altered, or quantities topped up, by one event
-PRICE = 50.0  # at the beginning
+PRICE = 50.0  # initial price
 QUANTITY = 100.0
 PRICE_MAX = 100
-SHARES = (0.75, 0.125, 0.125)  # of the types of events
+SHARES = (0.75, 0.125, 0.125)  # shares of the event types
 
 
 # -- the program -----------------------------------------------------------------------------------
 
 
 def program(items: int = ITEMS, length: int = LENGTH, turns: int = 0) -> Program:
-    """Return the program, with tables of its own; outputs are the quantities that bids left.
+    """Return the program, with separate tables; outputs are the quantities that bids left.
 
     Parameters
     ----------
     items : int
-        How many there are.
+        Number of items.
     length : int
         Items whose prices are altered, or quantities topped up, by one event.
     turns : int
-        Of the loop that makes each function slower; see `delayed`.
+        Iterations of the loop that slows each function down; see `delayed`.
     """
     prices = SharedTable("prices", initial=PRICE, size=items)
     quantities = SharedTable("quantities", initial=QUANTITY, size=items)
@@ -95,14 +95,14 @@ def take(quantity: float, price: float, offered: float, wanted: float) -> float 
 
 
 def put(price: float) -> float | None:
-    """Return a price, if it can be one."""
+    """Return a price if it is valid, else None."""
     if price <= 0:
         return None
     return price
 
 
 def add(quantity: float, more: float) -> float | None:
-    """Return a quantity that was topped up."""
+    """Return the quantity after a top-up."""
     if more <= 0:
         return None
     return quantity + more
@@ -121,21 +121,23 @@ def columns(
     disorder: int = 0,
     seed: int = 1,
 ) -> EventColumns:
-    """Return events.
+    """Return generated events.
 
     Parameters
     ----------
     events : int
+        Number of events.
     items, length : int
-        Those of the `program`; there are at least `length` items.
+        As for `program`; at least `length` items.
     skew : float
         Theta of the items, see `Skewed`.
     aborts : float
-        The share of events that offer, ask or add nothing; of the others bids abort, too, if what
-        they find is too dear or too little.
+        Share of events that offer, set or add nothing. Other bids abort, too, if the price is too
+        high or the quantity too low.
     disorder : int
-        How many events may overtake one.
+        Number of events that may overtake one.
     seed : int
+        Seed of the generator.
     """
     rng = np.random.default_rng(seed)
     bad = aborting(rng, events, aborts)
@@ -162,7 +164,7 @@ def columns(
 
 
 def replay(events: EventColumns, items: int = ITEMS) -> Expected:
-    """Return what has to come of events, by one loop over them."""
+    """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     rows = {name: column.tolist() for name, column in ordered.params.items()}
     numbers = range(len(rows) // 3)
@@ -199,7 +201,7 @@ def replay(events: EventColumns, items: int = ITEMS) -> Expected:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it as a command, and return what the process exits with."""
+    """Run the command, and return its exit status."""
     options = workload_parser(__doc__ or "", batch=BATCH)
     options.add_argument(
         "--length",

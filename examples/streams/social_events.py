@@ -1,7 +1,7 @@
 """Events in 60,082 tweets of six crises, found by clustering tweets with words that burst.
 
 This is online social event detection (Mao et al., section 8.6.1) on the tweets of CrisisLexT6
-(github.com/sajao/CrisisLex), in the order of time. Three shared tables, and six operators::
+(github.com/sajao/CrisisLex), in the order of time. It has three shared tables and six operators::
 
     tweets                                                                   events
       │                                                                        ▲
@@ -12,36 +12,39 @@ This is online social event detection (Mao et al., section 8.6.1) on the tweets 
       ▼          ▼         ▼ then read   ▼              ▼                   ▼ write
     [Tweet]    [Word]    [Word]        [Cluster]      [Cluster], [Tweet]  [Cluster]
 
-A window is what lies between two punctuations: 400 tweets. An operator is a program (the Similarity
-Calculator and the Cluster Updater are one); it gets what the one before has put out, and takes the
-window's events in any order. At ``══►`` nothing goes on before the window is whole, so that no
-burst keyword is overlooked. Therefore derived events happen just after the window's last tweet:
-first those of the Word Updater, a microsecond later those of the Trend Calculator, and so on.
+A window lies between two punctuations: 400 tweets. An operator is a program (the Similarity
+Calculator and the Cluster Updater are one program). It gets the outputs of the operator before it,
+and takes the events of the window in any order. At ``══►`` processing waits until the window is
+complete, so that no burst keyword is overlooked. Derived events are therefore dated just after the
+window's last tweet: first the events of the Word Updater, a microsecond later the events of the
+Trend Calculator, and so on.
 
 Tweet Registrant
-    enters a tweet's distinct words, without stopwords and words of less than four letters. A tweet
-    that is registered already aborts; the files hold four twice. One without words is dropped.
+    enters the distinct words of a tweet, without stopwords and words of less than four letters. A
+    tweet that is registered already aborts; the files contain four tweets twice. A tweet without
+    words is dropped.
 Word Updater
     counts the tweet for each of its words, all in one s-transaction.
 Trend Calculator
     labels the words of at least ``BURST_TWEETS`` tweets of the window as *burst keywords* if their
-    TF-IDF is ``BURST_GROWTH`` times what it was: TF is the number of the window's tweets with the
-    word, and its mean before the burst; IDF is log(1 + tweets / tweets with the word). While a word
-    bursts, that mean stands still. Tweets with a burst keyword go on.
+    TF-IDF is ``BURST_GROWTH`` times the earlier one. TF is the number of the window's tweets with
+    the word; for the earlier value, its mean before the burst. IDF is log(1 + tweets / tweets with
+    the word). The mean does not change while a word bursts. Tweets with a burst keyword are passed
+    on.
 Similarity Calculator
-    finds the cluster whose words are most similar to the tweet's (cosine), of all clusters.
+    finds the cluster whose words are most similar to the tweet's words (cosine).
 Cluster Updater
-    merges the tweet into it, or into a new one if none has a cosine of ``SIMILARITY``, and enters
-    the cluster into Tweet. It is one s-transaction with the Similarity Calculator's: between the
-    two no other tweet may come, which could be the first of the same cluster.
+    merges the tweet into that cluster, or into a new one if none has a cosine of ``SIMILARITY``,
+    and enters the cluster into Tweet. It shares an s-transaction with the Similarity Calculator,
+    because no other tweet may come between the two: it could be the first of the same cluster.
 Event Selector
-    selects clusters that got at least ``EVENT_TWEETS`` tweets in the window, and ``EVENT_GROWTH``
-    times as many as before in the mean, as events; removes those without a tweet for ``IDLE``
+    selects as events the clusters that got at least ``EVENT_TWEETS`` tweets in the window, and
+    ``EVENT_GROWTH`` times their earlier mean. It removes clusters without a tweet for ``IDLE``
     windows.
 
 The thresholds are the same for all crises (``_social_state.py``), and no operator sees a label. In
-the first window all words are new, so all frequent ones burst there. At the end the labels tell how
-well it went (``_detections.py``).
+the first window all words are new, so all frequent ones burst there. At the end the result is
+measured against the labels (``_detections.py``).
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ Params = Mapping[str, Any]
 
 
 class Operators:
-    """The shared tables, and the operators as programs over them."""
+    """Shared tables, and the operators as programs over them."""
 
     def __init__(self) -> None:
         self.tweets = SharedTable("Tweet", key=int)
@@ -165,7 +168,7 @@ class Operators:
         return program
 
     def _cluster_updater(self) -> Program:
-        """The Similarity Calculator and the Cluster Updater: all clusters are read, any written."""
+        """Return the Similarity Calculator and Cluster Updater: reads all clusters, writes any."""
         program = Program("Similarity Calculator, Cluster Updater", [self.clusters, self.tweets])
         clusters = self.clusters.range()
 
@@ -212,14 +215,14 @@ class Operators:
 
 @dataclass(slots=True)
 class Workflow:
-    """The operators one after the other, window by window, over one state.
+    """Operators that run one after the other, window by window, over one state.
 
     Attributes
     ----------
     scheduler : Scheduler
-        That of all operators.
+        Scheduler of all operators.
     tweets, refused, dropped : int
-        How many tweets are registered, how many were already, how many had no words.
+        Numbers of tweets that were registered, were registered already, and had no words.
     """
 
     scheduler: Scheduler
@@ -260,7 +263,13 @@ class Workflow:
     def _run(
         self, program: Program, type_: str, given: Iterable[Params], us: int | None, until_us: int
     ) -> list[Any]:
-        """Run one operator over events at a time, None: the tweets' own; up to a punctuation."""
+        """Run one operator over events, up to a punctuation, and return its outputs.
+
+        Parameters
+        ----------
+        us : int or None
+            Time of the events; None: the tweets' times.
+        """
         events = []
         for params in given:
             at_us = written_us(params["id"]) if us is None else us
@@ -277,18 +286,18 @@ class Workflow:
 
 
 def run(posts: Sequence[Post], by: Scheduler) -> tuple[Workflow, Detections]:
-    """Detect events in tweets, in windows of 400 of them in the order of time.
+    """Detect events in tweets, in windows of 400 tweets in the order of time.
 
     Parameters
     ----------
     posts : sequence of Post
-        In any order.
+        Tweets in any order.
     by : Scheduler
 
     Returns
     -------
     Workflow, Detections
-        The state that it has left, and what was found.
+        The final state, and the detected events.
     """
     workflow = Workflow(by)
     detections = Detections(posts)
@@ -306,7 +315,7 @@ def run(posts: Sequence[Post], by: Scheduler) -> tuple[Workflow, Detections]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it as a command, and return what the process exits with."""
+    """Run the command, and return its exit status."""
     options = parser(__doc__ or "")
     options.add_argument(
         "--data", type=Path, metavar="DIR", help="the folder that holds the folder crisislex"

@@ -1,13 +1,14 @@
 """Streaming Ledger: deposits to, and transfers between, accounts and assets.
 
-A transfer moves an amount between two accounts and another between two assets: four writes, each a
-function of the balance that it changes and, where something is received, of the sender's
-(Mao et al., figure 1 and algorithm 2). It aborts as a whole if one of the senders has too little; a
-deposit, one write of an account and one of an asset, if it is not positive. Defaults are those of
-the paper's table 6: 122,880 accounts and as many assets, every fourth event a deposit.
+A transfer moves an amount between two accounts and another between two assets. These are four
+writes; each is a function of the balance that it changes and, for a receiver, of the sender's
+balance (Mao et al., figure 1 and algorithm 2). A transfer aborts as a whole if a sender's balance
+is too low. A deposit is one write of an account and one of an asset; it aborts if an amount is not
+positive. The defaults are those of the paper's table 6: 122,880 accounts and as many assets, every
+fourth event a deposit.
 
-With ``--check`` a plain loop over the same events has to give the same balances and the same
-aborts, and the money has to be what there was, and what was deposited.
+With ``--check``, a plain loop over the same events must give the same balances and aborts, and the
+money must be the initial amount plus the deposits.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ ACCOUNTS = 122_880  # and as many assets
 BATCH = 10_240  # events between two punctuations
 LENGTH = 4  # writes of a transfer
 BALANCE = 1_000_000.0
-AMOUNT = 100  # the most that is moved
-TOO_MUCH = 10**12  # more than there is
+AMOUNT = 100  # maximum that is moved
+TOO_MUCH = 10**12  # more than any balance
 
 
 # -- the program -----------------------------------------------------------------------------------
 
 
 def program(accounts: int = ACCOUNTS, length: int = LENGTH, turns: int = 0) -> Program:
-    """Return the ledger, with tables of its own.
+    """Return the ledger, with separate tables.
 
     Parameters
     ----------
     accounts : int
-        How many accounts there are, and how many assets.
+        Number of accounts, and of assets.
     length : int
-        Writes of a transfer, even: two per amount that is moved, of accounts and assets in turn.
-        A deposit has half as many.
+        Writes of a transfer, an even number: two per amount moved, alternately of accounts and
+        assets. A deposit has half as many.
     turns : int
-        Of the loop that makes each function slower; see `delayed`.
+        Iterations of the loop that slows each function down; see `delayed`.
     """
     tables = tuple(
         SharedTable(name, initial=BALANCE, size=accounts) for name in ("accounts", "assets")
@@ -109,22 +110,24 @@ def columns(
     disorder: int = 0,
     seed: int = 1,
 ) -> EventColumns:
-    """Return events.
+    """Return generated events.
 
     Parameters
     ----------
     events : int
+        Number of events.
     accounts, length : int
-        Those of the `program`; there are at least `length` accounts.
+        As for `program`; at least `length` accounts.
     deposits : float
-        The share of deposits.
+        Share of deposits.
     skew : float
         Theta of the accounts and assets, see `Skewed`.
     aborts : float
-        The share of events that move what cannot be moved.
+        Share of events with an invalid amount.
     disorder : int
-        How many events may overtake one.
+        Number of events that may overtake one.
     seed : int
+        Seed of the generator.
     """
     rng = np.random.default_rng(seed)
     codes = (rng.random(events) >= deposits).astype(np.int64)
@@ -151,7 +154,7 @@ def columns(
 
 
 def replay(events: EventColumns, accounts: int = ACCOUNTS) -> Expected:
-    """Return what has to come of events, by one loop over them."""
+    """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     books = {"accounts": [BALANCE] * accounts, "assets": [BALANCE] * accounts}
     rows = {name: column.tolist() for name, column in ordered.params.items()}
@@ -181,7 +184,7 @@ def replay(events: EventColumns, accounts: int = ACCOUNTS) -> Expected:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it as a command, and return what the process exits with."""
+    """Run the command, and return its exit status."""
     options = workload_parser(__doc__ or "", batch=BATCH)
     options.add_argument(
         "--length",

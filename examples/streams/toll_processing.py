@@ -1,16 +1,17 @@
-"""Toll Processing: reports of cars change the average speed and the number of cars of a segment.
+"""Toll Processing: reports of cars change the average speed and the number of reports of a segment.
 
-A report is an s-transaction of two writes, the average speed of its segment and the number of its
-reports; of what they give, post-processing makes the toll, the program's output (after Linear Road;
-Mao et al., section 8.1 and algorithm 1). There are 495,120 segments. A report with a negative speed
-aborts.
+A report is an s-transaction of two writes: the average speed of its segment, and the number of its
+reports. From their results, post-processing computes the toll, the program's output (after Linear
+Road; Mao et al., section 8.1 and algorithm 1). There are 495,120 segments. A report with a negative
+speed aborts.
 
-* average: half of the average before, and half of the speed; the first report's speed at first,
-* toll: nothing on a segment where cars go at 40 or more, else twice the square of the number of
-  reports after the first. (Linear Road begins to count at 50 cars a minute, on far fewer segments.)
+* average: half of the previous average plus half of the speed; at first, the first report's speed,
+* toll: nothing on a segment whose average speed is 40 or more, otherwise twice the square of the
+  number of reports after the first. (Linear Road starts to count at 50 cars a minute, on far fewer
+  segments.)
 
-With ``--check`` a plain loop over the same events has to give the same averages, numbers, aborts
-and tolls.
+With ``--check``, a plain loop over the same events must give the same averages, numbers, aborts and
+tolls.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ SEGMENTS = 495_120
 BATCH = 40_960  # events between two punctuations
 LENGTH = 2  # writes of a report
 SPEED_MAX = 100
-FREE_SPEED = 40.0  # from which on there is no toll
+FREE_SPEED = 40.0  # average speed from which there is no toll
 
 
 # -- the program -----------------------------------------------------------------------------------
 
 
 def program(segments: int = SEGMENTS, length: int = LENGTH, turns: int = 0) -> Program:
-    """Return the program, with tables of its own; outputs are the tolls of committed reports.
+    """Return the program, with separate tables; outputs are the tolls of committed reports.
 
     Parameters
     ----------
     segments : int
-        How many there are.
+        Number of segments.
     length : int
-        Writes of a report, even: two per segment that it is about.
+        Writes of a report, an even number: two for each of its segments.
     turns : int
-        Of the loop that makes each function slower; see `delayed`.
+        Iterations of the loop that slows each function down; see `delayed`.
     """
     speeds = SharedTable("speeds", initial=0, size=segments)
     counts = SharedTable("counts", initial=0, size=segments)
@@ -90,7 +91,7 @@ def one_more(count: float) -> float:
 
 
 def toll(speed: float, count: float) -> float:
-    """Return what a car pays for a segment; of arrays, what each pays: multiply, do not ask."""
+    """Return the toll for a segment, or an array of tolls; branch-free, so that arrays work."""
     return 2 * (count - 1) ** 2 * (speed < FREE_SPEED)
 
 
@@ -107,20 +108,22 @@ def columns(
     disorder: int = 0,
     seed: int = 1,
 ) -> EventColumns:
-    """Return events.
+    """Return generated events.
 
     Parameters
     ----------
     events : int
+        Number of events.
     segments, length : int
-        Those of the `program`; there are at least ``length / 2`` segments.
+        As for `program`; at least ``length / 2`` segments.
     skew : float
         Theta of the segments, see `Skewed`.
     aborts : float
-        The share of reports with a negative speed.
+        Share of reports with a negative speed.
     disorder : int
-        How many events may overtake one.
+        Number of events that may overtake one.
     seed : int
+        Seed of the generator.
     """
     rng = np.random.default_rng(seed)
     bad = aborting(rng, events, aborts)
@@ -138,7 +141,7 @@ def columns(
 
 
 def replay(events: EventColumns, segments: int = SEGMENTS) -> Expected:
-    """Return what has to come of events, by one loop over them."""
+    """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     rows = {name: column.tolist() for name, column in ordered.params.items()}
     parts = range(len(rows) // 2)
@@ -165,7 +168,7 @@ def replay(events: EventColumns, segments: int = SEGMENTS) -> Expected:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it as a command, and return what the process exits with."""
+    """Run the command, and return its exit status."""
     options = workload_parser(__doc__ or "", batch=BATCH)
     options.add_argument(
         "--length",

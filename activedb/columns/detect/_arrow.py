@@ -1,4 +1,4 @@
-"""pyarrow, as far as types are concerned: it has none."""
+"""Untyped aliases of pyarrow, which ships no type information."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice among the candidates that one event completes, compiled."""
+"""Compiled selection among the candidate matches that one event completes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Array = npt.NDArray[Any]
 
 
 def candidate_room(candidates: int, constituents: int, parts: int) -> tuple[Array, ...]:
-    """Arrays for so many candidates with so many constituents together.
+    """Allocate arrays for a number of candidates with a total number of constituents.
 
     Returns
     -------
     flat : array of int64
-        The serials of the constituents of all candidates, one after the other.
+        Serials of the constituents of all candidates, concatenated.
     starts : array of int64
-        Where those of each candidate begin; and where those of the last one end.
+        Start of each candidate in `flat`, and the end of the last one.
     counts : array of int64, candidates by parts
     usable : array of bool
-        Whether no constituent is used up.
+        True if no constituent is consumed.
     order, other : arrays of int64
-        The candidates in the order of preference, and room for sorting them.
+        Candidates in order of preference, and scratch space for sorting them.
     """
     return (
         np.empty(constituents, np.int64),
@@ -42,7 +42,7 @@ def candidate_room(candidates: int, constituents: int, parts: int) -> tuple[Arra
 
 @jit
 def _prefers(flat: Array, starts: Array, counts: Array, greedy: Array, a: int, b: int) -> bool:
-    """Whether candidate `a` is preferred to `b`, strictly."""
+    """Return whether candidate `a` is strictly preferred to `b`."""
     i, j = starts[a], starts[b]
     for part in range(counts.shape[1]):
         m, n = counts[a, part], counts[b, part]
@@ -66,7 +66,7 @@ def in_order(
     order: Array,
     other: Array,
 ) -> None:
-    """Write the candidates to `order`, the most preferred first; O(n log n) comparisons."""
+    """Write the candidates to `order`, most preferred first; O(n log n) comparisons."""
     for i in range(n_candidates):
         order[i] = i
     width = 1
@@ -92,7 +92,7 @@ def in_order(
 
 @jit
 def _later(flat: Array, a: int, b: int, length: int) -> bool:
-    """Whether the constituents from `a` on are later than those from `b` on, the last first."""
+    """Return whether the constituents from `a` are later than from `b`, the last compared first."""
     for k in range(length - 1, -1, -1):
         if flat[a + k] != flat[b + k]:
             return bool(flat[a + k] > flat[b + k])
@@ -111,11 +111,12 @@ def choose(
     context: int,
     most: int,
 ) -> int:
-    """Leave in `order` the candidates that are made, in the order of making; return how many.
+    """Leave the selected candidates in `order`, in the order of making; return their number.
 
-    With next, of those with the same first constituent the most preferred is one: they end with
-    the same one. Then only those of which nothing is used up. Of these the context chooses.
-    -1: there are more than `most` to choose from, unless that is -1.
+    With `is_next`, only the most preferred of the candidates with the same first constituent
+    counts: they all end with the same event. Candidates with a consumed constituent are dropped.
+    The context chooses among the rest. Return -1 if there are more than `most` to choose from,
+    unless `most` is -1.
     """
     kept = 0
     seen, made = -1, -1
@@ -134,7 +135,7 @@ def choose(
         kept += 1
         if context == CHRONICLE:
             break
-    if kept > 0 and context == RECENT:  # without Kleene parts: all have the same length
+    if kept > 0 and context == RECENT:  # without Kleene parts, so all have the same length
         for i in range(1, kept):
             if _later(flat, starts[order[i]], starts[order[0]], counts.shape[1]):
                 order[0] = order[i]
@@ -154,12 +155,12 @@ def together(
     found_counts: Array,
     match: int,
 ) -> int:
-    """Write one match with every constituent that a part has in any candidate, by place.
+    """Write one match with the union of every part's constituents over all candidates, by place.
 
     Returns
     -------
     int
-        Where it ends in `found`, which has room for the constituents of all candidates.
+        End of the match in `found`, which has room for the constituents of all candidates.
     """
     parts = counts.shape[1]
     for part in range(parts):

@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class _Absent:
-    """What a parameter is that an event does not have; NULL is one that it has."""
+    """Marker of a parameter that an event does not have, as opposed to NULL."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -37,20 +37,20 @@ class EventColumns:
     Attributes
     ----------
     keys : tuple of (str, str)
-        The event keys that occur: ``("event", name)``.
+        Event keys that occur: ``("event", name)``.
     codes : array of int64, of shape (rows,)
-        Which of `keys` each event has.
+        Index into `keys` of each event.
     us : array of int64, of shape (rows,)
-        Microseconds since the epoch, exact.
+        Exact times in microseconds since the epoch.
     ids : pyarrow array of strings or None
-        NULL: it has none. None: none has any.
+        NULL: the event has no id. None: no event has one.
     params : mapping of str to array
-        Parameters by name, each a numpy array or a pyarrow array of `rows` values; in an array of
-        objects `ABSENT` stands for a parameter that the event does not have.
+        Parameters by name, each a NumPy or pyarrow array of `rows` values. In an array of objects,
+        `ABSENT` marks a parameter that the event does not have.
     occurrences : sequence of Occurrence or None
-        The events, if they were given as such.
+        The events themselves, if the columns were built from occurrences.
     places : array of int64, of shape (rows, 2), or None
-        Two numbers by which whoever feeds them knows the events again; see `Matches.places`.
+        Two numbers per event by which the caller identifies it; see `Matches.places`.
     """
 
     keys: tuple[tuple[str, str], ...]
@@ -70,21 +70,21 @@ class EventColumns:
         params: Mapping[str, Any] | None = None,
         ids: Any = None,
     ) -> EventColumns:
-        """Of numpy arrays.
+        """Build from NumPy arrays.
 
         Parameters
         ----------
         types : sequence of str
-            The names of the event types.
+            Names of the event types.
         codes, us : arrays of integers, of one length
-            Per event the place of its type in `types`, and its time in microseconds.
+            Per event: the index of its type in `types`, and its time in microseconds.
         params : mapping of str to array, optional
         ids : array of str, optional
 
         Raises
         ------
         BadEvent
-            If lengths differ, a code is none of a type, or times are no integers.
+            If lengths differ, a code is not the index of a type, or times are not integers.
         """
         us_array, code_array = np.asarray(us), np.asarray(codes)
         for name, array in (("us", us_array), ("codes", code_array)):
@@ -108,14 +108,15 @@ class EventColumns:
 
     @classmethod
     def of_table(cls, table: EventTable) -> EventColumns:
-        """Of the table of an atomic batch (`activedb.streams.AtomicBatch.table`).
+        """Build from the table of an atomic batch (`activedb.streams.AtomicBatch.table`).
 
-        Rows of no type or without a time are no events, and left out of it.
+        Rows without a type or a time are not events and are left out.
 
         Raises
         ------
         BadEvent
-            If it has no columns ``event_type`` and ``event_time_us``, of integers.
+            If the table has no columns ``event_type`` and ``event_time_us``, or the times are not
+            integers.
         """
         rows: Any = table
         if not isinstance(rows, pa.Table):
@@ -148,12 +149,12 @@ class EventColumns:
 
     @classmethod
     def of_occurrences(cls, occurrences: Iterable[Occurrence]) -> EventColumns:
-        """Of events; O(events · parameters), in Python.
+        """Build from event occurrences; O(events · parameters), in Python.
 
         Raises
         ------
         BadEvent
-            If the time of one is an interval.
+            If the time of an event is an interval.
         """
         events = tuple(occurrences)
         codes: dict[tuple[str, str], int] = {}
@@ -178,7 +179,7 @@ class EventColumns:
         return len(self.us)
 
     def order(self) -> Ints | None:
-        """The rows by place: time, id, row; None if they are in that order; O(n log n)."""
+        """Return the row order by time, id and row; None if already in order; O(n log n)."""
         us = self.us
         if len(us) < 2:
             return None
@@ -195,7 +196,7 @@ class EventColumns:
         return found
 
     def take(self, rows: Ints) -> EventColumns:
-        """The events of these rows."""
+        """Return the events of the given rows."""
         return EventColumns(
             self.keys,
             self.codes[rows],
@@ -212,9 +213,9 @@ class EventColumns:
         )
 
     def to_occurrences(self) -> list[Occurrence]:
-        """The events, one by one; O(rows · parameters), in Python.
+        """Return the events as occurrences; O(rows · parameters), in Python.
 
-        Their parameters are those of all columns, except absent ones; NULL is None.
+        Each event has the parameters of all columns except absent ones; NULL becomes None.
         """
         if self.occurrences is not None:
             return list(self.occurrences)
@@ -236,7 +237,7 @@ class EventColumns:
 
 
 def _whole(column: Any) -> Any:
-    """A chunked array in one piece."""
+    """Return a chunked array as one contiguous array."""
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column

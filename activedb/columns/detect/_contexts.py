@@ -1,4 +1,4 @@
-"""The contexts as the kernels number them, and the time before all others."""
+"""Consumption contexts as numbered by the kernels, and the time before all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two ways to find matches: kernels, with the state that they go on from."""
+"""Two match engines, stacks and runs: the kernels together with their state."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _TEXTS_MIN = 1024
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """The matches of a batch.
+    """Matches of a batch.
 
     Attributes
     ----------
     rows : array of int64
-        The constituents of all matches, one after the other.
+        Constituents of all matches, concatenated.
     counts : array of int64 or None
-        How many each part of each match has; None: one each.
+        Number of constituents per match and part; None: one each.
     at : array of int64
-        Of each match the place, among the events given, of the one that completed it.
+        Index, among the given events, of the event that completed each match.
     is_whole : bool
-        Whether all events were taken; else those before one that completes too many matches.
+        True if all events were taken; otherwise only those before an event with too many matches.
     """
 
     rows: Ints
@@ -46,21 +46,21 @@ class Found:
 
 
 class Engine(Protocol):
-    """Keeps events and finds matches."""
+    """Event state and match finding behind a columnar detector."""
 
     @property
     def partials(self) -> int:
-        """How many events are kept."""
+        """Number of events kept."""
 
     @property
     def oldest_row(self) -> int:
-        """The row of the oldest event that is kept. REQUIRES: there is one."""
+        """Row of the oldest event kept. REQUIRES: at least one is kept."""
 
     def kept_rows(self) -> Ints:
-        """The rows of all events that are kept."""
+        """Return the rows of all events kept."""
 
     def prepare(self, columns: EventColumns, rows: Ints, masks: Ints) -> None:
-        """Read what else is needed of a batch's events; raises `BadEvent` if it is not there."""
+        """Load further values of a batch's events; raise `BadEvent` if one is missing."""
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
@@ -70,48 +70,48 @@ class Engine(Protocol):
         Parameters
         ----------
         most : int
-            How many matches one event may complete; -1: any number.
+            Maximum number of matches one event may complete; -1: unbounded.
         absorbs : bool
-            Nothing is used up, and what is found means nothing.
+            If true, consume nothing; the returned matches are meaningless.
         """
 
     def use_up(self, rows: Ints) -> None:
-        """Take these of the kept events, and no others, for used up."""
+        """Mark these of the kept events, and no others, as consumed."""
 
     def copy(self) -> Engine:
-        """Another one that goes on from the same state; O(what is kept)."""
+        """Return an independent engine with the same state; O(size of the state)."""
 
     def forget(self, before_us: int) -> None:
         """Forget the events before a time."""
 
     def grow(self, keys: int) -> None:
-        """Have room for so many keys."""
+        """Make room for this number of keys."""
 
     def living(self, keys: int, before_us: int) -> Ints:
-        """Which of the keys have something that is not before a time."""
+        """Return the keys that have state at or after a time."""
 
     def keep(self, kept: Ints) -> None:
-        """Forget all keys but those with these numbers, which become 0, 1, and so on."""
+        """Forget all keys but those with these numbers, and renumber those from 0."""
 
 
 def engine_for(plan: Plan) -> Engine:
-    """The one that does for a plan."""
+    """Return the engine that suits a plan."""
     return RunEngine(plan) if plan.keeps_runs else StackEngine(plan)
 
 
 class _Ring:
-    """Events in a ring, and numbers per key: what both engines have.
+    """State common to both engines: a ring of events, and numbers per key.
 
     Attributes
     ----------
     heads : int
-        How many of the columns of a key's numbers are serials; all others are times.
+        Number of leading columns per key that hold serials; the remaining ones hold times.
     """
 
     def __init__(self, plan: Plan, columns: int, heads: int, widths: int):
         self._plan = plan
         self._ring: Ints = np.empty((_RING_SIZE, columns), np.int64)
-        self._base = self._top = 0  # serials of the first event and of that after the last one
+        self._base = self._top = 0  # serials of the first event, and one past the last
         self._heads = heads
         self._keys = self._no_keys(0, heads + widths)
 
@@ -132,7 +132,7 @@ class _Ring:
         return rows
 
     def prepare(self, columns: EventColumns, rows: Ints, masks: Ints) -> None:
-        """Need nothing else."""
+        """Load nothing: no other values are needed."""
 
     def use_up(self, rows: Ints) -> None:
         kept = np.arange(self._base, self._top) & (len(self._ring) - 1)
@@ -172,7 +172,10 @@ class _Ring:
 
 
 class StackEngine(_Ring):
-    """A stack of events per key and part: no Kleene parts, no conditions over several events."""
+    """Engine with a stack of events per key and part.
+
+    It supports neither Kleene parts nor conditions over several events.
+    """
 
     def __init__(self, plan: Plan):
         parts = len(plan.names)
@@ -182,7 +185,8 @@ class StackEngine(_Ring):
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
     ) -> Found:
         plan = self._plan
-        # What completes a match in a context that uses up is not kept; recent uses up nothing.
+        # An event that completes a match is not kept in a consuming context; recent consumes
+        # nothing.
         context = RECENT if absorbs else plan.context
         self._ring, self._base, self._top, found, counts, at, taken = run_stacks(
             us,
@@ -205,7 +209,7 @@ class StackEngine(_Ring):
 
 
 class RunEngine(_Ring):
-    """Partial matches, one by one, in a tree of nodes."""
+    """Engine that keeps partial matches individually, as a tree of nodes."""
 
     def __init__(self, plan: Plan):
         parts = len(plan.names)
@@ -237,7 +241,7 @@ class RunEngine(_Ring):
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
     ) -> Found:
-        # What is used up has no influence on which partial matches are kept: `use_up` says it.
+        # Consumption has no influence on which partial matches are kept: `use_up` marks it later.
         assert self._loaded is not None, "run before prepare"
         plan, programs = self._plan, self._programs
         self._ring, self._values, self._nodes, state, found, counts, at, taken = run_runs(

@@ -1,4 +1,4 @@
-"""The batch interface over a `Detector`, for what cannot be compiled."""
+"""Batch interface over a row-wise `Detector`, for patterns that cannot be compiled."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ __all__ = ["BatchDetector", "BatchMatches", "RowDetector", "detector_for"]
 
 
 class BatchMatches(Protocol):
-    """The matches of a batch, in the order in which they are completed."""
+    """Matches of a batch in the order in which they are completed."""
 
     @property
     def us(self) -> Ints:
-        """The time of each in microseconds."""
+        """Time of each match in microseconds."""
 
     def __len__(self) -> int: ...
 
     def occurrences(self) -> list[Occurrence]:
-        """The composite occurrences."""
+        """Return the composite occurrences."""
 
 
 class BatchDetector(Protocol):
-    """What finds the matches of an expression in batches of events in columns."""
+    """Detector that finds the matches of an expression in batches of events in columns."""
 
     @property
     def partials(self) -> int:
-        """The number of events retained because a later match may need them."""
+        """Number of events retained because a later match may need them."""
 
     def feed(self, events: EventColumns | EventTable) -> BatchMatches:
-        """Take a batch; none of its events is before one of an earlier batch."""
+        """Take a batch; none of its events is before an event of an earlier batch."""
 
     def advance(self, us: int) -> BatchMatches:
-        """Tell that no event before `us` is fed any more; returns what time completes."""
+        """Declare that no event before `us` will be fed; return the matches that time completes."""
 
     def trim(self, before_us: int) -> None:
-        """Forget what no match ending at or after `before_us` can need."""
+        """Forget the state that no match ending at or after `before_us` can need."""
 
 
 class ListedMatches:
-    """Matches that a `Detector` has made.
+    """Matches made by a `Detector`.
 
     Attributes
     ----------
@@ -66,15 +66,15 @@ class ListedMatches:
         return len(self._found)
 
     def occurrences(self) -> list[Occurrence]:
-        """The matches."""
+        """Return the matches."""
         return list(self._found)
 
 
 class RowDetector:
-    """A `Detector` that is fed batches of columns, row by row in the order of their places.
+    """Adapter that feeds a `Detector` batches of columns, row by row in the order of their places.
 
-    It is advanced to the time of each event before that is fed. A feed that raises has taken the
-    events before the one that it raises for.
+    The detector is advanced to the time of each event before that event is fed. If a feed raises,
+    the events before the offending one have been taken.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class RowDetector:
 
     @property
     def partials(self) -> int:
-        """The number of events retained because a later match may need them."""
+        """Number of events retained because a later match may need them."""
         return self._detector.partials
 
     def feed(self, events: EventColumns | EventTable) -> ListedMatches:
-        """Take a batch; O(rows · parameters) and what the detector needs, in Python."""
+        """Take a batch; O(rows · parameters) in Python, plus the cost of the detector."""
         columns = events if isinstance(events, EventColumns) else EventColumns.of_table(events)
         order = columns.order()
         last = checked_place(columns, order, self._last)
@@ -108,30 +108,30 @@ class RowDetector:
         return ListedMatches(found)
 
     def advance(self, us: int) -> ListedMatches:
-        """Tell that no event before `us` is fed any more; returns what time completes."""
+        """Declare that no event before `us` will be fed; return the matches that time completes."""
         return ListedMatches(self._detector.advance(us))
 
     def trim(self, before_us: int) -> None:
-        """Forget what no match ending at or after `before_us` can need."""
+        """Forget the state that no match ending at or after `before_us` can need."""
         self._detector.trim(before_us)
 
 
 def detector_for(
     expression: Expression, *, name: str | None = None, matches_max: int | None = MATCHES_MAX
 ) -> BatchDetector:
-    """A compiled detector where the expression allows it and numba is there, else one in Python.
+    """Return a compiled detector if expression and installation allow it, else a Python one.
 
     Parameters
     ----------
     name : str, optional
-        The name of the composite occurrences; the expression's repr by default.
+        Name of the composite occurrences; by default the expression's repr.
     matches_max : int, optional
-        How many matches one event completes at most; None: any number.
+        Maximum number of matches one event may complete; None: unbounded.
 
     Raises
     ------
     PatternError
-        If `expression` cannot stand on its own.
+        If `expression` cannot be detected on its own.
     """
     if supports(expression) is None and has_compiler():
         return ColumnarDetector(expression, name=name, matches_max=matches_max)

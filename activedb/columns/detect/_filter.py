@@ -1,4 +1,4 @@
-"""Which of many events in columns a primitive event takes."""
+"""Selection of the events in columns that a primitive event takes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["EventFilter"]
 
 
 class EventFilter:
-    """The condition of one primitive event of a stream, for a whole column at once.
+    """Condition of one primitive event of a stream, evaluated on a whole column at once.
 
-    A term is compiled; what cannot be, and values that compiled code does not take, are judged one
-    by one, as a `Detector` judges them.
+    A term is compiled. Functions, terms that cannot be compiled, and values that compiled code does
+    not take are evaluated one by one, as in a `Detector`.
 
     Parameters
     ----------
     primitive : Primitive
-        That neither reads the store nor occurs by itself.
+        A primitive event that neither reads the store nor occurs by itself.
     """
 
     def __init__(self, primitive: Primitive):
@@ -40,9 +40,9 @@ class EventFilter:
             self._compiled = Programs((Program(predicate, 0),), ())
 
     def rows(self, columns: EventColumns) -> Ints:
-        """The rows it takes, rising; what its predicate raises passes through.
+        """Return the rows it takes, in ascending order; exceptions of its predicate propagate.
 
-        Complexity: O(events) if it has no predicate or a compiled one; else an object for each
+        Complexity: O(events) without a predicate or with a compiled one; otherwise one object per
         event of its type.
         """
         if self.primitive.key not in columns.keys:

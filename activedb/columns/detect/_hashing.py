@@ -1,4 +1,4 @@
-"""Dense numbers for 64-bit integers: a hash table with open addressing, compiled."""
+"""Dense numbering of 64-bit integers: a compiled hash table with open addressing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EMPTY = -1
 
 @jit
 def _slot_of(value: int, numbers: Array, values: Array) -> int:
-    """Where the number of `value` stands, or the empty slot where it belongs."""
+    """Return the slot that holds the number of `value`, or the empty slot where it belongs."""
     mask = numbers.shape[0] - 1
     scattered = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
     slot = np.int64((scattered ^ (scattered >> np.uint64(32))) & np.uint64(mask))
@@ -31,22 +31,22 @@ def _slot_of(value: int, numbers: Array, values: Array) -> int:
 def number_all(
     wanted: Array, numbers: Array, values: Array, count: int
 ) -> tuple[Array, Array, Array, int]:
-    """Number integers, new ones next after those that are known.
+    """Number integers; assign the next numbers to new ones.
 
     Parameters
     ----------
     wanted : array of int64
     numbers : array of int64, a power of two long
-        The hash table: numbers, -1 where none is.
+        The hash table of numbers; -1 marks an empty slot.
     values : array of int64
-        The integers by number, `count` of them.
+        The integers by number; the first `count` are valid.
 
     Returns
     -------
     found : array of int64
-        The number of each of `wanted`.
+        Number of each of `wanted`.
     numbers, values, count
-        As they are now.
+        Updated state.
     """
     found = np.empty(wanted.shape[0], np.int64)
     for i in range(wanted.shape[0]):

@@ -1,4 +1,4 @@
-"""Equivalence keys as dense numbers, the same from batch to batch."""
+"""Dense numbers for equivalence keys, stable from batch to batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["IntNumbers", "KeyNumbers", "ValueNumbers"]
 
 
 class IntNumbers:
-    """Numbers for 64-bit integers: 0, 1, … in the order in which they are first met."""
+    """Numbers for 64-bit integers: 0, 1, … in order of first appearance."""
 
     def __init__(self) -> None:
         self._numbers: Ints = np.full(64, -1, np.int64)
@@ -29,24 +29,24 @@ class IntNumbers:
 
     @property
     def values(self) -> Ints:
-        """The integers by number."""
+        """Integers by number."""
         return self._values[: self._count]
 
     def number(self, wanted: Ints) -> Ints:
-        """Number each; O(1) each."""
+        """Return the number of each integer; O(1) each."""
         found, self._numbers, self._values, self._count = number_all(
             np.ascontiguousarray(wanted), self._numbers, self._values, self._count
         )
         return found
 
     def copy(self) -> IntNumbers:
-        """Another one that knows the same; O(them)."""
+        """Return an independent copy; O(numbers)."""
         made = copy(self)
         made._numbers, made._values = self._numbers.copy(), self._values.copy()
         return made
 
     def reset(self, values: Ints) -> None:
-        """Forget all, and number these."""
+        """Forget all numbers, then number these values."""
         size = 64
         while size < 4 * len(values):
             size *= 2
@@ -56,9 +56,9 @@ class IntNumbers:
 
 
 class ValueNumbers:
-    """Numbers for values that are equal as dictionary keys are.
+    """Numbers for values; two values share a number if they are equal as dictionary keys.
 
-    Integers go through a compiled table as long as there are only integers.
+    Integers go through a compiled table as long as only integers occur.
     """
 
     def __init__(self) -> None:
@@ -70,12 +70,13 @@ class ValueNumbers:
         return len(self._values) if self._ints is None else len(self._ints)
 
     def number(self, column: Any, what: str) -> Ints:
-        """Number each value of an array; None and NULL are one value.
+        """Number each value of an array; None and NULL are the same value.
 
         Raises
         ------
         BadEvent
-            Naming the column as `what`, if a value is absent, not hashable or unlike itself.
+            If a value is absent, not hashable or not equal to itself; the message names the column
+            `what`.
         """
         integers = _integers(column)
         if integers is not None and self._ints is not None:
@@ -90,7 +91,7 @@ class ValueNumbers:
             )
         try:
             coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        except pa.ArrowNotImplementedError:  # lists and the like
+        except pa.ArrowNotImplementedError:  # lists and similar types
             return np.array([self._number_one(v, what) for v in column.to_pylist()], np.int64)
         known = [self._number_one(value, what) for value in coded.dictionary.to_pylist()]
         if coded.null_count:
@@ -102,14 +103,14 @@ class ValueNumbers:
         return found
 
     def copy(self) -> ValueNumbers:
-        """Another one that knows the same; O(them)."""
+        """Return an independent copy; O(numbers)."""
         made = copy(self)
         made._ints = None if self._ints is None else self._ints.copy()
         made._by_value, made._values = dict(self._by_value), list(self._values)
         return made
 
     def keep(self, kept: Ints) -> None:
-        """Forget all but those with these numbers, which become 0, 1, and so on."""
+        """Forget all values but those with these numbers, and renumber those from 0."""
         if self._ints is not None:
             self._ints.reset(self._ints.values[kept])
             return
@@ -139,12 +140,12 @@ class ValueNumbers:
 
 
 class KeyNumbers:
-    """Numbers for the values of several parameters together."""
+    """Numbers for combinations of the values of several parameters."""
 
     def __init__(self, attributes: tuple[str, ...]):
         self._attributes = attributes
         self._values = [ValueNumbers() for _ in attributes]
-        # Pairs of the number so far and that of the next value, in one integer.
+        # Pairs packed in one integer: the number so far, and the number of the next value.
         self._pairs = [IntNumbers() for _ in attributes[1:]]
 
     def __len__(self) -> int:
@@ -153,19 +154,19 @@ class KeyNumbers:
         return len(self._values[0]) if self._values else 1
 
     def copy(self) -> KeyNumbers:
-        """Another one that knows the same; O(them)."""
+        """Return an independent copy; O(numbers)."""
         made = copy(self)
         made._values = [values.copy() for values in self._values]
         made._pairs = [pairs.copy() for pairs in self._pairs]
         return made
 
     def number(self, columns: EventColumns, rows: Ints) -> Ints:
-        """Number the keys of these rows.
+        """Return the key numbers of these rows.
 
         Raises
         ------
         BadEvent
-            As `ValueNumbers.number`, and if a column is missing.
+            As for `ValueNumbers.number`, and if a column is missing.
         """
         found: Ints | None = None
         for place, (name, values) in enumerate(zip(self._attributes, self._values, strict=True)):
@@ -185,9 +186,9 @@ class KeyNumbers:
         return np.zeros(len(rows), np.int64) if found is None else found
 
     def keep(self, kept: Ints) -> None:
-        """Forget all but those with these numbers, which become 0, 1, and so on.
+        """Forget all keys but those with these numbers, and renumber those from 0.
 
-        REQUIRES: `kept` rises.
+        REQUIRES: `kept` is ascending.
         """
         for place in range(len(self._pairs) - 1, -1, -1):
             pairs = self._pairs[place].values[kept]
@@ -205,7 +206,7 @@ def _taken(column: Any, rows: Ints) -> Any:
 
 
 def _integers(column: Any) -> npt.NDArray[np.int64] | None:
-    """The values as 64-bit integers, if they are integers all."""
+    """Return the values as 64-bit integers if all of them are integers, else None."""
     if isinstance(column, np.ndarray):
         if column.dtype.kind in "ib" or (column.dtype.kind == "u" and column.itemsize < 8):
             return column.astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""What a columnar detector finds: row numbers, and on demand occurrences."""
+"""Matches of a columnar detector: row numbers, and occurrences on demand."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Chunk:
     Attributes
     ----------
     rows : array of int64
-        Rising.
+        Row numbers, ascending.
     columns : EventColumns
-        One row for each.
+        One row per row number.
     """
 
     rows: Ints
     columns: EventColumns
 
     def only(self, rows: Ints) -> Chunk:
-        """Those of these rows, which rise; the others of them are elsewhere."""
+        """Return the events with these ascending row numbers; rows of other chunks are skipped."""
         places = np.searchsorted(self.rows, rows)
         places[places == len(self.rows)] = 0
         here = self.rows[places] == rows
@@ -40,18 +40,18 @@ class Chunk:
 
 
 class Matches:
-    """The matches that a batch completed, in the order in which its events do.
+    """Matches that a batch completed, in the order in which its events completed them.
 
-    Rows are numbered from 0 through all batches in the order of feeding.
+    Rows are numbered from 0 through all batches, in feeding order.
 
     Attributes
     ----------
     names : tuple of str
-        The positive parts.
+        Names of the positive parts.
     us : array of int64, of shape (matches,)
-        The time of each match in microseconds: that of its last constituent.
+        Time of each match in microseconds: the time of its last constituent.
     at : array of int64, of shape (matches,)
-        The row of the event that completed each.
+        Row of the event that completed each match.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class Matches:
         self.at = at
         self._title = title
         self._flat = flat
-        # Constituents per match and part; None: one each.
+        # Number of constituents per match and part; None: one each.
         self._counts = None if counts is None else counts.reshape(-1, len(names))
         self._tuples = tuple(tuples)
-        self._chunks = tuple(chunks)  # none is empty, and they rise
+        self._chunks = tuple(chunks)  # none is empty, and they are in ascending order
         self._returns = tuple(returns)
 
     def __len__(self) -> int:
         return len(self.us)
 
     def rows(self, name: str) -> Ints:
-        """The rows of the constituents of a part, those of one match after those of the one before.
+        """Return the rows of the constituents of a part, match after match.
 
         Raises
         ------
         KeyError
-            If there is no such part.
+            If there is no part of this name.
         """
         part = self._part(name)
         found: Ints
@@ -100,9 +100,9 @@ class Matches:
         return found
 
     def offsets(self, name: str) -> Ints:
-        """Where in `rows` those of each match begin, and where the last one's end.
+        """Return where each match begins in `rows`, and where the last one ends.
 
-        Without Kleene parts and outside the context cumulative: 0, 1, 2, …
+        Without Kleene parts and outside the cumulative context: 0, 1, 2, …
         """
         part = self._part(name)
         if self._counts is None:
@@ -110,7 +110,7 @@ class Matches:
         return np.concatenate(([0], np.cumsum(self._counts[:, part]))).astype(np.int64)
 
     def occurrences(self) -> list[Occurrence]:
-        """The matches as a `Detector` gives them; O(constituents), in Python."""
+        """Return the matches as the occurrences a `Detector` makes; O(constituents), in Python."""
         made = self._constituents()
         flat = self._flat.tolist()
         width = len(self.names)
@@ -133,13 +133,13 @@ class Matches:
         return matches
 
     def places(self) -> Ints:
-        """The `places` of all constituents, each event once; REQUIRES: all were fed with them."""
+        """Return the `places` of all constituents, each event once; REQUIRES: events had them."""
         found = [here.columns.places for here in self._of_constituents()]
         known = [places for places in found if places is not None]
         return np.concatenate(known) if known else np.empty((0, 2), np.int64)
 
     def only(self, wanted: Sequence[bool]) -> Matches:
-        """Some of them."""
+        """Return the matches selected by a boolean mask."""
         chosen = np.array(wanted, bool)
         counts = self._counts
         if counts is None:
@@ -166,7 +166,7 @@ class Matches:
         return made
 
     def _of_constituents(self) -> Iterator[Chunk]:
-        """The constituents, each once; O(k log chunks) for k of them."""
+        """Yield the constituents as chunks, each once; O(k log chunks) for k of them."""
         rows = np.unique(self._flat)
         while len(rows):
             place = bisect_right(self._chunks, rows[0], key=lambda chunk: chunk.rows[0]) - 1

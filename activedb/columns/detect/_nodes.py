@@ -1,4 +1,4 @@
-"""The nodes of partial matches: what may follow them, and what they are whole with; compiled."""
+"""Compiled nodes of partial matches: their possible successors, and whether they are complete."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-# Columns of an event in the ring: the last one is the time of the latest event that a negated part
-# at the start has taken before it.
+# Columns of an event in the ring. The last is the time of the latest earlier event that a negated
+# part at the start has taken.
 US, ROW, USED, NULLS, LOW = range(5)
 EVENT_COLUMNS = 5
-# Columns of a node: the serial of its event and its time, the node of the constituent before it
-# and that with which the part before ended, its part and its place in that, the serial and time of
-# the first constituent, the parts that may come next, the next node on the list of the part.
+# Columns of a node: its event's serial and time; the node of the previous constituent, and the node
+# that ended the previous part; its part and its position in the part; the serial and time of the
+# first constituent; the parts that may come next; the next node on the part's list.
 EVENT, AT_US, PARENT, BEFORE, PART, COUNT, FIRST, FIRST_US, OPEN, NEXT = range(10)
 NODE_COLUMNS = 10
 
 
 def follows_of(least: Array) -> tuple[Array, Array]:
-    """Which parts may follow each one, as bits, and after which nothing has to follow."""
+    """Return per part the parts that may follow, as bits, and whether nothing needs to follow."""
     parts = len(least)
     follows, ends = np.zeros(parts, np.int64), np.zeros(parts, np.bool_)
     for part in range(parts):
@@ -65,7 +65,7 @@ def follows_of(least: Array) -> tuple[Array, Array]:
 def floor_of(
     keys: Array, key: int, source: int, part: int, us: int, parts: int, gap_us: int
 ) -> int:
-    """The time before which no event of `source` can lead on to one of `part` at `us`."""
+    """Return the time before which no event of `source` can lead to one of `part` at `us`."""
     floor = NEVER_US
     for between in range(source + 1, part + 1):
         place = parts + 2 * between
@@ -96,7 +96,7 @@ def conditions_hold(
     stack: Array,
     unknown: Array,
 ) -> bool:
-    """Whether the conditions are true that are judged at `part`, if `event` follows `node`."""
+    """Return whether the conditions evaluated at `part` hold if `event` follows `node`."""
     slots = nodes.shape[0] - 1
     at[:] = -1
     before[:] = -1
@@ -111,7 +111,7 @@ def conditions_hold(
     at[part] = event
     begin = 0
     for i in range(program_ends.shape[0]):
-        # What compares with the element before is judged from the second one on.
+        # A condition on the previous element is evaluated from the second element on.
         if program_parts[i] == part and not (program_prevs[i] and before[part] < 0):
             program = programs[begin : program_ends[i]]
             if not is_true(program, constants, at, before, ring, values, stack, unknown):
@@ -133,7 +133,7 @@ def write_node(
     kleene: Array,
     follows: Array,
 ) -> None:
-    """Make the node of `event` as one of `part` after `node`, which is -1 at the beginning."""
+    """Write the node of `event` as one of `part` after `node`; `node` is -1 at the beginning."""
     slots = nodes.shape[0] - 1
     slot, new = node & slots, serial & slots
     extends = node >= 0 and nodes[slot, PART] == part
@@ -167,7 +167,7 @@ def collect(
     counts: Array,
     usable: Array,
 ) -> int:
-    """Write the candidates among the nodes made; return how many, or -1: there is no room."""
+    """Write the complete candidates among the new nodes; return their number; -1: out of room."""
     ring_slots, slots = ring.shape[0] - 1, nodes.shape[0] - 1
     n = 0
     for i in range(n_made):

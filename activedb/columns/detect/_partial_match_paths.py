@@ -1,4 +1,4 @@
-"""What leads on to an event, in the stacks of its key, and the ways through that; compiled."""
+"""Compiled backward search for the paths through a key's stacks that lead to an event."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-# Columns of a row of the ring. From LINKS on two for each part but the last: the serial of the
-# entry below it on the part's stack, and the floor of the event as an event of that part.
+# Columns of a row of the ring. From LINKS on there are two for each part but the last: the serial
+# of the entry below on the part's stack, and the event's floor as an event of that part.
 US, ROW, USED, LINKS = range(4)
 
-# Columns of a lead. Per part they stand in an array, times falling.
+# Columns of a lead. Per part, leads stand in an array in descending order of time.
 SERIAL, _AT_US, _FLOOR = range(3)
 
 
 @jit
 def _place_before(leads: Array, part: int, count: int, us: int) -> int:
-    """The first place of one before `us`, as times fall; `count` if there is none."""
+    """Return the first index with a time before `us` (times descend); `count` if there is none."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -58,12 +58,12 @@ def gather(
     leads: Array,
     counts: Array,
 ) -> int:
-    """Collect, from the event at `us` downwards, what leads on to it.
+    """Collect the events that lead to the event at `us`, from the last part downwards.
 
     Returns
     -------
     int
-        1 if each part has something, 0 if one has nothing, -1 if there is no room.
+        1 if each part has an event, 0 if a part has none, -1 if out of room.
     """
     slots = ring.shape[0] - 1
     for part in range(last - 1, -1, -1):
@@ -86,7 +86,7 @@ def gather(
             if part == 0 and negates_start:
                 takes = takes and own_floor < start
             if takes and later < last:
-                # Floors rise with time: the earliest one after it has the lowest.
+                # Floors ascend with time, so the earliest later event has the lowest floor.
                 while j + 1 < counts[later] and leads[later, j + 1, _AT_US] > at_us:
                     j += 1
                 takes = leads[later, j, _FLOOR] <= at_us
@@ -106,7 +106,7 @@ def gather(
 
 @jit
 def only_reached(last: int, leads: Array, counts: Array) -> None:
-    """Leave, from the first part upwards, what an event of the part before leads on to."""
+    """Keep, from the first part upwards, only events reached from the previous part."""
     for part in range(1, last):
         before = part - 1
         kept = 0
@@ -123,16 +123,16 @@ def only_reached(last: int, leads: Array, counts: Array) -> None:
 def choose_forwards(
     last: int, leads: Array, counts: Array, context: int, most: int, found: Array, n_found: int
 ) -> int:
-    """Write the candidates in the order of preference, as serials; where they end.
+    """Write the candidates as serials, in order of preference; return the end of the output.
 
-    -1: there is no room. -2: there are more than `most`, unless that is -1.
-
-    Whatever leads on to the event at hand is in a candidate, so no way is tried in vain.
+    Return -1 if out of room, and -2 if there are more than `most`, unless `most` is -1. Every
+    gathered event that leads to the current event belongs to a candidate, so the walk never
+    backtracks from a dead end.
     """
     level = 0
     place = counts[0] - 1
     made = 0
-    base = n_found  # where the candidate at hand is written; it holds places until it is whole
+    base = n_found  # start of the candidate being written; holds places until it is complete
     if base + last + 1 > found.shape[0]:
         return -1
     while True:
@@ -151,7 +151,7 @@ def choose_forwards(
             level += 1
             place = _place_before(leads, level, counts[level], at_us + 1) - 1
             continue
-        # Whole: the places go on to the next candidate, the serials stay.
+        # Complete: copy the places to the next candidate, and turn these into serials.
         if made == most:
             return -2
         made += 1
@@ -172,7 +172,7 @@ def choose_forwards(
 
 @jit
 def choose_latest(last: int, leads: Array, counts: Array, found: Array, n_found: int) -> int:
-    """Write the candidate with the latest constituents, the last ones first."""
+    """Write the candidate with the latest constituents, compared from the last; return its end."""
     if n_found + last + 1 > found.shape[0]:
         return -1
     level = last - 1

@@ -1,4 +1,4 @@
-"""A compiled stack machine that judges conditions over the events of a partial match."""
+"""Compiled stack machine that evaluates conditions over the events of a partial match."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["is_true"]
 
 Array = npt.NDArray[Any]
 
-# Operations of a program (`activedb.columns.detect._programs`); their operands are on the stack.
+# Operations of a program (`activedb.columns.detect._programs`); operands are on the stack.
 _CONST, _NULL, _LOAD, _EQ, _NE, _LT, _LE, _GT, _GE, _ADD, _SUB, _MUL, _NEG = range(13)
 _AND, _OR, _NOT, _IS_NULL = range(13, 17)
 
-_NULLS = 3  # the column of an event in the ring
+_NULLS = 3  # the NULL-bits column of an event in the ring
 
 
 @jit
@@ -30,18 +30,18 @@ def is_true(
     stack: Array,
     unknown: Array,
 ) -> bool:
-    """Whether a condition is true; false and unknown are not.
+    """Return whether a condition is true, as opposed to false or unknown.
 
     Parameters
     ----------
     program : array of int64, operations by 4
-        Each with a constant or column, a part, and whether the element before is meant.
+        Each with a constant or column, a part, and a flag for the previous element.
     at, before : arrays of int64
-        Per part the serial of its last event and of that before it; -1: it has none.
+        Serials of each part's last event and of the event before that; -1: none.
     ring, values : arrays
-        What is NULL, as bits, and the values, of the events by serial.
+        NULL bits and values of the events, by serial.
     stack, unknown : arrays of float64 and bool
-        Room for as many values as there are operations.
+        Scratch space for as many values as there are operations.
     """
     mask = ring.shape[0] - 1
     top = 0

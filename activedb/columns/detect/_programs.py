@@ -1,4 +1,4 @@
-"""Conditions as programs of a stack machine, over numbers in columns."""
+"""Conditions compiled to programs of a stack machine over numeric columns."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from activedb.events.terms import (
 
 __all__ = ["Program", "Programs", "why_no_program"]
 
-# As `activedb.columns.detect._runs` numbers them.
+# Same numbering as in `activedb.columns.detect._predicates`.
 _CONST, _NULL, _LOAD, _EQ, _NE, _LT, _LE, _GT, _GE, _ADD, _SUB, _MUL, _NEG = range(13)
 _AND, _OR, _NOT, _IS_NULL = range(13, 17)
 _COMPARISONS: Final = {"=": _EQ, "!=": _NE, "<": _LT, "<=": _LE, ">": _GT, ">=": _GE}
 _SUMS: Final = {"+": _ADD, "-": _SUB, "*": _MUL}
 
-_TEXTS_MAX: Final = 65_536  # that conditions on one event know, before they forget
+_TEXTS_MAX: Final = 65_536  # texts that single-event conditions number before they forget
 
 
 def why_no_program(term: object) -> str | None:
-    """Why a condition cannot be compiled; None: it can."""
+    """Return why a condition cannot be compiled; None if it can."""
     if not isinstance(term, Term):
         return f"{getattr(term, '__name__', term)!r} is a function"
     for one in term.walk():
@@ -74,13 +74,13 @@ def why_no_program(term: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A condition that is compiled.
+    """Compiled condition.
 
     Attributes
     ----------
     term : Term
     part : int
-        The part at which it is judged.
+        The part at which it is evaluated.
     """
 
     term: Term
@@ -88,13 +88,13 @@ class Program:
 
 
 class Programs:
-    """The conditions of a plan over several events, and the columns that they load.
+    """Conditions of a plan over several events, and the columns they load.
 
     Parameters
     ----------
     programs : tuple of Program
     names : tuple of str
-        Of the positive parts.
+        Names of the positive parts.
     """
 
     def __init__(self, programs: tuple[Program, ...], names: tuple[str, ...]):
@@ -102,7 +102,7 @@ class Programs:
         self._names = names
         loads = [load for program in programs for load in _loads(program.term)]
         self.columns: tuple[str, ...] = tuple(dict.fromkeys(load.name or "" for load in loads))
-        # Which parts must have which of the columns.
+        # Per column: the parts whose events must have it.
         self._loaded_by = [
             frozenset(self._place(load) for load in loads if load.name == column)
             for column in self.columns
@@ -115,7 +115,7 @@ class Programs:
         for program in programs:
             code += self._compiled(program.term)
             ends.append(len(code))
-        self._texts_of_literals = len(self._texts)  # they have the first numbers, and keep them
+        self._texts_of_literals = len(self._texts)  # literals have the first numbers, and keep them
         self.code: Ints = np.array(code, np.int64).reshape(-1, 4)
         self.ends: Ints = np.array(ends, np.int64)
         self.parts: Ints = np.array([program.part for program in programs], np.int64)
@@ -123,13 +123,13 @@ class Programs:
         self.literals: Floats = np.array(self.constants, np.float64)
 
     def load(self, columns: EventColumns, rows: Ints, masks: Ints) -> tuple[Floats, Ints]:
-        """The values of some events, and which of them are NULL.
+        """Return the values of some events, and which of them are NULL.
 
         Parameters
         ----------
         rows : array of int64
         masks : array of int64
-            Per row of `rows` which parts take it.
+            Per row of `rows`: the parts that take it.
 
         Returns
         -------
@@ -140,7 +140,7 @@ class Programs:
         Raises
         ------
         BadEvent
-            If a value is absent, of a type that does not go with the others, or too large.
+            If a value is absent, of a type incompatible with the others, or too large.
         """
         values = np.zeros((len(rows), len(self.columns)))
         nulls = np.zeros(len(rows), np.int64)
@@ -168,23 +168,23 @@ class Programs:
         return values, nulls
 
     def copy(self) -> Programs:
-        """Others that know the same; O(texts)."""
+        """Return an independent copy; O(texts)."""
         made = copy(self)
         made._texts, made._kinds = self._texts.copy(), list(self._kinds)
         return made
 
     @property
     def texts(self) -> int:
-        """How many texts are known."""
+        """Number of known texts."""
         return len(self._texts)
 
     def keep_texts(self, values: Floats) -> None:
-        """Forget the texts that neither these loaded values nor the conditions have.
+        """Forget the texts that neither the loaded values nor the conditions contain.
 
         Parameters
         ----------
         values : array of float64, of shape (rows, columns)
-            Their texts get other numbers, in place.
+            Loaded values; their texts are renumbered in place.
         """
         columns = [place for place, kind in enumerate(self._kinds) if kind.name == "text"]
         held = values[:, columns]
@@ -194,12 +194,12 @@ class Programs:
         self._texts.keep(kept)
 
     def hold(self, columns: EventColumns, rows: Ints) -> npt.NDArray[np.bool_]:
-        """For which of some events all conditions are true, if they are about the event itself.
+        """Return for which events all conditions are true; REQUIRES: single-event conditions.
 
         Raises
         ------
         BadEvent
-            As `load`.
+            As for `load`.
         """
         values, nulls = self.load(columns, rows, np.ones(len(rows), np.int64))
         begin, holds = 0, np.ones(len(rows), bool)
@@ -247,16 +247,16 @@ class Programs:
                 yield operation, 0, 0, 0
 
     def _place(self, load: Attribute | Aggregate) -> int:
-        """Which part it is of; the event itself stands at 0."""
+        """Return the index of the part it belongs to; 0 for the event itself."""
         return 0 if load.part is None else self._names.index(load.part)
 
     def _check(self, term: Term, kinds: list[Kind]) -> Kind:
-        """What a term gives of such columns.
+        """Return the kind of a term's result over columns of these kinds.
 
         Raises
         ------
         BadEvent
-            If it cannot be computed, or not exactly.
+            If the term cannot be computed, or not exactly.
         """
         if isinstance(term, Attribute | Aggregate):
             return kinds[self.columns.index(term.name or "")]
@@ -291,7 +291,7 @@ class Programs:
 def _true(
     code: list[list[int]], constants: list[float], values: Floats, nulls: Ints
 ) -> npt.NDArray[np.bool_]:
-    """Run a program for all events at once, as `activedb.columns.detect._runs` does for one."""
+    """Run a program for all events at once, as `_predicates.is_true` does for one."""
     stack: list[tuple[Any, Any]] = []
     for operation, place, _, _ in code:
         if operation == _CONST:

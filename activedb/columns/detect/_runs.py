@@ -1,7 +1,7 @@
-"""The kernel for Kleene parts, selection next and conditions over several events: partial matches.
+"""Kernel for Kleene parts, selection next and multi-event conditions: partial matches.
 
-README.md, "The runs", explains it. What needs more room than there is goes back to `run_runs`, as
-in `activedb.columns.detect._stacks`.
+README.md, "The runs", explains it. When room runs out, the kernel returns to `run_runs`, as in
+`activedb.columns.detect._stacks`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = ["run_runs"]
 
 Array = npt.NDArray[Any]
 
-# What there is not enough room for.
+# The array that is out of room.
 _NOTHING, _RING, _NODES, _MADE, _CANDIDATES, _FOUND = range(6)
-_MANY = 6  # not room: an event completes more matches than it may
+_MANY = 6  # not out of room: an event completes more matches than allowed
 
 
 @jit
@@ -91,10 +91,10 @@ def _take(
     n_found: int,
     n_at: int,
 ) -> tuple[int, int, int, int, int, int, int, int]:
-    """Take the events from `begin` on, until the last one or until there is no room.
+    """Take the events from `begin` until the last one, or until room runs out.
 
-    Nothing that an event changes stays changed, if there is no room for all of it; but that nodes
-    are taken off their lists that nothing can follow any more.
+    If there is no room for all effects of an event, none of them stays. The one exception: dead
+    nodes, which nothing can follow any more, stay unlinked from their lists.
     """
     parts = least.shape[0]
     ring_slots, slots = ring.shape[0] - 1, nodes.shape[0] - 1
@@ -124,7 +124,7 @@ def _take(
         for part in range(parts):
             if not (mask >> part) & 1:
                 continue
-            # After each part that it may follow, after elements of its own, or first of all.
+            # Sources: each part it may follow, elements of its own part, or the start (-1).
             for source in range(-1, part + 1):
                 if source == -1:
                     follow = part == 0
@@ -145,7 +145,7 @@ def _take(
                         if nodes[slot, FIRST_US] < start:
                             nodes[slot, OPEN] = 0
                         elif nodes[slot, AT_US] < floor:
-                            nodes[slot, OPEN] &= ~(1 << part)  # for ever, as floors rise
+                            nodes[slot, OPEN] &= ~(1 << part)  # for good, as floors rise
                         if nodes[slot, OPEN] == 0:
                             node = nodes[slot, NEXT]
                             if previous < 0:
@@ -248,7 +248,7 @@ def _take(
                     if uses:
                         ring[slot, USED] = 1
                 n_found = end
-            # From here on later events find them.
+            # From here on later events find the new nodes.
             for i in range(n_made):
                 slot = made[i, 0] & slots
                 part = nodes[slot, PART]
@@ -280,43 +280,43 @@ def run_runs(
     nodes: Array,
     state: tuple[int, int, int, int],
 ) -> tuple[Array, Array, Array, tuple[int, int, int, int], Array, Array, Array, int]:
-    """Take events in the order of their places; return what they complete.
+    """Take events in the order of their places; return the matches they complete.
 
     Parameters
     ----------
     events : (us, rows, keys_of, masks, values, nulls)
-        Per event its time, its row, its key's number; what takes it: bit i the positive part i,
-        bit 32 + i a negated part right before that; and what the conditions load, a column each,
-        with bits for those that are NULL.
+        Per event: its time, row and key number; the parts that take it (bit i: positive part i, bit
+        32 + i: a negation right before it); and the values that conditions load, one column each,
+        with bits for NULL.
     shape : (least, most, kleene, greedy, follows, ends)
-        Per part how many events it takes (`most` -1: without bound), whether it is a Kleene part,
-        whether greedy, and as `follows_of` says.
+        Per part: minimum and maximum events (`most` -1: unbounded), whether it is a Kleene part,
+        whether it is greedy, and the results of `follows_of`.
     conditions : (programs, ends, parts, prevs, constants)
-        Programs in a row, and per program where it ends, the part at which it is judged, and
-        whether it looks at the element before.
+        Concatenated programs, and per program its end, the part at which it is evaluated, and
+        whether it reads the previous element.
     choices : (window_us, gap_us, is_next, negates_start, context, matches_max)
-        The gap may be -1, and so may be how many matches one event completes at most.
+        The gap may be -1 (none), and so may the bound on matches per event (unbounded).
     keys : array of int64, keys by 3 parts
-        Per key: for each part the last node on its list; of the negated parts before each part,
-        the time of the latest event and that of the latest one before that time.
+        Per key: for each part the head of its node list; and for the negations before each part,
+        the time of the latest event and of the latest event before that time.
     ring, values : arrays, a power of two by 5 and by columns
-        The events.
+        Events.
     nodes : array of int64, a power of two by 10
     state : (base, top, node_base, node_top)
-        From which serial to before which there are events and nodes.
+        Serial ranges of events and nodes: first, and one past the last.
 
     Returns
     -------
     ring, values, nodes, state
-        As they are now.
+        Updated state.
     found : array of int64
-        The rows of the constituents of all matches, one after the other.
+        Rows of the constituents of all matches, concatenated.
     counts : array of int64
-        How many each part of each match has.
+        Number of constituents per match and part.
     at : array of int64
-        Of each match the position of the event that completed it.
+        Index of the event that completed each match.
     taken : int
-        How many events were taken: all, or those before one that completes too many matches.
+        Number of events taken: all, or those before an event that completes too many matches.
     """
     parts, operations = len(shape[0]), len(conditions[0])
     made = np.empty((64, 2), np.int64)
@@ -367,7 +367,7 @@ def run_runs(
         elif lacks == _CANDIDATES:
             candidates = candidate_room(2 * len(candidates[3]), 2 * len(candidates[0]), parts)
         else:
-            # At least what the candidates of one event may need.
+            # Enough for the candidates of one event.
             more = len(candidates[0])
             found = np.concatenate((found, np.empty(len(found) + more, np.int64)))
             counts = np.concatenate((counts, np.empty(len(counts) + more * parts, np.int64)))
@@ -375,7 +375,7 @@ def run_runs(
 
 
 def _larger(ring: Array, base: int, top: int) -> Array:
-    """A ring of twice the size, with what has the serials from `base` to before `top`."""
+    """Return a ring of twice the size with the entries of serials from `base` to before `top`."""
     larger = np.empty((2 * len(ring), ring.shape[1]), ring.dtype)
     serials = np.arange(base, top)
     larger[serials & (len(larger) - 1)] = ring[serials & (len(ring) - 1)]

@@ -1,10 +1,10 @@
-"""The kernel for sequences that select any match: one stack of events per key and part.
+"""Kernel for sequences that select any match: one stack of events per key and part.
 
-README.md, "The stacks", explains it. Everything here is compiled by numba, runs without the
-interpreter's lock, and knows events as rows of numbers only.
+README.md, "The stacks", explains it. All code here is compiled by numba, runs without the
+interpreter's lock, and sees events only as rows of numbers.
 
-What needs more room than there is goes back to `run_stacks`, which makes room and goes on: were the
-arrays replaced within the loop over the events, numba would count references to them for each.
+When room runs out, the kernel returns to `run_stacks`, which enlarges the array and resumes. If
+arrays were replaced inside the event loop, numba would count references to them per event.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["run_stacks"]
 
 Array = npt.NDArray[Any]
 
-# What there is not enough room for.
+# The array that is out of room.
 _NOTHING, _RING, _LEADS, _FOUND, _COUNTS, _AT = range(6)
-_MANY = 6  # not room: an event completes more matches than it may
+_MANY = 6  # not out of room: an event completes more matches than allowed
 
 
 @jit
 def _floor(
     keys: Array, key: int, part: int, us: int, parts: int, gap_us: int, is_next: bool
 ) -> int:
-    """The time before which no event of the part before can lead on to one of `part` at `us`."""
+    """Return the time before which no event of the previous part can lead to `part` at `us`."""
     at = parts - 1 + 2 * part
     floor = keys[key, at]
     if floor == us:  # an event at the same time is not before it
@@ -69,9 +69,9 @@ def _link(
     base: int,
     top: int,
 ) -> int:
-    """Put an event on the stacks of the parts that take it; return the next serial.
+    """Push an event on the stacks of the parts that take it; return the next serial.
 
-    Without an event of the part before that leads on to it, it leads nowhere and is left out.
+    An event that no event of the previous part leads to is left out.
     """
     slots = ring.shape[0] - 1
     slot = top & slots
@@ -125,12 +125,12 @@ def _take(
     n_found: int,
     n_at: int,
 ) -> tuple[int, int, int, int, int, int]:
-    """Take the events from `begin` on, until the last one or until there is no room.
+    """Take the events from `begin` until the last one, or until room runs out.
 
     Returns
     -------
     lacks, e, base, top, n_found, n_at
-        What there is no room for, or `_MANY`, the event for which, and the state before that.
+        The array out of room, or `_MANY`; the event concerned; and the state before it.
     """
     last = parts - 1
     slots = ring.shape[0] - 1
@@ -170,7 +170,7 @@ def _take(
                 if whole == 0:
                     pass
                 elif is_next and context != CHRONICLE and 0 <= most < lead_counts[0]:
-                    # Each first one is in a candidate, whatever the context makes of them.
+                    # Each first event is in a candidate, whichever candidates the context chooses.
                     return _MANY, e, base, top, n_found, n_at
                 elif context == CUMULATIVE:
                     only_reached(last, leads, lead_counts)
@@ -200,7 +200,7 @@ def _take(
                 made = 1 if context == CUMULATIVE else (end - n_found) // parts
                 if n_at + made > at.shape[0]:
                     return _AT, e, base, top, n_found, n_at
-                # Serials become rows, now that nothing is undone any more.
+                # Convert serials to rows; from here on nothing is undone.
                 width = end - n_found if context == CUMULATIVE else parts
                 for match in range(made):
                     place = n_found + match * width
@@ -256,38 +256,38 @@ def run_stacks(
     base: int,
     top: int,
 ) -> tuple[Array, int, int, Array, Array, Array, int]:
-    """Take events in the order of their places; return what they complete.
+    """Take events in the order of their places; return the matches they complete.
 
     Parameters
     ----------
     us, rows, keys_of, masks : arrays of int64
-        Per event its time, its row, its key's number, and what takes it: bit i the positive part
-        i, bit 32 + i a negated part right before that.
+        Per event: its time, row and key number, and the parts that take it (bit i: positive part i,
+        bit 32 + i: a negation right before it).
     parts : int
-        How many positive parts there are.
+        Number of positive parts.
     window_us, gap_us : int
-        Or -1.
+        In microseconds; -1: none.
     most : int
-        How many matches one event may complete; -1: any number.
+        Maximum number of matches one event may complete; -1: unbounded.
     keys : array of int64, keys by 4 parts - 1
-        Per key: the top of the stack of each part but the last; of the negated parts before each
-        part, the time of the latest event and that of the latest one before that time; for each
-        part, the time of the latest event that it took.
+        Per key: the top of the stack of each part but the last; for the negations before each part,
+        the time of the latest event and of the latest event before that time; for each part, the
+        time of the latest event it took.
     ring : array of int64, a power of two by 3 + 2 (parts - 1)
-        The events with serials from `base` to before `top`, at the serial modulo its length.
+        Events with serials from `base` to before `top`, at the serial modulo its length.
 
     Returns
     -------
     ring, base, top
-        As they are now.
+        Updated state.
     found : array of int64
-        The rows of the constituents of all matches, one after the other.
+        Rows of the constituents of all matches, concatenated.
     counts : array of int64
-        Of context cumulative: how many each part of each match has; else empty.
+        In the cumulative context, the number of constituents per match and part; else empty.
     at : array of int64
-        Of each match the position of the event that completed it.
+        Index of the event that completed each match.
     taken : int
-        How many events were taken: all, or those before one that completes too many matches.
+        Number of events taken: all, or those before an event that completes too many matches.
     """
     levels = max(parts - 1, 1)
     leads = np.empty((levels, 64, 3), np.int64)

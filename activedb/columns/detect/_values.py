@@ -1,4 +1,4 @@
-"""Values in columns as floats, with the kind of values that they are."""
+"""Conversion of columns to floats, with the kind of their values."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from activedb.errors import BadEvent
 __all__ = ["EXACT_MAX", "Floats", "Kind", "joined", "numbers_of"]
 
 EXACT_MAX: Final = 2**53
-"""Up to this floats hold integers exactly."""
+"""Limit up to which floats hold integers exactly."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a term gives: a number, a truth value or a text, or nothing else than NULL.
+    """Kind of a term's result: number, truth value, text, or NULL only.
 
     Attributes
     ----------
     name : {"number", "text", "truth", "null"}
     most : int
-        How large its integers are at most; 0: it has none, but floats.
+        Upper bound on the absolute value of its integers; 0 if it has only floats.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Kind:
 def numbers_of(
     name: str, column: Any, texts: ValueNumbers
 ) -> tuple[Kind, Floats, npt.NDArray[np.bool_]]:
-    """A column as floats; of texts their numbers."""
+    """Return a column as floats, with texts replaced by their numbers."""
     kind = None
     if isinstance(column, np.ndarray) and column.dtype.kind in "OUS":
         kind, column = _objects(name, column.astype(object))
@@ -47,7 +47,7 @@ def numbers_of(
         return _plain(name, column), column.astype(np.float64), np.zeros(len(column), bool)
     unknown = column.is_null().to_numpy(zero_copy_only=False)
     type_ = column.type
-    if unknown.all():  # of whatever type the column is: no value says anything of its kind
+    if unknown.all():  # an all-NULL column carries no kind, whatever its type
         return Kind("null"), np.zeros(len(column)), unknown
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
@@ -75,7 +75,7 @@ def joined(name: str, a: Kind, b: Kind) -> Kind:
 
 
 def _plain(name: str, column: npt.NDArray[Any]) -> Kind:
-    """The kind of an array of numbers."""
+    """Return the kind of an array of numbers."""
     if column.dtype.kind == "b":
         return Kind("truth")
     if column.dtype.kind == "f":
@@ -90,7 +90,7 @@ def _plain(name: str, column: npt.NDArray[Any]) -> Kind:
 
 
 def _objects(name: str, column: npt.NDArray[Any]) -> tuple[Kind, Any]:
-    """The kind of an array of objects, and these as a pyarrow array of floats or texts."""
+    """Return the kind of an array of objects, and a pyarrow array of floats or texts."""
     values = column.tolist()
     types = {type(value) for value in values} - {type(None)}
     if type(ABSENT) in types:

@@ -1,4 +1,4 @@
-"""Events in columns: arrays with the places at which the events arrived."""
+"""Events in columns: arrays, together with the events' arrival positions."""
 
 from activedb.columns.events._bytes import (
     arrays_of_bytes,

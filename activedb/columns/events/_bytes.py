@@ -1,4 +1,4 @@
-"""Columns as bytes, as a database keeps them: numbers as they are, texts once, else as JSON."""
+"""Binary encoding of columns for storage: numbers verbatim, each text once, the rest as JSON."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = [
     "places_to_bytes",
 ]
 
-_HEAD_BYTES = 8  # of the length of the head
-_PIECE = 500_000  # rows; a database takes up to 1 GB in one value
+_HEAD_BYTES = 8  # width of the head's length field
+_PIECE = 500_000  # rows per piece; a database takes up to 1 GB in one value
 
 
 def pieces_of(count: int) -> list[slice]:
-    """Pieces of so many rows that a database takes as one value each."""
+    """Return slices of rows, each small enough for one database value."""
     return [slice(start, start + _PIECE) for start in range(0, count, _PIECE)]
 
 
 def arrays_to_bytes(arrays: Mapping[str, Column], more: Any = None) -> bytes:
-    """Arrays of one length, and something that JSON can hold.
+    """Encode arrays of one length, and a JSON-serialisable value.
 
-    Whole numbers take as many bytes as they need, above the least of them.
+    Integers are stored as offsets from their minimum, in the narrowest width that fits.
     """
     parts: list[bytes] = []
     columns = []
@@ -60,7 +60,7 @@ def arrays_to_bytes(arrays: Mapping[str, Column], more: Any = None) -> bytes:
 
 
 def arrays_of_bytes(data: bytes) -> tuple[dict[str, Column], Any]:
-    """What `arrays_to_bytes` was given."""
+    """Decode the result of `arrays_to_bytes`."""
     place = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
     head = json.loads(data[_HEAD_BYTES:place])
     arrays: dict[str, Column] = {}
@@ -84,9 +84,9 @@ def arrays_of_bytes(data: bytes) -> tuple[dict[str, Column], Any]:
 
 
 def _texts(array: Column) -> bytes | None:
-    """Texts and None: numbers, and each text once; None, if there is anything else.
+    """Encode texts and None as codes, each text once; None if there is any other value.
 
-    O(them), in Python only for each text once.
+    Complexity: O(rows); only distinct texts cost time in Python.
     """
     values = array.tolist()
     if not set(map(type, values)) <= {str, type(None)}:
@@ -102,15 +102,16 @@ def _texts(array: Column) -> bytes | None:
 
 
 def _of_texts(data: bytes) -> Column:
-    """What `_texts` was given."""
+    """Decode the result of `_texts`."""
     arrays, known = arrays_of_bytes(data)
     return objects(known)[arrays["codes"]]
 
 
 def _narrowed(array: Ints) -> tuple[Column, int | None]:
-    """Whole numbers above the least of them, and that; none at all, if all are the same.
+    """Return integers as narrow offsets from their minimum, and the minimum.
 
-    Or as they are, and None.
+    The offsets are empty if all values are equal. Return the array itself and None if the range is
+    too wide, or if the array is empty.
     """
     if not len(array):
         return array, None
@@ -123,7 +124,7 @@ def _narrowed(array: Ints) -> tuple[Column, int | None]:
 
 
 def events_to_bytes(events: ColumnEvents) -> bytes:
-    """Events; O(them), in Python only for what is no number."""
+    """Encode events; O(events), in Python only for non-numeric columns."""
     arrays: dict[str, Column] = {
         "codes": events.codes,
         "us": events.us,
@@ -143,7 +144,7 @@ def events_to_bytes(events: ColumnEvents) -> bytes:
 
 
 def events_of_bytes(data: bytes) -> ColumnEvents:
-    """What `events_to_bytes` was given."""
+    """Decode the result of `events_to_bytes`."""
     arrays, (types, names) = arrays_of_bytes(data)
     return ColumnEvents(
         tuple(types),
@@ -161,14 +162,14 @@ def events_of_bytes(data: bytes) -> ColumnEvents:
 
 
 def places_to_bytes(places: Sequence[tuple[str, Ints]]) -> bytes:
-    """Places of events, batch and position, each array under a name; O(them)."""
+    """Encode arrays of event places (batch and position), each under a name; O(places)."""
     rows = np.concatenate([some for _, some in places])
     counts = [[name, len(some)] for name, some in places]
     return arrays_to_bytes({"batch_ids": rows[:, 0], "positions": rows[:, 1]}, counts)
 
 
 def places_of_bytes(data: bytes) -> list[tuple[str, Ints]]:
-    """What `places_to_bytes` was given."""
+    """Decode the result of `places_to_bytes`."""
     arrays, counts = arrays_of_bytes(data)
     rows = np.column_stack((arrays["batch_ids"], arrays["positions"]))
     ends = np.cumsum([count for _, count in counts])
@@ -177,10 +178,10 @@ def places_of_bytes(data: bytes) -> list[tuple[str, Ints]]:
 
 
 def note_to_bytes(note: Mapping[str, Any]) -> bytes:
-    """Something that JSON can hold."""
+    """Encode a JSON-serialisable note."""
     return arrays_to_bytes({}, note)
 
 
 def note_of_bytes(data: bytes) -> Any:
-    """What `note_to_bytes` was given."""
+    """Decode the result of `note_to_bytes`."""
     return arrays_of_bytes(data)[1]

@@ -1,4 +1,4 @@
-"""Events of a stream in columns, with the places at which they arrived."""
+"""Events of a stream in columns, with their arrival positions."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["ColumnEvents"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ColumnEvents:
-    """Events whose timestamps are exact, one row each.
+    """Events with exact timestamps, one row each.
 
     Attributes
     ----------
     types : tuple of str
     codes : array of int64, of shape (events,)
-        Per event the place of its type in `types`.
+        Per event the index of its type in `types`.
     us : array of int64
         Microseconds since the epoch.
     batch_ids, positions : arrays of int64
-        Where each arrived; see `Arrival`.
+        Arrival position of each event; see `Arrival`.
     params : mapping of str to Values
     ids : array of objects (str or None), or None
-        None: none has an id.
+        None: no event has an id.
     stamps : array of objects, or None
-        Encoded timestamps of those that were not given as times of day in UTC.
+        Encoded timestamps of events whose timestamp was not given as a datetime in UTC.
     """
 
     types: tuple[str, ...]
@@ -51,13 +51,13 @@ class ColumnEvents:
 
     @classmethod
     def none(cls) -> ColumnEvents:
-        """No events."""
+        """Return columns without events."""
         nothing = np.empty(0, np.int64)
         return cls((), nothing, nothing, nothing, nothing, {})
 
     @classmethod
     def of_arrivals(cls, arrivals: Sequence[Arrival]) -> tuple[ColumnEvents, list[Arrival]]:
-        """Of events one by one; and those that cannot be in columns: their times are intervals."""
+        """Build from arrivals; also return the rest, whose times are intervals."""
         rest = [arrival for arrival in arrivals if not _is_exact(arrival.occurrence)]
         taken = [a for a in arrivals if _is_exact(a.occurrence)] if rest else list(arrivals)
         if not taken:
@@ -85,7 +85,7 @@ class ColumnEvents:
         return made, rest
 
     def take(self, chosen: Column | slice) -> ColumnEvents:
-        """Some of them, by number or mask."""
+        """Return the events selected by index or mask."""
         return replace(
             self,
             codes=self.codes[chosen],
@@ -98,23 +98,23 @@ class ColumnEvents:
         )
 
     def before(self, us: int | None) -> ColumnEvents:
-        """Those before a time, of events in its order; none before None."""
+        """Return the events before a time; none for None. REQUIRES: event-time order."""
         return self.take(slice(0 if us is None else int(self.us.searchsorted(us))))
 
     def since(self, us: int | None) -> ColumnEvents:
-        """Those at or after a time, of events in its order; all, for None."""
+        """Return the events at or after a time; all for None. REQUIRES: event-time order."""
         return self.take(slice(0 if us is None else int(self.us.searchsorted(us)), None))
 
     def places(self) -> list[tuple[int, int, int]]:
-        """Of each its time, and where it arrived."""
+        """Return the time and the arrival position of each event."""
         return list(
             zip(self.us.tolist(), self.batch_ids.tolist(), self.positions.tolist(), strict=True)
         )
 
     def in_order(self) -> ColumnEvents:
-        """The same in the order of time, ties as `Arrival.order` has them; O(n log n).
+        """Return the events in time order, with ties broken as by `Arrival.order`; O(n log n).
 
-        O(n) if they are in order and no two are of one time.
+        Complexity: O(n) if they are already in order and no two share a time.
         """
         steps = self.us[1:] - self.us[:-1]
         if not len(steps) or steps.min() > 0:
@@ -131,7 +131,7 @@ class ColumnEvents:
 
     @classmethod
     def joined(cls, parts: Sequence[ColumnEvents]) -> ColumnEvents:
-        """All of several, one after the other."""
+        """Return the events of several parts, concatenated."""
         parts = [part for part in parts if len(part)]
         if len(parts) <= 1:
             return parts[0] if parts else cls.none()
@@ -160,7 +160,7 @@ class ColumnEvents:
         )
 
     def arrivals(self, rows: Column | None = None) -> list[Arrival]:
-        """They, or some of them, one by one."""
+        """Return all events, or the chosen rows, as arrivals."""
         some = self if rows is None else self.take(rows)
         found = zip(
             some.codes.tolist(),
@@ -187,7 +187,7 @@ class ColumnEvents:
         ]
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The parameters of each as Python's objects, None for NULL, without those absent."""
+        """Yield each event's parameters as Python objects: None for NULL, absent ones left out."""
         names = list(self.params)
         columns = [values.objects() for values in self.params.values()]
         if any(v.missing is not None and (v.missing == ABSENT).any() for v in self.params.values()):
@@ -205,7 +205,7 @@ class ColumnEvents:
             yield dict(zip(names, values, strict=True))
 
     def _ranks(self, tied: Mask) -> Ints:
-        """Numbers in the order of ids, of those events whose ids may be compared."""
+        """Return ranks by id for the tied events; 0 for the others."""
         ranks = np.zeros(len(self), np.int64)
         if self.ids is not None:
             ids = [id_ or "" for id_ in self.ids[tied].tolist()]

@@ -1,4 +1,4 @@
-"""The table of an atomic batch as arrays; of Arrow's columns without an object per value."""
+"""Table of an atomic batch as arrays; Arrow columns are read without an object per value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["arrow", "codes_of", "texts_of", "values_of"]
 
 
 def values_of(column: Any) -> Values:
-    """A column of numbers as an array of them, any other as objects."""
+    """Return a numeric column as a numeric array, any other column as objects."""
     if not _is_arrow(column):
         return Values.of(column.to_pylist())
     pa = arrow()
@@ -39,7 +39,7 @@ def values_of(column: Any) -> Values:
 
 
 def codes_of(column: Any, types: Sequence[str]) -> Ints:
-    """Per row the place of its text among some; -1: it is none of them."""
+    """Return per row the index of its text in `types`; -1 if it is not among them."""
     if _is_arrow(column):
         pa = arrow()
         kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
@@ -53,7 +53,7 @@ def codes_of(column: Any, types: Sequence[str]) -> Ints:
 
 
 def texts_of(table: EventTable, name: str) -> Column | None:
-    """A column of texts as objects; None: all are NULL."""
+    """Return a column of texts as objects; None if all are NULL."""
     column: Any = table.column(name)
     if _is_arrow(column) and column.null_count == len(column):
         return None
@@ -62,7 +62,7 @@ def texts_of(table: EventTable, name: str) -> Column | None:
 
 
 def arrow() -> Any:
-    """pyarrow, which is there if its columns are; it has no types."""
+    """Return pyarrow untyped; it is installed whenever its columns occur."""
     import pyarrow.compute
 
     return pyarrow
@@ -73,8 +73,8 @@ def _is_arrow(column: Any) -> bool:
 
 
 def _numpy(column: Any) -> Column:
-    """Of Arrow, without NULL; a copy, if it could not be written: kernels are compiled for that."""
+    """Convert an Arrow column without NULLs to a writable array, as the kernels require."""
     given = (
         {} if hasattr(column, "chunks") else {"zero_copy_only": False}
-    )  # of one it has to be told
+    )  # only arrays take this argument
     return np.require(column.to_numpy(**given), requirements="W")

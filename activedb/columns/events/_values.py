@@ -1,4 +1,4 @@
-"""One parameter of many events, as an array."""
+"""Values of one event parameter as an array."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 THERE: Final = 0
 NULL: Final = 1
 ABSENT: Final = 2
-"""What an event has of a parameter: a value, NULL, or it does not have the parameter at all."""
+"""State of a parameter in an event: it has a value, is NULL, or is absent."""
 
 _KINDS = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Values:
-    """A parameter's values.
+    """Values of one parameter over many events.
 
     Attributes
     ----------
     array : array of int64, float64, bool or objects, of shape (events,)
-        Where there is no value, anything.
+        Arbitrary at rows without a value.
     missing : array of uint8 of shape (events,), or None
-        `THERE`, `NULL` or `ABSENT`; None: all are there.
+        `THERE`, `NULL` or `ABSENT` per event; None: every event has a value.
     """
 
     array: Column
@@ -43,7 +43,7 @@ class Values:
 
     @classmethod
     def of(cls, values: Sequence[Any], missing: npt.NDArray[np.uint8] | None = None) -> Values:
-        """Of Python's objects; None is NULL, where `missing` does not say `ABSENT`."""
+        """Build from Python objects; None becomes NULL unless `missing` says `ABSENT`."""
         nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
         if nulls.any():
             missing = np.zeros(len(values), np.uint8) if missing is None else missing
@@ -54,22 +54,22 @@ class Values:
             filled = [0 if value is None else value for value in values] if nulls.any() else values
             try:
                 return cls(np.array(filled, kind), missing)
-            except OverflowError:  # a whole number beyond 64 bits
+            except OverflowError:  # an integer beyond 64 bits
                 pass
         return cls(objects(values), missing)
 
     @classmethod
     def absent(cls, count: int) -> Values:
-        """Of events that do not have the parameter."""
+        """Build for events that lack the parameter."""
         return cls(np.zeros(count, np.int64), np.full(count, ABSENT, np.uint8))
 
     def take(self, chosen: Column | slice) -> Values:
-        """Those of some events, by number or mask."""
+        """Return the values of the events selected by index or mask."""
         missing = None if self.missing is None else self.missing[chosen]
         return Values(self.array[chosen], missing)
 
     def objects(self) -> list[Any]:
-        """Python's objects, None where there is no value."""
+        """Return the values as Python objects, None where there is no value."""
         values: list[Any] = self.array.tolist()
         if self.missing is not None:
             for row in np.flatnonzero(self.missing).tolist():
@@ -78,7 +78,7 @@ class Values:
 
     @classmethod
     def joined(cls, parts: Sequence[Values]) -> Values:
-        """All of several."""
+        """Return the values of several parts, concatenated."""
         if len(parts) == 1:
             return parts[0]
         there = [part for part in parts if part.missing is None or not part.missing.all()]
@@ -103,7 +103,7 @@ class Values:
 
 
 def objects(values: Iterable[Any]) -> Column:
-    """An array of objects, none of which is looked into."""
+    """Return an array of objects, without inspecting them."""
     listed = list(values)
     made = np.empty(len(listed), object)
     made[:] = listed

@@ -1,8 +1,8 @@
-"""What compiled functions must not do with windows, and with other arrays.
+"""Check that compiled functions do not misuse windows and other arrays.
 
-Compiled, a window is an array of numpy without checks of its bounds; in Python it is a list. What
-differs, or could read memory that is not the window's, stays in Python: a function may take its
-length or sum, and go through it.
+Compiled, a window is a NumPy array without bounds checks; in Python it is a list. Operations that
+differ between the two, or could read memory outside the window, stay in Python. A function may take
+the length or sum of a window, and loop over it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.core import types as numba_types
 
 __all__ = ["misuse_of_array"]
 
-types: Any = numba_types  # not all of them are known to type checkers
+types: Any = numba_types  # some are unknown to type checkers
 
 _WITHOUT_HARM: Final = frozenset(
     {"getiter", "iternext", "pair_first", "pair_second", "cast", "phi"}
@@ -24,12 +24,12 @@ _BUILTINS: Final = (len, sum, enumerate, zip)  # sum: see `_functions`
 
 
 def misuse_of_array(annotation: Any) -> str | None:
-    """What a compiled function does to an array that it must not; None: nothing.
+    """Return the forbidden array operation of a compiled function; None if there is none.
 
     Parameters
     ----------
     annotation : numba's TypeAnnotation
-        The function's blocks, and the types of its variables.
+        Blocks of the function, and the types of its variables.
     """
     for block in annotation.blocks.values():
         for statement in block.body:
@@ -67,5 +67,5 @@ def _is_array(annotation: Any, variable: ir.Var) -> bool:
 
 def _may_be_called(function: Any) -> bool:
     if isinstance(function, types.Dispatcher):
-        return True  # looked at by itself
+        return True  # checked separately
     return getattr(function, "typing_key", None) in _BUILTINS

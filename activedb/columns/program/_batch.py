@@ -1,4 +1,4 @@
-"""Events in columns, as they are fed."""
+"""Events in columns as fed by the caller."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class EventBatch:
     Attributes
     ----------
     types : tuple of str
-        Names of event types.
+        Names of the event types.
     codes : array of int64, of shape (rows,)
-        Per event the place of its type in `types`.
+        Per event the index of its type in `types`.
     us : array of int64, of shape (rows,)
         Microseconds since the epoch.
     params : mapping of str to array
         Parameters by name: arrays of `rows` integers (int64), floats (float64), booleans, or
         objects, in which None stands for NULL.
     ids : array of str, or None
-        Empty: the event has none. None: none has any.
+        Empty string: the event has no id. None: no event has one.
     """
 
     types: tuple[str, ...]
@@ -52,13 +52,13 @@ class EventBatch:
         params: Mapping[str, Any] | None = None,
         ids: Any = None,
     ) -> EventBatch:
-        """Of numpy arrays, or what can be made into them; int64 and float64 are not copied.
+        """Build from NumPy arrays or convertible objects; int64 and float64 arrays are not copied.
 
         Parameters
         ----------
         types : sequence of str
         codes : arrays of integers, or sequence of str
-            Places in `types`, or names.
+            Indices into `types`, or names.
         us : array of integers
             Times in microseconds.
         params : mapping of str to array, optional
@@ -67,7 +67,7 @@ class EventBatch:
         Raises
         ------
         BadEvent
-            If lengths differ, a code is none of a type, or times are no integers.
+            If lengths differ, a code is not the index of a type, or times are not integers.
         """
         names = tuple(types)
         given: Any = codes
@@ -100,14 +100,15 @@ class EventBatch:
 
     @classmethod
     def of_table(cls, table: EventTable) -> EventBatch:
-        """Of the table of an atomic batch (`activedb.streams.AtomicBatch.table`).
+        """Build from the table of an atomic batch (`activedb.streams.AtomicBatch.table`).
 
-        Rows of no type or without a time are no events, and left out of it.
+        Rows without a type or a time are not events and are left out.
 
         Raises
         ------
         BadEvent
-            If it has no columns ``event_type`` and ``event_time_us``, of integers.
+            If the table has no columns ``event_type`` and ``event_time_us``, or the times are not
+            integers.
         """
         names = table.column_names
         missing = {"event_type", "event_time_us"} - set(names)
@@ -142,7 +143,7 @@ class EventBatch:
 
 
 def _numpy(values: Any) -> Column:
-    """Of Arrow, without NULL; one chunk has to be told that it may be copied."""
+    """Convert an Arrow column without NULLs; a single chunk needs permission to be copied."""
     array: Column = np.asarray(
         values.to_numpy(**({} if hasattr(values, "chunks") else {"zero_copy_only": False}))
     )
@@ -150,8 +151,8 @@ def _numpy(values: Any) -> Column:
 
 
 def column_of(values: Any) -> Column:
-    """An array of int64, float64, bool or objects, of whatever holds a column."""
-    if hasattr(values, "to_pylist"):  # of Arrow, perhaps in chunks
+    """Convert any column to an array of int64, float64, bool or objects."""
+    if hasattr(values, "to_pylist"):  # an Arrow column, possibly chunked
         has_nulls = getattr(values, "null_count", 1)
         values = values.to_pylist() if has_nulls else _numpy(values)
     if not isinstance(values, np.ndarray):

@@ -1,7 +1,7 @@
-"""What compiled functions call in place of builtins that would give something else than Python's.
+"""Replacements for builtins whose compiled results would differ from Python's.
 
-They raise where a number has no place in 64 bits, or Python raises; a kernel leaves such a row to
-Python then.
+They raise where a number does not fit in 64 bits, and where Python raises; the kernel then leaves
+the row to Python.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _SAME = ("copysign", "e", "fabs", "inf", "isfinite", "isinf", "isnan", "nan", "p
 
 
 class Checked(NamedTuple):
-    """Builtins by name; in place of the module `math` what of it is the same to the last bit."""
+    """Builtins by name, and a stand-in for `math` with the functions that agree to the last bit."""
 
     builtins: dict[str, Any]
     math: ModuleType
 
 
 def fits(value: Any, limit: float) -> Any:
-    """Raise unless a number is smaller than a limit; the number."""
+    """Return a number; raise unless its absolute value is below a limit."""
 
 
 @overload(fits)
@@ -51,13 +51,13 @@ def _fits(value: Any, limit: Any) -> Any:
 
 @cache
 def checked(limit: float) -> Checked:
-    """What makes whole numbers below a limit, and raises where they would be larger."""
+    """Return replacements that yield integers below a limit and raise for larger ones."""
     jit: Any = njit(nogil=True, error_model="python")
 
     def int_(value: Any) -> Any:
         return int(fits(value, limit))
 
-    def round_(value: Any) -> Any:  # with a number of digits Python rounds in another way
+    def round_(value: Any) -> Any:  # Python rounds differently when given a number of digits
         return round(fits(value, limit))
 
     def floor(value: Any) -> Any:

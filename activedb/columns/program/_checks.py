@@ -1,4 +1,4 @@
-"""Which events of a batch no s-transaction can be made of, and why."""
+"""Detection of events that cannot become s-transactions, with the reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Checker"]
 
 
 class Checker:
-    """Checks the batches of one program.
+    """Validator for the batches of one program.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Checker:
         }
 
     def codes(self, batch: EventBatch) -> Ints:
-        """Per event the place of its type in the program; -1: it has none."""
+        """Return per event the index of its type in the program; -1: unknown to the program."""
         known = tuple(self._layout.program.types)
         if batch.types == known:
             return batch.codes
@@ -43,9 +43,9 @@ class Checker:
     def check(
         self, batch: EventBatch, codes: Ints, punctuation_us: int | None
     ) -> tuple[list[Column], dict[int, str]]:
-        """Columns as templates take them, and the reasons of those events that are refused.
+        """Return the columns that templates take, and the reason per refused row; O(rows · keys).
 
-        O(rows · keys); a reason is that which the general way gives.
+        The reasons are those of a `ProgramRun`.
         """
         reasons: dict[int, str] = {}
 
@@ -81,7 +81,7 @@ class Checker:
         for use, concerned in self._uses:
             keys = columns[self._layout.columns.index((use.name, True))]
             size = use.table.size or 0
-            unsigned = keys.view(np.uint64)  # negative ones are large
+            unsigned = keys.view(np.uint64)  # negative keys become large
             if use.name in batch.params and len(keys) and unsigned.max() >= size:
                 bad = concerned[codes] & (codes >= 0) & (unsigned >= size)
                 refuse(bad, lambda row, use=use: _reason(use, given[use.name], row))
@@ -94,11 +94,11 @@ class Checker:
 
 
 def _whole(column: Column) -> Ints:
-    """Keys of a column of another kind; -1 where there is none."""
+    """Return a column as integer keys; -1 where the value is not a key."""
     if column.dtype == np.int64:
         return column
     if column.dtype != object:
-        return np.full(len(column), -1, np.int64)  # floats and booleans are no keys
+        return np.full(len(column), -1, np.int64)  # floats and booleans are not keys
     return np.array(
         [
             value

@@ -1,4 +1,4 @@
-"""Which s-transactions of a batch wait for which: the precedence graph of whole s-transactions."""
+"""Precedence graph of the s-transactions of a batch: which rows wait for which."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ __all__ = ["COUNT", "SHIFT", "Plan", "Planner", "completed"]
 
 SHIFT: Final = 32
 COUNT: Final = (1 << SHIFT) - 1
-"""Of a word of `waits`: how many are waited for; above it, when that was last changed."""
+"""Mask of a word of `waits`: number of rows waited for; the upper bits: time of its last change."""
 
-NOBODY: Final = -1
+NO_ROW: Final = -1
 _WHOLE: Final = -1  # in place of a column: the key is in `constants`
 _NUMBER_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What waits for what.
+    """Precedence graph of a batch.
 
     Attributes
     ----------
     first_edge : array of int32, of shape (rows,)
-        The first edge of each row to one that waits for it, -1: none does.
+        First edge of each row to a row that waits for it; -1: none.
     edge_to, edge_next : array of int32
-        The row that waits; the next edge of the same row, -1: there is none.
+        The waiting row; the next edge of the same source row, -1: none.
     waits : array of int64, of shape (rows,)
-        How many each waits for; see `COUNT`.
+        Number of rows that each row waits for; see `COUNT`.
     ready : array of int64, of shape (rows,)
-        Rows that wait for none, first of all those that most depends on: a stack, top last.
+        Rows that wait for none, as a stack: those with the longest chains behind them on top
+        (last).
     ready_count : int
     count : int
-        How many rows there are to run.
+        Number of rows to run.
     weight : int
-        Operations of all rows.
+        Number of operations of all rows.
     height : int
-        Operations of the longest chain of rows that wait for each other.
+        Number of operations on the longest chain of rows that wait for each other.
     """
 
     first_edge: Column
@@ -59,17 +60,18 @@ class Plan:
 
     @property
     def parallelism(self) -> float:
-        """How many threads could be busy, on average."""
+        """Average number of threads that could be busy."""
         return self.weight / max(1, self.height)
 
 
 class Planner:
-    """Plans batches of one program.
+    """Planner for the batches of one program.
 
-    Two rows conflict if both access a key and one writes it. The later one waits; edges are only
-    put between a row and the last that wrote, or all that have read since then: O(accesses).
-    An access by a computed key may be to any key of its table: it counts as one that writes a key
-    of its own kind, which all accesses to the table read.
+    Two rows conflict if both access a key and one writes it. The later row waits. Edges lead to a
+    row only from the last writer, or from all readers since then: O(accesses).
+
+    An access by a computed key may touch any key of its table. It counts as a write of an extra key
+    of that table, which every other access to the table reads.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ class Planner:
             bases.append(total)
             total += table.size or 0
         self._bases = bases
-        self._whole = total  # the keys that stand for whole tables are behind all others
+        self._whole = total  # keys that stand for whole tables follow all others
         self._key_columns = list(dict.fromkeys(use.name for use in layout.key_uses))
         computed = {
             ref.table
@@ -102,13 +104,13 @@ class Planner:
         )
         self._firsts = np.array(firsts, np.int64)
         self._weights = np.array([len(templates) for templates in layout.templates], np.int64)
-        # Of each key the last writer and the newest of its readers, as numbers that only rise.
-        self._known = np.full((total + len(layout.tables), 2), NOBODY, np.int32)
+        # Per key the last writer and the newest reader node, as numbers that only grow.
+        self._known = np.full((total + len(layout.tables), 2), NO_ROW, np.int32)
         self._rows = 0
         self._nodes = 0
 
     def plan(self, rows: Rows, first: int = 0) -> Plan:
-        """The plan of rows in the serial order, from one on; O(accesses)."""
+        """Return the plan of rows in the serial order, starting at row `first`; O(accesses)."""
         count = len(rows)
         keys = np.empty((len(self._key_columns), count), np.int64)
         for place, name in enumerate(self._key_columns):
@@ -119,7 +121,7 @@ class Planner:
         edge_to, edge_next = np.empty(2 * accesses, np.int32), np.empty(2 * accesses, np.int32)
         waits = np.zeros(count, np.int64)
         if max(self._rows + count, self._nodes + accesses) > _NUMBER_MAX:
-            self._known.fill(NOBODY)
+            self._known.fill(NO_ROW)
             self._rows = self._nodes = 0
         nodes = connect(
             first, rows.codes, keys, self._firsts, self._columns, self._constants, self._offsets,
@@ -141,7 +143,7 @@ class Planner:
     def _accesses(
         self, templates: tuple[Template, ...], computed: set[SharedTable]
     ) -> list[tuple[int, int, int, int]]:
-        """Column or `_WHOLE`, constant, first key of the table, whether it writes."""
+        """Return accesses: column or `_WHOLE`, constant, first key of the table, and write flag."""
         found: dict[tuple[int, int, int], int] = {}
         for template in templates:
             targets = template.targets if isinstance(template, Write) else ()
@@ -170,11 +172,11 @@ def connect(
     node_row: Column, node_next: Column, first_edge: Column, edge_to: Column, edge_next: Column,
     waits: Ints,
 ) -> int:  # fmt: skip
-    """Write the edges; how many nodes there are in the lists of readers.
+    """Write the edges; return the number of nodes in the lists of readers.
 
-    Per key the last writer is `known`, and the first node of a list of those that have read since.
-    Numbers of rows and nodes go on from batch to batch: smaller ones are of former batches, and
-    nobody waits for them.
+    `known` has per key the last writer, and the first node of a list of the readers since. Numbers
+    of rows and nodes continue from batch to batch. Smaller numbers belong to earlier batches, and
+    no row waits for those.
     """
     nodes = 0
     edges = 0
@@ -198,7 +200,7 @@ def connect(
                         waits[row] += 1
                     node = node_next[node]
                 known[key, 0] = rows_before + row
-                known[key, 1] = NOBODY
+                known[key, 1] = NO_ROW
             else:
                 next_node = known[key, 1] - nodes_before
                 node_row[nodes] = row
@@ -219,7 +221,7 @@ def measure(
     first: int, codes: Ints, weights: Ints, first_edge: Column, edge_to: Column, edge_next: Column,
     heights: Column,
 ) -> int:  # fmt: skip
-    """Write per row the operations of the longest chain that begins with it; the longest."""
+    """Write per row the operations of the longest chain starting there; return the maximum."""
     longest = 0
     for row in range(len(codes) - 1, first - 1, -1):
         most = 0
@@ -237,13 +239,13 @@ def completed(
     done: Ints, made: int, first_edge: Column, edge_to: Column, edge_next: Column, waits: Ints,
     now: int, ready: Ints, count: int,
 ) -> int:  # fmt: skip
-    """Those that waited for rows that are done wait for one less; how many are ready then."""
+    """Decrement the wait counts of rows that waited for completed ones; return the ready count."""
     for number in range(made):
         edge = first_edge[done[number]]
         while edge >= 0:
             follower = edge_to[edge]
             left = waits[follower] & COUNT
-            if left > 0:  # else it is done already
+            if left > 0:  # otherwise it is done already
                 waits[follower] = (now << SHIFT) | (left - 1)
                 if left == 1:
                     ready[count] = follower

@@ -1,4 +1,4 @@
-"""Users' functions, as compiled kernels call them, and which of them may be compiled."""
+"""Compilation of users' functions for the kernels, and the checks whether it is allowed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from activedb.columns.program._rows import EXACT_MAX
 __all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "number_of"]
 
 BACK: Final = -1
-"""Given for what a kernel leaves to Python: what raises, gives no number, or a very large one."""
+"""Status of a row that a kernel leaves to Python: an exception, a non-number, or a huge number."""
 
 _BUILTINS = frozenset(
     {"abs", "bool", "enumerate", "float", "int", "len", "max", "min", "range", "round", "zip"}
@@ -31,7 +31,7 @@ _BUILTINS = frozenset(
 
 
 PRODUCTS_MAX: Final = 2.0**31
-"""Up to there products of two whole numbers have 64 bits."""
+"""Bound up to which the product of two integers fits in 64 bits."""
 
 _WHOLE_MAX: Final = 2.0**62
 
@@ -39,15 +39,15 @@ _OTHERS = frozenset(
     {"inv", "invert", "ilshift", "ipow", "lshift", "pow", "sum"}
     | {"contains", "countOf", "delitem", "getitem", "indexOf", "not_", "setitem", "truth"}
 )
-"""Builtin functions that give something else when compiled, some of them only of windows."""
+"""Builtin functions whose compiled results differ, some of them only for windows."""
 
 
 class NotCompilable(Exception):
-    """A function has to stay in Python; says why."""
+    """Error for a function that must stay in Python; the message gives the reason."""
 
 
 def number_of(value: Any) -> Any:
-    """What a function gave, in a kernel: 0 and a float; 1 for None; `BACK`."""
+    """Convert a function's result in a kernel: 0 and a float; 1 for None; or `BACK`."""
 
 
 @overload(number_of)
@@ -78,7 +78,7 @@ def _number_of(value: Any) -> Any:
 
 
 def key_of(value: Any, size: int) -> Any:
-    """What a function gave as a key, in a kernel: 0 and the key; `BACK`."""
+    """Convert a function's result to a key in a kernel: 0 and the key; or `BACK`."""
 
 
 @overload(key_of)
@@ -95,10 +95,10 @@ def _key_of(value: Any, size: Any) -> Any:
 
 
 class Compiled:
-    """A user's function as numba compiles it, such that it gives what it gives in Python.
+    """User's function compiled by numba so that its results equal those in Python.
 
-    Functions of Python that it calls are compiled with it. Whether numba can do it shows only when
-    it is first called.
+    Python functions that it calls are compiled with it. Whether numba can compile it shows only at
+    the first call.
 
     Parameters
     ----------
@@ -107,18 +107,18 @@ class Compiled:
     Attributes
     ----------
     dispatcher : object
-        What numba calls.
+        Callable for numba code.
     whole_max : float
-        How large whole numbers may be that it is given, for all it makes to have 64 bits.
+        Bound on its integer arguments up to which all its integers fit in 64 bits.
 
     Raises
     ------
     NotCompilable
-        If it uses what is known to give something else when compiled.
+        If it uses an operation whose compiled result is known to differ.
     """
 
     def __init__(self, function: Callable[..., Any]):
-        self._parts: list[tuple[FunctionType, Any]] = []  # all that is compiled with it
+        self._parts: list[tuple[FunctionType, Any]] = []  # all functions compiled with it
         self._checked = checked(_WHOLE_MAX)
         self.dispatcher: Any = self._compile(function, ())
         self.whole_max = EXACT_MAX
@@ -128,19 +128,19 @@ class Compiled:
             instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") == "*"
             for part, _ in self._parts
             for instruction in dis.get_instructions(part)
-        ):  # again: what becomes a whole number in it must not be too large for a product
+        ):  # compile again with a tighter limit: integers it produces must be safe to multiply
             self._parts.clear()
             self._checked = checked(PRODUCTS_MAX)
             self.dispatcher = self._compile(function, ())
 
     def check_types(self) -> None:
-        """After numba has told types: look what is done to windows and to whole numbers.
+        """Check the inferred types for misuse of windows and of integers, after numba has compiled.
 
         Raises
         ------
         NotCompilable
-            If a window is used other than by its length and in a loop (`_arrays`), or if whole
-            numbers are multiplied in a loop, or more than once: in Python they have no end.
+            If a window is used other than by its length, its sum or in a loop (`_arrays`), or if
+            integers are multiplied in a loop or more than once: in Python integers are unbounded.
         """
         for part, dispatcher in self._parts:
             for compiled in dispatcher.overloads.values():
@@ -202,7 +202,7 @@ class Compiled:
         return dispatcher
 
     def _inside(self, value: Any, within: tuple[object, ...]) -> Any:
-        """What a function refers to."""
+        """Return the compiled form of a value that a function refers to."""
         if isinstance(value, FunctionType | BuiltinFunctionType):
             return self._compile(value, within)
         if value is math:
@@ -213,7 +213,7 @@ class Compiled:
 
 
 def _is_whole_product(called: tuple[Any, Any]) -> bool:
-    """Whether an expression of numba, with its types, is a product of whole numbers."""
+    """Return whether a typed numba expression is a product of integers."""
     expression, signature = called
     if getattr(expression, "op", None) not in ("binop", "inplace_binop"):
         return False
@@ -222,7 +222,7 @@ def _is_whole_product(called: tuple[Any, Any]) -> bool:
 
 
 def _check_code(function: FunctionType, code: CodeType) -> None:
-    """Refuse what raises in Python, or gives whole numbers without end, and not compiled."""
+    """Refuse code that raises, or has unbounded integers, in Python but not when compiled."""
     uses_math = any(function.__globals__.get(name) is math for name in code.co_names)
     for instruction in dis.get_instructions(code):
         if instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") in ("**", "<<"):
@@ -238,10 +238,10 @@ def _check_code(function: FunctionType, code: CodeType) -> None:
 
 
 def _may_be_used(function: FunctionType, name: str) -> bool:
-    """Whether a global name means the same compiled; of builtins only those known to."""
+    """Return whether a global name means the same when compiled; only some builtins do."""
     if name in function.__globals__ or not hasattr(builtins, name):
         return True
     value = getattr(builtins, name)
     if name == "sum":
-        return sys.version_info < (3, 12)  # later ones compensate for rounding
+        return sys.version_info < (3, 12)  # later versions compensate for rounding
     return name in _BUILTINS or (isinstance(value, type) and issubclass(value, BaseException))

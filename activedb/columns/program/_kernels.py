@@ -1,4 +1,4 @@
-"""A program's kernel: compiled on first use, called over rows and a state."""
+"""Kernel of a program: compiled on first use, called over rows and a state."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NO_EDGES = (np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
 
 @lru_cache(maxsize=32)
 def kernel_of(program: Program, types: tuple[str, ...]) -> Kernel:
-    """The kernel of a program that takes these types; the same one for all its runs."""
+    """Return the kernel of a program that takes these types, shared by all its runs."""
     assert types == program.types
     return Kernel(Layout(program))
 
 
 class Kernel:
-    """The compiled kernel of a program.
+    """Compiled kernel of a program.
 
     Parameters
     ----------
@@ -60,20 +60,20 @@ class Kernel:
         self._functions = {name: Compiled(given) for name, given in source.functions.items()}
         names |= {name: compiled.dispatcher for name, compiled in self._functions.items()}
         for text in (source.wrappers, source.kernel):
-            # Its names are made here; of the user's there are whole numbers in it (keys, windows).
+            # The names are generated here; from the user come only integers (keys, windows).
             exec(compile(text, f"<kernel of {layout.program.name}>", "exec"), names)  # noqa: S102
-        self._compiled = 0  # for how many kinds of columns
+        self._compiled = 0  # number of column signatures compiled
         self._kernel: Any = jitted(names["kernel"])
 
     @property
     def whole_max(self) -> float:
-        """Batches with larger whole numbers among arguments have to run in Python."""
+        """Bound on integer arguments; batches that exceed it must run in Python."""
         return min((given.whole_max for given in self._functions.values()), default=EXACT_MAX)
 
     def arguments(self, rows: Rows, state: ColumnState) -> tuple[Any, ...]:
-        """What it takes of rows and tables.
+        """Return the kernel's arguments for rows and tables.
 
-        REQUIRES: room in the log for all that the rows may write.
+        REQUIRES: room in the log for all versions the rows may write.
         """
         log = state.log
         made: list[Any] = [rows.codes, rows.us, rows.arrivals, rows.slots, rows.outcomes]
@@ -88,16 +88,16 @@ class Kernel:
         return tuple(made)
 
     def compile(self, arguments: tuple[Any, ...]) -> None:
-        """Compile it for such columns, if it was not yet.
+        """Compile the kernel for columns of these types, unless already done.
 
         Raises
         ------
         NotCompilable
-            If numba cannot.
+            If numba cannot compile it.
         """
         try:
             self.in_turn(0, 0, arguments)
-        except Exception as error:  # no row is run: it is numba's own
+        except Exception as error:  # no row ran, so the error is numba's own
             first = str(error).strip().splitlines()
             raise NotCompilable(" ".join(first[:3])) from error
         if len(self._kernel.overloads) > self._compiled:
@@ -106,7 +106,7 @@ class Kernel:
             self._compiled = len(self._kernel.overloads)
 
     def in_turn(self, first: int, last: int, arguments: tuple[Any, ...]) -> int:
-        """Run rows one after the other; the row that is left to Python, -1: none, all are run."""
+        """Run rows in turn; return the row left to Python, or -1 if all rows were run."""
         row, _, _ = self._kernel(first, last, _NO_ROWS, _NO_ROWS, 0, *_NO_EDGES, *arguments)
         found: int = row
         return found
@@ -121,18 +121,18 @@ class Kernel:
         plan: Plan,
         arguments: tuple[Any, ...],
     ) -> tuple[int, int, int]:
-        """Run rows that wait for none, and some of those that waited for them alone.
+        """Run rows that wait for none, and some of the rows that waited only for those.
 
         Parameters
         ----------
         todo : array of int64
-            A stack of rows to run; its length bounds how many are run.
+            Stack of rows to run; its length bounds how many are run.
         count : int
-            Its height.
+            Height of the stack.
         done : array of int64, at least as long as `todo`
-            Gets the rows that were run.
+            Receives the rows that were run.
         made : int
-            How many are there already.
+            Number of rows in `done` already.
         now : int
             Words of `Plan.waits` that were changed later are not trusted.
         plan : Plan
@@ -141,11 +141,11 @@ class Kernel:
         Returns
         -------
         int
-            The row that is left to Python, -1: none.
+            The row left to Python; -1: none.
         int
-            The height of the stack that is left then.
+            Remaining height of the stack.
         int
-            How many rows are in `done`, the one that is left to Python included.
+            Number of rows in `done`, including the row left to Python.
         """
         edges = (plan.first_edge, plan.edge_to, plan.edge_next, plan.waits)
         found: tuple[int, int, int] = self._kernel(made, count, todo, done, now, *edges, *arguments)

@@ -1,4 +1,4 @@
-"""Where the operations of a program find their keys and values: columns, tables, places."""
+"""Layout of a program: the columns, tables and indices its operations take keys and values from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPERATIONS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """A parameter that some types of events use as a key of tables of one size."""
+    """Parameter that some event types use as a key of tables of one size."""
 
     name: str
     table: SharedTable
@@ -36,7 +36,7 @@ class KeyUse:
 
 
 class Layout:
-    """A program as templates over columns.
+    """Program as templates over columns.
 
     Parameters
     ----------
@@ -45,24 +45,24 @@ class Layout:
     Attributes
     ----------
     templates : tuple of tuple of (Read or Write)
-        Per event type, in the order of ``program.types``: its operations, with a `Parameter`
-        wherever an event's own value is to be put.
+        Operations per event type, in the order of ``program.types``, with a `Parameter` wherever an
+        event's own value goes.
     tables : tuple of SharedTable
-        Those of the program.
+        Tables of the program.
     columns : tuple of (str, bool)
-        The parameters that templates take, and whether as a key: as a key they are whole numbers,
-        as an argument whatever they are.
+        Parameters that templates take, and whether as a key. Keys are converted to integers;
+        arguments keep their type.
     needs : tuple of frozenset of str
-        Per event type, the parameters it takes.
+        Parameters needed per event type.
     key_uses : tuple of KeyUse
-        The parameters that are keys.
+        Parameters used as keys.
     widths : tuple of int
-        Per event type, how many numbers its results are.
+        Number of result values per event type.
 
     Raises
     ------
     DefinitionError
-        If the program cannot run in columns, and why.
+        If the program cannot run in columns; the message gives the reason.
     """
 
     def __init__(self, program: Program):
@@ -95,12 +95,12 @@ class Layout:
         self.widths = tuple(sum(map(width, operations)) for operations in self.templates)
 
     def number(self, table: SharedTable) -> int:
-        """The place of a table."""
+        """Return the index of a table."""
         return self.tables.index(table)
 
     @property
     def has_history(self) -> bool:
-        """Whether versions are kept for windows."""
+        """True if versions are kept for windows."""
         return any(table.history_us for table in self.tables)
 
     def _key_uses(self) -> list[KeyUse]:
@@ -114,9 +114,9 @@ class Layout:
 
 
 def supports(program: Program) -> str | None:
-    """None if a program can run in columns; else why not.
+    """Return why a program cannot run in columns; None if it can.
 
-    Then the general way, a `ProgramRun` with any scheduler, takes it.
+    A program that cannot is left to a `ProgramRun`, with any scheduler.
     """
     try:
         Layout(program)
@@ -126,18 +126,18 @@ def supports(program: Program) -> str | None:
 
 
 def width(operation: Template) -> int:
-    """How many numbers the result of an operation is: a plain READ of several keys gives all."""
+    """Return the number of values in an operation's result: a plain READ returns one per key."""
     plain = isinstance(operation, Read) and operation.function is None
     return len(operation.direct) if plain else 1
 
 
 def refs_of(operations: tuple[Template, ...]) -> list[Ref]:
-    """All that is accessed, what computed keys read too."""
+    """Return all references accessed, including the reads of computed keys."""
     return [ref for operation in operations for ref in operation.refs()]
 
 
 def _columns(operations: tuple[Template, ...]) -> Iterator[tuple[str, bool]]:
-    """Names of the parameters that operations take, and whether as a key."""
+    """Yield the names of the parameters that operations take, and whether as a key."""
     for operation in operations:
         keys = [ref.key for ref in operation.refs()]
         yield from ((key.name, True) for key in keys if isinstance(key, Parameter))

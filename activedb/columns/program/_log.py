@@ -1,4 +1,4 @@
-"""Versions in columns, chained per key: what windows read."""
+"""Versions in columns, chained per key, as windows read them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _SPARE = 65_536
 
 
 class VersionLog:
-    """Versions of all keys of all tables with history; each points to the one of its key before.
+    """Versions of all keys of all tables with history, each linked to its predecessor.
 
     Attributes
     ----------
     values : array of float64
     us, arrivals : array of int64
-        The places of the s-transactions that wrote them.
+        Time and arrival number of the writing s-transactions.
     before : array of int64
-        The version before it of its key, `NONE` if it is the oldest. Of one that took the key's
-        value away: ``-3 -`` that.
+        Place of the key's previous version, `NONE` for the oldest. For a version that removed the
+        value: ``-3`` minus that place.
     used : int
-        Places up to there are taken. Some of them hold nothing: nothing points to them.
+        Places below it are taken. Some of them are empty; no version points to these.
     """
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class VersionLog:
         self.arrivals: Ints = np.empty(0, np.int64)
         self.before: Ints = np.empty(0, np.int64)
         self.used = 0
-        self._kept = 0  # were there after the last trimming
+        self._kept = 0  # versions left after the last trimming
 
     def reserve(self, count: int) -> int:
-        """Make room for so many more; the place of the first."""
+        """Make room for a number of further versions; return the place of the first."""
         needed = self.used + count
         if needed > len(self.values):
             size = max(needed, 2 * len(self.values), 1024)
@@ -48,11 +48,11 @@ class VersionLog:
             longer = [np.empty(size, column.dtype) for column in columns]
             for old, new in zip(columns, longer, strict=True):
                 new[: self.used] = old[: self.used]
-            self.values, self.us, self.arrivals, self.before = longer  # all at once, or none
+            self.values, self.us, self.arrivals, self.before = longer  # all or none
         return self.used
 
     def copy(self) -> VersionLog:
-        """The same, to be changed apart; O(versions)."""
+        """Return an independent copy; O(versions)."""
         made = VersionLog()
         for name in ("values", "us", "arrivals", "before"):
             setattr(made, name, getattr(self, name)[: self.used].copy())
@@ -60,7 +60,7 @@ class VersionLog:
         return made
 
     def put(self, place: int, at: At, value: Any, before: int) -> None:
-        """Write one."""
+        """Write a version."""
         gone = value is REMOVED
         self.values[place] = 0.0 if gone else value
         self.us[place] = at.us
@@ -68,7 +68,7 @@ class VersionLog:
         self.before[place] = -3 - before if gone else before
 
     def chain(self, head: int) -> list[tuple[At, Any]]:
-        """A key's versions, newest first."""
+        """Return the versions of a key, newest first."""
         found: list[tuple[At, Any]] = []
         place = head
         while place != NONE:
@@ -80,7 +80,7 @@ class VersionLog:
         return found
 
     def window(self, head: int, since_us: int) -> list[float]:
-        """The values of a key's versions at or after a time, oldest first."""
+        """Return the values of a key's versions at or after a time, oldest first."""
         found = []
         place = head
         while place != NONE and self.us.item(place) >= since_us:
@@ -94,7 +94,7 @@ class VersionLog:
         return found
 
     def needed(self, head: int, mark: At | None, history_us: int) -> tuple[tuple[At, Any], ...]:
-        """Those of a key that an s-transaction at or after `mark` may need, oldest first."""
+        """Return a key's versions, oldest first, that s-transactions from `mark` on may need."""
         found = self.chain(head)
         if mark is None:
             return tuple(reversed(found))
@@ -111,14 +111,14 @@ class VersionLog:
     def add(
         self, keys: Ints, us: Ints, arrivals: Ints, values: Column, gone: Column, heads: Ints
     ) -> None:
-        """Write versions of keys that have none, those of a key one after the other, oldest first.
+        """Write the versions of keys that have none, grouped by key, oldest first.
 
         Parameters
         ----------
         gone : array of bool
-            Whether it took the key's value away.
+            True where the version removed the key's value.
         heads : array of int64
-            Of the keys' table.
+            Newest version per key of the table.
         """
         count = len(keys)
         start = self.reserve(count)
@@ -136,7 +136,7 @@ class VersionLog:
         self.used = start + count
 
     def since(self, keys: Ints, heads: Ints, since_us: int) -> tuple[Ints, Ints]:
-        """Versions at or after a time: for each its key, and its place; O(those and keys)."""
+        """Return keys and places of the versions at or after a time; O(versions found + keys)."""
         found = np.empty((count_since(keys, heads, self.us, self.before, since_us), 2), np.int64)
         places_since(keys, heads, self.us, self.before, since_us, found)
         return found[:, 0], found[:, 1]
@@ -144,9 +144,9 @@ class VersionLog:
     def trimmed(
         self, heads: list[Ints], histories: list[int], mark: At
     ) -> tuple[VersionLog, list[Ints]] | None:
-        """Copy without what is not needed, with its heads, if it is worth it; else None.
+        """Return a trimmed copy of the log with its heads, or None if trimming is not worthwhile.
 
-        Amortised O(1) per version.
+        Complexity: amortised O(1) per version.
         """
         if self.used <= 2 * self._kept + _SPARE:
             return None
@@ -158,7 +158,7 @@ class VersionLog:
                     of_table, self.us, self.before, mark.us, mark.us - history_us, moved, kept
                 )
         chosen = moved[:kept]
-        places = np.full(self.used + 1, NONE, np.int64)  # the last is where `NONE` points
+        places = np.full(self.used + 1, NONE, np.int64)  # index -1, for `NONE`, is the last entry
         places[chosen] = np.arange(kept)
         made = VersionLog()
         for name in ("values", "us", "arrivals"):
@@ -170,7 +170,7 @@ class VersionLog:
 
 @jit
 def count_since(keys: Ints, heads: Ints, us: Ints, before: Ints, since_us: int) -> int:
-    """How many versions of keys are at or after a time."""
+    """Return the number of versions of keys at or after a time."""
     count = 0
     for key in keys:
         place = heads[key]
@@ -185,7 +185,7 @@ def count_since(keys: Ints, heads: Ints, us: Ints, before: Ints, since_us: int) 
 def places_since(
     keys: Ints, heads: Ints, us: Ints, before: Ints, since_us: int, found: Ints
 ) -> None:
-    """Write their keys and places, row by row."""
+    """Write the keys and places of those versions, one per row."""
     count = 0
     for key in keys:
         place = heads[key]
@@ -201,10 +201,10 @@ def places_since(
 def choose(
     heads: Ints, us: Ints, before: Ints, mark_us: int, since_us: int, chosen: Ints, count: int
 ) -> int:
-    """Write the places of versions that are needed; how many there are then."""
+    """Write the places of the versions needed; return their new total."""
     for key in range(len(heads)):
         place = heads[key]
-        seen = False  # whether a newer one is what a plain read at the mark sees
+        seen = False  # True once a newer version is the one that a plain read at the mark sees
         while place != -1:
             if seen and us[place] < since_us:
                 break
@@ -218,7 +218,7 @@ def choose(
 
 @jit
 def relinked(before: Ints, chosen: Ints, places: Ints) -> Ints:
-    """What versions point to, after those chosen have moved."""
+    """Return the links of the chosen versions after they have moved."""
     made = np.empty(len(chosen), np.int64)
     for number in range(len(chosen)):
         earlier = before[chosen[number]]
@@ -231,7 +231,7 @@ def relinked(before: Ints, chosen: Ints, places: Ints) -> Ints:
 
 @jit
 def window(values: Column, us: Ints, before: Ints, head: int, since_us: int) -> Column:
-    """`VersionLog.window`, compiled: an array, oldest first."""
+    """Return the values of a window as an array, oldest first; `VersionLog.window`, compiled."""
     count = 0
     place = head
     while place != -1 and us[place] >= since_us:

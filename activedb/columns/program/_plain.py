@@ -1,4 +1,4 @@
-"""The same templates in Python: one loop over columns, for functions that are not compiled."""
+"""Python loop over the same templates and columns, for functions that are not compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def loop({names}):
 
 
 class PlainLoop:
-    """The serial order of a program over columns, in Python.
+    """Serial execution of a program over columns, in Python.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class PlainLoop:
             columns=", ".join(columns),
             branches=branches,
         )
-        # Its names are made here; of the user's there are whole numbers in it (keys, windows).
+        # The names are generated here; from the user come only integers (keys, windows).
         exec(compile(text, f"<loop of {layout.program.name}>", "exec"), names)  # noqa: S102
         self._loop: Callable[..., None] = names["loop"]
 
@@ -71,11 +71,11 @@ class PlainLoop:
         ----------
         rows : Rows
         state : ColumnState
-            REQUIRES: room in its log for all that they may write.
+            REQUIRES: room in its log for all versions the rows may write.
         failed : callable
-            Told the row, and what was raised.
+            Called with the row and the exception.
         alone : callable
-            Runs a row as one s-transaction: what this loop cannot do.
+            Runs a row as one s-transaction, where this loop cannot.
 
         Returns
         -------
@@ -100,7 +100,7 @@ class PlainLoop:
 
 
 def _window(values: Any, us: Any, before: Any, head: int, since_us: int) -> list[float]:
-    """`VersionLog.window` of memory views."""
+    """Return the values of a window; `VersionLog.window` over memory views."""
     found = []
     place = head
     while place != NONE and us[place] >= since_us:

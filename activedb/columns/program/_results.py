@@ -1,4 +1,4 @@
-"""What a run of a program over columns has brought."""
+"""Results of running a program over columns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["ColumnRefusal", "ColumnResults"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnRefusal:
-    """An event that no s-transaction was made of, and why.
+    """Event that could not become an s-transaction, with the reason.
 
     Attributes
     ----------
     row : int
-        Its place in the batch that was fed.
+        Index in the batch that was fed.
     reason : str
     """
 
@@ -35,23 +35,24 @@ class ColumnRefusal:
 
 @dataclass(eq=False, slots=True)
 class ColumnResults:
-    """What a feed has brought, in columns: the s-transactions that ended, in the serial order.
+    """Results of a feed, in columns: the completed s-transactions in the serial order.
 
     Attributes
     ----------
     layout : Layout
     rows : Rows
     kept : list of (tuple or None), or None
-        Results of all rows, if the loop in Python ran them: None where `Rows.special` has them, or
-        there are none.
+        Results of all rows, if the Python loop ran them. None where `Rows.special` has the outcome,
+        or where there are no results.
     refused : list of ColumnRefusal
         Events for the dead letters.
     failed_outputs : list of (int, Exception)
-        S-transactions of which `outputs` made none, as post-processing raised.
+        S-transactions for which `outputs` produced none, as post-processing raised.
     decision : str
-        How it was run: ``"serial"``, ``"parallel"``, ``"python"``; or ``"none"``, nothing was.
+        How the batch was run: ``"serial"``, ``"parallel"``, ``"python"``; or ``"none"``, no row
+        was.
     not_compiled : str or None
-        Why this batch was run in Python.
+        Reason why this batch ran in Python.
     """
 
     layout: Layout
@@ -67,41 +68,41 @@ class ColumnResults:
 
     @property
     def codes(self) -> Ints:
-        """Per s-transaction the place of its event's type in ``program.types``."""
+        """Per s-transaction the index of its event's type in ``program.types``."""
         return self.rows.codes
 
     @property
     def us(self) -> Ints:
-        """Their times."""
+        """Times of the s-transactions."""
         return self.rows.us
 
     @property
     def arrivals(self) -> Ints:
-        """The numbers of their events among those accepted, from 1."""
+        """Numbers of their events among those accepted, from 1."""
         return self.rows.arrivals
 
     @property
     def committed(self) -> npt.NDArray[np.bool_]:
-        """Which committed."""
+        """True for each s-transaction that committed."""
         return np.equal(self.rows.outcomes, 0)
 
     @property
     def reasons(self) -> Column:
-        """Why they aborted: n, the operation n - 1 gave None; 65535, something raised; else 0."""
+        """Abort reasons: n: operation n - 1 returned None; 65535: an exception; 0: committed."""
         return self.rows.outcomes
 
     def of_type(self, type_: str) -> Ints:
-        """The numbers of the s-transactions of a type."""
+        """Return the numbers of the s-transactions of a type."""
         return np.flatnonzero(self.rows.codes == self._code(type_))
 
     def values(self, type_: str, operation: int) -> Column:
-        """The results of one operation of all s-transactions of a type; O(those).
+        """Return one operation's results for all s-transactions of a type; O(s-transactions).
 
         Returns
         -------
         array of float64, of shape (s-transactions of the type,)
-            NaN where one aborted, or the result is no number. Of a READ of several keys without a
-            function: of shape (s-transactions, keys).
+            NaN where the s-transaction aborted or the result is not a number. For a READ of several
+            keys without a function, the shape is (s-transactions, keys).
         """
         code = self._code(type_)
         templates = self.layout.templates[code]
@@ -128,11 +129,11 @@ class ColumnResults:
         return made[:, 0] if wide == 1 else made
 
     def at(self, number: int) -> At:
-        """The place of an s-transaction."""
+        """Return the place of an s-transaction in the serial order."""
         return self.rows.at(number)
 
     def outcome(self, number: int) -> Outcome:
-        """What became of an s-transaction, as the general way tells it."""
+        """Return the outcome of an s-transaction, as a `ProgramRun` reports it."""
         rows = self.rows
         found = rows.special.get(number)
         if found is not None:
@@ -158,7 +159,7 @@ class ColumnResults:
         return Outcome(tuple(made))
 
     def aborts(self) -> tuple[Ints, list[str]]:
-        """The numbers of the s-transactions that aborted, and the reason of each; O(those)."""
+        """Return the numbers of the aborted s-transactions and their reasons; O(aborted)."""
         numbers = np.flatnonzero(self.rows.outcomes)
         texts = np.empty(len(numbers), object)
         kinds = np.stack([self.rows.codes[numbers], self.rows.outcomes[numbers].astype(np.int64)])
@@ -173,13 +174,13 @@ class ColumnResults:
         return numbers, texts.tolist()
 
     def outcomes(self) -> Iterator[Outcome]:
-        """All outcomes; O(s-transactions), in Python."""
+        """Return all outcomes; O(s-transactions), in Python."""
         return map(self.outcome, range(len(self)))
 
     def outputs(self) -> list[Any]:
-        """What post-processing makes of them, without None; O(s-transactions), in Python.
+        """Return the outputs of post-processing, without None; O(s-transactions), in Python.
 
-        What it raises goes to `failed_outputs`.
+        Exceptions go to `failed_outputs`.
         """
         program = self.layout.program
         made: list[Any] = []
@@ -190,7 +191,7 @@ class ColumnResults:
             type_ = program.types[self.rows.codes.item(number)]
             try:
                 output = program.output(type_, self.rows.params_of(number), outcome)
-            except Exception as error:  # the user's function; the s-transaction has ended
+            except Exception as error:  # raised by the user's function; the s-transaction has ended
                 self.failed_outputs.append((number, error))
                 continue
             if output is not None:
@@ -204,7 +205,7 @@ class ColumnResults:
         return types.index(type_)
 
     def _refusals(self, code: int, operation: int, numbers: Ints) -> list[str]:
-        """Why s-transactions of a type aborted, of all of which one operation gave None."""
+        """Return abort reasons for s-transactions of a type whose given operation returned None."""
         target = self.layout.templates[code][operation].targets[0]
         why = "was not written: the function gave None"
         if not isinstance(target.key, Parameter):

@@ -1,4 +1,4 @@
-"""Events that were accepted, in columns, and what becomes of them."""
+"""Accepted events in columns, and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from activedb.scheduling import At, Outcome
 __all__ = ["EXACT_MAX", "RAISED", "Rows", "is_exact", "split"]
 
 EXACT_MAX: Final = 2.0**53
-"""Up to there all whole numbers are floats."""
+"""Bound up to which every integer is exact as a float."""
 
 RAISED: Final = 0xFFFF
-"""The outcome of a row whose s-transaction aborted because something raised."""
+"""Outcome of a row whose s-transaction aborted with an exception."""
 
 
 @dataclass(eq=False, slots=True)
 class Rows:
-    """Events of one run, of types that the program knows, with keys that can be keys.
+    """Events of one run, with known types and valid keys.
 
     Attributes
     ----------
     codes, us, arrivals : array of int64, of shape (rows,)
-        Per event the place of its type in ``program.types``, its time, its number among those
+        Per event the index of its type in ``program.types``, its time, and its number among those
         accepted.
     ids : array of str, or None
     params : mapping of str to array
         All columns that were fed.
     columns : list of array
-        Those that the templates take, in the layout's order.
+        Columns that the templates take, in the layout's order.
     slots : array of int64, of shape (rows,)
-        Where each one's results begin.
+        Start of each row's results.
     outcomes : array of uint16, of shape (rows,)
-        0: committed; n: the operation n - 1 gave None; `RAISED`: see `special`.
+        0: committed; n: operation n - 1 returned None; `RAISED`: see `special`.
     results : array of float64
-        Results of operations, in the order of rows; those of aborted ones mean nothing.
+        Results of operations, in row order; meaningless for aborted rows.
     special : dict of int to Outcome
-        Of rows that Python ran: their whole outcome; errors have no traceback.
+        Complete outcomes of the rows that Python ran; errors have no traceback.
     """
 
     codes: Ints
@@ -60,26 +60,26 @@ class Rows:
         return len(self.us)
 
     def at(self, row: int) -> At:
-        """The place of a row in the serial order."""
+        """Return the place of a row in the serial order."""
         id_ = "" if self.ids is None else str(self.ids[row])
         return At(self.us.item(row), id_, self.arrivals.item(row))
 
     def params_of(self, row: int) -> dict[str, Any]:
-        """The parameters of a row, as Python's objects."""
+        """Return the parameters of a row as Python objects."""
         return {
             name: column[row] if column.dtype == object else column.item(row)
             for name, column in self.params.items()
         }
 
     def aborted(self, row: int, outcome: Outcome) -> None:
-        """Keep the outcome of a row where something raised; without its frames, which have all."""
+        """Record the outcome of a row that raised; drop its traceback, which refers to all rows."""
         if outcome.error is not None:
             outcome.error.__traceback__ = None
         self.outcomes[row] = RAISED
         self.special[row] = outcome
 
     def take(self, chosen: Column) -> Rows:
-        """Some of them, by number or mask, before they run."""
+        """Return the rows selected by index or mask; REQUIRES: not run yet."""
         params = {name: column[chosen] for name, column in self.params.items()}
         return replace(
             self,
@@ -92,7 +92,7 @@ class Rows:
         )
 
     def order(self) -> Ints | None:
-        """Their serial order; None: they are in it. O(n log n), O(n) then."""
+        """Return the serial order; None if already in order. O(n log n), or O(n) if in order."""
         us = self.us
         steps = us[1:] - us[:-1]
         if self.ids is None:
@@ -103,7 +103,7 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: list[Rows]) -> Rows:
-        """All of several."""
+        """Return the rows of several parts, concatenated."""
         if len(parts) == 1:
             return parts[0]
         names = dict.fromkeys(name for part in parts for name in part.params)
@@ -123,7 +123,7 @@ class Rows:
 
 
 def split(parts: list[Rows], punctuation_us: int) -> tuple[list[Rows], list[Rows]]:
-    """Those that a punctuation has passed, and those that wait."""
+    """Split rows into those that a punctuation has passed and those that wait."""
     passed, waiting = [], []
     for rows in parts:
         if rows.us.max() < punctuation_us:
@@ -138,14 +138,14 @@ def split(parts: list[Rows], punctuation_us: int) -> tuple[list[Rows], list[Rows
 
 
 def is_exact(column: Column, whole_max: float) -> bool:
-    """Whether compiled code and Python agree on all its numbers: up to `EXACT_MAX`, or less."""
+    """Return whether all numbers of a column are exact: within `EXACT_MAX`, or `whole_max`."""
     most = whole_max if column.dtype == np.int64 else EXACT_MAX
     return column.dtype == np.bool_ or within(column, most)
 
 
 @jit
 def within(column: Column, most: float) -> bool:
-    """Whether no number is larger, nor NaN."""
+    """Return whether all numbers are within a bound; NaN is not."""
     for value in column:  # noqa: SIM110 - compiled, a loop is faster
         if not -most <= value <= most:
             return False
@@ -158,7 +158,7 @@ def _of(rows: Rows, name: str) -> Column:
 
 
 def _joined(columns: list[Column]) -> Column:
-    """One column; of objects, where numpy would make floats of integers."""
+    """Concatenate columns; mixed types become objects, as NumPy would turn integers into floats."""
     if len({column.dtype for column in columns}) > 1:
         columns = [column.astype(object) for column in columns]
     return np.concatenate(columns)

@@ -1,4 +1,4 @@
-"""A program over batches of events in columns, punctuation by punctuation."""
+"""Execution of a program over batches of events in columns, punctuation by punctuation."""
 
 from __future__ import annotations
 
@@ -25,45 +25,46 @@ __all__ = ["DECISIONS", "ColumnRun"]
 
 DECISIONS: Final = ("serial", "parallel", "python")
 
-_SAMPLE = 32  # rows that show what one costs
-_WORTH_S = 0.002  # threads are worth it for batches that take longer,
-_ROW_WORTH_S = 0.5e-6  # and rows that take longer than to plan them
+_SAMPLE = 32  # rows that measure the cost per row
+_WORTH_S = 0.002  # threads pay off for batches that take longer than this,
+_ROW_WORTH_S = 0.5e-6  # and for rows that take longer than planning them
 _PARALLELISM_MIN = 1.2
-_CHUNK_S = 0.01  # to hand a chunk out takes some ten microseconds
+_CHUNK_S = 0.01  # handing out a chunk takes some ten microseconds
 
 
 class ColumnRun:
-    """Runs a program over columns: batches in any order of time, and punctuations.
+    """Execution of a program over columns: batches in any order of time, and punctuations.
 
-    The result is that of the serial order, as `ProgramRun` with `SerialOrder` gives it: state,
-    versions that windows need, outcomes. Functions that numba can compile run compiled, the others
-    in a loop in Python; see README.md, "Which functions are compiled".
+    State, the versions that windows need, and outcomes equal those of the serial order, i.e. of
+    `ProgramRun` with `SerialOrder`. Functions that numba can compile run compiled, the others in a
+    Python loop; see README.md, "Which functions are compiled".
 
     Parameters
     ----------
     program : Program
     threads : int
-        How many run at once at most; the one that calls waits for them.
+        Maximum number of threads that run at once; the calling thread waits for them.
     decision : str, optional
-        ``"serial"``, the compiled serial order; ``"parallel"``, s-transactions that do not conflict
-        on all threads; ``"python"``. By default each batch's cost and conflicts decide.
+        ``"serial"``: the compiled serial order; ``"parallel"``: s-transactions that do not conflict
+        run on all threads; ``"python"``. By default the cost and conflicts of each batch decide.
     state : ColumnState, optional
-        What to go on with; by default all tables are as at the beginning.
+        State to continue from; by default all tables have their initial values.
     punctuation_us : int, optional
-        Up to where it has been run already: no event before it is taken.
+        Punctuation reached by an earlier run: events before it are refused.
 
     Attributes
     ----------
     state : ColumnState
     not_compiled : str or None
-        Why the program's functions run in Python; None: they are compiled, or nothing was run yet.
+        Reason why the program's functions run in Python; None if compiled, or if no row has run
+        yet.
 
     Raises
     ------
     DefinitionError
-        If the program cannot run in columns (see `supports`), or a decision does not exist.
+        If the program cannot run in columns (see `supports`), or the decision does not exist.
 
-    Not thread-safe: one thread feeds.
+    Not thread-safe: a single thread feeds.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ColumnRun:
         self._arrivals = self.state.last_arrival
         self._kernel: Any = None
         self._planner: Planner | None = None
-        self._cost_s: float | None = None  # of a row, on one thread, in the last batch
+        self._cost_s: float | None = None  # per row, on one thread, in the last batch
         self._plain = PlainLoop(self.layout)
         self._undo = Undo(self.layout)
         if decision == "python":
@@ -103,22 +104,23 @@ class ColumnRun:
 
     @property
     def waiting(self) -> int:
-        """How many events wait for a punctuation."""
+        """Number of events that wait for a punctuation."""
         return sum(map(len, self._waiting))
 
     def feed(self, batch: EventBatch, punctuation_us: int | None = None) -> ColumnResults:
         """Take events; run those that a punctuation has passed.
 
-        All or nothing: if it raises (Ctrl-C, or what is no `Exception` in a function), it is as if
-        it had not been called, and may be called again; unless `punctuation_us` has moved: then
-        all has taken effect, and only the results are lost.
+        A feed takes effect completely or not at all. If it raises (Ctrl-C, or a `BaseException`
+        that is not an `Exception` in a function), no change remains, and the feed may be repeated.
+        The one exception: if `punctuation_us` has moved, all changes are in effect, and only the
+        results are lost.
 
         Parameters
         ----------
         batch : EventBatch
-            In any order.
+            In any order of time.
         punctuation_us : int, optional
-            No event before it comes any more.
+            No event before it will follow.
 
         Returns
         -------
@@ -130,7 +132,7 @@ class ColumnRun:
         return self._step(batch, punctuation_us, is_last=False)
 
     def finish(self) -> ColumnResults:
-        """Run all that waits, at the end of the stream; all or nothing, as `feed`."""
+        """Run all waiting events at the end of the stream; all or nothing, like `feed`."""
         return self._step(None, None, is_last=True)
 
     def _step(
@@ -160,13 +162,13 @@ class ColumnRun:
                 saved = True
             results = self._run(ran)
             results.refused = refused
-            if is_last and len(results):  # what is not later would now come too late
+            if is_last and len(results):  # events that are not later would now be too late
                 reached_us = max(int(results.us[-1]) + 1, known[0] or int(results.us[-1]) + 1)
             self.punctuation_us, self._waiting, self._arrivals = reached_us, waiting, arrivals
             if until_us is None:
                 return results
         except BaseException:
-            self._planner = None  # it may know of rows that have not run
+            self._planner = None  # it may know rows that have not run
             if saved:
                 self._undo.put_back(self.state)
             self.punctuation_us, self._waiting, self._arrivals = known
@@ -177,7 +179,7 @@ class ColumnRun:
     # -- taking ----------------------------------------------------------------------------------
 
     def _taken(self, batch: EventBatch) -> tuple[Rows, list[ColumnRefusal]]:
-        """Rows that are to wait, and what is refused."""
+        """Return the accepted rows, which have to wait, and the refused events."""
         codes = self._checker.codes(batch)
         columns, reasons = self._checker.check(batch, codes, self.punctuation_us)
         arrivals = np.arange(self._arrivals + 1, self._arrivals + 1 + len(batch))
@@ -197,7 +199,7 @@ class ColumnRun:
     # -- running ---------------------------------------------------------------------------------
 
     def _run(self, rows: Rows) -> ColumnResults:
-        """Run rows, which are in the serial order."""
+        """Run rows that are in the serial order."""
         count = len(rows)
         widths = self._widths[rows.codes]
         rows.slots = np.cumsum(widths) - widths
@@ -229,9 +231,9 @@ class ColumnRun:
         results.kept = self._plain.run(rows, self.state, failed, lambda row: self._alone(rows, row))
 
     def _alone(self, rows: Rows, row: int) -> None:
-        """Run one s-transaction the general way, over the columns.
+        """Run one s-transaction uncompiled, with the general evaluator over the columns.
 
-        REQUIRES: all that is earlier and conflicts has ended; nothing later that conflicts runs.
+        REQUIRES: all earlier conflicting rows have ended; no later conflicting row is running.
         """
         at = rows.at(row)
         type_ = self.program.types[rows.codes.item(row)]
@@ -254,7 +256,7 @@ class ColumnRun:
             self.not_compiled = str(error)
 
     def _why_python(self, rows: Rows) -> str | None:
-        """Why such columns cannot be run compiled; compiles the kernel, the first time."""
+        """Return why columns like these cannot run compiled; compile the kernel on first use."""
         if self.not_compiled is not None:
             return self.not_compiled
         given = [
@@ -278,7 +280,7 @@ class ColumnRun:
         return None
 
     def _run_compiled(self, rows: Rows, results: ColumnResults) -> None:
-        """Run rows serially or on threads, whichever is decided."""
+        """Run rows serially or on threads, as decided."""
         arguments = self._kernel.arguments(rows, self.state)
         count = len(rows)
         results.decision = "serial"
@@ -299,7 +301,7 @@ class ColumnRun:
     def _in_parallel(
         self, rows: Rows, results: ColumnResults, first: int, arguments: tuple[Any, ...]
     ) -> None:
-        """Run rows from `first` on on threads, if their conflicts leave something to share."""
+        """Run the rows from `first` on threads if their conflicts leave enough parallelism."""
         if self._planner is None:
             self._planner = Planner(self.layout)
         plan = self._planner.plan(rows, first)
@@ -316,7 +318,7 @@ class ColumnRun:
         self._cost_s = busy_s / (len(rows) - first)
 
     def _serially(self, rows: Rows, first: int, last: int, arguments: tuple[Any, ...]) -> int:
-        """Run rows one after the other; `last`."""
+        """Run rows one after the other; return `last`."""
         while first < last:
             row = self._kernel.in_turn(first, last, arguments)
             if row < 0:

@@ -1,4 +1,4 @@
-"""The text of a program's kernel, that numba compiles."""
+"""Source text of a program's kernel, which numba compiles."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def {name}({taken}):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text of a program's kernel, and what it refers to by names.
+    """Source text of a program's kernel, and the objects it refers to by name.
 
     Attributes
     ----------
     wrappers, kernel : str
-        Definitions: of a function per call of a user's function; of the kernel, that calls them.
+        Definitions: one wrapper function per distinct call of a user's function; the kernel.
     functions, constants : dict
-        Users' functions, and constant arguments, by the names that the text has for them.
+        Users' functions and constant arguments, by their names in the text.
     """
 
     wrappers: str
@@ -92,12 +92,12 @@ class Source:
 
 
 def source_of(layout: Layout) -> Source:
-    """The text of a program's kernel.
+    """Generate the source text of a program's kernel.
 
-    It runs the rows from `first` to `last` in turn, if `todo` is empty. Else `todo` is a stack of
-    `last` rows that wait for none; rows that waited for one of them alone are put upon it, as long
-    as all have a place in `done`, where `first` are already. `s` is
-    0 as long as nothing failed, then an outcome as in `Rows.outcomes`, or ``BACK``.
+    With `todo` empty, the kernel runs the rows from `first` to `last` in turn. Otherwise `todo` is
+    a stack of `last` rows that wait for none. A row that waited only for one of these is pushed on
+    the stack, as long as all have room in `done`, which already holds `first` rows. `s` is 0 while
+    no operation has failed, then an outcome as in `Rows.outcomes`, or ``BACK``.
     """
     writer = _KernelWriter(layout)
     branches = writer.branches(" " * 8)
@@ -121,7 +121,7 @@ class _KernelWriter(Writer):
     def __init__(self, layout: Layout):
         super().__init__(layout)
         self.wrappers: list[str] = []
-        self._wrappers: dict[str, str] = {}  # their names: one for all calls that are alike
+        self._wrappers: dict[str, str] = {}  # wrapper names by body; calls that are alike share one
 
     def column(self, place: int) -> str:
         return f"c{place}[i]"

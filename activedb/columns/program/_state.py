@@ -1,4 +1,4 @@
-"""Dense tables as columns, and the versions that windows need."""
+"""Dense tables in columns, and the versions that windows need."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ColumnVersions:
     Attributes
     ----------
     keys, us, arrivals : array of int64, of shape (versions,)
-        Whose they are, and where in the serial order.
+        Key of each version, and its place in the serial order.
     values : array of float64
     gone : array of bool
-        Whether it took the key's value away.
+        True where the version removed the key's value.
     """
 
     keys: Ints
@@ -45,13 +45,13 @@ class ColumnVersions:
         return len(self.keys)
 
     def each(self) -> Iterator[tuple[int, At, Any]]:
-        """They one by one: key, place and value, or `REMOVED`."""
+        """Yield key, place and value of each version; the value may be `REMOVED`."""
         columns = (self.keys, self.us, self.arrivals, self.values, self.gone)
         for key, us, arrival, value, gone in zip(*(c.tolist() for c in columns), strict=True):
             yield key, At(us, "", arrival), REMOVED if gone else value
 
     def to_bytes(self) -> bytes:
-        """Return them as a database keeps them; O(versions)."""
+        """Encode the versions for storage; O(versions)."""
         return arrays_to_bytes(
             {
                 "keys": self.keys,
@@ -64,11 +64,11 @@ class ColumnVersions:
 
     @classmethod
     def of_bytes(cls, data: bytes) -> ColumnVersions:
-        """Return the versions of which `to_bytes` was made."""
+        """Decode the result of `to_bytes`."""
         return cls(**arrays_of_bytes(data)[0])
 
     def take(self, chosen: Column | slice) -> ColumnVersions:
-        """Some of them, by number or mask."""
+        """Return the versions selected by index or mask."""
         return ColumnVersions(
             self.keys[chosen],
             self.us[chosen],
@@ -79,7 +79,7 @@ class ColumnVersions:
 
 
 class ColumnState:
-    """Shared tables with a size, each a column of numbers: the newest value of every key.
+    """State of shared tables with a size, each a column with the newest value of every key.
 
     Parameters
     ----------
@@ -89,25 +89,25 @@ class ColumnState:
     ----------
     tables : tuple of SharedTable
     values : list of array of float64, each of shape (size,)
-        Per table the newest value of each key.
+        Newest value of each key, per table.
     written : list of array of uint8, each of shape (size,)
-        Flags: `WRITTEN`, it has a value that somebody has written; `CHANGED`, somebody has written
-        or removed it since the last `settle`.
+        Flags: `WRITTEN`: the key has a value written by an s-transaction or loaded; `CHANGED`: it
+        was written or removed since the last `settle`.
     heads : list of array of int64
-        Of a table with history: per key the place of its newest version in `log`; else empty.
+        Per table with history: the place in `log` of each key's newest version; else empty.
     log : VersionLog
-        Versions within the history of tables that have one.
+        Versions within the history of the tables that have one.
     mark : At or None
-        Up to where versions were trimmed.
+        Place up to which versions were trimmed.
     last_arrival : int
-        The largest number of an event that has been run.
+        Largest arrival number of an event that has run.
 
     Raises
     ------
     DefinitionError
-        If a table has no size, or two have one name.
+        If a table has no size, or two tables share a name.
 
-    Not thread-safe but for accesses to different keys.
+    Not thread-safe, except for accesses to different keys.
     """
 
     def __init__(self, tables: Iterable[SharedTable]):
@@ -138,12 +138,12 @@ class ColumnState:
     # -- whole tables ----------------------------------------------------------------------------
 
     def number(self, table: SharedTable) -> int:
-        """The place of a table.
+        """Return the index of a table.
 
         Raises
         ------
         DefinitionError
-            If the table is not part of it.
+            If the table is not part of this state.
         """
         for place, other in enumerate(self.tables):
             if other is table:
@@ -151,17 +151,17 @@ class ColumnState:
         raise DefinitionError(f"shared table {table.name} is no part of this state")
 
     def column(self, table: SharedTable) -> Column:
-        """The newest value of every key, the initial one of those that nobody has written."""
+        """Return the newest value of every key; the initial value for keys never written."""
         return self.values[self.number(table)]
 
     def newest(self, table: SharedTable) -> dict[Hashable, float]:
-        """The newest value of every key that somebody has written."""
+        """Return the newest value of every written key."""
         place = self.number(table)
         keys = np.flatnonzero(self.written[place] & WRITTEN)
         return dict(zip(keys.tolist(), self.values[place][keys].tolist(), strict=True))
 
     def changes(self, table: SharedTable) -> tuple[Ints, Column, npt.NDArray[np.bool_]]:
-        """What has changed since the last `settle`; O(size).
+        """Return the changes since the last `settle`; O(size).
 
         Returns
         -------
@@ -176,17 +176,17 @@ class ColumnState:
         return keys, self.values[place][keys], (self.written[place][keys] & WRITTEN) != 0
 
     def is_written(self, table: SharedTable, keys: Ints) -> npt.NDArray[np.bool_]:
-        """Which keys have a value that somebody has written."""
+        """Return for which keys a value has been written."""
         found: npt.NDArray[np.bool_] = (self.written[self.number(table)][keys] & WRITTEN) != 0
         return found
 
     def settle(self) -> None:
-        """From now on `changes` are those that come after this."""
+        """Mark the current state as settled: `changes` starts again from here."""
         for written in self.written:
             written &= WRITTEN
 
     def copy(self) -> ColumnState:
-        """The same, to be changed apart; O(size of the tables, and versions)."""
+        """Return an independent copy; O(size of the tables + versions)."""
         made = ColumnState(self.tables)
         made.values = [values.copy() for values in self.values]
         made.written = [written.copy() for written in self.written]
@@ -196,18 +196,18 @@ class ColumnState:
         return made
 
     def put(self, table: SharedTable, keys: Ints, values: Column) -> None:
-        """Give keys their newest values, as written before all; O(keys).
+        """Set the newest values of keys, as written before any s-transaction; O(keys).
 
-        REQUIRES: no two are the same. Of a table with history `put_versions` follows.
+        REQUIRES: the keys are distinct. For a table with history, `put_versions` follows.
         """
         place = self.number(table)
         self.values[place][keys] = values
         self.written[place][keys] |= WRITTEN
 
     def put_versions(self, table: SharedTable, versions: ColumnVersions) -> None:
-        """Give keys of a table with history their versions; O(n log n).
+        """Add the versions of keys of a table with history; O(n log n).
 
-        REQUIRES: they have none, and the newest of each is what `put` has said.
+        REQUIRES: the keys have no versions, and the newest of each agrees with `put`.
         """
         order = np.lexsort((versions.arrivals, versions.us, versions.keys))
         v, heads = versions.take(order), self.heads[self.number(table)]
@@ -215,9 +215,9 @@ class ColumnState:
         self.last_arrival = max(self.last_arrival, int(versions.arrivals.max(initial=0)))
 
     def versions_since(self, table: SharedTable, us: int) -> ColumnVersions:
-        """The versions at or after a time that were written since the last `settle`.
+        """Return the versions at or after a time that were written since the last `settle`.
 
-        Of a table with history, and as far as they have not been trimmed.
+        REQUIRES: the table has history. Versions that have been trimmed are missing.
         """
         place = self.number(table)
         changed = np.flatnonzero(self.written[place] & CHANGED)
@@ -227,10 +227,10 @@ class ColumnState:
         return ColumnVersions(keys, log.us[places], log.arrivals[places], log.values[places], gone)
 
     def all(self, table: SharedTable) -> dict[Hashable, tuple[tuple[At, Any], ...]]:
-        """Every version that a window may need, and that a read may see, oldest first.
+        """Return every version that a window or a read may need, oldest first.
 
-        Of tables without history, the newest ones, whose times were not kept: all are at the
-        beginning of time.
+        For tables without history these are the newest values; as their times were not kept, all
+        are placed at the beginning of time.
         """
         place = self.number(table)
         if not table.history_us:
@@ -243,7 +243,7 @@ class ColumnState:
         return found
 
     def to_state(self) -> State:
-        """The same for the general way."""
+        """Convert to a `State` for a `ProgramRun`."""
         state = State(self.tables)
         for table in self.tables:
             versions = state.of(table)
@@ -254,7 +254,7 @@ class ColumnState:
 
     @classmethod
     def of_state(cls, state: State) -> ColumnState:
-        """The same as a state of the general way, all of whose tables have sizes."""
+        """Convert from a `State`, all of whose tables have sizes."""
         made = cls(versions.table for versions in state)
         for versions in state:
             for key, found in versions.all().items():
@@ -266,7 +266,7 @@ class ColumnState:
     # -- one s-transaction -----------------------------------------------------------------------
 
     def reader(self, before: At) -> Callable[[Ref], Any]:
-        """What references give, as of a place that is after all that was written so far."""
+        """Return a function that resolves references as of a place after all writes so far."""
 
         def read(ref: Ref) -> Any:
             place = self.number(ref.table)
@@ -278,7 +278,7 @@ class ColumnState:
         return read
 
     def write(self, writes: Writes, at: At) -> None:
-        """Add versions at a place that is after all of these keys' others."""
+        """Add versions at a place after all other versions of their keys."""
         if any(table.history_us for table, _, _ in writes):
             start = self.log.reserve(len(writes))
             self.write_at(writes, at, start)
@@ -287,7 +287,7 @@ class ColumnState:
             self.write_at(writes, at, 0)
 
     def write_at(self, writes: Writes, at: At, start: int) -> None:
-        """The same, with the versions at these places of the log, which are reserved."""
+        """Add versions like `write`, at the reserved places of the log from `start` on."""
         for number, (table, key, value) in enumerate(writes):
             place, row = self.number(table), int(key)  # type: ignore[call-overload]
             gone = value is REMOVED

@@ -1,4 +1,4 @@
-"""Rows of a plan on several threads, handed out as they become ready."""
+"""Execution of a plan's rows on several threads, handed out as they become ready."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["run_plan"]
 Chunk = Callable[[Any, int, Any, int, int], tuple[int, int, int]]
 
 _CHUNK_MAX = 4096
-_FOLLOWING = 10  # rows of a chunk for each that it may go on to
+_FOLLOWING = 10  # a chunk's rows per follow-up row
 
 
 def run_plan(
@@ -27,10 +27,10 @@ def run_plan(
     threads: int,
     chunk_rows: int,
 ) -> float:
-    """Run all rows of a plan on other threads, while the one that calls waits.
+    """Run all rows of a plan on worker threads, while the calling thread waits.
 
-    Ctrl-C comes to the main thread: were that among those that take rows, it might be interrupted
-    between taking the latch and knowing that it has it.
+    Ctrl-C is delivered to the main thread. If that thread took rows, it could be interrupted after
+    acquiring the latch but before recording that it holds it.
 
     Parameters
     ----------
@@ -41,18 +41,18 @@ def run_plan(
         Runs a row that the kernel leaves to Python.
     threads : int
     chunk_rows : int
-        How many rows a thread takes at most at a time. It may go on to a tenth as many that waited
-        for those alone: what it goes on to no other thread can take.
+        Maximum number of rows a thread takes at a time. It may go on to a tenth as many rows that
+        waited only for those; no other thread can take these follow-up rows.
 
     Returns
     -------
     float
-        Seconds that all threads together were busy with rows.
+        Total busy time of all threads, in seconds.
 
     Raises
     ------
     BaseException
-        What `alone` or a kernel raised, after all threads have ended.
+        Any exception of `alone` or a kernel, after all threads have ended.
     """
     handout = _Handout(plan, threads, max(1, min(chunk_rows, _CHUNK_MAX)))
 
@@ -80,9 +80,9 @@ def run_plan(
 
 
 def _wait_for(threads: list[threading.Thread], handout: _Handout) -> None:
-    """Wait until threads that were stopped have ended, though Ctrl-C comes again.
+    """Wait until stopped threads have ended, even if Ctrl-C comes again.
 
-    One that has not begun yet finds that it is stopped, and takes nothing.
+    A thread that has not begun yet finds the stop flag and takes no rows.
     """
     while any(thread.is_alive() for thread in threads):
         try:
@@ -94,11 +94,11 @@ def _wait_for(threads: list[threading.Thread], handout: _Handout) -> None:
 
 
 class _Handout:
-    """What is ready, and how many are left.
+    """Rows that are ready, and the number of rows left.
 
     Latch: ``_changed``, held while rows are taken or completed, never while one runs. A thread that
-    finds nothing ready waits on it; whoever completes rows such that others become ready, or the
-    last one, notifies.
+    finds no row ready waits on it. A thread notifies when its completed rows make others ready, or
+    when it completes the last row.
     """
 
     def __init__(self, plan: Plan, threads: int, chunk_rows: int):
@@ -112,12 +112,12 @@ class _Handout:
         self._changed = threading.Condition(threading.Lock())
         self._ready_count = plan.ready_count
         self._left = plan.count
-        self._now = 0  # how often something was completed
+        self._now = 0  # number of completions so far
         self._waiting = 0
         self._running = 0
 
     def stop(self, error: BaseException) -> None:
-        """End all threads, for a reason."""
+        """Stop all threads and record the reason."""
         with self._changed:
             if self.error is None:
                 self.error = error
@@ -128,7 +128,7 @@ class _Handout:
         chunk: Chunk,
         alone: Callable[[int], None],
     ) -> None:
-        """What each thread does."""
+        """Take and run rows until none are left; the body of each worker thread."""
         todo = np.empty(self._chunk_rows + self._following, np.int64)
         done = np.empty(len(todo), np.int64)
         made, busy_s = 0, 0.0
@@ -160,7 +160,7 @@ class _Handout:
             self._changed.notify_all()
 
     def _take(self, todo: Any) -> int:
-        """Take some of those ready, the last first; none: all is done, or an error ends it."""
+        """Take some ready rows, last first; return their number, 0 at the end of the run."""
         while self.error is None and self._left and not self._ready_count:
             assert self._running, "rows wait for each other"
             self._waiting += 1

@@ -1,4 +1,4 @@
-"""Tables as they were before rows ran, to be put back if these are interrupted."""
+"""Snapshots of tables before rows run, restored if the rows are interrupted."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from activedb.scheduling import Parameter, Write
 
 __all__ = ["Undo"]
 
-_WHOLE_BYTES: Final = 32  # to copy so many costs what it costs to gather one key
+_WHOLE_BYTES: Final = 32  # copying this many bytes costs as much as gathering one key
 
 _Array = npt.NDArray[Any]
-_Chosen = tuple[Ints, Ints]  # rows, and the column that has their keys
+_Chosen = tuple[Ints, Ints]  # rows, and the column with their keys
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What an array held at some keys; None: at all."""
+    """Saved contents of an array at some keys; None: of the whole array."""
 
     array: _Array
     chosen: _Chosen | None
@@ -40,9 +40,10 @@ class _Saved:
 
 
 class Undo:
-    """What rows may write, saved before they run: O(rows), or O(size) of a table if that is less.
+    """Snapshot of the values that rows may write: O(rows), or O(size) of a table if smaller.
 
-    It is made once for a run, as fresh memory for each batch would cost as much as to fill it.
+    One instance serves a whole run and reuses its memory, as allocating for each batch would cost
+    as much as filling it.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class Undo:
         self._saved: list[_Saved] = []
 
     def save(self, state: ColumnState, rows: Rows) -> None:
-        """Save what rows that are about to run may write."""
+        """Save the values that the rows about to run may write."""
         self._log = (state.log, state.log.used, state.last_arrival)
         self._saved = []
         layout = self._layout
@@ -66,7 +67,7 @@ class Undo:
                 self._save(array, written)
 
     def put_back(self, state: ColumnState) -> None:
-        """Put all of it back; REQUIRES: the rows run no more, and nothing was trimmed since."""
+        """Restore all saved values; REQUIRES: no row runs any more, no trimming since."""
         for saved in self._saved:
             saved.put_back()
         state.log, state.log.used, state.last_arrival = self._log
@@ -83,7 +84,7 @@ class Undo:
             self._saved.append(_Saved(array, (rows, column), room))
 
     def _room(self, dtype: np.dtype[Any], count: int) -> _Array:
-        """Memory for the next that is saved, of the batch before if that is large enough."""
+        """Return memory for the next array, reused from the previous batch if large enough."""
         number = len(self._saved)
         room = self._rooms.get(number)
         if room is None or room.dtype != dtype or len(room) < count:
@@ -93,13 +94,13 @@ class Undo:
 
 @jit
 def gather(array: _Array, rows: Ints, column: Ints, into: _Array) -> None:
-    """Write what an array holds at the keys that a column has in some rows."""
+    """Copy the array's values at the keys of some rows."""
     for number, row in enumerate(rows):
         into[number] = array[column[row]]
 
 
 def _written(layout: Layout, place: int, rows: Rows, of_code: list[Ints]) -> list[_Chosen] | None:
-    """Keys of a table that rows may write; None, any, if they are computed."""
+    """Return the keys of a table that rows may write; None (any key) if keys are computed."""
     found: list[_Chosen] = []
     for code, operations in enumerate(layout.templates):
         for operation in operations:

@@ -1,4 +1,4 @@
-"""The text of a program's operations, as far as it is the same compiled and in Python."""
+"""Text generation for a program's operations, common to the kernel and the Python loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Writer", "table_names"]
 
 
 class Written(NamedTuple):
-    """A write of an s-transaction: the place of its table, names of its key and value.
+    """Write of an s-transaction: index of the table, names of key and value.
 
-    `result` is the place of the value among the s-transaction's results.
+    `result` is the index of the value among the s-transaction's results.
     """
 
     table: int
@@ -26,15 +26,15 @@ class Written(NamedTuple):
 
 
 class Writer(ABC):
-    """Writes a branch per type of events: operations in order, then what they write.
+    """Generator of one branch per event type: the operations in order, then their writes.
 
-    Names of the text: columns, tables, flags and heads are ``c0``, ``t0``, ``w0``, ``h0``
-    and so on, in the layout's order; ``i`` is the row.
+    In the text, columns, tables, flags and heads are named ``c0``, ``t0``, ``w0``, ``h0`` and so
+    on, in the layout's order; ``i`` is the row.
 
     Attributes
     ----------
     functions, constants : dict
-        Users' functions, and constant arguments, by the names that the text has for them.
+        Users' functions and constant arguments, by their names in the text.
     """
 
     slot: str
@@ -47,10 +47,10 @@ class Writer(ABC):
         self.constants: dict[str, Any] = {}
         self.lines: list[str] = []
         self._code = 0
-        self._read: dict[str, str] = {}  # names of what was read, by expression
+        self._read: dict[str, str] = {}  # names of values already read, by expression
 
     def branches(self, indent: str) -> str:
-        """The branches of all types."""
+        """Return the branches of all event types."""
         text = []
         for code, templates in enumerate(self.layout.templates):
             self.lines, self._read, self._code = [], {}, code
@@ -62,7 +62,7 @@ class Writer(ABC):
     def _type(self, templates: tuple[Template, ...]) -> None:
         written: list[Written] = []
         results: list[str] = []
-        for template in templates:  # what is far away in memory is fetched all at once
+        for template in templates:  # issue all loads first, so that cache misses overlap
             for source in template.direct:
                 if not isinstance(source.key, Computed) and source.window_us is None:
                     self._value(source)
@@ -87,26 +87,26 @@ class Writer(ABC):
 
     @abstractmethod
     def column(self, place: int) -> str:
-        """A row's value in a column."""
+        """Return the expression for a row's value in a column."""
 
     @abstractmethod
     def computed(self, name: str, ref: Ref, function: str, taken: list[str]) -> None:
-        """Compute a key."""
+        """Emit the computation of a key."""
 
     @abstractmethod
     def operation(self, name: str, number: int, template: Template, taken: list[str]) -> None:
-        """Call the function of an operation."""
+        """Emit the call of an operation's function."""
 
     @abstractmethod
     def twice(self, key: str, other: str) -> None:
-        """Look whether a key is written twice."""
+        """Emit the check whether a key is written twice."""
 
     @abstractmethod
     def effects(self, writes: list[str], results: list[str]) -> None:
-        """Make all writes, and keep the results."""
+        """Emit all writes and store the results."""
 
     def named(self, value: Callable[..., Any]) -> str:
-        """The name of a function."""
+        """Return the name of a function in the text."""
         for name, other in self.functions.items():
             if other is value:
                 return name
@@ -130,11 +130,11 @@ class Writer(ABC):
         table = self.layout.number(ref.table)
         if ref.window_us is None:
             return self._once(f"t{table}[{key}]", "v")
-        since = f"{self.us} - {ref.window_us}"  # not kept: each function gets its own
+        since = f"{self.us} - {ref.window_us}"  # not cached: each function gets its own array
         return f"window(log_values, log_us, log_before, h{table}[{key}], {since})"
 
     def _once(self, expression: str, letter: str) -> str:
-        """The name of what an expression gives: it is evaluated once per row."""
+        """Return the name of an expression's value, which is evaluated once per row."""
         if expression not in self._read:
             name = f"{letter}{self._code}_{len(self._read)}"
             self._read[expression] = name
@@ -164,7 +164,7 @@ class Writer(ABC):
 
 
 def table_names(layout: Layout) -> list[str]:
-    """The names that the text has for tables."""
+    """Return the names of the tables in the text."""
     names = []
     for place, table in enumerate(layout.tables):
         names += [f"t{place}", f"w{place}"] + ([f"h{place}"] if table.history_us else [])

@@ -1,1 +1,1 @@
-"""How a detector finds matches: a tree of nodes. See README.md."""
+"""Evaluation of event expressions by a tree of nodes. See README.md."""

@@ -1,7 +1,7 @@
-"""The search where the order of events may be unknown: plain backtracking, for every selection.
+"""Search where the order of events may be uncertain: plain backtracking, for every selection.
 
-Each candidate is found with what it depends on: it is certain, that is, fulfils the definition for
-every order and at all distances that are possible, if that is nothing.
+Each candidate comes with the doubts on which it depends. It is certain, that is, it satisfies the
+definition for all possible orders and distances, if there are none.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ __all__ = ["Backtracking"]
 
 Path = list[tuple[int, Entry]]
 Waiting = tuple[Entry, list[int]]
-"""An event that is yet to be fed, and the stages that would take it."""
+"""An event yet to be fed, and the stages that would take it."""
 
 
 class Backtracking:
-    """One search in one group.
+    """One search in one group, where the order of events may be uncertain.
 
     Parameters
     ----------
     keys : container
-        What the expression listens to.
+        The keys of the events that the expression takes.
     waiting : sequence of Waiting
-        Events that are yet to be fed.
+        Events yet to be fed.
     is_trial : bool
-        Whether these may be constituents, as if they had been fed: for what may exclude others.
+        True if those events may be constituents, as if they had been fed; used to find matches that
+        may exclude others.
     without_used : bool
-        Whether what is used up is no constituent.
+        True if used-up entries must not be constituents.
     upto : int, optional
-        How many stages, if not all: candidates are prefixes then.
+        The number of stages of a prefix; None: search whole candidates.
 
     Complexity: the number of combinations in which neighbours may follow each other.
     """
@@ -72,13 +73,14 @@ class Backtracking:
         self._without = group.used if without_used else frozenset[int]()
         self._contemporaries = self._forbidding()
 
-    # -- what is looked for ------------------------------------------------------------------
+    # -- kinds of candidates -----------------------------------------------------------------
 
     def completed(self, items: Iterable[Waiting]) -> Iterator[Possible]:
-        """Yield the candidates that have one of the new entries, once each.
+        """Yield the candidates that contain one of the new entries, once each.
 
-        One that is certainly before the last constituent completes nothing: it comes late. What
-        time brings may be in time all the same, as time waits for contemporaries: that is open.
+        A new entry that is certainly before the last constituent completes nothing: it is late. An
+        entry that time made may be in time nevertheless, as time waits for contemporaries; that
+        candidate is open.
         """
         seen: set[tuple[tuple[int, int], ...]] = set()
         for new, stages in items:
@@ -116,7 +118,7 @@ class Backtracking:
                     yield found
 
     def prefixes(self, first: Entry) -> Iterator[Possible]:
-        """Yield what a first constituent begins of so many stages."""
+        """Yield the bindings of the first `upto` stages that begin with `first`."""
         for path in self._onwards([(0, first)]):
             found = self._judge(path, is_closed=False)
             if found is not None:
@@ -125,12 +127,12 @@ class Backtracking:
     # -- paths -------------------------------------------------------------------------------
 
     def _paths_through(self, stage: int, new: Entry) -> Iterator[Path]:
-        """Yield all ways through the stages that have the new entry at this one."""
+        """Yield all paths through the stages that have the new entry at `stage`."""
         for before in self._backwards([(stage, new)]):
             yield from self._onwards(before)
 
     def _backwards(self, path: Path) -> Iterator[Path]:
-        """Yield what `path` is when it is completed at its beginning."""
+        """Yield `path` with all possible beginnings."""
         number, after = path[0]
         if self.layout.may_begin[number]:
             yield path
@@ -149,7 +151,7 @@ class Backtracking:
                 return
 
     def _onwards(self, path: Path) -> Iterator[Path]:
-        """Yield what `path` is when it is completed at its end."""
+        """Yield `path` with all possible ends."""
         number, before = path[-1]
         stages = self.layout.stages
         if not any(stage.minimum for stage in stages[number + 1 : self.count]):
@@ -181,7 +183,7 @@ class Backtracking:
                 yield entry
 
     def _has_bounds(self, path: Path) -> bool:
-        """Whether each Kleene part has as many elements as it may."""
+        """Return whether each Kleene part has an allowed number of elements."""
         for number, stage in enumerate(self.layout.stages[: self.count]):
             count = sum(at == number for at, _ in path)
             if count < stage.minimum or (stage.maximum is not None and count > stage.maximum):
@@ -189,18 +191,18 @@ class Backtracking:
         return True
 
     def _is_near(self, before: Occurrence, after: Occurrence) -> bool:
-        """Whether a candidate with both can be in the window: others may be its first and last."""
+        """Return whether the window allows both, which need not be the first and the last."""
         window_us = self.layout.window_us
         return window_us is None or self._least_us(before, after) <= window_us
 
     def _least_us(self, first: Occurrence, last: Occurrence) -> int:
-        """Least distance from the beginning of one to the end of the other."""
+        """Return the least distance from the beginning of `first` to the end of `last`."""
         return self.relation.ends(last)[0] - self.relation.begins(first)[1]
 
     def _most_us(self, first: Occurrence, last: Occurrence) -> int:
-        """Greatest distance from the beginning of one to the end of the other."""
+        """Return the greatest distance from the beginning of `first` to the end of `last`."""
         if first is last and not first.parts:
-            return 0  # an event is where it is, however wide its interval
+            return 0  # a primitive event has no duration, however wide its interval
         return self.relation.ends(last)[1] - self.relation.begins(first)[0]
 
     def _is_close(self, before: Occurrence, after: Occurrence) -> bool:
@@ -215,10 +217,10 @@ class Backtracking:
             self.relation.begins(after)[1] - self.relation.ends(before)[0] <= gap_us
         )
 
-    # -- judgement ---------------------------------------------------------------------------
+    # -- evaluation --------------------------------------------------------------------------
 
     def _judge(self, path: Path, *, is_closed: bool) -> Possible | None:
-        """The candidate of a path and what it depends on; None if it is impossible."""
+        """Return the candidate of a path with its doubts, or None if it is impossible."""
         layout, relation = self.layout, self.relation
         if not self._has_bounds(path):
             return None
@@ -249,7 +251,7 @@ class Backtracking:
         )
 
     def _negated(self, path: Path, *, is_closed: bool) -> list[Doubt] | None:
-        """On what it depends that nothing forbidden lies where it must not; None: it does."""
+        """Return the doubts about forbidden events in the path; None: one lies there for sure."""
         chain = [entry[3] for _, entry in path]
         found: list[Doubt] = []
         for x, gaps, is_reached in self._gaps(path, is_closed=is_closed):
@@ -261,14 +263,15 @@ class Backtracking:
         return found
 
     def _gaps(self, path: Path, *, is_closed: bool) -> Iterable[tuple[Occurrence, set[int], bool]]:
-        """Forbidden events, each with the number of constituents before it, and its certainty.
+        """Return forbidden events, each with its gaps and whether the window certainly reaches it.
 
-        What is negated at the start or the end is so only within the window.
+        A gap is the number of constituents before it. Events negated at the start or the end are
+        forbidden only within the window.
         """
         relation, layout = self.relation, self.layout
         window_us = layout.window_us
         first, last = path[0][1][3], path[-1][1][3]
-        # None of its own: each stands at its place in the path, hence nowhere in between.
+        # Skip the path's own events: each has its place in the path, hence none in between.
         own = {leaf for _, entry in path for leaf in leaves(entry[3])}
         gaps = [(0, path[0][0], 0)]
         for count, ((number, _), (follower, _)) in enumerate(pairwise(path), 1):
@@ -301,11 +304,11 @@ class Backtracking:
     def _may_lie(
         self, x: Occurrence, chain: list[Occurrence], gaps: set[int]
     ) -> tuple[bool, bool, int]:
-        """Whether an event may lie in one of these gaps of a chain, and whether it may elsewhere.
+        """Return whether an event may lie in one of these gaps of a chain, and whether elsewhere.
 
-        All of the chain is asked: neighbours may leave it a place that others do not. An event that
-        has no place is beside several at once, which a clock orders in its microsecond. And one of
-        the chain beside such a gap.
+        The whole chain matters: neighbours may allow a place that others exclude. An event without
+        any place shares its microsecond with several constituents that a clock orders. The third
+        result is the index of a constituent next to such a gap.
         """
         relation, count = self.relation, len(chain)
         ahead = [relation.may_precede(o, x) for o in chain]
@@ -324,7 +327,7 @@ class Backtracking:
         return bool(lying), at_once or not places or not places <= gaps, beside
 
     def _between(self, path: Path) -> list[Doubt] | None:
-        """On which orders it depends that nothing lies between neighbours; None: something does."""
+        """Return the doubts about events between neighbours; None: one lies there for sure."""
         relation, layout = self.relation, self.layout
         found: list[Doubt] = []
         own = {leaf for _, entry in path for leaf in leaves(entry[3])}
@@ -334,7 +337,7 @@ class Backtracking:
             for x in self._others(number):
                 if id(x[3]) in own or any(x[2] == entry[2] for _, entry in path):
                     continue
-                # Is it not between for certain? Is it for certain?
+                # Skip events that are certainly not between; `surely`: certainly between.
                 if layout.is_strict:
                     if relation.is_behind(x, before):
                         continue
@@ -357,7 +360,7 @@ class Backtracking:
         return found
 
     def _others(self, number: int) -> Iterator[Entry]:
-        """Events that must not lie between neighbours, those yet to be fed included."""
+        """Yield events that must not lie between neighbours, including those yet to be fed."""
         if not self.layout.is_strict:
             yield from self.group.taken[number]
             for entry, stages in self._waiting:
@@ -372,7 +375,7 @@ class Backtracking:
     def _is_eligible(
         self, prefix: Path, number: int, entry: Entry, is_last: bool
     ) -> tuple[bool, bool]:
-        """Return whether an entry may stand at the end of a prefix, perhaps and for certain."""
+        """Return whether an entry may extend a prefix, and whether it certainly does."""
         first, before, o = prefix[0][1][3], prefix[-1][1][3], entry[3]
         window_us, layout = self.layout.window_us, self.layout
         if window_us is not None and self._least_us(first, o) > window_us:
@@ -400,7 +403,7 @@ class Backtracking:
         except Exception:
             if entry[2] < YET_TO_BE_FED:
                 raise
-            return True, False  # an event that is yet to be fed may lack what is asked for
+            return True, False  # an event yet to be fed may lack an attribute
 
     def _holds(self, candidate: Candidate, path: Path) -> bool:
         predicates = self.layout.predicates
@@ -411,7 +414,7 @@ class Backtracking:
         try:
             return self._fulfils(candidate, path)
         except Exception:
-            return True  # an event that is yet to be fed may lack what is asked for
+            return True  # an event yet to be fed may lack an attribute
 
     def _fulfils(self, candidate: Candidate, path: Path) -> bool:
         predicates, stages = self.layout.predicates, self.layout.stages[: self.count]
@@ -430,7 +433,7 @@ class Backtracking:
             return predicates.holds_finally(whole)
         return predicates.completes(whole, self.moment, self.layout.index)
 
-    # -- what there is -----------------------------------------------------------------------
+    # -- candidates and forbidden events -----------------------------------------------------
 
     def _candidate(self, path: Path) -> Candidate:
         bound: list[Any] = [[] if stage.kleene else None for stage in self.layout.stages]
@@ -448,7 +451,7 @@ class Backtracking:
         yield from self._contemporaries[number]
 
     def _forbidding(self) -> list[list[Occurrence]]:
-        """By place, the events that are not fed yet and would be forbidden there."""
+        """Return, by place, the events yet to be fed that would be forbidden there."""
         found: list[list[Occurrence]] = []
         for parts in self.layout.negated:
             found.append(

@@ -1,4 +1,4 @@
-"""The bound on how many matches one event may complete."""
+"""Bound on the number of matches that one event completes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from activedb.errors import MatchesExceeded, PatternError
 __all__ = ["MATCHES_MAX", "Bound", "too_many"]
 
 MATCHES_MAX = 10_000
-"""By default one event completes at most so many matches of an expression, or part of one."""
+"""Default upper bound on the matches of an expression, or part of one, per event."""
 
 _T = TypeVar("_T")
 
 
 class Bound:
-    """Takes candidates up to a bound, and looks for no more.
+    """Upper bound on the candidates taken; the search stops there.
 
     Raises
     ------
     PatternError
-        If the bound is no whole number from 1.
+        If the bound is not a whole number of at least 1.
 
     Attributes
     ----------
     most : int or None
-        How many are taken at most; None: any number.
+        The maximum number; None: unbounded.
     truncates : bool
-        Whether the most preferred ones are taken if there are more; else they are refused.
+        True if the most preferred candidates are taken when there are more; False: raise.
     must_truncate : bool
-        Whether they are so now: where there is no event that could be refused.
+        True while truncation is forced because there is no event to refuse.
     truncated : int
-        How often there were more.
+        How often there were more candidates.
     """
 
     __slots__ = ("most", "must_truncate", "truncated", "truncates")
@@ -46,24 +46,24 @@ class Bound:
         self.truncated = 0
 
     def copy(self) -> Bound:
-        """Another one like it, that has truncated nothing."""
+        """Return a new bound with the same options and no truncations."""
         return Bound(self.most, truncates=self.truncates)
 
     def taken(self, candidates: Iterable[_T], name: str, *, is_sorted: bool = True) -> Iterator[_T]:
-        """Yield the candidates, as many as may be; no more than one further is looked for.
+        """Yield candidates up to the bound; at most one more is searched for.
 
         Parameters
         ----------
         candidates : iterable
         name : str
-            What completes them.
+            The name of the expression, for the error.
         is_sorted : bool
-            Whether they come in the order of preference; else they are never truncated.
+            True if candidates come in the order of preference; otherwise they are never truncated.
 
         Raises
         ------
         MatchesExceeded
-            If there are more, and they are to be refused.
+            If there are more, and the policy is to refuse.
         """
         most = self.most
         for number, candidate in enumerate(candidates):
@@ -77,7 +77,7 @@ class Bound:
 
 
 def too_many(most: int, name: str) -> MatchesExceeded:
-    """The error of an event that completes more matches than it may."""
+    """Return the error for an event that completes more matches than the bound."""
     return MatchesExceeded(
         f"one event completes more than {most} matches of {name}: select next, choose "
         "a context, bound its Kleene parts or shorten its window; raise matches_max, "

@@ -1,4 +1,4 @@
-"""From expressions to nodes."""
+"""Construction of nodes from expressions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Builder"]
 
 
 class Builder:
-    """Makes nodes, numbered from the leaves up, in the order in which they are written."""
+    """Builder of nodes, numbered from the leaves up, in the order in which they are written."""
 
     def __init__(self, shared: Shared, network: Network | None = None):
         self._shared = shared
@@ -43,15 +43,15 @@ class Builder:
     def build(
         self, expression: Expression, bound_us: int | None = None, *, is_root: bool = False
     ) -> Node:
-        """The node of an expression.
+        """Return the node of an expression.
 
         Parameters
         ----------
         bound_us : int or None
-            What its occurrences can last at most to be of use above; None: there is no bound.
+            The longest duration of occurrences that the parent can use; None: unbounded.
         is_root : bool
-            Whether it is the whole, which only a network that is made for it shares, as its
-            occurrences bear its own name.
+            True for the whole expression. Only a network with `shares_whole` shares it, as its
+            occurrences have the detector's name.
         """
         shared = self._shared
         if isinstance(expression, Primitive):
@@ -91,7 +91,7 @@ class Builder:
         )
 
     def _hub(self, sequence: Sequence, horizon_us: int | None) -> Hub | None:
-        """The hub that evaluates a sequence for several detectors; None: each does so itself."""
+        """Return the hub that evaluates a sequence for several detectors, or None if unshared."""
         assert self._network is not None
 
         def make(shared: Shared) -> SequenceNode:
@@ -104,7 +104,7 @@ class Builder:
         return self._network.hub(sequence, horizon_us, make, self._shared)
 
     def _children(self, expression: Sequence | Conjunction, bound_us: int | None) -> Children:
-        """The nodes and clock events of a combination, in the order in which they are written."""
+        """Return the nodes and clock events of a combination, in the order of its parts."""
         found = Children()
         number = 0
         for part in expression.parts:

@@ -1,4 +1,4 @@
-"""Contexts and skips: which of the candidates are made, and what that uses up (README)."""
+"""Contexts and skips: the choice among candidates, and the events it uses up (README)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAST: tuple[int, ...] = (1,)
 
 
 def preference(stages: Sequence[Stage]) -> Callable[[Candidate], tuple[Any, ...]]:
-    """The sort key that puts candidates into the order of preference."""
+    """Return the sort key for the order of preference among candidates."""
     ends = [_LAST if stage.greedy else _FIRST for stage in stages]
 
     def key(candidate: Candidate) -> tuple[Any, ...]:
@@ -27,7 +27,7 @@ def preference(stages: Sequence[Stage]) -> Callable[[Candidate], tuple[Any, ...]
             if bound is not None and not (bound and type(bound[0]) is int):
                 found.append((*((0, *entry[:3]) for entry in bound), end))
             else:
-                # What is left out of some_of() comes after all that could be there.
+                # An omitted part of some_of() sorts after all bindings.
                 found.append(_LAST if bound is None else (0, *bound[:3]))
         return tuple(found)
 
@@ -35,7 +35,7 @@ def preference(stages: Sequence[Stage]) -> Callable[[Candidate], tuple[Any, ...]
 
 
 class Chooser:
-    """Chooses among the candidates that one moment completes in one group.
+    """Choice among the candidates that one moment completes in one group.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Chooser:
         self.uses_up = context in (Context.CHRONICLE, Context.CONTINUOUS, Context.CUMULATIVE)
         self.skips = skip.to is not SkipTo.NONE
         self.cumulates = context is Context.CUMULATIVE
-        # One candidate per first constituent suffices: the others are skipped, or use it again.
+        # One candidate per first constituent suffices: others are skipped, or share that event.
         self.one_per_first = context is Context.CONTINUOUS or (self.skips and not self.uses_up)
         self.target = None
         if skip.part is not None:
@@ -63,14 +63,14 @@ class Chooser:
     def choose(
         self, candidates: Iterable[Candidate], spans: Sequence[Span]
     ) -> tuple[list[Candidate], list[Entry], list[Span]]:
-        """Return what is made, in order; what it uses up; and what it skips.
+        """Return the matches made, in order, the entries used up, and the spans skipped.
 
         Parameters
         ----------
         candidates : iterable
-            Those `unused`, in the order of preference; taken only as far as needed.
+            The `unused` candidates in the order of preference; consumed only as far as needed.
         spans : sequence of Span
-            What earlier matches skip.
+            The spans that earlier matches skip.
         """
         if self.is_plain:
             return list(candidates), [], []
@@ -102,7 +102,7 @@ class Chooser:
     def _unskipped(
         self, candidates: Iterable[Candidate], skipped: Sequence[Span]
     ) -> Iterator[Candidate]:
-        """Candidates which neither `skipped` nor one before skips."""
+        """Yield candidates that neither `skipped` nor an earlier candidate skips."""
         more: list[Span] = []
         for candidate in candidates:
             first = _first(candidate)[:3]
@@ -113,7 +113,7 @@ class Chooser:
             yield candidate
 
     def span(self, candidate: Candidate) -> list[Span]:
-        """What a match skips: from its first constituent on."""
+        """Return the spans that a match skips, starting at its first constituent."""
         to = self.skip.to
         if to is SkipTo.NONE:
             return []
@@ -132,7 +132,7 @@ class Chooser:
 
 
 def unused(candidates: Iterable[Candidate], used: Set[int]) -> Iterable[Candidate]:
-    """Candidates of which nothing is used up, by the arrivals of what is."""
+    """Return the candidates without used-up entries; `used` has the arrivals of these."""
     if not used:
         return candidates
     return (c for c in candidates if not any(entry[2] in used for entry in constituents(c)))
@@ -147,7 +147,7 @@ def _from_the_last(candidate: Candidate) -> list[Place]:
 
 
 def latest(candidates: Iterable[Candidate]) -> Candidate | None:
-    """The one with the latest constituents; if one has no more, the one preferred."""
+    """Return the candidate with the latest constituents; the preferred one if none has more."""
     found: Candidate | None = None
     places: list[Place] = []
     for candidate in candidates:
@@ -158,7 +158,10 @@ def latest(candidates: Iterable[Candidate]) -> Candidate | None:
 
 
 def cumulated(candidates: list[Candidate]) -> Candidate:
-    """One candidate in which every part is a tuple of all that it is in any candidate, by place."""
+    """Return one candidate whose parts are tuples of that part's entries in all candidates.
+
+    Entries are sorted by place.
+    """
     together: list[tuple[Entry, ...]] = []
     for number in range(len(candidates[0])):
         found: dict[int, Entry] = {}

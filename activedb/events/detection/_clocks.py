@@ -1,4 +1,4 @@
-"""Clock events: moments that a detector feeds itself."""
+"""Clock events, which a detector generates itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Clocks"]
 
 
 class Clocks:
-    """The clock events of a detector, by their numbers: those of the timers, too."""
+    """Clock events of a detector, by number; their timers use the same numbers."""
 
     def __init__(self, nodes: Iterable[Node]):
         self._primitives: dict[int, Primitive] = {}
@@ -30,12 +30,12 @@ class Clocks:
         return bool(self._primitives)
 
     def start(self, us: int, timers: Timers, journal: Journal) -> None:
-        """Set the timers of the first moments after this time."""
+        """Set the timers of the first moments after `us`."""
         for index in self._primitives:
             self._set(index, us, timers, journal)
 
     def tick(self, index: int, us: int, timers: Timers, journal: Journal) -> Occurrence | None:
-        """The clock event of this number, if it is one; its next timer is set."""
+        """Return the clock event with this number and set its next timer; None: no clock event."""
         primitive = self._primitives.get(index)
         if primitive is None:
             return None

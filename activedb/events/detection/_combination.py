@@ -1,4 +1,4 @@
-"""What the nodes of sequences and conjunctions have in common."""
+"""Base class of the nodes of sequences and conjunctions."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ __all__ = ["Children", "CombinationNode", "Item", "holds"]
 
 
 class Children:
-    """What a combination is made of besides the events that are fed to it.
+    """Sources of a combination other than the events fed to it.
 
     Attributes
     ----------
     nodes : dict of int to Node
-        By stage, the nodes of the parts that are no primitive events.
+        By stage, the nodes of the parts that are not primitive events.
     clocks : dict of int to (Primitive, int, bool)
         By number, the clock events, their stages or places, and whether they are negated.
     """
@@ -65,13 +65,13 @@ Item = tuple[Entry, list[int], list[int]]
 
 
 class CombinationNode(Node):
-    """A node with stages, groups, predicates, a context and perhaps a skip.
+    """Node with stages, groups, predicates, a context and optionally a skip.
 
     Parameters
     ----------
     children : Children
     horizon_us : int or None
-        How far back before the end of a match what it is made of can lie; None: without bound.
+        How far before the end of a match its constituents can lie; None: unbounded.
     """
 
     __slots__ = (
@@ -127,16 +127,16 @@ class CombinationNode(Node):
         self.chooser = chooser
         self.needs_used = False
         self.times_out = False
-        # When the latest event happened that completes matches and was not kept.
+        # Time of the latest event that completes matches and was not kept.
         self.ended_us = -(2**63)
         self.order = preference(self.stages)
         self.horizon_us = horizon_us
         self.groups = Groups(len(parts), is_windowed=horizon_us is not None)
-        # The groups in which something may be open.
+        # Keys of the groups that may have open matches.
         self.opened: dict[tuple[object, ...], None] = {}
         self._ledger: Ledger | None = None
         self._negates_clock = any(negated for _, _, negated in children.clocks.values())
-        # A disjunction of primitive events: which of them it was names the part.
+        # In a disjunction of primitive events, the event that occurred names the part.
         self.named_by_event = [
             number not in children.nodes and not stage.kleene and len(stage.names) > 1
             for number, stage in enumerate(self.stages)
@@ -147,10 +147,10 @@ class CombinationNode(Node):
             if primitive.schedule is None:
                 self.dispatch.setdefault(primitive.key, []).append((primitive, number, forbids))
 
-    # -- what comes in -----------------------------------------------------------------------
+    # -- incoming entries --------------------------------------------------------------------
 
     def items(self, moment: Moment) -> list[Item]:
-        """What the moment brings: the event itself, and what the children make of it."""
+        """Return the new entries of a moment: the event itself, and those that children make."""
         found: list[Item] = []
         o = moment.o
         if o is not None:
@@ -187,19 +187,19 @@ class CombinationNode(Node):
         return self.stages[number].name if self.stages[number].kleene else primitive.name
 
     def key_of(self, o: Occurrence) -> tuple[object, ...]:
-        """The equivalence key of a constituent.
+        """Return the equivalence key of a constituent.
 
         Raises
         ------
         BadEvent
-            If it lacks one of the attributes, or the value cannot be compared.
+            If it lacks an attribute, or the value cannot be compared.
         """
         return tuple([attribute(o, name) for name in self.attributes])
 
-    # -- what is kept ------------------------------------------------------------------------
+    # -- kept entries ------------------------------------------------------------------------
 
     def group(self, key: tuple[object, ...], journal: Journal | None) -> Group:
-        """The group of a key, a new one if there is none."""
+        """Return the group of a key; create it if it does not exist."""
         group = self.groups.by_key.get(key)
         if group is None:
             group = self.groups.by_key[key] = Group(key, len(self.stages))
@@ -208,7 +208,7 @@ class CombinationNode(Node):
         return group
 
     def keep(self, group: Group, lists: list[list[Entry]], entry: Entry, journal: Journal) -> None:
-        """Put an entry into some lists of a group; it may be in others already."""
+        """Insert an entry into lists of a group; other lists may have it already."""
         is_new = False
         for entries in group.lists:
             if entries:
@@ -227,7 +227,7 @@ class CombinationNode(Node):
         self.groups.expire_at(group, entry[0])
 
     def _uncount_kept(self, group: Group, entry: Entry) -> None:
-        # Before it is taken out; it may be gone: trimmed since.
+        # Runs before the removal from the lists; the entry may have been trimmed since.
         if any(holds(entries, entry) for entries in group.lists):
             self.groups.count -= 1
 
@@ -241,7 +241,7 @@ class CombinationNode(Node):
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether something that it keeps is open, or excludes what cannot be told yet."""
+        """True if a kept match is open, or its exclusion of others is uncertain."""
         return any(
             group.doubted
             or any(
@@ -259,7 +259,7 @@ class CombinationNode(Node):
                     yield each.entry
 
     def become_exact(self, journal: Journal) -> None:
-        """Keep what was made as it is kept where the order of all events is known."""
+        """Convert made matches into the form kept when the order of all events is certain."""
         for key in self.opened:
             group = self.groups.by_key.get(key)
             if group is None or not group.possible:
@@ -303,7 +303,7 @@ class CombinationNode(Node):
         return bool(held)
 
     def _keep_again(self, group: Group, held: list[tuple[int, Entry]]) -> None:
-        # The group may be gone: what was put into it since was withdrawn, or trimmed.
+        # The group may be gone, as later entries were withdrawn or trimmed.
         group = self.groups.by_key.setdefault(group.key, group)
         if not any(holds(entries, held[0][1]) for entries in group.lists):
             self.groups.count += 1
@@ -316,17 +316,17 @@ class CombinationNode(Node):
         if self.horizon_us is not None:
             self.groups.forget(before_us - self.horizon_us - self.shared.spread_us)
 
-    # -- what is possible --------------------------------------------------------------------
+    # -- possible matches --------------------------------------------------------------------
 
     @property
     def ledger(self) -> Ledger:
-        """Ledger that decides where the order of events is not known."""
+        """The ledger, which decides matches if the order of events is uncertain."""
         if self._ledger is None:
             self._ledger = Ledger(self)
         return self._ledger
 
     def waiting(self, group: Group) -> list[Waiting]:
-        """The events yet to be fed that the group would take, and the stages that would."""
+        """Return the events yet to be fed that belong to the group, and the stages taking them."""
         found: list[Waiting] = []
         for place, o in enumerate(self.shared.awaited):
             if not group.has_key(o, self.attributes):
@@ -341,10 +341,10 @@ class CombinationNode(Node):
         return found
 
     def is_blind(self) -> bool:
-        """Return whether its parts may make something that it does not know of yet.
+        """Return whether its parts may make occurrences that it does not know of yet.
 
-        That is, of events that are yet to be fed, at times that are yet to come, or, in the context
-        cumulative, of what is open.
+        They may make them of events yet to be fed, at times yet to come, or, in the context
+        cumulative, of open matches.
         """
         if self.sources:
             for o in self.shared.awaited:
@@ -355,7 +355,7 @@ class CombinationNode(Node):
         return self.is_expecting()
 
     def is_expecting(self) -> bool:
-        """Return whether a clock or a part's window may make something within what was fed."""
+        """Return whether a timer of a clock or part may fire within the time already fed."""
         if not (self.sources or self.clocks):
             return False
         return self.shared.timers.is_any_before(
@@ -369,7 +369,7 @@ class CombinationNode(Node):
         unfed: Sequence_[Possible],
         moment: Moment,
     ) -> list[tuple[Candidate, Entry]]:
-        """Return what is made, for certain or perhaps, where the order of events is not known."""
+        """Return the matches made, certainly or possibly, if the order of events is uncertain."""
         policy = self.shared.policy
         if policy.doubts:
             found = list(found)
@@ -393,11 +393,11 @@ class CombinationNode(Node):
         return [(c, self.occurrence(c, moment.us if closed else None)) for c in made]
 
     def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
-        """Return the candidates that the selection leaves; in the order of preference, as given."""
+        """Return the candidates that the selection leaves, in the given order of preference."""
         return candidates
 
     def reopened(self, but: Iterable[Group]) -> list[Group]:
-        """The groups in which something is open, but for some."""
+        """Return the groups with open matches, except those in `but`."""
         if not self.opened or not self.shared.policy.doubts:
             return []
         others = {group.key for group in but}
@@ -411,18 +411,18 @@ class CombinationNode(Node):
         return found
 
     def entries_of(self, judged: list[tuple[Candidate, Entry]], groups: int) -> list[Entry]:
-        """Return the entries judged in so many groups, in the order of preference."""
+        """Return the entries judged in this number of groups, in the order of preference."""
         if groups > 1:
             judged.sort(key=lambda item: self.order_of_judged(item[0]))
         return [entry for _, entry in judged]
 
     def order_of_judged(self, candidate: Candidate) -> Any:
-        """The sort key of a candidate, also beside such as were merged (cumulative)."""
+        """Return the sort key of a candidate, comparable with merged (cumulative) ones."""
         merges = self.chooser.cumulates and not self.times_out
         return self.order(cumulated([candidate]) if merges else candidate)
 
     def occurrence_of(self, possible: Possible) -> Entry:
-        """The composite occurrence of a possible match."""
+        """Return the composite occurrence of a possible match."""
         candidate = possible.candidate
         if self.chooser.cumulates:
             candidate = cumulated([candidate])
@@ -443,10 +443,10 @@ class CombinationNode(Node):
         return reading_us, stamp
 
     def parts_of(self, candidate: Candidate) -> dict[str, Any]:
-        """The parts of a match of a candidate."""
+        """Return the parts of the match that a candidate makes."""
         return self._parts(cumulated([candidate]) if self.chooser.cumulates else candidate)
 
-    # -- what is made ------------------------------------------------------------------------
+    # -- made matches ------------------------------------------------------------------------
 
     def make(
         self,
@@ -456,8 +456,8 @@ class CombinationNode(Node):
     ) -> list[Entry]:
         """Choose among the candidates of each group and make occurrences of them.
 
-        They occur at `at_us`; None: with their last constituent. The candidates of a group come
-        in the order of preference, and so does what is made in all groups.
+        They occur at `at_us`; None: with their last constituent. The candidates of each group must
+        be in the order of preference; the results of all groups are, too.
         """
         found: list[Candidate] = []
         count = 0
@@ -475,17 +475,17 @@ class CombinationNode(Node):
         return [self.occurrence(candidate, at_us) for candidate in found]
 
     def use_up(self, group: Group, entry: Entry, journal: Journal) -> None:
-        """Make an entry no constituent of a later candidate.
+        """Exclude an entry from later candidates.
 
-        It is kept where it can still forbid, and, if the selection looks at what lies between
-        neighbours, everywhere.
+        It is kept where it can still forbid matches. If the selection looks at events between
+        neighbours, it is kept everywhere.
         """
         add(group.own_used(), entry[2], journal)
         if not self.needs_used and not self.shared.is_inexact:
             self.take_up(group, entry, journal)
 
     def take_up(self, group: Group, entry: Entry, journal: Journal) -> None:
-        """Take an entry that is used up from where it can be a constituent."""
+        """Remove a used-up entry from the stages."""
         held: list[tuple[int, Entry]] = []
         for number, entries in enumerate(group.taken):
             place = bisect_left(entries, entry[:3])
@@ -494,19 +494,19 @@ class CombinationNode(Node):
         self.let_go(group, held, journal)
 
     def let_go(self, group: Group, held: list[tuple[int, Entry]], journal: Journal) -> None:
-        """Note that an entry was taken out of some lists of a group."""
+        """Record that an entry was removed from lists of a group."""
         if held:
             if not any(holds(entries, held[0][1]) for entries in group.lists):
                 self.groups.count -= 1
             journal.append((self._keep_again, (group, held)))
 
     def skip(self, group: Group, span: Span, journal: Journal) -> None:
-        """Let no later match begin within a span of places."""
+        """Prevent later matches from beginning within a span of places."""
         spans = group.own_spans()
         journal.append((remove_span, (spans, *add_span(spans, span))))
 
     def settle(self, group: Group, journal: Journal) -> None:
-        """Forget which entries are used up, where they are gone, and a group without entries."""
+        """Clear the used-up arrivals if they are removed, and delete an empty group."""
         if not self.needs_used and group.used and not self.shared.is_inexact:
             used = group.own_used()
             journal.append((used.update, (frozenset(used),)))
@@ -526,7 +526,7 @@ class CombinationNode(Node):
         at_us: int | None = None,
         stamp: AccuracyInterval | None = None,
     ) -> Entry:
-        """The composite occurrence of a candidate."""
+        """Return the composite occurrence of a candidate."""
         entries = constituents(candidate)
         parts = self._parts(candidate)
         timestamp = max(entries, key=place_of)[3].timestamp
@@ -541,7 +541,7 @@ class CombinationNode(Node):
         return parts_of(candidate, self.stages)
 
     def copy_groups(self, other: CombinationNode) -> None:
-        """Keep what another node of an equal expression keeps."""
+        """Copy the entries of another node of an equal expression."""
         for key, group in other.groups.by_key.items():
             own = self.group(key, None)
             own.put_all(group.lists)
@@ -567,13 +567,13 @@ class CombinationNode(Node):
 
 
 def holds(entries: list[Entry], entry: Entry) -> bool:
-    """Return whether an entry is in a list, sorted by place."""
+    """Return whether an entry is in a list sorted by place."""
     place = bisect_left(entries, entry[:3])
     return place < len(entries) and entries[place][2] == entry[2]
 
 
 def _cumulated_parts(candidate: Candidate, stages: list[Stage]) -> dict[str, Any]:
-    """The parts of a cumulative match: under each name all that it is, once and by place."""
+    """Return the parts of a cumulative match: all occurrences of each name, once, by place."""
     parts: dict[str, Any] = {}
     for stage, bound in zip(stages, candidate, strict=True):
         if stage.kleene:

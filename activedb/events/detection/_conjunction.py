@@ -1,4 +1,4 @@
-"""The node of a conjunction: all, or some, of several events in any order."""
+"""Node of a conjunction: all, or some, of several events in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ConjunctionNode"]
 
 
 class ConjunctionNode(CombinationNode):
-    """Finds the matches of a conjunction."""
+    """Node of a conjunction."""
 
     __slots__ = ("may_share", "needed")
 
@@ -53,7 +53,7 @@ class ConjunctionNode(CombinationNode):
             horizon_us,
         )
         self.needed = expression.count
-        # Only then can two entries share a primitive event without being of one feed.
+        # Only then can entries of different feeds share a primitive event.
         self.may_share = bool(children.nodes) or any(
             len(each) > 1 for each in self.dispatch.values()
         )
@@ -79,7 +79,7 @@ class ConjunctionNode(CombinationNode):
                 searches[0] if len(searches) == 1 else merge(*searches, key=self.order)
             )
             completed.append((group, found))
-        # All that a step brings shares the event that is fed, so none of it combines with another.
+        # All entries of a step share the event that is fed, so they do not combine with each other.
         made = self.make(completed, moment)
         for key, own in by_key.items():
             group = self.group(key, moment.journal)
@@ -93,7 +93,7 @@ class ConjunctionNode(CombinationNode):
                 continue
             self.keep(group, [group.stage(stage) for stage in stages], entry, moment.journal)
 
-    # -- where the order may be unknown --------------------------------------------------------
+    # -- uncertain order -----------------------------------------------------------------------
 
     def _evaluate_inexact(
         self, by_key: dict[tuple[object, ...], list[tuple[Entry, list[int]]]], moment: Moment
@@ -124,7 +124,7 @@ class ConjunctionNode(CombinationNode):
         moment: Moment,
         waiting: Sequence[Waiting] | None = None,
     ) -> Iterator[Possible]:
-        """Yield those in which `own` stands at a stage, and on which distance they depend."""
+        """Yield candidates with `own` at a stage, and the distances on which they depend."""
         relation, window_us = self.shared.policy.relation, self.window_us
         for candidate in self._candidates(group, own, at_stage, moment, waiting):
             doubts: list[Doubt] = []
@@ -157,11 +157,11 @@ class ConjunctionNode(CombinationNode):
         moment: Moment,
         waiting: Sequence[Waiting] | None = None,
     ) -> Iterator[Candidate]:
-        """Yield those in which `own` stands at a stage, in the order of preference.
+        """Yield the candidates with `own` at a stage, in the order of preference.
 
-        With events that are yet to be fed, `waiting`, as if they had been.
+        Events yet to be fed, `waiting`, are treated as if they had been fed.
 
-        Complexity: the product of what the other parts took within the window.
+        Complexity: the product of the numbers of entries of the other parts within the window.
         """
         window_us, used = self.window_us, group.used
         is_inexact, gone = self.shared.is_inexact, self.shared.gone
@@ -192,7 +192,7 @@ class ConjunctionNode(CombinationNode):
                 if self._holds(candidate, moment, is_trial=waiting is not None):
                     yield candidate
                 return
-            # `own` has to be among them.
+            # `own` must be one of the constituents.
             owed = int(number < at_stage)
             if bound + owed < needed or number == at_stage:
                 for entry in options[number]:
@@ -214,7 +214,7 @@ class ConjunctionNode(CombinationNode):
             inner = [entry[3] for entry in constituents(candidate)]
             relation = self.shared.policy.relation
             if self.shared.is_inexact:
-                # The shortest that it may be.
+                # The shortest possible duration.
                 begin_us = min([relation.begins(o)[1] for o in inner])
                 end_us = max([relation.ends(o)[0] for o in inner])
             else:
@@ -232,7 +232,7 @@ class ConjunctionNode(CombinationNode):
         try:
             return self._fulfils(candidate, parts) and self.predicates.holds_finally(parts)
         except Exception:
-            return True  # an event that is yet to be fed may lack what is asked for
+            return True  # an event yet to be fed may lack an attribute
 
     def _fulfils(self, candidate: Candidate, parts: Mapping[str, Any]) -> bool:
         return all(

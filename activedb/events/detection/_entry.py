@@ -1,4 +1,4 @@
-"""What nodes hand to each other and keep: occurrences with their places."""
+"""Entries: occurrences with their places, as nodes keep and exchange them."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ __all__ = [
 Entry = tuple[int, str, int, Any, Mapping[str, Any] | None]
 """(us, id or "", arrival, occurrence, parts): the first three are its place.
 
-Arrivals differ, so comparing never reaches the occurrence, and ``(us,)`` sorts before every entry
-of that time. `parts` is what it contributes to the parts of a match; None: itself, under the name
-of the stage that takes it.
+Arrivals differ, so a comparison never reaches the occurrence, and ``(us,)`` sorts before every
+entry of that time. `parts` is the contribution to the parts of a match; None: the occurrence
+itself, under the name of the stage that takes it.
 """
 YET_TO_BE_FED = 2**62
-"""From where on the arrivals of events count that are not fed yet."""
+"""Arrivals from this number on belong to events that are not fed yet."""
 Bound = Entry | tuple[Entry, ...] | None
-"""What stands for a part in a candidate: of a Kleene part a tuple, of one left out None."""
+"""The binding of a part in a candidate: a tuple for a Kleene part; None for an omitted part."""
 Candidate = tuple[Any, ...]
 """One `Bound` for each positive part, in the order in which they are written."""
 
 
 def constituents(candidate: Candidate) -> list[Entry]:
-    """The constituents, tuples flattened, in the order in which the parts are written."""
+    """Return the constituents, tuples flattened, in the order in which the parts are written."""
     found: list[Entry] = []
     for bound in candidate:
         if bound is None:
             continue
-        # An entry begins with its time, a Kleene part with an entry or nothing.
+        # An entry begins with its time; a Kleene binding is empty or begins with an entry.
         if bound and type(bound[0]) is int:
             found.append(bound)
         else:
@@ -52,17 +52,17 @@ def constituents(candidate: Candidate) -> list[Entry]:
 
 
 def place_of(entry: Entry) -> tuple[int, str, int]:
-    """Its place; for sorting, as two entries of one event may differ in what follows."""
+    """Return the place of an entry, as a sort key: entries of one event may differ otherwise."""
     return entry[:3]
 
 
 def entry_parts(entry: Entry, name: str) -> Mapping[str, Any]:
-    """What an entry contributes to the parts of a match, under this name if it is an event."""
+    """Return the contribution of an entry to the parts of a match; `name` is used for an event."""
     return {name: entry[3]} if entry[4] is None else entry[4]
 
 
 def leaves(o: Occurrence) -> Iterator[int]:
-    """The identities of the primitive events that `o` is made of."""
+    """Yield the object ids of the primitive events of which `o` is composed."""
     if not o.parts:
         yield id(o)
     for part in o.parts.values():
@@ -71,12 +71,12 @@ def leaves(o: Occurrence) -> Iterator[int]:
 
 
 def timestamp_at(us: int, like: Timestamp | None) -> Timestamp:
-    """A timestamp of exactly these microseconds: seconds if `like` is, else in UTC."""
+    """Return a timestamp of exactly `us` microseconds, in seconds if `like` is, else in UTC."""
     if type(like) is int and us % 1_000_000 == 0:
         return us // 1_000_000
     if type(like) in (int, float):
         seconds = us / 1e6
-        if seconds_us(seconds) == us:  # else a float cannot tell it
+        if seconds_us(seconds) == us:  # otherwise a float cannot represent it
             return seconds
     try:
         return moment_of(us)

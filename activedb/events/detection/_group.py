@@ -1,4 +1,4 @@
-"""What a combination keeps of one equivalence key, and the expiry of all its groups."""
+"""State of a combination for one equivalence key, and the expiry of all its groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Group", "Groups"]
 
 _NONE: Final[list[Entry]] = cast("list[Entry]", ())
-"""In the place of a list that nothing was ever put into: to put into it fails."""
+"""Placeholder for a list that has never had entries; inserting into it fails."""
 _NO_ARRIVALS: Final[frozenset[int]] = frozenset()
 _NO_TIMES: Final[dict[int, int]] = cast("dict[int, int]", MappingProxyType({}))
 _NO_SPANS: Final[list[Any]] = cast("list[Any]", ())
@@ -32,40 +32,40 @@ def _no_lists(count: int) -> tuple[list[Entry], ...]:
 
 
 class Group:
-    """The entries of one equivalence key.
+    """Entries of one equivalence key.
 
-    There are as many as there are keys, so it is small: what is empty is one empty thing for all
-    groups, until something is put into it. So read its attributes, and ask `stage`, `place`,
-    `between`, `own_used`, `own_begun` and `own_decided` for what is to be changed.
+    There is a group per key, so groups must be small: all groups share one placeholder for each
+    empty container. Read the attributes, but modify the containers that `stage`, `place`,
+    `between`, `own_used`, `own_begun` and `own_decided` return.
 
     Attributes
     ----------
     key : tuple
         The values of the ``same`` attributes.
     taken : sequence of list of Entry
-        By stage, what its positive part takes, sorted by place.
+        By stage, the entries that its positive part takes, sorted by place.
     forbidden : sequence of list of Entry
-        By place, what the negated parts right before that stage take; the last are those at the
-        end.
+        By place, the entries that the negated parts right before that stage take; the last place is
+        the end.
     all : list of Entry
         For the selection strict: every event of the expression's keys.
     used : set of int
-        The arrivals of what is used up.
+        The arrivals of used-up entries.
     doubted : set of int
-        For time-outs: the arrivals of first constituents of which there may have been a candidate.
+        For time-outs: the arrivals of first constituents that may have had a candidate.
     possible : tuple of Possible
-        What may be made, and, as long as it may exclude that, what was made, where the order of
-        events is not known.
+        If the order of events is uncertain: the open matches, and made matches for as long as they
+        may exclude open ones.
     spans : list of Span
-        What matches skip, disjoint and sorted.
+        The spans that matches skip, disjoint and sorted.
     begun : set of int
-        For time-outs: the arrivals of first constituents that are decided: there was a candidate,
-        or they have timed out.
+        For time-outs: the arrivals of first constituents that are decided: they had a candidate or
+        have timed out.
     decided : dict of int to int
-        For negations at the end: by the beginning of a window, the first arrival that was not
-        there yet when the window was last judged.
+        For negations at the end: by the beginning of a window, the first arrival after the last
+        evaluation of the window.
     due_us, is_in_heap : int, bool
-        Where it stands in the expiry heap, if it does.
+        The group's time in the expiry heap, and whether it is in the heap.
     """
 
     __slots__ = (
@@ -98,18 +98,18 @@ class Group:
         self.is_in_heap = False
 
     def has_key(self, o: Occurrence, attributes: Sequence[str]) -> bool:
-        """Return whether an event that is not in it yet would be, by the attributes of ``same``."""
+        """Return whether an event not in the group belongs to it, by its ``same`` attributes."""
         return all(name in o.params for name in attributes) and self.key == tuple(
             [o.params[name] for name in attributes]
         )
 
     @property
     def lists(self) -> tuple[list[Entry], ...]:
-        """All its lists: to read, and to take out of."""
+        """All lists, for reading and removal."""
         return (*self.taken, *self.forbidden, self.all)
 
     def stage(self, number: int) -> list[Entry]:
-        """The list of what the positive part takes, to put into."""
+        """Return the list of entries that a positive part takes, for insertion."""
         taken = self.taken
         if type(taken) is tuple:
             taken = self.taken = list(taken)
@@ -119,7 +119,7 @@ class Group:
         return entries
 
     def place(self, number: int) -> list[Entry]:
-        """The list of what is forbidden there, to put into."""
+        """Return the list of forbidden entries at a place, for insertion."""
         forbidden = self.forbidden
         if type(forbidden) is tuple:
             forbidden = self.forbidden = list(forbidden)
@@ -129,60 +129,60 @@ class Group:
         return entries
 
     def between(self) -> list[Entry]:
-        """The list of all events, to put into."""
+        """Return the list of all events, for insertion."""
         if self.all is _NONE:
             self.all = []
         return self.all
 
     def put_all(self, lists: Sequence[list[Entry]]) -> None:
-        """Put entries, sorted, into its lists, which are empty: as many as are `lists`."""
+        """Insert sorted entries into the lists, which must be empty; one list for each."""
         for number, entries in enumerate(lists):
             if entries:
                 self.list_at(number).extend(entries)
 
     def list_at(self, number: int) -> list[Entry]:
-        """One of its `lists` by its number, to put into."""
+        """Return the list with this number in `lists`, for insertion."""
         stages = len(self.taken)
         if number < stages:
             return self.stage(number)
         return self.between() if number > 2 * stages else self.place(number - stages)
 
     def own_used(self) -> set[int]:
-        """The arrivals of what is used up, to add to."""
+        """Return the set of the arrivals of used-up entries, for insertion."""
         if type(self.used) is not set:
             self.used = set()
         return self.used
 
     def own_doubted(self) -> set[int]:
-        """The arrivals of what may be used up, to add to."""
+        """Return the set of `doubted` arrivals, for insertion."""
         if type(self.doubted) is not set:
             self.doubted = set()
         return self.doubted
 
     def own_begun(self) -> set[int]:
-        """The arrivals of first constituents that are decided, to add to."""
+        """Return the set of the arrivals of decided first constituents, for insertion."""
         if type(self.begun) is not set:
             self.begun = set()
         return self.begun
 
     def own_decided(self) -> dict[int, int]:
-        """The ends of windows that were judged, to add to."""
+        """Return the dict of evaluated windows, for insertion."""
         if type(self.decided) is not dict:
             self.decided = {}
         return self.decided
 
     def own_spans(self) -> list[Span]:
-        """Return the spans that matches skip, to be added to."""
+        """Return the list of skipped spans, for insertion."""
         if self.spans is _NO_SPANS:
             self.spans = []
         return self.spans
 
     def kept(self) -> dict[int, Entry]:
-        """Its entries by arrival."""
+        """Return the entries by arrival."""
         return {entry[2]: entry for entries in self.lists for entry in entries}
 
     def forget(self, before_us: int) -> int:
-        """Forget the entries and spans before a time; return how many entries there were."""
+        """Remove the entries and spans before a time; return the number of entries removed."""
         expired: list[list[Entry]] = []
         for entries in self.lists:
             if entries and entries[0][0] < before_us:
@@ -210,7 +210,7 @@ class Group:
         return len(forgotten)
 
     def oldest_us(self) -> int | None:
-        """The time of the oldest entry, or of the earliest end of a span; None: it is empty."""
+        """Return the time of the oldest entry or the earliest end of a span; None if empty."""
         oldest = None
         for each in self.possible:
             if oldest is None or each.last_us < oldest:
@@ -224,13 +224,13 @@ class Group:
         return oldest
 
     def forget_spans(self, before_us: int) -> None:
-        """Forget the spans that end before a time."""
+        """Remove the spans that end before a time."""
         spans = self.spans
         if spans and spans[0][1][0] < before_us:
             del spans[: bisect_left(spans, before_us, key=_end_us)]
 
     def remove(self, o: object, us: int) -> bool:
-        """Forget the last feeding of `o`, found by identity; tell whether there was one.
+        """Remove the last feed of `o`, found by identity; return whether there was one.
 
         Complexity: O(log n) to find it among n entries, plus those that share its time.
         """
@@ -256,10 +256,10 @@ def _end_us(span: Span) -> int:
 
 
 class Groups:
-    """The groups of a node by key, and which of them expires next.
+    """Groups of a node by key, with a heap for their expiry.
 
-    Every group with entries stands in the heap at its `due_us`, which is no later than its oldest
-    entry; an element of the heap at another time, or of a group that is gone, is a leftover.
+    Every group with entries is in the heap at its `due_us`, which is no later than its oldest
+    entry. Elements of the heap with another time, or of a removed group, are stale.
     """
 
     __slots__ = ("_expiry", "_serial", "by_key", "count", "is_windowed", "stages")
@@ -268,12 +268,12 @@ class Groups:
         self.by_key: dict[tuple[object, ...], Group] = {}
         self.stages = stages
         self.is_windowed = is_windowed
-        self.count = 0  # of entries, each once per group
+        self.count = 0  # the number of entries, each counted once per group
         self._expiry: list[tuple[int, int, Group]] = []
         self._serial = 0
 
     def expire_at(self, group: Group, us: int) -> None:
-        """Tell that a group has an entry of this time now."""
+        """Record that a group has an entry at time `us`."""
         if self.is_windowed and (us < group.due_us or not group.is_in_heap):
             group.due_us = us
             group.is_in_heap = True
@@ -281,7 +281,7 @@ class Groups:
             heappush(self._expiry, (us, self._serial, group))
 
     def forget(self, before_us: int) -> None:
-        """Forget all entries before a time.
+        """Remove all entries before a time.
 
         Complexity: O(log g) for each of the groups with an expired entry, among g; the others are
         not visited.

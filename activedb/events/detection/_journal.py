@@ -1,7 +1,7 @@
-"""How a feed is undone: every change of a node's state leaves its opposite in a journal.
+"""Undo journal: for every change of a node's state, the operation that reverses it.
 
-The same journal serves three ends: a feed that raises has changed nothing; `withdraw` undoes the
-feeds back to the one in question; and a policy may refuse what a feed has done.
+The journal has three uses: a feed that raises leaves the state unchanged; `withdraw` undoes the
+feeds back to the one in question; and a policy may refuse the effects of a feed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Journal = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 def roll_back(journal: Journal) -> None:
-    """Undo what is in the journal, the last change first; it is empty then."""
+    """Undo the changes in the journal, last first, and empty it."""
     while journal:
         undo, arguments = journal.pop()
         undo(*arguments)
 
 
 def put(entries: list[Entry], entry: Entry, journal: Journal) -> None:
-    """Put an entry at its place in a sorted list, unless its event is there."""
+    """Insert an entry into a list sorted by place, unless its event is in the list."""
     place = bisect_left(entries, entry[:3])
     if place == len(entries) or entries[place][2] != entry[2]:
         entries.insert(place, entry)
@@ -33,15 +33,15 @@ def put(entries: list[Entry], entry: Entry, journal: Journal) -> None:
 
 
 def take(entries: list[Entry], entry: Entry, journal: Journal) -> None:
-    """Take an entry out of a sorted list."""
+    """Remove an entry from a list sorted by place, if it is in the list."""
     place = bisect_left(entries, entry[:3])
     if place < len(entries) and entries[place][2] == entry[2]:
-        # Of an event that several stages take, each may call it by another name.
+        # If several stages take an event, their entries may have different part names.
         journal.append((_put_back, (entries, entries.pop(place))))
 
 
 def add(members: set[Any], member: Hashable, journal: Journal) -> None:
-    """Put a member into a set."""
+    """Add a member to a set."""
     if member not in members:
         members.add(member)
         journal.append((members.discard, (member,)))
@@ -57,13 +57,13 @@ def assign(mapping: dict[Any, Any], key: Hashable, value: Any, journal: Journal)
 
 
 def delete(mapping: dict[Any, Any], key: Hashable, journal: Journal) -> None:
-    """Delete a key of a dict, if it is there."""
+    """Delete a key of a dict, if it exists."""
     if key in mapping:
         journal.append((mapping.__setitem__, (key, mapping.pop(key))))
 
 
 def _take_out(entries: list[Entry], entry: Entry) -> None:
-    # It may be gone: trimmed since.
+    # The entry may have been trimmed in the meantime.
     place = bisect_left(entries, entry[:3])
     if place < len(entries) and entries[place][2] == entry[2]:
         del entries[place]

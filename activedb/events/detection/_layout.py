@@ -1,4 +1,4 @@
-"""What the search has to know of a sequence, computed once."""
+"""Static description of a sequence for the search."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ __all__ = ["Layout", "stage_of"]
 
 
 class Layout:
-    """A sequence, taken apart.
+    """Description of a sequence by stages, computed once.
 
     Attributes
     ----------
     index : int
-        The number of its node.
+        The number of the sequence's node.
     stages : list of Stage
     negated : list of list of Negation
-        By stage, the negated parts right before it; the last are those at the end.
+        By stage, the negated parts right before it; the last list has those at the end.
     predicates : Predicates
     window_us, gap_us : int or None
     attributes : tuple of str
-        Of ``same``.
+        The attributes of ``same``.
     is_next, is_strict, is_picky : bool
-        The selection; picky: one of the two.
+        The selection; picky means next or strict.
     completes, closes : list of bool
-        By stage, whether its constituents can complete a match when they come; and whether one
-        that ends with them is completed by the end of the window, as something negated follows.
+        By stage, whether its constituents can complete a match when they arrive; and whether the
+        end of the window completes matches that end with them, as a negation follows.
     is_simple : bool
-        Whether all ways through viable entries that begin right are candidates: single primitive
+        True if all paths of viable entries with a valid beginning are candidates: single primitive
         events, selection any, no predicates.
     is_straight : bool
-        Whether besides nothing is negated before the first constituent.
+        True if `is_simple` and no negation comes before the first constituent.
     is_closed_by_time : bool
-        Whether some stage closes.
+        True if some stage closes.
     begins_negated : bool
-        Whether something negated can come before the first constituent.
+        True if a negation can come before the first constituent.
     may_begin, may_end : list of bool
         By stage, whether a match can begin or end there, as all other parts on that side may be
         empty.
     begins_alone : bool
-        Whether the first stage takes one constituent, with which every match begins: so what can
-        begin none is of no use there.
+        True if the first stage takes exactly one constituent, with which every match begins. An
+        event that can begin no match is then useless to it.
     is_exact : list of bool
-        By stage, and for the end, whether its entries begin when they end, so that sorted by
-        place they are sorted by their beginnings.
+        By stage, and for the end, whether its entries begin when they end. Then the order by place
+        is the order of their beginnings.
     is_local : bool
-        Whether all stages are so:
+        True if all stages are in `next_is_local`, or the selection is not next.
     next_is_local : list of bool
         By stage, whether an event between two neighbours is eligible for the place of the second
-        whatever comes before: then the last one that its part took is the only one to look at.
+        regardless of the earlier constituents. Then only the last event that the part took matters.
     keeps_last : bool
-        Whether entries of the last stage are needed once they have been last.
+        True if entries of the last stage are needed after they have been last.
     """
 
     def __init__(self, sequence: Sequence, index: int):
@@ -123,7 +123,7 @@ class Layout:
 
 
 def stage_of(part: Expression) -> Stage:
-    """The stage of a positive part."""
+    """Return the stage of a positive part."""
     if isinstance(part, Kleene):
         return Stage(
             part.name,
@@ -139,7 +139,7 @@ def stage_of(part: Expression) -> Stage:
 
 
 def primitives_of(parts: Iterable[Expression]) -> list[Primitive] | None:
-    """The primitive events of which a part is one; None if it can be another."""
+    """Return the primitive events that a part may be; None if it may be anything else."""
     found: list[Primitive] = []
     for part in parts:
         if isinstance(part, Primitive):

@@ -1,4 +1,4 @@
-"""Ledger of possible matches: it makes those that are certain (README, "Unknown order")."""
+"""Ledger of possible matches, which makes those that are certain (README, "Unknown order")."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Ledger"]
 
 
 class Ledger:
-    """Decides about the possible matches of a node, group by group.
+    """Decision on the possible matches of a node, group by group.
 
-    The group keeps what is open, and what was made as long as it may exclude that. A match is made
-    when it is a candidate for certain and nothing that is possible may exclude it; it is out when
-    something that is made excludes it for certain.
+    The group keeps open matches, and made matches for as long as they may exclude open ones. A
+    match is made when it is certainly a candidate and no possible match may exclude it. It is out
+    when a made match certainly excludes it.
 
     Complexity: O(n²) comparisons for n possible matches of a group.
     """
@@ -46,15 +46,14 @@ class Ledger:
         unfed: Sequence[Possible],
         moment: Moment,
     ) -> list[tuple[Possible, Entry]]:
-        """Take in what was found, and return what is new: made, or doubtful.
+        """Add matches; return those that are new, made or doubtful, with their entries.
 
         Parameters
         ----------
         found : iterable of Possible
-            What the moment completes.
+            The matches that the moment completes.
         unfed : sequence of Possible
-            What events that are yet to be fed, or ends of windows that are yet to come, would
-            complete.
+            The matches that events yet to be fed, or windows yet to end, would complete.
         """
         journal = moment.journal
         before = group.possible
@@ -109,12 +108,12 @@ class Ledger:
         new.sort(key=lambda item: self.node.order_of_judged(item[0].candidate))
         return new
 
-    # -- what is decided already ---------------------------------------------------------------
+    # -- earlier decisions ---------------------------------------------------------------------
 
     def _decided_elsewhere(
         self, group: Group, before: Sequence[Possible], made: list[Possible], journal: Journal
     ) -> list[Possible]:
-        """Return what is open still: a part of it may have been decided by hand, or below."""
+        """Return the matches still open, after decisions by `Detector.resolve` or child nodes."""
         doubtful, gone = self.shared.doubtful, self.shared.gone
         opened: list[Possible] = []
         chosen: list[Possible] = []
@@ -145,7 +144,7 @@ class Ledger:
         return opened
 
     def _is_used(self, group: Group, c: Possible) -> bool:
-        """Return whether a match made while the order of all events was known excludes it."""
+        """Return whether a match made while the order of all events was certain excludes it."""
         if self.exclusion.uses_up and not group.used.isdisjoint(c.arrivals):
             by_ledger = {a for each in group.possible if each.is_made for a in each.arrivals}
             if not (group.used & c.arrivals) <= by_ledger:
@@ -159,10 +158,10 @@ class Ledger:
             for arrival in c.arrivals:
                 add(group.own_used(), arrival, journal)
 
-    # -- what is sure ------------------------------------------------------------------------
+    # -- certain matches ---------------------------------------------------------------------
 
     def _is_isolated(self, pending: Sequence[Possible]) -> bool:
-        """Return whether something that the node's parts may still make keeps it from deciding."""
+        """Return whether matches that the node's parts may still make prevent a decision."""
         return self.exclusion.contends and bool(pending) and self.node.is_blind()
 
     def _is_free(self, c: Possible) -> bool:
@@ -177,7 +176,7 @@ class Ledger:
     def _sure(
         self, pending: list[Possible], made: list[Possible], unfed: Sequence[Possible]
     ) -> list[Possible]:
-        """Return what is made in every order."""
+        """Return the matches that are made in every order."""
         if not self.exclusion.contends:
             return [c for c in pending if self._is_free(c)]
         if self.context is Context.CUMULATIVE:
@@ -191,7 +190,7 @@ class Ledger:
     def _sure_together(
         self, pending: list[Possible], made: list[Possible], unfed: Sequence[Possible]
     ) -> list[Possible]:
-        """Return all that one step makes one match of, if it does so in every order."""
+        """Return all candidates that one step merges, if it certainly merges exactly these."""
         exclusion = self.exclusion
         for c in pending:
             step = [r for r in pending if r is c or exclusion.is_one_step(r, c)]
@@ -208,7 +207,7 @@ class Ledger:
         return []
 
     def _unexcluded(self, step: list[Possible]) -> list[Possible]:
-        """Return those of one step that no other of them excludes; nothing if that is not known."""
+        """Return the candidates of a step that no other excludes; nothing if uncertain."""
         exclusion = self.exclusion
         if not exclusion.chooses_in_step:
             return step
@@ -229,7 +228,7 @@ class Ledger:
         return left
 
     def _merged(self, step: list[Possible], journal: Journal) -> Possible:
-        """The match that is made of all candidates of a step."""
+        """Return the match that merges all candidates of a step."""
         for each in step:
             if each.entry is not None:
                 self.shared.decide(each.entry[2], journal, is_made=False)
@@ -241,12 +240,12 @@ class Ledger:
         found.ends = step[0].ends
         return found
 
-    # -- what is out -------------------------------------------------------------------------
+    # -- excluded matches --------------------------------------------------------------------
 
     def _without_excluded(
         self, pending: list[Possible], made: list[Possible], unfed: Sequence[Possible]
     ) -> tuple[list[Possible], list[Possible]]:
-        """Tell apart what may be made still and what is made in no order."""
+        """Split pending matches into those still possible and those excluded in every order."""
         if not self.exclusion.contends:
             return pending, []
         left: list[Possible] = []
@@ -264,10 +263,10 @@ class Ledger:
     def _spent(
         self, pending: list[Possible], made: list[Possible], unfed: Sequence[Possible]
     ) -> list[tuple[frozenset[int], list[Possible]]]:
-        """Return what one of several matches uses up in every order, whichever it is.
+        """Return entries that one of several matches certainly uses up, whichever is made.
 
-        A candidate that is certain is made unless another excludes it: what all of them have is
-        used up.
+        A certain candidate is made unless another excludes it: the entries that all of them share
+        are used up in every case.
         """
         found: list[tuple[frozenset[int], list[Possible]]] = []
         for c in pending:
@@ -290,7 +289,7 @@ class Ledger:
             for common, those in spent
         )
 
-    # -- why not -----------------------------------------------------------------------------
+    # -- reasons -----------------------------------------------------------------------------
 
     def _why(
         self,
@@ -299,7 +298,7 @@ class Ledger:
         made: list[Possible],
         unfed: Sequence[Possible],
     ) -> Rivals:
-        """Tell why a possible match is not certain."""
+        """Return why a possible match is not certain."""
         unordered = list(c.doubts)
         contends = self.exclusion.contends
         rivals = list(self._against(c, chain(pending, unfed, made))) if contends else []

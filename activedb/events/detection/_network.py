@@ -1,4 +1,4 @@
-"""Common subexpressions of several detectors, evaluated once."""
+"""Common subexpressions of several detectors, each evaluated once."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ _NEVER_US = -(2**63)
 
 
 class Hub:
-    """One sequence that several detectors have as a part.
+    """Single evaluator of a sequence that is part of several detectors.
 
     Parameters
     ----------
     make : callable
-        ``make(shared)`` returns a node of the sequence: a plain one, so that what it keeps does
-        not depend on what it has made, and the copy of its lists is a copy of its state.
+        ``make(shared)`` returns a node of the sequence. It must be a plain one: then its state does
+        not depend on the matches made, and a copy of its lists is a copy of its state.
     shared : Shared
 
     Attributes
     ----------
     node : SequenceNode
     members : list of SharedNode
-        Who takes its results. All have been fed the same, but for the last event perhaps, and for
-        events that have left nothing here.
+        The nodes that take its results. They were all fed the same events, except possibly the last
+        one, and except events that had no effect here.
     """
 
     def __init__(self, make: Make, shared: Shared):
         self.node = make(shared)
         self.members: list[SharedNode] = []
         self._make = make
-        self._count = 0  # of the events that it was fed and that have changed or made something
+        self._count = 0  # the number of events fed that changed or completed something
         self._last: Occurrence | None = None
-        self._passed: Occurrence | None = None  # the last of the others, if it came after that
+        self._passed: Occurrence | None = None  # a later event without effect, if it is the latest
         self._made: list[Occurrence] = []
         self._kept = self._is_truncated = False
-        # Until when the member that has trimmed least has, and how many have; None: unknown.
+        # The least time to which a member was trimmed, and the number of such members; or None.
         self._trimmed_us: int | None = None
         self._behind = 0
 
     def join(self, member: SharedNode) -> None:
-        """Take in a member, which has been fed what the others have."""
+        """Add a member, which must have been fed the same events as the others."""
         self.members.append(member)
         member.hub, member.seen = self, self._count
         self._trimmed_us = None
 
     def feed(self, o: Occurrence, member: SharedNode) -> list[Occurrence]:
-        """What `o` completes: found when the first member asks, remembered for the others."""
+        """Return the matches that `o` completes; computed for the first member, then reused."""
         if member.seen < self._count:
             if o is self._last:
                 member.seen += 1
@@ -73,7 +73,7 @@ class Hub:
         if o is self._passed:
             return []
         for other in [other for other in self.members if other.seen < self._count]:
-            other.detach()  # it was not fed the last event, and must not see it
+            other.detach()  # it was not fed the last event, which must not affect it
         node = self.node
         before, ended_us = node.partials, node.ended_us
         truncated = node.shared.bound.truncated
@@ -81,7 +81,7 @@ class Hub:
         is_truncated = node.shared.bound.truncated > truncated
         kept = node.partials > before
         if not (made or kept or node.ended_us != ended_us):
-            self._passed = o  # who is not fed it misses nothing
+            self._passed = o  # without effect, so members that are not fed it need not detach
             return made
         member.has_kept(kept)
         self._is_truncated = is_truncated
@@ -92,7 +92,7 @@ class Hub:
         return self._made
 
     def without(self, member: SharedNode) -> Hub:
-        """Let a member go, and return a hub of its own with what it has been fed."""
+        """Remove a member; return a new hub for it alone, with the events it was fed."""
         alone = Hub(self._make, member.shared.alone())
         arrival = next(self.node.shared.arrivals)
         self.node.shared.arrivals = count(arrival)
@@ -104,20 +104,20 @@ class Hub:
         self._trimmed_us = None
         last = self._last
         if self.members and last is not None and all(m.seen < self._count for m in self.members):
-            # Only who has left was fed it.
+            # Only the removed member was fed the last event.
             self.node.withdraw(last)
             self._last, self._made, self._passed = None, [], None
             self._count -= 1
         return alone
 
     def forget_passed(self) -> None:
-        """Take note that an event that has left nothing may do so now."""
+        """Forget the last event without effect, as it may have one now."""
         self._passed = None
 
     def trim(self, member: SharedNode, before_us: int) -> None:
-        """Forget what no member needs, now that this one needs nothing before a time.
+        """Trim to the least time of all members, now that this one is trimmed to `before_us`.
 
-        Complexity: O(members), once they have all done so.
+        Complexity: O(members), once all of them have called it.
         """
         was, member.trimmed_us = member.trimmed_us, before_us
         known = self._trimmed_us
@@ -135,22 +135,24 @@ class Hub:
 
 
 class Network:
-    """Detectors that share the evaluation of common subexpressions.
+    """Set of detectors that share the evaluation of common subexpressions.
 
-    Sequences of primitive events that are parts of several expressions, structurally equal, are
-    evaluated once per event: by the first detector that is fed it; the others take the result. So
-    are whole expressions, if the network is made for them.
-    So each event has to be fed, as the same object, to every detector before the next one is. One
-    that is not fed it gets a copy of its own of what it shared, at the next event, and so does one
-    that raises, withdraws, reaches its bound or has intervals for timestamps: sharing is lost then,
-    never correctness.
+    Structurally equal sequences of primitive events that are parts of several expressions are
+    evaluated once per event: by the first detector that is fed it; the others take the result.
+    Whole expressions are shared likewise if `shares_whole`.
+
+    Each event must therefore be fed, as the same object, to every detector before the next event
+    is. A detector that misses an event gets its own copy of the shared state at the next event.
+    So does a detector that raises, withdraws, reaches its bound or has intervals for timestamps.
+    Only sharing is lost then, never correctness.
 
     Not thread-safe: the caller holds one latch for all its detectors.
 
     Parameters
     ----------
     shares_whole : bool
-        Whether an expression that is such a sequence as a whole is shared, too. The occurrences of
+        True if an expression that is such a sequence as a whole is shared too. The occurrences of
+        each detector have its own name.
         each detector bear its own name.
 
     Examples
@@ -169,13 +171,13 @@ class Network:
 
     @property
     def shared(self) -> int:
-        """How many subexpressions are shared by two detectors or more."""
+        """The number of subexpressions shared by at least two detectors."""
         return sum(len(hub.members) > 1 for hub in self._by_sequence.values())
 
     def hub(self, sequence: Sequence, horizon_us: int | None, make: Make, shared: Shared) -> Hub:
-        """The hub of a sequence, a new one if there is none that has kept nothing yet.
+        """Return the hub of a sequence; a new one unless there is one that has kept nothing yet.
 
-        What a detector was not fed it must not see.
+        A detector must not see events that it was not fed.
         """
         bound = shared.bound
         key = (sequence, horizon_us, bound.most, bound.truncates)
@@ -186,20 +188,20 @@ class Network:
 
 
 class SharedNode(Node):
-    """A sequence that a hub evaluates, in one detector: a part, or the whole.
+    """Node of a sequence in one detector, as a part or the root, evaluated by a hub.
 
     Parameters
     ----------
     is_whole : bool
-        Whether what it makes is what the detector makes, under its name.
+        True if the node is the root, so that its occurrences have the detector's name.
 
     Attributes
     ----------
     hub : Hub
     seen : int
-        How many events of the hub it has taken.
+        The number of the hub's events that the node has taken.
     trimmed_us : int
-        What is before it needs no more.
+        The time before which the node needs no events.
     """
 
     hub: Hub
@@ -217,11 +219,11 @@ class SharedNode(Node):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other detectors take the results of its hub."""
+        """True if other detectors take the results of its hub."""
         return len(self.hub.members) > 1
 
     def detach(self) -> None:
-        """Have a hub alone from now on, whose node may be changed."""
+        """Switch to a separate hub, whose node may be modified."""
         if self.is_shared:
             self.hub.without(self).join(self)
         else:
@@ -229,38 +231,38 @@ class SharedNode(Node):
 
     @property
     def kept_events(self) -> int:
-        # `partials` does not tell: the hub may have been fed before, by others.
+        # `partials` is no measure: other members may have fed the hub before.
         return self._kept_events
 
     def has_kept(self, events: int) -> None:
-        """Take note that the hub has kept so many of the events that this node was fed."""
+        """Record that the hub kept this number of the events fed to this node."""
         self._kept_events += events
 
     def part_for_good(self) -> None:
-        """Have a hub alone that nobody can join."""
+        """Switch to a separate hub that no detector can join."""
         if not self._has_parted:
             self._has_parted = True
             self.hub.without(self).join(self)
 
     def hear(self, fresh: list[tuple[Entry, Node]] | None) -> None:
-        """Tell there what the hub begins to keep. REQUIRES: nobody else can join it."""
+        """Report new entries of the hub to `fresh`. REQUIRES: no detector can join the hub."""
         node = self.hub.node
         node.shared.fresh = fresh
-        node.index = self.index  # by which the detector tells its nodes apart
+        node.index = self.index  # the detector identifies its nodes by it
 
     def evaluate(self, moment: Moment) -> list[Entry]:
         o = moment.o
         if o is None:
-            return []  # nothing that is plain waits for a decision
+            return []  # plain nodes have nothing that waits for a decision
         if self.shared.keeps_ends:
-            self.part_for_good()  # the journal refers to what is kept there
+            self.part_for_good()  # the journal refers to entries in the hub
             own = self.hub.node.shared
             own.keeps_ends, own.is_inexact = True, self.shared.is_inexact
-            own.policy = self.shared.policy  # the hub may have been another's
+            own.policy = self.shared.policy  # the hub may come from another detector
             own.awaited = self.shared.awaited
             own.reach_us, own.late_us = self.shared.reach_us, self.shared.late_us
             if own.arrivals is not self.shared.arrivals:
-                # From now on an event has one arrival here and above, and no composite has it.
+                # Use one arrival per event here and in parents, distinct from those of composites.
                 least = max(next(own.arrivals), next(self.shared.arrivals))
                 own.arrivals = self.shared.arrivals = count(least)
             before = self.hub.node.partials
@@ -286,23 +288,23 @@ class SharedNode(Node):
     def _named(self, o: Occurrence) -> Occurrence:
         return Occurrence(self.name, o.timestamp, o.params, parts=o.parts)
 
-    # -- the plain way, of a whole -------------------------------------------------------------
+    # -- the fast path of a plain root ---------------------------------------------------------
 
     @property
     def groups(self) -> Groups:
-        """What the hub keeps."""
+        """The groups of the hub."""
         return self.hub.node.groups
 
     def feed(self, o: Occurrence) -> list[Occurrence]:
-        """As that of the sequence's own node: what `o` completes."""
+        """Return the matches that `o` completes, as `SequenceNode.feed` does."""
         return [self._named(found) for found in self.hub.feed(o, self)]
 
     def withdraw(self, o: Occurrence) -> None:
-        """Undo the last feeding of `o`; from then on nothing is shared."""
+        """Undo the last feed of `o`; this ends the sharing."""
         self.detach()
         self.hub.node.withdraw(o)
 
-    # -- what it keeps -------------------------------------------------------------------------
+    # -- kept entries --------------------------------------------------------------------------
 
     @property
     def partials(self) -> int:

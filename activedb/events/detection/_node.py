@@ -1,4 +1,4 @@
-"""The base of the nodes that evaluate expressions, and what a moment of evaluation carries."""
+"""Base class of the nodes that evaluate expressions, and the step they process."""
 
 from __future__ import annotations
 
@@ -25,48 +25,47 @@ if TYPE_CHECKING:
 __all__ = ["DECISION", "Moment", "Node", "Shared"]
 
 DECISION = -2
-"""In the place of a node's number: something that was open is decided, which concerns all nodes."""
+"""Node index of a moment at which an open choice is decided; it concerns all nodes."""
 
 
 class Shared:
-    """What all nodes of a detector have in common.
+    """State that all nodes of a detector share.
 
     Attributes
     ----------
     arrivals : iterator of int
         The arrival of the next occurrence.
     bound : Bound
-        How many matches one event may complete, of each node.
+        Upper bound on the matches that one event completes in each node.
     timers : Timers
     policy : Policy
-        On uncertain order.
+        Policy on uncertain order.
     is_inexact : bool
-        Whether an event was fed of which it is not known exactly when it happened. From then on
-        candidates are found by backtracking.
+        True once an event with an uncertain time was fed. From then on candidates are found by
+        backtracking.
     keeps_ends : bool
-        Whether sequences keep events that can only be the last, as one whose timestamp is an
-        interval may be fed after and possibly precede them.
+        True if sequences keep events that can only be the last, as an interval that possibly
+        precedes them may be fed later.
     fresh : list of (Entry, Node) or None
-        What nodes have begun to keep in this moment, if the detector is at its bound.
+        The entries first kept in this moment, if the detector is at its bound.
     step, undoable_step : int
-        The number of the step that is being done; and of the first one that may still be undone.
+        The number of the current step, and of the first step that can still be undone.
     doubtful : dict of int to Rivals
-        By arrival, the occurrences that were made of something that is possible and not certain,
-        and why it is not.
+        By arrival, occurrences made although they are only possible, and why they are not certain.
     gone : set of int
-        The arrivals of those of them that were not made after all.
+        The arrivals of doubtful occurrences that turned out not to be made.
     decided : int
-        How many occurrences were doubtful and are so no longer.
+        The number of doubtful occurrences that were decided.
     follows : dict of int to list of int
-        By arrival, the occurrences that are made if this one is.
+        By arrival, the occurrences that are made if and only if this one is.
     awaited : list of Occurrence
-        Events that are yet to be fed, and may lie before some that was fed.
+        Events yet to be fed that may be before some that was fed.
     latest_us : int
-        The latest upper end of what was fed.
+        The latest upper end of all events fed.
     misses : bool
-        Whether this step might have completed matches with events that were not kept.
+        True if this step might have completed matches with events that were not kept.
     reach_us, late_us : int
-        How far from its reading an event may lie at most; and how much later.
+        Upper bounds on the distance of an event from its reading: in both directions, and later.
     """
 
     __slots__ = (
@@ -112,29 +111,29 @@ class Shared:
 
     @property
     def spread_us(self) -> int:
-        """How much further back than its window an occurrence may matter, by its reading.
+        """Upper bound on how much longer than its window the reading of an occurrence matters.
 
-        What it belongs to is decided when the latest moment at which that may end has passed: later
-        than the earliest by the width of an interval, to which its own lateness comes.
+        Its matches are decided after the latest moment at which the window may end. That is later
+        than the earliest such moment by the width of an interval, plus the occurrence's own delay.
         """
         return 2 * self.late_us + self.reach_us
 
     def alone(self) -> Shared:
-        """The same for a node that several detectors share: another one like it, and new."""
+        """Return new shared state with the same options, for a node that detectors share."""
         return Shared(self.policy, self.bound.copy())
 
     def doubt(self, arrival: int, why: Rivals, journal: Journal) -> None:
-        """Take an occurrence for one that may be made."""
+        """Mark an occurrence as doubtful: made only possibly."""
         assign(self.doubtful, arrival, why, journal)
 
     def follow(self, arrival: int, other: int, journal: Journal) -> None:
-        """Take an occurrence for one that is made if another is, which may be."""
+        """Record that an occurrence is made if and only if `other` is, which may be doubtful."""
         if other in self.doubtful:
             self.doubt(arrival, self.doubtful[other], journal)
             assign(self.follows, other, [*self.follows.get(other, ()), arrival], journal)
 
     def decide(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
-        """Take an occurrence, if it is doubtful, for made, or for not made, and what follows it."""
+        """Decide a doubtful occurrence and those that follow it: made, or not made."""
         if arrival not in self.doubtful:
             return
         delete(self.doubtful, arrival, journal)
@@ -145,7 +144,7 @@ class Shared:
             self.decide(other, journal, is_made=is_made)
 
     def decide_all(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
-        """Decide about an occurrence and what it follows."""
+        """Decide an occurrence, the occurrences that it follows, and those that follow it."""
         for other, followers in list(self.follows.items()):
             if arrival in followers:
                 self.decide_all(other, journal, is_made=is_made)
@@ -153,24 +152,24 @@ class Shared:
 
 
 class Moment:
-    """A step on its way through the nodes: an event that is fed, or what is due at one node.
+    """Step as the nodes process it: an event that is fed, or the timers due at one node.
 
     Attributes
     ----------
     o : Occurrence or None
-        The event that is fed; a clock event, too.
+        The event that is fed, or a clock event.
     index : int
         The node whose timers fire, or the number of the clock event; -1: an event is fed.
     us, called :
-        When they fire, and what the node calls them.
+        The time of the timers, and the node's names for them.
     reader : object
-        What predicates read through that read the shared store.
+        The transaction through which predicates read the shared store.
     journal : Journal
-        How to undo what the moment does.
+        The undo operations of the moment.
     said : dict
-        What readings have said: by node, reading and arrivals of what they were asked of.
+        Results of readings, by node, reading and the events that they were evaluated for.
     contemporaries : tuple of Occurrence
-        Events that are not fed yet, but may lie before `o` for all that is known.
+        Events not fed yet that may be before `o`.
     """
 
     __slots__ = (
@@ -208,7 +207,7 @@ class Moment:
         self._arrival = -1
 
     def place(self, shared: Shared) -> tuple[int, str, int]:
-        """The place of the event that is fed: one for all nodes."""
+        """Return the place of the event that is fed; the same for all nodes."""
         o = self.o
         assert o is not None
         if self._arrival < 0:
@@ -217,21 +216,21 @@ class Moment:
 
 
 class Node(ABC):
-    """Evaluates one expression: keeps what later matches need, and makes its occurrences.
+    """Evaluator of one expression: keeps the entries that later matches need, makes occurrences.
 
     Attributes
     ----------
     index : int
-        Its number, after those of its children.
+        The node's number; children have lower numbers.
     lowest : int
         The least number in its subtree.
     keys : frozenset
-        What it listens to; not the clock events, which are told by their numbers.
+        The keys of the events it takes. Clock events are identified by number instead.
     clocks : dict of int to Primitive
-        The clock events that it takes itself, by their numbers.
+        The clock events that it takes itself, by number.
     children : tuple of Node
     name : str
-        Of the composite occurrences that it makes.
+        The name of the composite occurrences that it makes.
     """
 
     __slots__ = ("children", "clocks", "expression", "index", "keys", "lowest", "name", "shared")
@@ -255,62 +254,62 @@ class Node(ABC):
         self.name = repr(expression)
 
     def concerns(self, moment: Moment) -> bool:
-        """Whether the moment can make or change anything here."""
+        """Return whether the moment can make or change anything in this subtree."""
         if moment.index < 0:
             return moment.o is None or moment.o.key in self.keys
         return self.lowest <= moment.index <= self.index
 
     @abstractmethod
     def evaluate(self, moment: Moment) -> list[Entry]:
-        """Take in the moment and return what occurs, in the order in which it is made."""
+        """Process the moment and return the occurrences, in the order in which they are made."""
 
     @property
     def partials(self) -> int:
-        """How many occurrences it keeps itself."""
+        """The number of occurrences that the node itself keeps."""
         return 0
 
     @property
     def kept_events(self) -> int:
-        """Another number whenever a moment has made it keep, or forget, something."""
+        """A number that changes whenever a moment makes the node keep or forget an entry."""
         return self.partials
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether something that it keeps may be used up, as the order of events is not known."""
+        """True if a kept entry may be used up, depending on an uncertain order."""
         return False
 
     @property
     def is_vague(self) -> bool:
-        """Return whether it may make something that no occurrence it has made stands for."""
+        """True if it may make something that no occurrence made so far represents."""
         return False
 
     def kept(self) -> Iterator[Entry]:
-        """What it keeps itself, each once."""
+        """Iterate over the entries that the node itself keeps, each once."""
         return iter(())
 
     def open_entries(self) -> Iterator[Entry]:
-        """Iterate over the entries that it has made and that are open."""
+        """Iterate over the entries that the node has made and that are open."""
         return iter(())
 
     def drop(self, entry: Entry, journal: Journal) -> bool:
-        """Forget one entry; tell whether it was kept."""
+        """Forget one entry; return whether it was kept."""
         return False
 
     def trim(self, before_us: int) -> None:  # noqa: B027  # most nodes keep nothing
-        """Forget what no occurrence at or after `before_us` can need."""
+        """Forget entries that no occurrence at or after `before_us` can need."""
 
     def become_exact(self, journal: Journal) -> None:  # noqa: B027  # most nodes keep nothing
-        """Take note that the order of all that is kept is known again."""
+        """Switch back to exact evaluation, as the order of all kept events is certain again."""
 
     def write(self, state: StateWriter) -> Any:
-        """Its own state as JSON; None if it has none."""
+        """Return the node's own state as JSON, or None if it has none."""
         return None
 
     def read(self, data: Any, state: StateReader) -> None:  # noqa: B027  # as `write`
-        """Take up the state that `write` gave."""
+        """Restore the state that `write` returned."""
 
     def walk(self) -> Iterator[Node]:
-        """It and all nodes below, the children first."""
+        """Yield all nodes of the subtree, children before parents."""
         for child in self.children:
             yield from child.walk()
         yield self

@@ -1,4 +1,4 @@
-"""The node of ticks from one event to another."""
+"""Node of periodic: ticks from one event to another."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = ["PeriodicNode"]
 
 
 class PeriodicNode(Node):
-    """Ticks.
+    """Node of periodic events.
 
-    It keeps the starts and the ends by place, and judges at each tick from them which start is
-    open: so an end or a start that is fed late takes its place.
+    It keeps the starts and the ends by place. At each tick it determines from them which start is
+    open, so that starts and ends that are fed late count.
 
     Attributes
     ----------
     starts, ends : list of Entry
     closed : dict of int to Entry
-        In the context chronicle, by arrival the starts that are closed, and by which end: that is
-        decided when the end is fed.
+        In the context chronicle: the end that closed each closed start, by the start's arrival. It
+        is determined when the end is fed.
     """
 
     def __init__(self, expression: Periodic, start: Node, end: Node, shared: Shared, index: int):
@@ -50,7 +50,7 @@ class PeriodicNode(Node):
         self.starts: list[Entry] = []
         self.ends: list[Entry] = []
         self.closed: dict[int, Entry] = {}
-        self.closed_us: int | None = None  # when the last of those that are forgotten was closed
+        self.closed_us: int | None = None  # latest time at which a forgotten start was closed
 
     def evaluate(self, moment: Moment) -> list[Entry]:
         if moment.index == self.index:
@@ -65,7 +65,7 @@ class PeriodicNode(Node):
             self.shared.fresh.extend([(entry, self) for entry in (*begun, *ended)])
         made: list[Entry] = []
         if begun and self.periodic.collected and self._doubts:
-            # An end that was fed before may come after it.
+            # An end that was fed before may be after it.
             for end in self.ends:
                 collected = self._possibly_collect(end, begun)
                 self._doubt(collected, moment)
@@ -84,7 +84,7 @@ class PeriodicNode(Node):
             put(self.ends, entry, moment.journal)
         return made
 
-    # -- where the order may be unknown --------------------------------------------------------
+    # -- uncertain order -----------------------------------------------------------------------
 
     @property
     def _doubts(self) -> bool:
@@ -92,11 +92,11 @@ class PeriodicNode(Node):
 
     @property
     def is_vague(self) -> bool:
-        """Return whether there may be other ticks than those that were made, or at other times."""
+        """True if there may be other ticks than those made, or at other times."""
         return self._doubts and not all(is_exact(e[3]) for e in (*self.starts, *self.ends))
 
     def _counted_us(self, start: Entry) -> int:
-        """From when the ticks are counted: from the latest that it may be, to know all before."""
+        """Return the time from which ticks are scheduled; the latest possible, if uncertain."""
         return self.shared.policy.relation.ends(start[3])[1] if self._doubts else start[0]
 
     def _doubt(self, made: list[Entry], moment: Moment) -> None:
@@ -105,7 +105,7 @@ class PeriodicNode(Node):
             self.shared.doubt(entry[2], why, moment.journal)
 
     def _is_known(self, entries: list[Entry]) -> bool:
-        """Return whether the order of these is known, and that they occur."""
+        """Return whether these entries are certain, and so is their order."""
         relation, doubtful = self.shared.policy.relation, self.shared.doubtful
         return all(
             relation.precedes(a[3], b[3])
@@ -115,7 +115,7 @@ class PeriodicNode(Node):
         ) and doubtful.keys().isdisjoint(entry[2] for entry in entries)
 
     def _is_as_read(self, entries: list[Entry]) -> bool:
-        """Return whether readings and intervals alone order these as local clocks do."""
+        """Return whether readings and intervals alone give the order of the local clocks."""
         precedes = self.shared.policy.relation.precedes
         return all(
             a[:3] < b[:3] and a[3].high_us < b[3].low_us
@@ -124,7 +124,7 @@ class PeriodicNode(Node):
         )
 
     def _is_tick_known(self, low_us: int, high_us: int, entries: list[Entry]) -> bool:
-        """Return whether it is known which of these come after a tick."""
+        """Return whether it is certain which of these entries come after a tick."""
         ends = [self.shared.policy.relation.ends(entry[3]) for entry in entries]
         begins = [self.shared.policy.relation.begins(entry[3]) for entry in entries]
         return all(
@@ -133,7 +133,7 @@ class PeriodicNode(Node):
         )
 
     def _is_sure(self, start: Entry, since_us: int) -> bool:
-        """Return whether there is a tick of a start in every order, so long after it."""
+        """Return whether there certainly is a tick of a start at this distance."""
         relation = self.shared.policy.relation
         low_us, high_us = relation.ends(start[3])
         others = list(self.ends)
@@ -152,7 +152,7 @@ class PeriodicNode(Node):
         )
 
     def _is_count_known(self, end: Entry) -> bool:
-        """Return whether it is known what an end makes of the ticks before it."""
+        """Return whether the ticks that an end collects are certain."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
         if any(o.key in self.keys and relation.may_precede(o, end[3]) for o in self.shared.awaited):
             return False
@@ -166,7 +166,7 @@ class PeriodicNode(Node):
                 low_us, high_us = low_us + period_us, high_us + period_us
                 rest = [each for each in others if each is not start]
                 if not self._is_tick_known(low_us, high_us, rest) and not (
-                    # Ticks right at the end are none, so that alone does not matter.
+                    # Ticks at the very end do not count, so these do not matter.
                     low_us >= until_us
                 ):
                     return False
@@ -193,7 +193,7 @@ class PeriodicNode(Node):
         ]
 
     def _possible_ticks(self, moment: Moment) -> list[Entry]:
-        """The ticks that there may be, those that are not sure as doubtful."""
+        """Return the ticks that are possible; uncertain ones are marked as doubtful."""
         called = frozenset(moment.called)
         relation, made = self.shared.policy.relation, list[Entry]()
         for start in [e for e in self.starts if e[2] in called]:
@@ -214,7 +214,7 @@ class PeriodicNode(Node):
         return made
 
     def _is_over(self, start: Entry, us: int) -> bool:
-        """Return whether a start has no ticks at this time or later for certain."""
+        """Return whether a start certainly has no ticks at this time or later."""
         relation = self.shared.policy.relation
         closing = [
             end
@@ -224,12 +224,12 @@ class PeriodicNode(Node):
             and relation.precedes(start[3], end[3])
         ]
         if self.periodic.consumption is Context.CHRONICLE:
-            # Each end closes one start: it is over when there are as many as there are starts.
+            # Each end closes one start: all are closed when there are as many ends as starts.
             return len(closing) >= len(self.starts)
         return bool(closing)
 
     def _is_waiting(self, start: Entry, us: int) -> bool:
-        """Whether a start may have ticks at this time or later, for all that is known."""
+        """Return whether a start may have ticks at this time or later."""
         context = self.periodic.consumption
         if context is Context.CHRONICLE:
             return not self._is_closed(start, us)
@@ -252,18 +252,18 @@ class PeriodicNode(Node):
         return any(high_us < end[3].low_us for end in self._until(self.ends, us))
 
     def _is_closed(self, start: Entry, us: int) -> bool:
-        """In the context chronicle: whether it is closed at this time."""
+        """Return whether a start is closed at this time, in the context chronicle."""
         end = self.closed.get(start[2])
         return end is not None and end[0] <= us
 
     def _close(self, end: Entry, journal: Journal) -> Entry | None:
-        """In the context chronicle: close the oldest start before an end, and return it."""
+        """Close the oldest start before an end and return it, in the context chronicle."""
         precedes, closed = self.shared.policy.relation.precedes, self.closed
         for start in self.starts:
             if (
                 start[2] not in closed
                 and precedes(start[3], end[3])
-                # They lie as they are read, which a local clock may know better.
+                # The list has the order of readings; a local clock may give another.
                 and not (
                     self._doubts
                     and any(precedes(e[3], start[3]) for e in self.starts if e[2] not in closed)
@@ -274,7 +274,7 @@ class PeriodicNode(Node):
         return None
 
     def _together(self, start: Entry, us: int) -> list[Entry]:
-        """What an occurrence has the parts of; in the context cumulative all since the last end."""
+        """Return the starts of an occurrence; if cumulative, all since the last end."""
         if self.periodic.consumption is not Context.CUMULATIVE:
             return [start]
         return [
@@ -283,10 +283,10 @@ class PeriodicNode(Node):
             if entry[:3] <= start[:3] and not self._closed_before(entry, us)
         ]
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- ends ----------------------------------------------------------------------------------
 
     def _collect(self, end: Entry, closed: Entry | None) -> list[Entry]:
-        """What an end makes of all ticks before it."""
+        """Return the occurrence that an end makes of all ticks before it, for each start."""
         low_us = end[3].low_us
         before = [entry for entry in self.starts if entry[3].high_us < low_us]
         context = self.periodic.consumption
@@ -295,7 +295,7 @@ class PeriodicNode(Node):
         if context is Context.CHRONICLE:
             chosen = [] if closed is None else [closed]
             if closed is not None:
-                # It is open since those before it were closed.
+                # It has been open since the starts before it were closed.
                 older = [entry for entry in self.starts if entry[:3] < closed[:3]]
                 opened = [self.closed[e[2]][0] for e in older if e[2] in self.closed]
                 from_us = max(opened, default=self.closed_us)
@@ -331,7 +331,7 @@ class PeriodicNode(Node):
         return made
 
     def _possibly_collect(self, end: Entry, starts: list[Entry]) -> list[Entry]:
-        """Return the matches that an end may make: for each start, with each number of ticks."""
+        """Return the possible matches of an end: each start, with each number of ticks."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
         until_us = relation.begins(end[3])[1]
         found: list[Entry] = []
@@ -345,7 +345,7 @@ class PeriodicNode(Node):
                 ]
         return found
 
-    # -- what is made --------------------------------------------------------------------------
+    # -- occurrences ---------------------------------------------------------------------------
 
     def _occurrence(self, starts: list[Entry], ticks: list[int], end: Entry | None) -> Entry:
         periodic = self.periodic
@@ -378,7 +378,7 @@ class PeriodicNode(Node):
         o = Occurrence(self.name, timestamp, params, parts=parts)
         return (o.us, "", next(self.shared.arrivals), o, parts)
 
-    # -- what is kept --------------------------------------------------------------------------
+    # -- kept entries --------------------------------------------------------------------------
 
     @property
     def partials(self) -> int:
@@ -395,7 +395,7 @@ class PeriodicNode(Node):
         return self.partials < before
 
     def trim(self, before_us: int) -> None:
-        """Forget the starts that are closed or replaced by then, and the ends before."""
+        """Forget starts that are closed or replaced before `before_us`, and earlier ends."""
         before_us -= 2 * self.shared.reach_us
         last = before_us - 1
         context = self.periodic.consumption
@@ -410,7 +410,7 @@ class PeriodicNode(Node):
                     precedes = self.shared.policy.relation.precedes
                     replaced = [e for e in open_ if any(precedes(e[3], o[3]) for o in open_)]
                 gone |= {entry[2] for entry in replaced}
-        spent: set[int] = set()  # an end closes one start
+        spent: set[int] = set()  # each end closes only one start
         for arrival in gone:
             end = self.closed.pop(arrival, None)
             if end is not None:
@@ -428,7 +428,7 @@ class PeriodicNode(Node):
         ]
 
     def _closed_first(self, us: int) -> set[int]:
-        """In the context chronicle: the starts that are closed, and before all others."""
+        """Return the closed starts before all open ones, in the context chronicle."""
         precedes = self.shared.policy.relation.precedes
         gone: set[int] = set()
         for number, start in enumerate(self.starts):

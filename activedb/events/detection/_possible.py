@@ -1,4 +1,4 @@
-"""Possible matches, and which of them may exclude which."""
+"""Possible matches, and exclusion among them."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 __all__ = ["Exclusion", "Possible"]
 
 Doubt = tuple[Occurrence, Occurrence]
-"""Two events of which the order or the distance is not known."""
+"""Two events whose order or distance is uncertain."""
 
 
 class Possible:
-    """A match that is possible: a candidate in some order of events, if not in every one.
+    """Possible match: a candidate in at least one order of events.
 
     Attributes
     ----------
     candidate : Candidate
     entries : list of Entry
-        Its constituents.
+        The constituents.
     is_certain : bool
-        Whether it is a candidate in every order in which its constituents occur.
+        True if it is a candidate in every order, provided that its constituents occur.
     doubts : tuple of (Occurrence, Occurrence)
-        On what that depends.
+        The pairs of events on which `is_certain` depends.
     is_closed : bool
-        Whether time completes it, not its last constituent.
+        True if time completes it, not its last constituent.
     entry : Entry or None
-        The occurrence that the node has passed on; None: an event that is yet to be fed has a part
-        in it.
+        The occurrence that the node has passed on; None: none yet, or one of its constituents is
+        yet to be fed.
     is_made : bool
-        Whether it was made: then it stands here for what it excludes.
+        True if it was made and is only kept because it may exclude others.
     lost_rival : bool
-        Whether something was forgotten that may exclude it, or have been made with it.
+        True if a match was forgotten that may exclude it, or may have been made with it.
     ends : list of Entry
-        Which constituents may be the last, or, if time completes it, from which its window counts.
+        The constituents that may be the last, or, if time completes it, that start its window.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Possible:
         self.ends: list[Entry] = []
 
     def at(self, entry: Entry) -> Possible:
-        """The same, passed on as this entry."""
+        """Return a copy with `entry` as the occurrence passed on."""
         found = Possible(
             self.candidate,
             is_certain=self.is_certain,
@@ -94,11 +94,11 @@ class Possible:
 
     @property
     def last_us(self) -> int:
-        """The reading of its latest constituent: it is known as long as that is."""
+        """The reading of its latest constituent; the match is kept until that expires."""
         return max([entry[0] for entry in self.entries])
 
     def may_overlap(self, other: Possible) -> bool:
-        """Return whether the two may lie at one time, in part."""
+        """Return whether the time spans of the two may overlap."""
         low_us, high_us = self._span_us()
         other_low_us, other_high_us = other._span_us()
         return low_us <= other_high_us and other_low_us <= high_us
@@ -108,24 +108,24 @@ class Possible:
         return min(lows), max(highs)
 
     def made(self) -> Possible:
-        """The same, made."""
+        """Return the match marked as made."""
         found = self.at(self.entry) if self.entry is not None else self
         found.is_made = True
         return found
 
 
 class Exclusion:
-    """Exclusion among possible matches of one group, in some order of events.
+    """Exclusion among the possible matches of one group.
 
-    What cannot be told counts as if it may. A match is excluded by one that is made and
+    Whatever is uncertain counts as possible exclusion. A match is excluded by a made match that
 
     - uses up one of its constituents in an earlier step (chronicle, continuous, cumulative),
-    - is chosen in its place, of those that one step completes (chronicle, continuous, recent; with
-      a selection, of those with the same ends), or
+    - is chosen instead of it among those that one step completes (chronicle, continuous, recent;
+      with a selection, among those with the same ends), or
     - skips its first constituent.
 
-    Two are completed by one step if their last constituents are one, or, if time completes them,
-    their first ones are.
+    One step completes two matches if they have the same last constituent, or, if time completes
+    them, the same first one.
     """
 
     def __init__(self, node: CombinationNode):
@@ -138,18 +138,18 @@ class Exclusion:
         self.target = chooser.target
         self.is_picky = node.needs_used
         self.is_conjunction = isinstance(node.expression, Conjunction)
-        # Whether matches can exclude each other at all.
+        # True if matches can exclude each other at all.
         self.contends = (
             self.context is not Context.UNRESTRICTED
             or self.skip is not SkipTo.NONE
             or self.is_picky
         )
 
-        # Whether some of what one step merges may be excluded by others of it.
+        # True if a candidate that one step merges may be excluded by another one of the step.
         self.chooses_in_step = self.is_picky or self.skip is not SkipTo.NONE
 
     def prepare(self, possible: Possible) -> None:
-        """Find out what may complete it."""
+        """Determine the constituents that may complete the match."""
         entries, relation = possible.entries, self.relation
         if possible.is_closed:
             possible.ends = [entries[0]]
@@ -199,7 +199,7 @@ class Exclusion:
             and not m.arrivals.isdisjoint(c.arrivals)
             and (self.context is not Context.CONTINUOUS or not self.may_be_one_step(m, c))
         ):
-            return True  # both cannot be made, unless one step makes both
+            return True  # only one step could make both
         if self.is_one_step(m, c):
             if self.context is Context.CHRONICLE:
                 return True
@@ -216,7 +216,7 @@ class Exclusion:
         )
 
     def excludes_in_step(self, r: Possible, c: Possible) -> bool:
-        """Return whether r, if it is merged, excludes c in their one step in every order."""
+        """Return whether r, if merged, certainly excludes c within their step."""
         return self.is_better(r, c) and (
             (self.is_picky and self._may_have_same_ends(r, c))
             or (self.skip is not SkipTo.NONE and self._skips(r, c))
@@ -237,7 +237,7 @@ class Exclusion:
         return any(_may_be_one(a, b) for a in r.ends for b in c.ends)
 
     def is_one_step(self, r: Possible, c: Possible) -> bool:
-        """Return whether one step completes both for certain."""
+        """Return whether one step certainly completes both."""
         if r.is_closed and c.is_closed:
             a, b = r.entries[0], c.entries[0]
             return a[2] == b[2] or self.relation.begin_together(a[3], b[3])
@@ -248,7 +248,7 @@ class Exclusion:
         )
 
     def may_be_before(self, r: Possible, c: Possible) -> bool:
-        """Return whether a step may complete r before one completes c."""
+        """Return whether an earlier step may complete r than c."""
         if r.is_closed is not c.is_closed:
             return True
         relation = self.relation
@@ -262,7 +262,7 @@ class Exclusion:
         )
 
     def is_before(self, r: Possible, c: Possible) -> bool:
-        """Return whether a step completes r before one completes c, for certain."""
+        """Return whether an earlier step certainly completes r than c."""
         if r.is_closed and c.is_closed:
             begins = self.relation.begins
             return begins(r.entries[0][3])[1] < begins(c.entries[0][3])[0]
@@ -270,10 +270,10 @@ class Exclusion:
             return False
         return all(any(self.relation.is_later_step(a, b) for b in c.ends) for a in r.ends)
 
-    # -- what is chosen ------------------------------------------------------------------------
+    # -- preference ----------------------------------------------------------------------------
 
     def is_better(self, c: Possible, r: Possible) -> bool:
-        """Return whether c is preferred to r for certain."""
+        """Return whether c is certainly preferred to r."""
         for stage, own, theirs in zip(self.stages, c.candidate, r.candidate, strict=False):
             if own is None or theirs is None:
                 if own is not theirs:
@@ -288,14 +288,14 @@ class Exclusion:
         return False
 
     def _is_later(self, c: Possible, r: Possible) -> bool:
-        """Return whether c is preferred for its later constituents for certain."""
+        """Return whether c is certainly preferred for its later constituents."""
         if c.arrivals == r.arrivals:
             return self.is_better(c, r)
         relation = self.relation
         ours = [entry for entry in c.entries if entry[2] not in r.arrivals]
         others = [entry for entry in r.entries if entry[2] not in c.arrivals]
         if len(c.arrivals) != len(r.arrivals):
-            # Which of them runs out depends on all of the order.
+            # The whole order determines which of them has no more constituents.
             known = all(
                 (place_of(a) < place_of(b) and relation.is_behind(a, b))
                 or (place_of(b) < place_of(a) and relation.is_behind(b, a))
@@ -331,7 +331,7 @@ class Exclusion:
     # -- skips -------------------------------------------------------------------------------
 
     def _may_skip(self, r: Possible, c: Possible) -> bool:
-        """Return whether r, if it is made, may skip c."""
+        """Return whether r, if made, may skip c."""
         first, own = c.entries[0], r.entries[0]
         behind = self.relation.is_behind
         if first[2] == own[2]:
@@ -345,7 +345,7 @@ class Exclusion:
         return bool(before) and (any if self.skip is SkipTo.LAST else all)(before)
 
     def _skips(self, m: Possible, c: Possible) -> bool:
-        """Return whether m, which is made, skips c for certain."""
+        """Return whether m, which is made, certainly skips c."""
         first, own = c.entries[0], m.entries[0]
         behind = self.relation.is_behind
         if first[2] == own[2]:
@@ -363,7 +363,7 @@ class Exclusion:
 
 
 def _may_be_one(a: Entry, b: Entry) -> bool:
-    """Return whether two last constituents may have been completed by one event."""
+    """Return whether one event may have completed two last constituents."""
     if a[2] == b[2]:
         return True
     if not (a[3].parts or b[3].parts):

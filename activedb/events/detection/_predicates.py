@@ -1,4 +1,4 @@
-"""When the predicates of a combination are judged, and how."""
+"""Evaluation of the predicates of a combination, as early as possible."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _COMPARABLE = frozenset((int, str, bool, type(None), bytes))
 
 
 class Stage:
-    """A positive part.
+    """Positive part of a combination.
 
     Attributes
     ----------
     name : str
-        Of a primitive event or Kleene part; else unused, as the constituents bring their names.
+        The name of a primitive event or Kleene part; otherwise unused, as constituents have names.
     kleene : bool
-        Whether it is bound to a tuple of `minimum` to `maximum` entries (None: without bound).
+        True if it is bound to a tuple of `minimum` to `maximum` entries (None: unbounded).
     greedy : bool
-        Whether a longer binding is preferred.
+        True if a longer binding is preferred.
     is_primitive : bool
-        Whether its entries are primitive events.
+        True if its entries are primitive events.
     names : tuple of str
         All part names that it can contribute.
     """
@@ -61,21 +61,21 @@ class Stage:
 
 
 class Predicates:
-    """The predicates of a combination, each at the place where it is judged (README).
+    """Predicates of a combination, by the place where each is evaluated (README).
 
     Attributes
     ----------
     joining : list of list of (Term, bool)
-        By stage, those judged when a constituent joins it; and whether only from the second
+        By stage, the terms evaluated when a constituent joins it; and whether only from the second
         element on.
     leaving : list of list of Term
-        By stage, those judged when the stage is complete.
+        By stage, the terms evaluated when the stage is complete.
     final : list of callable
-        Those judged when the candidate is.
+        The predicates evaluated when the candidate is complete.
     readings : tuple of callable
-        Those judged after all others.
-    required : list of (str, bool)
-        By part name, the attributes that its events must have, in the row before or now.
+        The predicates evaluated after all others.
+    required : dict of str to list of (str, bool)
+        By part name, the attributes that its events must have, and whether in the old row.
     """
 
     def __init__(
@@ -113,15 +113,15 @@ class Predicates:
         self.are_staged = any(self.joining) or any(self.leaving)
         self.is_empty = not (self.are_staged or self.final or self.readings)
 
-    def forgive(self) -> None:
-        """Take one that raises, from now on, for one that does not hold."""
+    def treat_errors_as_false(self) -> None:
+        """Treat predicates that raise as false from now on."""
         self.joining = [[(_forgiving(t), later) for t, later in terms] for terms in self.joining]
         self.leaving = [list(map(_forgiving, terms)) for terms in self.leaving]
         self.final = list(map(_forgiving, self.final))
         self.readings = tuple(map(_forgiving, self.readings))
 
     def check(self, o: Occurrence, name: str) -> None:
-        """Raise `BadEvent` if an event of this part lacks an attribute of a term."""
+        """Raise `BadEvent` if an event of this part lacks an attribute that a term uses."""
         for attribute_name, old in self.required.get(name, ()):
             row = o.old if old else o.params
             if row is None or attribute_name not in row:
@@ -132,23 +132,23 @@ class Predicates:
                 )
 
     def joins(self, stage: int, count: int, parts: Mapping[str, Any]) -> bool:
-        """Whether what is judged of the `count`-th constituent of a stage holds."""
+        """Return whether the predicates on the `count`-th constituent of a stage hold."""
         for term, from_second in self.joining[stage]:
             if not (from_second and count < 2) and not term(parts):
                 return False
         return True
 
     def leaves(self, stage: int, parts: Mapping[str, Any]) -> bool:
-        """Whether what is judged when a stage is complete holds."""
+        """Return whether the predicates on a complete stage hold."""
         return all(term(parts) for term in self.leaving[stage])
 
     def holds_finally(self, parts: Mapping[str, Any]) -> bool:
-        """Return whether what is judged when the candidate is complete holds, readings apart."""
+        """Return whether the predicates on a complete candidate hold, except readings."""
         shown = MappingProxyType(dict(parts))
         return all(checked_result(predicate(shown), "a predicate") for predicate in self.final)
 
     def completes(self, parts: Mapping[str, Any], moment: Moment, index: int) -> bool:
-        """Whether what is judged when the candidate is complete holds, readings last."""
+        """Return whether the predicates on a complete candidate hold, readings last."""
         if not self.final and not self.readings:
             return True
         if not self.holds_finally(parts):
@@ -179,7 +179,7 @@ def _forgiving(predicate: Callable[..., object]) -> Callable[..., object]:
         try:
             return predicate(*args)
         except (TransactionError, StoreError):
-            raise  # nobody has judged anything
+            raise  # the predicate was not evaluated
         except Exception:
             return False
 
@@ -187,7 +187,7 @@ def _forgiving(predicate: Callable[..., object]) -> Callable[..., object]:
 
 
 def parts_of(candidate: Candidate, stages: Sequence[Stage]) -> dict[str, Any]:
-    """The parts of a match, flat."""
+    """Return the parts of a match as a flat mapping."""
     parts: dict[str, Any] = {}
     for stage, bound in zip(stages, candidate, strict=True):
         if bound is None:
@@ -202,7 +202,7 @@ def parts_of(candidate: Candidate, stages: Sequence[Stage]) -> dict[str, Any]:
 
 
 def merged(entries: list[Entry]) -> dict[str, Any]:
-    """The parameters of constituents, later ones winning."""
+    """Return the parameters of the constituents, later ones overriding earlier ones."""
     params: dict[str, Any] = {}
     for entry in entries:
         params.update(entry[3].params)
@@ -210,12 +210,12 @@ def merged(entries: list[Entry]) -> dict[str, Any]:
 
 
 def attribute(o: Occurrence, name: str) -> object:
-    """The parameter `name` of `o` as part of an equivalence key.
+    """Return the parameter `name` of `o` as a component of an equivalence key.
 
     Raises
     ------
     BadEvent
-        If it has none, or its value cannot be compared.
+        If `o` lacks it, or its value cannot be compared.
     """
     try:
         value = o.params[name]
@@ -227,7 +227,7 @@ def attribute(o: Occurrence, name: str) -> object:
         return value
     try:
         hash(value)
-        # A dictionary takes an object to be equal to itself, which NaN is not.
+        # A dictionary assumes that an object equals itself, which NaN does not.
         comparable = bool(value == value)
     except (TypeError, ArithmeticError, ValueError):
         comparable = False

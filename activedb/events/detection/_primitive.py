@@ -1,4 +1,4 @@
-"""Nodes of single events: primitive ones, any of several, and named queries."""
+"""Nodes of single events: primitive events, disjunctions and named queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DisjunctionNode", "PrimitiveNode", "QueryNode", "takes"]
 
 
 def takes(primitive: Primitive, o: Occurrence, moment: Moment) -> bool:
-    """Whether the primitive takes `o`: what its reading says is asked once and kept."""
+    """Return whether the primitive takes `o`; its reading is evaluated once and remembered."""
     if not primitive.takes(o):
         return False
     if primitive.reading is None:
@@ -33,7 +33,7 @@ def takes(primitive: Primitive, o: Occurrence, moment: Moment) -> bool:
 
 
 class PrimitiveNode(Node):
-    """A primitive event."""
+    """Node of a primitive event."""
 
     def __init__(self, expression: Primitive, shared: Shared, index: int):
         clocks = {} if expression.schedule is None else {index: expression}
@@ -48,7 +48,7 @@ class PrimitiveNode(Node):
 
 
 class DisjunctionNode(Node):
-    """Any of several events, each occurrence once."""
+    """Node of a disjunction: any of several events, each occurrence once."""
 
     def __init__(
         self, expression: Disjunction, children: tuple[Node, ...], shared: Shared, index: int
@@ -69,7 +69,7 @@ class DisjunctionNode(Node):
         return list(found.values())
 
     def _unite(self, found: dict[object, Entry], key: object, entry: Entry, moment: Moment) -> None:
-        """Take one of two occurrences of the same events: the first, unless it is doubtful."""
+        """Merge two occurrences of the same events: keep the first, unless it is doubtful."""
         doubtful, known = self.shared.doubtful, found[key]
         if known[2] not in doubtful or entry[2] in doubtful:
             return
@@ -81,7 +81,7 @@ class DisjunctionNode(Node):
 
 
 class QueryNode(Node):
-    """A pattern with a name and an output."""
+    """Node of a named pattern with an output."""
 
     def __init__(self, expression: Query, child: Node, shared: Shared, index: int):
         super().__init__(expression, (child,), child.keys, shared, index)

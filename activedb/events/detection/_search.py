@@ -1,4 +1,4 @@
-"""The search for the candidates of a sequence that a constituent or the end of a window completes.
+"""Search for the candidates of a sequence that a constituent or the end of a window completes.
 
 README.md, "Search", explains it.
 """
@@ -20,20 +20,20 @@ _MISSING = object()
 
 
 class Search(Viability):
-    """One search in one group; see `Viability` for its parameters."""
+    """Depth-first search in one group; see `Viability` for its parameters."""
 
     # -- candidates --------------------------------------------------------------------------
 
     def candidates(self, first: Entry | None = None) -> Iterator[Candidate]:
         """Yield the candidates in the order of preference.
 
-        Depth first, and through viable entries alone: without predicates and bounds of Kleene
-        parts no step is in vain.
+        The search is depth first and only visits viable entries. Without predicates and bounds of
+        Kleene parts, no step is wasted.
 
         Parameters
         ----------
         first : Entry, optional
-            Only those with this first constituent.
+            Restrict the search to candidates with this first constituent.
         """
         if not self.prepare():
             return
@@ -44,8 +44,8 @@ class Search(Viability):
         self._path, self._parts = path, parts
         begun: set[int] = set()
         ends: set[tuple[int, int]] = set()
-        # Each frame: its options, the stage, how many there are in it, whether an entry was
-        # placed to get there, and what to put back into the parts.
+        # Each frame: its options, the stage, the number of constituents in it, whether an entry was
+        # placed to get there, and the old values to restore in the parts.
         frames: list[tuple[Iterator[Any], int, int, bool, list[tuple[str, Any]]]] = [
             (self._options(0, 0, first), 0, 0, False, [])
         ]
@@ -86,7 +86,7 @@ class Search(Viability):
                 begun.add(path[0][1][2] if path else last[2])
                 yield found
                 if self.one_per_first:
-                    # On with the next first constituent.
+                    # Continue with the next first constituent.
                     while path:
                         _, _, _, was_placed, old = frames.pop()
                         if was_placed:
@@ -115,7 +115,7 @@ class Search(Viability):
                 self._parts[name] = value
 
     def _place(self, number: int, entry: Entry, count: int) -> list[tuple[str, Any]]:
-        """Put an entry into the parts; return what was there before."""
+        """Put an entry into the parts; return the old values."""
         parts, stage = self._parts, self.layout.stages[number]
         if stage.kleene:
             before = parts.get(stage.name, _MISSING)
@@ -134,26 +134,26 @@ class Search(Viability):
     def latest(self) -> Iterator[Candidate]:
         """Yield the candidate with the latest constituents, if the layout `is_simple`.
 
-        Complexity: O(m log m), where all candidates may be m to the power of the stages.
+        Complexity: O(m log m), while the number of candidates may be m to the power of the stages.
         """
         reached = self._reached()
         if reached is None:
             return
         chosen = [self.last]
         for entries in reached[-2::-1]:
-            # Some of them can be before it; of all that end before it the latest is least barred.
+            # Some of them can be before it; of those the latest one has the fewest obstacles.
             place = bisect_left(entries, (chosen[-1][3].low_us,))
             chosen.append(entries[place - 1])
         yield tuple(reversed(chosen))
 
     def cumulated(self) -> Iterator[Candidate]:
-        """Yield, if the layout `is_simple`, all candidates in one: by stage all constituents."""
+        """Yield one candidate with all constituents by stage, if the layout `is_simple`."""
         reached = self._reached()
         if reached is not None:
             yield tuple(map(tuple, reached))
 
     def _reached(self) -> list[list[Entry]] | None:
-        """By stage, the entries of candidates; None if there is none."""
+        """Return the entries of candidates by stage; None if there are no candidates."""
         if not self.prepare():
             return None
         reached = [[entry for entry in self.viable[0] if self._begins(0, entry)]]
@@ -169,7 +169,7 @@ class Search(Viability):
     # -- options -----------------------------------------------------------------------------
 
     def _options(self, number: int, count: int, first: Entry | None) -> Iterator[Any]:
-        """What may come next in a stage that has `count` constituents, the preferred one first."""
+        """Yield what may come next in a stage with `count` constituents, preferred first."""
         path = self._path
         before = path[-1] if path else None
         if number == self.stage and self.at_end:
@@ -214,7 +214,7 @@ class Search(Viability):
                 continue
             if floors[place] > high_us:
                 if exact:
-                    return  # the floors rise
+                    return  # the floors increase
                 continue
             if skips and self._is_barred(before[0], number, high_us, lows[place]):
                 continue
@@ -223,7 +223,7 @@ class Search(Viability):
             yield entry
 
     def _begins(self, number: int, entry: Entry) -> bool:
-        """Whether an entry can be the first constituent, as far as it alone tells."""
+        """Return whether an entry can be the first constituent, judging by the entry alone."""
         o = entry[3]
         layout = self.layout
         if self.begin_us is not None and o.low_us != self.begin_us:
@@ -233,11 +233,11 @@ class Search(Viability):
         if self.skipped and covers(self.skipped, entry[:3]):
             return False
         if self.at_end:
-            return True  # what is negated before it is judged with the last constituent
+            return True  # negations before it are evaluated with the last constituent
         return not layout.begins_negated or not self._negated_before(number, o, self.start_us)
 
     def _negated_before(self, number: int, o: Any, start_us: int | None) -> bool:
-        """Whether something negated lies in the window before the first constituent."""
+        """Return whether a negated event lies in the window before the first constituent."""
         for place_number in range(number + 1):
             forbidden = self.group.forbidden[place_number]
             if forbidden:
@@ -247,7 +247,7 @@ class Search(Viability):
         return False
 
     def _is_next_to(self, before: Entry, entry: Entry) -> bool:
-        """Whether no event lies between two neighbours by place, but what they are made of."""
+        """Return whether no foreign event lies between two neighbours, by place."""
         entries = self.group.all
         low = bisect_right(entries, before[:3], key=_place_of)
         high = bisect_left(entries, entry[:3])
@@ -278,10 +278,10 @@ class Search(Viability):
     def _first_eligible(
         self, number: int, count: int, before: tuple[int, Entry]
     ) -> Iterator[Entry]:
-        """The first entry after `before` that is eligible, if it is viable; and the last one.
+        """Yield the first eligible entry after `before`, if it is viable; then the last one.
 
-        Judged with what stands in the path: this is for predicates and intervals, where it does
-        not suffice to look at neighbours.
+        Eligibility is evaluated with the current path. This handles predicates and intervals, for
+        which a look at neighbours does not suffice.
         """
         last = self.last
         stage = self.layout.stages[number]
@@ -340,7 +340,7 @@ class Search(Viability):
     def _is_eligible_last(
         self, number: int, count: int, before: tuple[int, Entry], entry: Entry
     ) -> bool:
-        """Whether an eligible entry could be the last constituent."""
+        """Return whether an eligible entry could be the last constituent."""
         layout = self.layout
         stage = layout.stages[number]
         if stage.kleene and count + 1 < stage.minimum:
@@ -363,7 +363,7 @@ class Search(Viability):
     # -- completion --------------------------------------------------------------------------
 
     def _complete(self, number: int, count: int) -> Candidate | None:
-        """The candidate of the path and the last constituent, if all of it holds."""
+        """Return the candidate of the path and the last constituent; None if a condition fails."""
         layout, last, path = self.layout, self.last, self._path
         if self.at_end:
             if layout.begins_negated and not self.is_prefix:
@@ -407,7 +407,7 @@ class Search(Viability):
         return predicates.completes(whole, self.moment, self.layout.index)
 
     def _is_closed(self, number: int) -> bool:
-        """Whether something negated lies between the last constituent and the end of the window."""
+        """Return whether a negated event lies between the last constituent and the window's end."""
         if self.end_us is None or self.at_end:
             return False
         high_us = self.last[3].high_us

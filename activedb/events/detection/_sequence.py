@@ -1,4 +1,4 @@
-"""The node of a sequence."""
+"""Node of a sequence."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 __all__ = ["SequenceNode"]
 
 _RECENT_MAX = 32
-"""Bound on the skipping matches whose beginnings a group keeps."""
+"""Upper bound on the skipping matches whose beginnings a group keeps."""
 _NO_MOMENT = Moment(None, None, [], {})
-"""For the plain way, which asks no readings."""
+"""Placeholder on the fast path, which evaluates no readings."""
 
 
 class SequenceNode(CombinationNode):
-    """Finds the matches of a sequence.
+    """Node of a sequence.
 
     Attributes
     ----------
     layout : Layout
     is_memoryless : bool
-        Whether what it keeps does not depend on what it has made: so an event is withdrawn by
-        taking it out of the lists.
+        True if its state does not depend on the matches made, so that removing an event from the
+        lists withdraws it.
     is_plain : bool
-        Whether `feed` does: primitive events alone, each part one of them, no selection, context,
-        skip, reading, and nothing that time completes.
+        True if `feed` can replace `evaluate`: every part is a single primitive event, and there are
+        no selection, context, skip, readings, or matches completed by time.
     """
 
     __slots__ = (
@@ -89,9 +89,9 @@ class SequenceNode(CombinationNode):
         self.needs_used = layout.is_picky
         self.keeps_last = False
         self.times_out = False
-        # By group the latest matches that skip: in which step they were made, and their beginning.
+        # By group, the latest matches that skip: their steps and the places where they begin.
         self._skipping: dict[Group, list[tuple[int, Place]]] = {}
-        # Of which stages' entries the end of the window is waited for.
+        # By stage, whether its entries set a timer for the end of the window.
         self.sets_timer = [layout.is_closed_by_time and begins for begins in layout.may_begin]
         self.is_memoryless = (
             chooser.is_plain
@@ -112,7 +112,7 @@ class SequenceNode(CombinationNode):
             )
         )
 
-        # Of keys of which every event is taken: where, and whether it can be the last.
+        # For keys whose events are all taken: stages, forbidden places, and whether one is last.
         self._unconditional = {
             key: (
                 [n for _, n, forbids in listeners if not forbids and n < self.last_stage],
@@ -124,7 +124,7 @@ class SequenceNode(CombinationNode):
             and all(p.predicate is None and not p.columns for p, _, _ in listeners)
         }
 
-    # -- the general way -----------------------------------------------------------------------
+    # -- the general path ----------------------------------------------------------------------
 
     def evaluate(self, moment: Moment) -> list[Entry]:
         if moment.index == self.index:
@@ -157,9 +157,9 @@ class SequenceNode(CombinationNode):
     def completed(
         self, group: Group, items: list[Item], moment: Moment, *, one_per_first: bool = False
     ) -> Iterable[Candidate]:
-        """The candidates that the items complete, in the order of preference."""
+        """Return the candidates that the items complete, in the order of preference."""
         layout, picky = self.layout, self.layout.is_picky
-        # What is used up still counts for what is next; else it need not be looked at.
+        # Under next and strict, used-up entries still count; otherwise they can be ignored.
         without = frozenset[int]() if picky else group.used
         searches = [
             Search(
@@ -182,7 +182,7 @@ class SequenceNode(CombinationNode):
         return _one_per_ends(found) if picky else found
 
     def _found(self, search: Search) -> Iterator[Candidate]:
-        """What is to be chosen from, no more than the context needs."""
+        """Return the candidates to choose from, no more than the context needs."""
         chooser = self.chooser
         if self.layout.is_simple and not chooser.skips and not self.times_out:
             if chooser.context is Context.RECENT:
@@ -191,7 +191,7 @@ class SequenceNode(CombinationNode):
                 return search.cumulated()
         return search.candidates()
 
-    # -- where the order may be unknown --------------------------------------------------------
+    # -- uncertain order -----------------------------------------------------------------------
 
     def _evaluate_inexact(
         self, taken: list[tuple[Group, list[Item]]], moment: Moment
@@ -210,7 +210,7 @@ class SequenceNode(CombinationNode):
         return self.entries_of(judged, count)
 
     def possible(self, group: Group, items: list[Item], moment: Moment) -> Iterator[Possible]:
-        """The candidates that the items complete, where the order of events may be unknown."""
+        """Return the candidates that the items complete, if the order may be uncertain."""
         last, policy = self.last_stage, self.shared.policy
         for entry, stages, _ in items:
             if any(stage < last for stage in stages) and policy.misses(entry, self.ended_us):
@@ -281,23 +281,23 @@ class SequenceNode(CombinationNode):
             due_us = self._begins_us(entry[3]) + layout.window_us
             self.shared.timers.set((due_us, self.index, group.key), moment.journal)
         if group.decided and layout.window_us is not None:
-            # It comes late: windows that have ended are judged again, for what it completes.
+            # The entry is late: windows that have ended are evaluated again.
             for start_us in group.decided:
                 if start_us <= entry[0] <= start_us + layout.window_us:
                     timer = (start_us + layout.window_us, self.index, group.key)
                     self.shared.timers.set(timer, moment.journal)
 
     def _begins_us(self, o: Occurrence) -> int:
-        """From where the window is counted of a match that begins with `o`."""
+        """Return the start of the window of a match that begins with `o`."""
         return self.shared.policy.relation.begins(o)[1] if self.shared.is_inexact else o.low_us
 
-    # -- what is skipped -----------------------------------------------------------------------
+    # -- skips ---------------------------------------------------------------------------------
 
     @property
     def _forgets_skipped(self) -> bool:
-        """Return whether an event that begins no match is of no use to the first stage.
+        """True if the first stage need not keep events that begin no match.
 
-        Where timestamps are intervals all is kept, as the order may turn out otherwise.
+        With intervals for timestamps all events are kept, as the order may turn out differently.
         """
         return self.layout.begins_alone and not self.shared.keeps_ends and not self.times_out
 
@@ -315,14 +315,14 @@ class SequenceNode(CombinationNode):
             ):
                 self.let_go(group, [(0, entries.pop(begin))], journal)
             if low == high:
-                return  # that was all, as no two events have one place
+                return  # no other event has the same place
         super().skip(group, span, journal)
 
     def trim(self, before_us: int) -> None:
         super().trim(before_us)
         if self._skipping and self.horizon_us is None and not self.shared.keeps_ends:
             for group, recent in list(self._skipping.items()):
-                # What began matches that may still be undone would begin others then.
+                # Undoing a match lets its first constituent begin other matches again.
                 still = [match for match in recent if match[0] >= self.shared.undoable_step]
                 if len(still) < len(recent):
                     if still:
@@ -334,9 +334,9 @@ class SequenceNode(CombinationNode):
                         self._forget_before_first(group, min([(before_us, "", -1), *firsts]))
 
     def _forget_before_first(self, group: Group, cut: Place) -> None:
-        """Forget what comes before all that can begin a match, and before a place.
+        """Forget the entries before `cut` and before all that can begin a match.
 
-        REQUIRES: nothing before that is fed any more. Complexity: O(what it forgets).
+        REQUIRES: no event before that is fed any more. Complexity: O(entries forgotten).
         """
         for number, begins in enumerate(self.layout.may_begin):
             if begins:
@@ -364,18 +364,18 @@ class SequenceNode(CombinationNode):
             del self.groups.by_key[group.key]
 
     def stand_in_between(self, moment: Moment, items: list[Item]) -> None:
-        """Add the event as an item, if no part takes it: it must not stand between neighbours."""
+        """Add an event that no part takes as an item, as it must not lie between neighbours."""
         o = moment.o
         if o is None or moment.index >= 0 or any(entry[3] is o for entry, _, _ in items):
             return
         try:
             self.key_of(o)
         except BadEvent:
-            return  # one that lacks them does not count
+            return  # an event without the attributes does not count
         items.append(((*moment.place(self.shared), o, None), [], []))
 
     def _end_windows(self, moment: Moment) -> list[Entry]:
-        """What is completed because nothing more can come up to the end of a window."""
+        """Return the matches that the end of a window completes."""
         assert self.layout.window_us is not None
         start_us = moment.us - self.layout.window_us
         groups = [
@@ -409,7 +409,7 @@ class SequenceNode(CombinationNode):
         return made
 
     def possibly_closed(self, group: Group, moment: Moment) -> Iterator[Possible]:
-        """Return the candidates that the end of a window completes, in an unknown order."""
+        """Yield the candidates that the end of a window completes, if the order is uncertain."""
         relation, layout = self.shared.policy.relation, self.layout
         assert layout.window_us is not None
         begin_us = moment.us - layout.window_us
@@ -423,7 +423,7 @@ class SequenceNode(CombinationNode):
         return self._search(group, moment).closed(firsts)
 
     def closed(self, group: Group, moment: Moment) -> Iterable[Candidate]:
-        """The candidates that the end of a window completes, in the order of preference."""
+        """Return the candidates that the end of a window completes, in the order of preference."""
         layout = self.layout
         if layout.is_local:
             return Search(
@@ -437,8 +437,8 @@ class SequenceNode(CombinationNode):
                 one_per_first=self.chooser.one_per_first,
                 skipped=group.spans,
             ).candidates()
-        # What is judged when a candidate is complete counts at the place of the last constituent:
-        # so there is a search for each that can be it.
+        # Predicates on a complete candidate count at the place of its last constituent, so there is
+        # one search for each possible last constituent.
         assert layout.window_us is not None
         searches = []
         for number, closes in enumerate(layout.closes):
@@ -452,12 +452,12 @@ class SequenceNode(CombinationNode):
                 ]
         return _one_per_ends(merge(*searches, key=self.order))
 
-    # -- the plain way -------------------------------------------------------------------------
+    # -- the fast path -------------------------------------------------------------------------
 
     def feed(self, o: Occurrence) -> list[Occurrence]:
-        """Take `o` in, if the node `is_plain`: the search comes before anything is changed.
+        """Process `o`, if the node `is_plain`; the search precedes all changes.
 
-        The result is the same, as no event follows or precedes itself strictly.
+        The result is the same, as no event strictly follows or precedes itself.
         """
         unconditional = self._unconditional.get(o.key)
         if unconditional is None:
@@ -499,7 +499,7 @@ class SequenceNode(CombinationNode):
         return made
 
     def _ending(self, group: Group, last: Entry) -> Iterable[Candidate]:
-        """The candidates that end with an entry, in the order of preference."""
+        """Return the candidates that end with an entry, in the order of preference."""
         layout, bound = self.layout, self.shared.bound
         if not layout.is_straight:
             found = Search(layout, group, _NO_MOMENT, self.last_stage, last).candidates()
@@ -510,7 +510,7 @@ class SequenceNode(CombinationNode):
         return bound.taken(some, self.name)
 
     def _taking(self, o: Occurrence) -> tuple[list[int], list[int], bool]:
-        """Which stages and places take `o`, and whether the last stage does."""
+        """Return the stages and places that take `o`, and whether the last stage does."""
         stages: list[int] = []
         places: list[int] = []
         for primitive, number, forbids in self.dispatch[o.key]:
@@ -524,7 +524,7 @@ class SequenceNode(CombinationNode):
         return stages, places, completes
 
     def _may_complete(self, group: Group, last: Entry) -> bool:
-        """Whether no stage is without an event in the window before the last one: a first look."""
+        """Return whether every stage has an event in the window before the last: a quick test."""
         last_us, window_us = last[0], self.window_us
         start_us = last_us if window_us is None else last_us - window_us
         for number in range(self.last_stage):
@@ -536,12 +536,12 @@ class SequenceNode(CombinationNode):
         return True
 
     def withdraw(self, o: Occurrence) -> None:
-        """Undo the last feeding of `o`, if the node `is_memoryless`."""
+        """Undo the last feed of `o`, if the node `is_memoryless`."""
         if o.key not in self.keys:
             return
         try:
             key = self.key_of(o)
-        except BadEvent:  # then no feeding of it ever succeeded
+        except BadEvent:  # then it was never fed successfully
             return
         group = self.groups.by_key.get(key)
         if group is None or not group.remove(o, o.us):
@@ -552,7 +552,7 @@ class SequenceNode(CombinationNode):
 
 
 def _one_per_ends(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
-    """Of candidates with the same first and last constituents the most preferred."""
+    """Yield the most preferred of the candidates with the same first and last constituents."""
     found: set[tuple[int, int]] = set()
     for candidate in candidates:
         entries = constituents(candidate)

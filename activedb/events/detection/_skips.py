@@ -1,4 +1,4 @@
-"""Spans of places at which no later match begins: what matches skip (README, "Skips")."""
+"""Spans of places in which no later match may begin (README, "Skips")."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["Place", "Span", "add_span", "covers", "first_of", "remove_span"]
 
 Place = tuple[int, str, int]
 Span = tuple[Place, Place, bool]
-"""From which place to which no later match begins, and whether the last place is among them.
+"""First place, last place, and whether the last place belongs to the span.
 
-Spans that are kept are disjoint and sorted, so one bisection tells whether a place is in any.
+Spans in a list are disjoint and sorted, so one bisection tells whether a place is in any of them.
 """
 
 
 def first_of(span: Span) -> Place:
-    """The place at which a span begins."""
+    """Return the place at which a span begins."""
     return span[0]
 
 
 def covers(spans: Sequence[Span], place: Place) -> bool:
-    """Return whether a place is in one of some spans, disjoint and sorted; O(log n)."""
+    """Return whether a place is in one of the `spans`, disjoint and sorted; O(log n)."""
     number = bisect_right(spans, place, key=first_of)
     if not number:
         return False
@@ -30,9 +30,9 @@ def covers(spans: Sequence[Span], place: Place) -> bool:
 
 
 def add_span(spans: list[Span], span: Span) -> tuple[Span, list[Span]]:
-    """Add a span; return the one that is there now, and those that it replaces.
+    """Add a span; return the merged span, and the spans that it replaces.
 
-    Complexity: O(log n), and moving what comes after it.
+    Complexity: O(log n), plus the move of the spans after it.
     """
     low, high, closed = span
     begin = bisect_left(spans, low, key=first_of)
@@ -51,7 +51,7 @@ def add_span(spans: list[Span], span: Span) -> tuple[Span, list[Span]]:
 
 
 def remove_span(spans: list[Span], merged: Span, replaced: Sequence[Span]) -> None:
-    """Undo `add_span`, whose results these are; the span may have been forgotten since."""
+    """Undo an `add_span` with these results; the span may have been forgotten since."""
     number = bisect_left(spans, merged[0], key=first_of)
     if number < len(spans) and spans[number] == merged:
         del spans[number]
@@ -60,5 +60,5 @@ def remove_span(spans: list[Span], merged: Span, replaced: Sequence[Span]) -> No
 
 
 def _reaches(span: Span, place: Place) -> bool:
-    """Return whether a span that begins before a place goes up to it, so that the two are one."""
+    """Return whether a span that begins before `place` extends to it, so that they merge."""
     return place <= span[1]

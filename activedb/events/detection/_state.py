@@ -1,4 +1,4 @@
-"""What nodes keep as JSON and back, every occurrence once."""
+"""Serialisation of the nodes' state as JSON; each occurrence is written once."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["StateReader", "StateWriter"]
 
 
 class StateWriter:
-    """Collects the occurrences that the states of nodes refer to.
+    """Collector of the occurrences to which the states of nodes refer.
 
-    An occurrence that stands in several places must be one again when it is read: it is written
-    once, after its constituents, and referred to by its number.
+    An occurrence that is used in several places must become one object again when it is read. It is
+    written once, after its constituents, and referred to by its number.
 
     Attributes
     ----------
     occurrences : list of dict
-        As JSON.
+        The occurrences as JSON.
     """
 
     def __init__(self) -> None:
         self.occurrences: list[dict[str, Any]] = []
         self._numbers: dict[int, int] = {}
-        self._held: list[Occurrence] = []  # so that no identity is used twice
+        self._held: list[Occurrence] = []  # keeps them alive, so that no id() is reused
 
     def occurrence(self, o: Occurrence) -> int:
-        """The number of an occurrence.
+        """Return the number of an occurrence; write the occurrence if it is new.
 
         Raises
         ------
         BadEvent
-            If it cannot be encoded.
+            If the occurrence cannot be encoded.
         """
         number = self._numbers.get(id(o))
         if number is not None:
@@ -56,14 +56,14 @@ class StateWriter:
         return number
 
     def part(self, part: Occurrence | tuple[Occurrence, ...]) -> int | list[int]:
-        """The number of what stands for a part; of a Kleene part a list."""
+        """Return the number of a part's occurrence; for a Kleene part a list of numbers."""
         if type(part) is tuple:
             return [self.occurrence(o) for o in part]
         assert isinstance(part, Occurrence)
         return self.occurrence(part)
 
     def entry(self, entry: Entry) -> list[Any]:
-        """An entry: its occurrence, arrival and, if they are told apart from it, parts."""
+        """Return an entry as its occurrence, arrival and, if it has own parts, these."""
         parts = entry[4]
         if parts is None:
             return [self.occurrence(entry[3]), entry[2]]
@@ -71,7 +71,7 @@ class StateWriter:
         return [self.occurrence(entry[3]), entry[2], named]
 
     def groups(self, groups: Groups) -> list[Any]:
-        """All groups of a node."""
+        """Return all groups of a node."""
         return [
             {
                 "key": encode_params({str(n): value for n, value in enumerate(group.key)}),
@@ -87,7 +87,7 @@ class StateWriter:
         ]
 
     def possible(self, possible: Possible) -> dict[str, Any]:
-        """A match that may be made, or was."""
+        """Return an open or made match."""
         return {
             "candidate": [self._bound(bound) for bound in possible.candidate],
             "is_certain": possible.is_certain,
@@ -110,7 +110,7 @@ class StateWriter:
 
 
 class StateReader:
-    """Reads what a `StateWriter` wrote.
+    """Reader of the data that a `StateWriter` wrote.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class StateReader:
     Raises
     ------
     BadEvent
-        If they are none.
+        If the occurrences are invalid.
     """
 
     def __init__(self, occurrences: list[Mapping[str, Any]]):
@@ -134,13 +134,13 @@ class StateReader:
             self.occurrences.append(plain)
 
     def part(self, part: int | list[int]) -> Occurrence | tuple[Occurrence, ...]:
-        """What stands for a part."""
+        """Return the occurrence, or tuple of occurrences, of a part."""
         if isinstance(part, list):
             return tuple([self.occurrences[number] for number in part])
         return self.occurrences[part]
 
     def entry(self, data: list[Any]) -> Entry:
-        """An entry."""
+        """Return an entry."""
         o = self.occurrences[data[0]]
         parts = None
         if len(data) > 2:
@@ -148,7 +148,7 @@ class StateReader:
         return (o.us, o.id or "", data[1], o, parts)
 
     def possible(self, data: Mapping[str, Any]) -> Possible:
-        """A match that may be made, or was."""
+        """Return an open or made match."""
         entry = data["entry"]
         return Possible(
             tuple([self._bound(bound) for bound in data["candidate"]]),

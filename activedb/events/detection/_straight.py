@@ -1,4 +1,4 @@
-"""The search where it is simplest, which is also where most events come.
+"""Fast search for the simplest sequences, which handle most events.
 
 README.md, "Search", explains floors and viability.
 """
@@ -23,13 +23,13 @@ _NEVER = -(2**200)
 def ways(
     layout: Layout, group: Group, last: Entry, most: int | None = None
 ) -> list[tuple[Entry, ...]]:
-    """The candidates that end with an entry, in the order of preference; of many the first ones.
+    """Return the candidates that end with an entry, in the order of preference.
 
-    With `most`, no more than that and one: each beginning of a candidate leads to one, so no more
-    beginnings are needed.
+    With `most`, return at most `most` + 1 of them. Each beginning of a candidate leads to at least
+    one, so no more beginnings are needed.
 
-    The same ones, in the same order, as of `Search.candidates`, if the layout `is_straight` and
-    all that is kept is exact: then the only question is which entries may be neighbours.
+    Results are those of `Search.candidates`, in the same order, if the layout `is_straight` and all
+    kept events are exact: then the only question is which entries may be neighbours.
 
     Complexity: O(m log m) for m entries within the window, plus the candidates.
     """
@@ -37,7 +37,7 @@ def ways(
     last_us = last[0]
     start_us = None if layout.window_us is None else last_us - layout.window_us
     final = len(layout.stages) - 1
-    # By stage, from the last one on: viable entries, their times and floors.
+    # By stage, last stage first: viable entries, their times and floors.
     viable: list[list[Entry]] = [[last]]
     times: list[list[int]] = [[last_us]]
     floors: list[list[int]] = [_floors(layout, group, final, viable[0])] if final else [[]]
@@ -50,7 +50,7 @@ def ways(
         for at in range(bisect_left(entries, (later_us[-1],)) - 1, low - 1, -1):
             us = entries[at][0]
             if us < later_floors[0]:
-                break  # before all that may precede the next constituents
+                break  # before all possible predecessors of the next constituents
             while place and later_us[place - 1] > us:
                 place -= 1
             if later_floors[place] <= us:
@@ -71,7 +71,7 @@ def ways(
             us = candidate[-1][0]
             for place in range(bisect_right(options_us, us), len(options)):
                 if options_floors[place] > us:
-                    break  # the floors rise
+                    break  # the floors increase
                 longer.append((*candidate, options[place]))
         candidates = longer
     del candidates[limit + 1 :]
@@ -79,7 +79,7 @@ def ways(
 
 
 def _floors(layout: Layout, group: Group, number: int, entries: list[Entry]) -> list[int]:
-    """The least times at which what comes before entries of a stage may be."""
+    """Return the earliest times of the predecessors of each of the entries of a stage."""
     gap_us, forbidden = layout.gap_us, group.forbidden[number]
     found: list[int] = []
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Nodes that time completes: plus, and time-outs of partial matches."""
+"""Nodes completed by time: plus, and time-outs of partial matches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["PlusNode", "TimedOutNode"]
 
 
 class PlusNode(Node):
-    """What occurs a while after each occurrence of an event."""
+    """Node of plus: an event a fixed delay after each occurrence of its operand."""
 
     def __init__(self, expression: Plus, child: Node, shared: Shared, index: int):
         super().__init__(expression, (child,), child.keys, shared, index)
@@ -100,10 +100,10 @@ class PlusNode(Node):
 
 
 class TimedOutNode(SequenceNode):
-    """What occurs when the window of a partial match ends before it is whole.
+    """Node of time-outs: partial matches that are incomplete when their window ends.
 
-    It takes in events as its sequence does, and marks the first constituents of all candidates,
-    whatever the sequence's context and skip would make of them.
+    It keeps events as its sequence does, and marks the first constituents of all candidates,
+    whether or not the sequence's context and skip would make them.
     """
 
     __slots__ = ()
@@ -145,7 +145,7 @@ class TimedOutNode(SequenceNode):
             journal.append((begun.discard, (arrival,)))
 
     def _mark_possible(self, group: Group, found: Iterable[Possible], journal: Journal) -> None:
-        """Take note of which first constituents there is a candidate, and of which there may be."""
+        """Record the first constituents that have a candidate, or may have one."""
         for each in found:
             first = each.entries[0][2]
             if each.is_certain and self.shared.doubtful.keys().isdisjoint(each.arrivals):
@@ -174,7 +174,7 @@ class TimedOutNode(SequenceNode):
                 ]
         found: list[Entry] = []
         for first, group in due:
-            self._mark(group, first[2], moment.journal)  # decided, once and for all
+            self._mark(group, first[2], moment.journal)  # each start is decided only once
         for first, group in sorted(due, key=lambda item: place_of(item[0])):
             prefix = self._longest_prefix(group, first, moment)
             if prefix is not None:
@@ -186,7 +186,7 @@ class TimedOutNode(SequenceNode):
         return found
 
     def _time_out_inexact(self, moment: Moment) -> list[Entry]:
-        """The same where the order of events may be unknown."""
+        """Return the time-outs due, where the order of events may be uncertain."""
         shared, relation, window_us = self.shared, self.shared.policy.relation, self.window_us
         assert window_us is not None
         due: list[tuple[Entry, Group]] = []
@@ -207,7 +207,7 @@ class TimedOutNode(SequenceNode):
             ]
         found: list[Entry] = []
         for first, group in sorted(due, key=lambda item: place_of(item[0])):
-            self._mark(group, first[2], moment.journal)  # decided, once and for all
+            self._mark(group, first[2], moment.journal)  # each start is decided only once
             prefixes = self._prefixes(group, first, moment)
             best = next((p for p in prefixes if self._is_sure(p, prefixes)), None)
             is_sure = best is not None and first[2] not in group.doubted
@@ -241,7 +241,7 @@ class TimedOutNode(SequenceNode):
         )
 
     def _prefixes(self, group: Group, first: Entry, moment: Moment) -> list[Possible]:
-        """The bindings, in the order of preference, one of which is that of as many as can be."""
+        """Return the possible longest prefixes, in the order of preference."""
         found: list[Possible] = []
         for count in range(max(len(self.stages) - 1, 1), 0, -1):
             search = self._search(group, moment, upto=count)
@@ -253,7 +253,10 @@ class TimedOutNode(SequenceNode):
         return found
 
     def _longest_prefix(self, group: Group, first: Entry, moment: Moment) -> Candidate | None:
-        """The most preferred binding of as many parts as `first` begins; not of all of several."""
+        """Return the most preferred binding of the longest prefix that `first` begins.
+
+        If there are several parts, the prefix does not have all of them.
+        """
         o, layout = first[3], self.layout
         assert layout.window_us is not None
         start_us = o.high_us - layout.window_us

@@ -1,4 +1,4 @@
-"""What can be told of expressions: how far back they reach, and what their nodes depend on."""
+"""Static properties of expressions: how far back they reach, and what their nodes depend on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def ends_by_time(sequence: Sequence) -> bool:
-    """Whether a match can end with a negation: what follows may be empty."""
+    """Return whether a match can end with a negation, as all parts after it may be empty."""
     for part in reversed(sequence.parts):
         if isinstance(part, Negation):
             return True
@@ -39,7 +39,7 @@ def ends_by_time(sequence: Sequence) -> bool:
 
 
 def begins_negated(sequence: Sequence) -> bool:
-    """Whether something negated can come before the first constituent."""
+    """Return whether a negation can come before the first constituent."""
     for part in sequence.parts:
         if isinstance(part, Negation):
             return True
@@ -51,14 +51,14 @@ def begins_negated(sequence: Sequence) -> bool:
 def window_of(
     expression: Sequence | Conjunction, bound_us: int | None, *, times_out: bool = False
 ) -> int | None:
-    """How far before the end of its occurrences a combination has to keep events.
+    """Return how far before the end of its occurrences a combination must keep events.
 
-    Its own window, twice if what is negated before the first constituent is judged at the end of
-    the window; or, if what lasts longer is of no use above, that bound.
+    That is its window; or twice the window, if negations before the first constituent are evaluated
+    at the end of the window. If its parent has no use for longer occurrences, it is that bound.
     """
     window_us = expression.window_us
     if isinstance(expression, Sequence) and begins_negated(expression):
-        # It is kept whole, whatever the bound.
+        # The whole window is kept, whatever the bound.
         if window_us is not None and (times_out or ends_by_time(expression)):
             return 2 * window_us
         return window_us
@@ -66,19 +66,19 @@ def window_of(
 
 
 def lasting_us(expression: Sequence | Conjunction, bound_us: int | None) -> int | None:
-    """How long its occurrences can last to be of use, here and above."""
+    """Return the longest duration of occurrences that are useful, here and in the parent."""
     window_us = expression.window_us
     depends = expression.consumption is not Context.UNRESTRICTED or (
         isinstance(expression, Sequence) and expression.skip.to is not SkipTo.NONE
     )
-    # What is made may have an influence on what is made later.
+    # Otherwise earlier matches may influence later ones.
     if bound_us is None or depends:
         return window_us
     return bound_us if window_us is None else min(window_us, bound_us)
 
 
 def horizon_of(expression: Expression, bound_us: int | None = None) -> int | None:
-    """How far back before an occurrence the events reach that decide about it; None: unbounded."""
+    """Return how far before an occurrence the events that decide it reach; None: unbounded."""
     if isinstance(expression, Primitive):
         return 0
     if isinstance(expression, Plus):
@@ -105,7 +105,7 @@ def horizon_of(expression: Expression, bound_us: int | None = None) -> int | Non
 
 
 def durations_of(expression: Expression) -> int:
-    """The sum of all windows, gaps and delays: events further apart do not meet in what ends."""
+    """Return the sum of all windows, gaps and delays: events further apart do not interact."""
     names = ("window_us", "gap_us", "delay_us")
     return sum(getattr(each, name, None) or 0 for each in walk(expression) for name in names)
 
@@ -115,14 +115,14 @@ def _longest(reaches: list[int | None]) -> int | None:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """It and all expressions that it is made of."""
+    """Yield the expression and all its subexpressions, parents first."""
     yield expression
     for child in expression.children:
         yield from walk(child)
 
 
 def is_timed(expression: Expression) -> bool:
-    """Whether time completes what it makes; clock events apart."""
+    """Return whether time completes its occurrences; clock events do not count."""
     if isinstance(expression, Sequence):
         return ends_by_time(expression)
     if isinstance(expression, Periodic):
@@ -131,7 +131,7 @@ def is_timed(expression: Expression) -> bool:
 
 
 def remembers(expression: Expression) -> bool:
-    """Whether what it has made has an influence on what it makes."""
+    """Return whether its earlier matches influence later ones."""
     if isinstance(expression, Sequence) and expression.skip.to is not SkipTo.NONE:
         return True
     return (
@@ -141,7 +141,7 @@ def remembers(expression: Expression) -> bool:
 
 
 def reads(expression: Expression) -> bool:
-    """Whether one of its own predicates reads the shared store."""
+    """Return whether one of its own predicates reads the shared store."""
     if isinstance(expression, Primitive):
         return expression.reading is not None
     return isinstance(expression, Sequence | Conjunction) and bool(expression.readings)

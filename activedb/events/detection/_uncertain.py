@@ -1,4 +1,4 @@
-"""Relations of events whose times are not known exactly, and the policies on them."""
+"""Temporal relations of events with uncertain times, and the policies on them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ __all__ = ["Policy", "Relation", "is_exact", "moments"]
 _NAMES = ("raise", "certain", "possible", "reading")
 
 Range = tuple[int, int]
-"""From when to when something may be, in microseconds, ends included."""
+"""Earliest and latest time in microseconds, both inclusive."""
 
 
 class Relation:
     """Order of occurrences, by their intervals and local clocks.
 
-    A composite is before another if all that it is made of is before all that the other is made of.
-    Its extent alone does not tell: that is no interval of uncertainty.
+    A composite is before another if all its constituents are before all constituents of the other.
+    Its extent alone does not decide: that is not an interval of uncertainty.
     """
 
     def begins(self, o: Occurrence) -> Range:
-        """Interval of its first moment."""
+        """Return the interval of the occurrence's first moment."""
         if not o.parts:
             return o.low_us, o.high_us
         return o.low_us, min([leaf.high_us for leaf in moments(o)])
 
     def ends(self, o: Occurrence) -> Range:
-        """Interval of its last moment."""
+        """Return the interval of the occurrence's last moment."""
         if not o.parts:
             return o.low_us, o.high_us
         return max([leaf.low_us for leaf in moments(o)]), o.high_us
 
     def begin_together(self, a: Occurrence, b: Occurrence) -> bool:
-        """Whether two begin in one microsecond for certain, also if a clock orders them in it."""
+        """Return whether both certainly begin in one microsecond, even if a clock orders them."""
         x, y = self.begins(a), self.begins(b)
         return (x == y and x[0] == x[1]) or any(
             first_us[0] == then_us[1] and self.precedes(first, then)
@@ -48,7 +48,7 @@ class Relation:
         )
 
     def precedes(self, a: Occurrence, b: Occurrence) -> bool:
-        """Whether a is before b for certain."""
+        """Return whether a is certainly before b."""
         if not (a.parts or b.parts):
             return precedes(a, b)
         if a.high_us < b.low_us:
@@ -58,7 +58,7 @@ class Relation:
         return all(precedes(x, y) for x in moments(a) for y in moments(b))
 
     def may_precede(self, a: Occurrence, b: Occurrence) -> bool:
-        """Whether a may be before b."""
+        """Return whether a may be before b."""
         if not (a.parts or b.parts):
             if a.high_us < b.low_us:
                 return True
@@ -68,9 +68,9 @@ class Relation:
         return all(self.may_precede(x, y) for x in moments(a) for y in moments(b))
 
     def is_behind(self, a: Entry, b: Entry) -> bool:
-        """Return whether the place of b is behind that of a for certain.
+        """Return whether the place of b is certainly behind that of a.
 
-        The place of a composite is where it ends. At one time ids decide, and then arrivals.
+        The place of a composite is where it ends. Ids break ties of time, then arrivals.
         """
         x, y = a[3], b[3]
         if x.parts or y.parts:
@@ -84,7 +84,7 @@ class Relation:
         return precedes(x, y)
 
     def is_later_step(self, a: Entry, b: Entry) -> bool:
-        """Return whether b comes in a later step than a for certain, if all is fed in order."""
+        """Return whether b certainly comes in a later step than a, if events are fed in order."""
         x, y = a[3], b[3]
         if x.parts or y.parts:
             return self._ends_before(x, y)
@@ -98,7 +98,7 @@ class Relation:
 
 
 class ByReading(Relation):
-    """The same as if the readings were exact."""
+    """Order of occurrences as if the readings were exact."""
 
     def begins(self, o: Occurrence) -> Range:
         us = min([leaf.us for leaf in moments(o)])
@@ -120,16 +120,16 @@ class ByReading(Relation):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy on uncertain order.
+    """Policy on uncertain order.
 
     Attributes
     ----------
     name : str
         One of raise, certain, possible, reading, or call.
     call : callable or None
-        It is given an `UncertainOrder` and returns those of its candidates that are made.
+        It is called with an `UncertainOrder` and returns those of its candidates to make.
     relation : Relation
-        By which it orders.
+        The temporal relation that it uses.
     """
 
     name: str
@@ -138,12 +138,12 @@ class Policy:
 
     @classmethod
     def of(cls, policy: str | Callable[..., Any]) -> Policy:
-        """Checked.
+        """Return the policy after validating the argument.
 
         Raises
         ------
         PatternError
-            If there is no such policy.
+            If the policy is unknown.
         """
         if callable(policy):
             checked_function(policy, "on_uncertain=")
@@ -157,32 +157,32 @@ class Policy:
 
     @property
     def wants_possible(self) -> bool:
-        """Whether candidates that are not certain may be made."""
+        """True if candidates that are not certain may be made."""
         return self.name in ("possible", "call")
 
     @property
     def doubts(self) -> bool:
-        """Return whether what is not certain stays open."""
+        """True if uncertain matches stay open."""
         return self.name != "reading"
 
     def misses(self, entry: Entry, ended_us: int) -> bool:
-        """Return whether an event may precede some that were not kept, and whoever asks is told.
+        """Return whether the policy must report that an event may precede events not kept.
 
-        Only an interval can, such as others can follow: an exact event that is fed late completes
-        nothing. And only if the policy is to raise: those that want what is possible keep all, for
-        the others what is not kept makes no difference, as what is completed so is not certain.
+        Only an interval can, as others can follow it: an exact event that is fed late completes
+        nothing. Only the policy "raise" reports it. Policies that make possible matches keep all
+        events; for the others it makes no difference, as matches completed so are not certain.
 
         Parameters
         ----------
         ended_us : int
-            When the latest event happened that was not kept.
+            The time of the latest event that was not kept.
         """
         o = entry[3]
         return self.name == "raise" and o.low_us < ended_us and not is_exact(o)
 
 
 def is_exact(o: Occurrence) -> bool:
-    """Return whether its time alone tells its order: of a composite, that of all of it."""
+    """Return whether its time alone determines its order; for a composite, of all constituents."""
     if not o.parts:
         stamp = o.stamp
         return stamp is None or (o.low_us == o.high_us and stamp.local_clock is None)
@@ -190,9 +190,9 @@ def is_exact(o: Occurrence) -> bool:
 
 
 def moments(o: Occurrence) -> list[Occurrence]:
-    """The primitive events that `o` is made of, and the moment that completed it, if that is none.
+    """Return the primitive events of `o`, and the moment that completed it if it is none of these.
 
-    That moment is an event without parts, too.
+    That moment is represented by an event without parts.
     """
     if not o.parts:
         return [o]

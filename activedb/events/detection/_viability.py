@@ -1,4 +1,4 @@
-"""Which entries a search has to look at: those that lead on to the last constituent.
+"""Viable entries: entries from which a chain of neighbours leads to the last constituent.
 
 README.md, "Search", explains floors and viability.
 """
@@ -24,7 +24,7 @@ _NEVER = -(2**200)
 
 
 class _End:
-    """What stands at the end of a window: it comes after all that is at this time."""
+    """Pseudo-occurrence at the end of a window; it comes after everything at that time."""
 
     __slots__ = ("high_us", "low_us")
 
@@ -33,29 +33,29 @@ class _End:
 
 
 class Viability:
-    """The entries of one group that lead on to a last constituent, or to the end of a window.
+    """Viable entries of one group, which lead to a last constituent or the end of a window.
 
     Parameters
     ----------
     layout : Layout
-        The sequence.
+        The layout of the sequence.
     group : Group
     moment : Moment
     stage : int
-        Where the last constituent stands; for the end of a window, after how many stages it is.
+        The stage of the last constituent; for the end of a window, the number of stages before it.
     last : Entry or None
         The last constituent; None for the end of a window.
     end_us : int, optional
-        That end; with `last`, too, if something negated may follow it: the first constituent then
-        has to be at the beginning of that window.
+        The end of the window. It is given together with `last` if a negation may follow; the first
+        constituent must then be at the beginning of that window.
     negated_end : bool
-        Whether the negated parts up to the end of the window count: not for a prefix.
+        True if the negated parts up to the end of the window count; False for a prefix.
     without : set of int
-        Arrivals of what is no constituent.
+        Arrivals of entries that must not be constituents.
     one_per_first : bool
-        Whether the most preferred candidate for each first constituent suffices.
+        True if the most preferred candidate for each first constituent suffices.
     skipped : sequence of Span
-        Where no candidate begins.
+        The spans in which no candidate may begin.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Viability:
         self.last: Entry = last
         self.without = without
         self.skipped = skipped
-        # With next and strict the most preferred one for the same ends; at the end of a window
-        # the last constituents differ.
+        # Under next and strict, only the most preferred candidate with the same ends counts. At the
+        # end of a window the last constituents differ.
         self.one_per_ends = layout.is_picky and self.at_end
         self.one_per_first = one_per_first if self.at_end else layout.is_picky
         if self.one_per_ends:
@@ -94,7 +94,7 @@ class Viability:
         elif one_per_first:
             self.one_per_first = True
         window_us = layout.window_us
-        # Of the window that the last constituent ends; and where the first one has to be.
+        # Start of the window that the last constituent ends, and required time of the first one.
         self.start_us = self.begin_us = None
         if window_us is not None:
             self.start_us = last[3].high_us - window_us
@@ -102,9 +102,9 @@ class Viability:
                 self.begin_us = end_us - window_us
                 if self.at_end:
                     self.start_us = self.begin_us
-        # When the earliest entry happened that every candidate may begin with, if that is known.
+        # Time of the earliest entry with which any candidate may begin, if known.
         self._first_us: int | None = None
-        # Viable entries by stage: some sequence of them leads on to the last one.
+        # Viable entries by stage: some chain of them leads to the last constituent.
         self.viable: list[list[Entry]] = []
         self._lows: list[list[int]] = []
         self._floors: list[list[int]] = []
@@ -120,7 +120,7 @@ class Viability:
     # -- viability ---------------------------------------------------------------------------
 
     def prepare(self) -> bool:
-        """Find the viable entries; tell whether there can be a candidate at all.
+        """Determine the viable entries; return whether there can be a candidate at all.
 
         Complexity: O(m log m) for m entries of the group within reach.
         """
@@ -151,16 +151,16 @@ class Viability:
         return True
 
     def _leading(self, number: int, found: list[Entry]) -> list[Entry]:
-        """The entries of a stage from which there is a way to the last constituent.
+        """Return the entries of a stage from which a chain leads to the last constituent.
 
-        `found` has those of the same stage that are known already.
+        `found` has the viable entries of the same stage that are known already.
         """
         stages = self.layout.stages
         last_low_us, start_us, without = self.last[3].low_us, self.start_us, self.without
         entries = self.group.taken[number]
         low = 0 if start_us is None else bisect_left(entries, (start_us,))
         if number and self._first_us is not None:
-            low = bisect_left(entries, (self._first_us,), low)  # before all that can be the first
+            low = bisect_left(entries, (self._first_us,), low)  # skip those before any first one
         high = bisect_left(entries, (last_low_us,))
         repeats = stages[number].kleene and stages[number].maximum != 1
         followers: list[int] = []
@@ -169,11 +169,11 @@ class Viability:
                 followers.append(follower)
             if follower == self.stage or stages[follower].minimum:
                 break
-        # What ends before all that a follower allows leads nowhere, nor does what is older still.
+        # An entry that ends before the floors of all followers is not viable, nor are older ones.
         least_us = min((us for each in followers for us in self._floors[each]), default=None)
         leading: list[Entry] = []
-        # Elements of the same Kleene part: the nearest viable one that is later, and the one at
-        # the time of the entry in hand, which only earlier ones can lead to.
+        # Elements of the same Kleene part: the nearest later viable element, and the viable element
+        # at the time of the current entry, to which only earlier entries can lead.
         nearest: Entry | None = found[0] if found else None
         level: Entry | None = None
         for place in range(high - 1, low - 1, -1):
@@ -206,12 +206,12 @@ class Viability:
         return bool(high_us < nearest[3].low_us and self._inner_floor(number, nearest) <= high_us)
 
     def _leads(self, number: int, entry: Entry, follower: int) -> bool:
-        """Whether some viable entry of a later stage can be the next constituent."""
+        """Return whether some viable entry of a later stage can be the next constituent."""
         if follower == self.stage and self.at_end and not self._may_close(number):
             return False
         high_us = entry[3].high_us
         lows, floors = self._lows[follower], self._floors[follower]
-        # What a prefix leaves open at its end is not judged.
+        # The open places at the end of a prefix are not evaluated.
         skips = follower > number + 1 and not (self.is_prefix and follower == self.stage)
         if self.layout.is_exact[follower]:
             places = range(bisect_right(lows, high_us), len(lows))
@@ -225,11 +225,11 @@ class Viability:
             ):
                 return True
             if self.layout.is_exact[follower] and not skips:
-                return False  # the floors rise
+                return False  # the floors increase
         return False
 
     def _floor(self, number: int, entry: Entry) -> int:
-        """The least time at which the constituent before the first one of a stage may end."""
+        """Return the earliest end of the constituent before the first one of a stage."""
         low_us = entry[3].low_us
         floor_us = _NEVER
         if not self.at_end or number < self.stage:
@@ -248,13 +248,13 @@ class Viability:
         return floor_us
 
     def _inner_floor(self, number: int, entry: Entry) -> int:
-        """The same for neighbours in a Kleene part, between which nothing is negated."""
+        """Return the floor for neighbours in a Kleene part, between which nothing is negated."""
         layout = self.layout
         floor_us = _NEVER
         if layout.gap_us is not None:
             floor_us = entry[3].low_us - layout.gap_us
         if layout.is_next and layout.next_is_local[number]:
-            # What was there to be taken before it would have been the next one.
+            # An earlier entry of this stage would have been the next constituent.
             entries = self.group.taken[number]
             place = bisect_left(entries, entry[:3])
             if place and entries[place - 1][0] > floor_us:
@@ -267,7 +267,7 @@ class Viability:
         return floor_us
 
     def _is_barred(self, number: int, follower: int, high_us: int, low_us: int) -> bool:
-        """Whether something forbidden lies between, at a place that empty parts leave open."""
+        """Return whether a forbidden event lies between, at a place next to empty parts."""
         for between in range(number + 1, follower):
             forbidden = self.group.forbidden[between]
             place = bisect_left(forbidden, (low_us,))

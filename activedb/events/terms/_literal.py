@@ -1,4 +1,4 @@
-"""Values that are written down in a term."""
+"""Literals: constant values in a term."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TYPES = (bool, int, float, Decimal, str, bytes, datetime, date, time, timedelta
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Literal(Term):
-    """A value.
+    """Constant value.
 
     Attributes
     ----------
     value : bool, int, float, Decimal, str, bytes, datetime, date, time, timedelta or None
-        Exactly of one of these types.
+        The type must be exactly one of these.
     """
 
     value: Value
@@ -44,7 +44,7 @@ class Literal(Term):
         return ()
 
     def _structure(self) -> tuple[Any, ...]:
-        # 1, 1.0 and True are equal, and -0.0 and 0.0, but not written the same.
+        # 1, 1.0 and True are equal, as are -0.0 and 0.0, but they are written differently.
         return (Literal, type(self.value), _written(self.value))
 
     def _compiled(self) -> Compiled:
@@ -60,17 +60,17 @@ class Literal(Term):
 
 
 def is_literal(value: object) -> bool:
-    """Whether a value can be written down."""
+    """Return whether a value can be a literal."""
     return value is None or type(value) in _TYPES
 
 
 def as_term(value: object) -> Term:
-    """Return a term as it is, and a value as a literal.
+    """Return a term unchanged, and a value as a literal.
 
     Raises
     ------
     PatternError
-        If it can be no literal.
+        If the value cannot be a literal.
     """
     return value if isinstance(value, Term) else Literal(value)
 

@@ -1,4 +1,4 @@
-"""Conditions: and, or, not with three truth values, and the tests of SQL."""
+"""Conditions: AND, OR, NOT with three truth values, and the predicates of SQL."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["And", "Between", "In", "IsNull", "Like", "NegatedInside", "Not", "Or
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Junction(Term):
-    """What and and or have in common.
+    """Base of AND and OR.
 
     Attributes
     ----------
     conditions : tuple of Term
-        At least two. They are judged from left to right until the result is known.
+        At least two. They are evaluated from left to right until the result is known.
     """
 
     conditions: tuple[Term, ...]
@@ -40,7 +40,7 @@ class _Junction(Term):
 
     @classmethod
     def of(cls, *conditions: object) -> Self:
-        """Of conditions; others of the same kind are taken apart."""
+        """Build from conditions, flattening junctions of the same kind."""
         found: list[Term] = []
         for condition in map(as_term, conditions):
             found += condition.conditions if isinstance(condition, cls) else (condition,)
@@ -51,7 +51,7 @@ class _Junction(Term):
         return self.conditions
 
     def _decided_by(self, decisive: bool) -> Compiled:
-        """Be `decisive` if one condition is; else unknown if one is; else the opposite."""
+        """Return `decisive` if one condition is; else unknown if one is; else the opposite."""
         judges = [(c, c.compiled) for c in self.conditions]
 
         def junction(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
@@ -71,7 +71,7 @@ class _Junction(Term):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class And(_Junction):
-    """Whether all conditions are true: false if one is, else unknown if one is."""
+    """Conjunction: true if all conditions are; false if one is; otherwise unknown."""
 
     def _compiled(self) -> Compiled:
         return self._decided_by(False)
@@ -82,7 +82,7 @@ class And(_Junction):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Or(_Junction):
-    """Whether one of the conditions is true: else unknown if one is."""
+    """Disjunction: true if one condition is; otherwise unknown if one is; otherwise false."""
 
     def _compiled(self) -> Compiled:
         return self._decided_by(True)
@@ -93,7 +93,7 @@ class Or(_Junction):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Not(Term):
-    """The opposite of a condition; unknown if that is.
+    """Negation of a condition; unknown if the condition is.
 
     Attributes
     ----------
@@ -127,11 +127,11 @@ class Not(Term):
 
 
 class NegatedInside(Term):
-    """A test that is negated inside: IS NOT NULL, NOT IN, NOT BETWEEN, NOT LIKE."""
+    """Test with an inner negation: IS NOT NULL, NOT IN, NOT BETWEEN, NOT LIKE."""
 
     @abstractmethod
     def _test_text(self, negation: str) -> str:
-        """Return how it is written, with `negation` (``NOT`` or nothing) at its place."""
+        """Return the text with `negation` (``NOT`` or the empty string) in its place."""
 
     def _text(self) -> tuple[str, int]:
         return self._test_text(""), COMPARISON
@@ -139,7 +139,7 @@ class NegatedInside(Term):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IsNull(NegatedInside):
-    """Whether a value is NULL.
+    """Condition that a value is NULL.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class IsNull(NegatedInside):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class In(NegatedInside):
-    """Whether a value equals one of several: if not, unknown if one of them is NULL.
+    """Condition that a value equals one of several. If it does not but one is NULL, unknown.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class In(NegatedInside):
 
     @classmethod
     def of(cls, operand: Term, choices: Iterable[object]) -> In:
-        """Of values or terms."""
+        """Build from an operand and an iterable of values or terms."""
         if isinstance(choices, str | bytes | Term) or not isinstance(choices, Iterable):
             raise PatternError(f"in_() takes several values, not {choices!r}: write in_([…])")
         return cls(operand, tuple(map(as_term, choices)))
@@ -215,7 +215,7 @@ class In(NegatedInside):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Between(NegatedInside):
-    """Whether ``low <= operand <= high``.
+    """Condition ``low <= operand <= high``.
 
     Attributes
     ----------
@@ -240,12 +240,12 @@ class Between(NegatedInside):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Like(NegatedInside):
-    r"""Whether a text matches a pattern, as a whole.
+    r"""Condition that a whole text matches a pattern.
 
     Attributes
     ----------
     operand, pattern : Term
-        In the pattern ``%`` is any text, ``_`` any character; a backslash takes the next as it is.
+        In the pattern, ``%`` is any text, ``_`` any character; a backslash escapes the next one.
     """
 
     operand: Term

@@ -1,4 +1,4 @@
-"""Terms that compare and compute."""
+"""Comparison and arithmetic terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from activedb.events.terms._values import CALCULATIONS, COMPARISONS
 __all__ = ["Arithmetic", "Comparison", "Negative"]
 
 _ALIKE = frozenset((int, str, float, bool))
-"""Types whose values compare with their own kind and nothing can go wrong."""
+"""Types whose values can be compared with values of the same type without errors."""
 _DIRECT: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": eq,
     "!=": ne,
@@ -29,15 +29,15 @@ _DIRECT: Mapping[str, Callable[[Any, Any], Any]] = {
     "-": sub,
     "*": mul,
 }
-"""What does for two values of one such type."""
+"""Operators for two values of one such type."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Term):
-    """Whether two values are equal, or in which order.
+    """Comparison of two values for equality or order.
 
-    Numbers are compared exactly, whatever their types; NaN equals nothing. What is compared with
-    NULL is unknown.
+    Numbers are compared exactly, whatever their types; NaN equals nothing. A comparison with NULL
+    is unknown.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Comparison(Term):
         _check(self.operator, COMPARISONS, self.left, self.right)
 
     def __bool__(self) -> bool:
-        """Of ``a == b`` and ``a != b``: whether they are, or are not, the same term."""
+        """Return whether ``a == b``, or ``a != b``, holds for the terms `a` and `b` themselves."""
         if self.operator == "=":
             return self.left.same_as(self.right)
         if self.operator == "!=":
@@ -91,7 +91,7 @@ class Comparison(Term):
         return comparison
 
     def _of_two_parts(self, otherwise: Compiled) -> Compiled:
-        """Compare the attributes of two parts in one function: the fast path."""
+        """Return a function that compares the attributes of two parts directly: a fast path."""
         assert isinstance(self.left, Attribute)
         assert isinstance(self.right, Attribute)
         left, left_name = self.left.part, self.left.name
@@ -118,7 +118,7 @@ class Comparison(Term):
     def _with_literal(
         self, left: Compiled, b: Value, judged: Callable[[Value, Value], bool]
     ) -> Compiled:
-        """Compare with a value that is known: the fast path."""
+        """Return a function that compares with a constant: a fast path."""
         alike, direct = type(b), _DIRECT[self.operator]
 
         def comparison(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
@@ -141,11 +141,12 @@ class Comparison(Term):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Arithmetic(Term):
-    """A sum, difference, product, quotient or remainder.
+    """Sum, difference, product, quotient or remainder.
 
     Integers and decimals are computed exactly; ``/`` of two integers drops the fraction, and ``%``
-    has the sign of its left side, as in SQL. An integer that no float equals is not computed with
-    a float, nor a decimal: that would be rounded silently. What is computed with NULL is NULL.
+    has the sign of its left side, as in SQL. A float cannot be combined with a decimal, or with an
+    integer that no float equals, as the result would be rounded silently. The result is NULL if an
+    operand is.
 
     Attributes
     ----------
@@ -199,7 +200,7 @@ class Arithmetic(Term):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Negative(Term):
-    """The negative of a number or duration.
+    """Negative of a number or duration.
 
     Attributes
     ----------
@@ -227,8 +228,8 @@ class Negative(Term):
         return negative
 
     def _text(self) -> tuple[str, int]:
-        # Never two hyphens in a row, which begin a comment, and none before the digits of a
-        # literal, which would be its sign.
+        # Never write two hyphens in a row, which begin a comment, nor a hyphen before the digits of
+        # a literal, where it would be the literal's sign.
         if isinstance(self.operand, Attribute):
             return f"-{self.operand!r}", ATOM
         return f"-({self.operand!r})", ATOM
@@ -247,5 +248,5 @@ def _check(operator: str, known: Mapping[str, Any], *operands: object) -> None:
 
 
 def _shown(value: Value, term: Term) -> str:
-    """A value and where it comes from, for errors."""
+    """Return a value, with the term that it comes from, for error messages."""
     return repr(value) if isinstance(term, Literal) else f"{term!r} = {value!r}"

@@ -1,4 +1,4 @@
-"""How the attributes of a pattern's parts are written in Python."""
+"""References to the parts of a pattern, and their attributes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["PartReference", "part"]
 
 
 class PartReference:
-    """A part of a pattern, of which attributes are taken: ``part("A").x``, ``part("A")["HCW-ID"]``.
+    """Reference to a part of a pattern: ``part("A").x``, ``part("A")["HCW-ID"]``.
 
-    The brackets also take names that this class has itself: ``part("A")["count"]``.
+    Brackets also accept names that are methods of this class: ``part("A")["count"]``.
     """
 
     __slots__ = ("_name",)
@@ -22,16 +22,16 @@ class PartReference:
         return Attribute(self._name, name)
 
     def __getattr__(self, name: str) -> Attribute:
-        if name.startswith("__"):  # copy and pickle ask for such
+        if name.startswith("__"):  # copy and pickle look these up
             raise AttributeError(name)
         return Attribute(self._name, name)
 
     def old(self, name: str) -> Attribute:
-        """Return an attribute of the row before an update or delete."""
+        """Return the attribute `name` of the row before an update or delete."""
         return Attribute(self._name, name, old=True)
 
     def count(self) -> Aggregate:
-        """How many elements a Kleene part has."""
+        """Return the number of elements of a Kleene part."""
         return Aggregate("count", self._name, None)
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class PartReference:
 
 
 def part(name: str) -> PartReference:
-    """Return a part of a pattern, by its name, whose attributes are terms.
+    """Return a reference to the part called `name`; its attributes are terms.
 
     Examples
     --------

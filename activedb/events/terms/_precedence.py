@@ -1,4 +1,4 @@
-"""How strongly the operators of terms bind, and how terms are bracketed when they are written."""
+"""Binding strength of the operators of terms, and bracketing of written terms."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ OR, AND, NOT, COMPARISON, SUM, PRODUCT, ATOM = range(7)
 
 
 def written(term: Term, binds: int) -> str:
-    """Write a term where only what binds at least so strongly can stand without brackets."""
+    """Return the text of a term, bracketed if it binds more loosely than `binds`."""
     text, strength = term._text()
     return text if strength >= binds else f"({text})"

@@ -1,4 +1,4 @@
-"""Terms that take values out of events: attributes, and aggregates over Kleene parts."""
+"""Terms that take values from events: attributes, and aggregates over Kleene parts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["FUNCTIONS", "Aggregate", "Attribute", "attr"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Attribute(Term):
-    """A parameter of an event.
+    """Parameter of an event.
 
-    Of a Kleene part it is that of its last element; of an empty one, and of a part that has not
-    occurred, it is NULL. (While an element is judged, the part ends with that element.)
+    For a Kleene part it is that of the last element. It is NULL for an empty Kleene part, and for a
+    part that has not occurred. (While an element is evaluated, the part ends with that element.)
 
     Attributes
     ----------
     part : str or None
         The part's name; None: the event itself.
     name : str
-        The parameter's; of a data change a column's.
+        The parameter's name; for a data change, the column's.
     old : bool
-        Of an update or delete: that of the row as it was before.
+        True for the value before an update or delete.
     """
 
     part: str | None
@@ -56,35 +56,35 @@ class Attribute(Term):
         return self.part is None
 
     def first(self) -> Aggregate:
-        """Of the first element of a Kleene part."""
+        """Return the attribute of the first element of a Kleene part."""
         return self._aggregate("first")
 
     def last(self) -> Aggregate:
-        """Of the last element of a Kleene part."""
+        """Return the attribute of the last element of a Kleene part."""
         return self._aggregate("last")
 
     def prev(self) -> Aggregate:
-        """Of the element of a Kleene part before the last, which is the one that is judged."""
+        """Return the attribute of the element before the last, which is being evaluated."""
         return self._aggregate("prev")
 
     def count(self) -> Aggregate:
-        """How many elements of a Kleene part have it, that is, not NULL."""
+        """Return the number of elements of a Kleene part whose attribute is not NULL."""
         return self._aggregate("count")
 
     def sum(self) -> Aggregate:
-        """The sum over a Kleene part."""
+        """Return the sum over a Kleene part."""
         return self._aggregate("sum")
 
     def avg(self) -> Aggregate:
-        """The mean over a Kleene part: a float, of decimals a decimal."""
+        """Return the mean over a Kleene part: a float, or a Decimal for decimals."""
         return self._aggregate("avg")
 
     def min(self) -> Aggregate:
-        """The least over a Kleene part."""
+        """Return the least value over a Kleene part."""
         return self._aggregate("min")
 
     def max(self) -> Aggregate:
-        """The greatest over a Kleene part."""
+        """Return the greatest value over a Kleene part."""
         return self._aggregate("max")
 
     def _aggregate(self, function: str) -> Aggregate:
@@ -136,7 +136,7 @@ class Attribute(Term):
 
     @property
     def getter(self) -> Callable[[Occurrence], Value]:
-        """What takes the attribute out of an event; raises `BadEvent` if it is not there."""
+        """The function that returns the attribute of an event, or raises `BadEvent`."""
         return _getter(self.name, self.old)
 
     def _text(self) -> tuple[str, int]:
@@ -145,19 +145,19 @@ class Attribute(Term):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Aggregate(Term):
-    """A value over the elements of a Kleene part.
+    """Aggregate over the elements of a Kleene part.
 
-    As in SQL, NULLs do not count, and of no values there is no sum, mean, least or greatest: NULL.
-    A part that is one event counts as one element; one that has not occurred as none.
+    As in SQL, NULLs do not count, and the sum, mean, least or greatest of no values is NULL. A part
+    that is a single event counts as one element; a part that has not occurred as none.
 
     Attributes
     ----------
     function : {"first", "last", "prev", "count", "sum", "avg", "min", "max"}
     part : str
     name : str or None
-        The parameter's; None: of count, the elements themselves.
+        The parameter's name; None for the count of the elements themselves.
     old : bool
-        As of `Attribute`.
+        As in `Attribute`.
     """
 
     function: str
@@ -183,7 +183,7 @@ class Aggregate(Term):
 
     @cached_property
     def aggregated(self) -> frozenset[str]:
-        # Only prev is about the element that is judged, not about the complete part.
+        # Only prev concerns the element being evaluated, not the complete part.
         return frozenset() if self.uses_prev else self.part_names
 
     @cached_property
@@ -224,14 +224,14 @@ class Aggregate(Term):
 
 
 def attr(name: str, *, old: bool = False) -> Attribute:
-    """Return an attribute of the event itself, for the predicate of one event.
+    """Return an attribute of the event itself, for a predicate over one event.
 
     Parameters
     ----------
     name : str
-        A parameter's name; of a data change a column's.
+        A parameter's name; for a data change, a column's.
     old : bool
-        Of an update: as it was before.
+        True for the value before an update.
 
     Examples
     --------
@@ -273,11 +273,11 @@ def _elements(parts: Mapping[str, Any], part: str) -> tuple[Occurrence, ...]:
 
 
 def _sum(values: list[Value]) -> Value:
-    """From left to right, so that it does not depend on how Python adds floats."""
+    """Return the sum from left to right, so that it does not depend on how Python adds floats."""
     if not values:
         return None
     plus, total = CALCULATIONS["+"], values[0]
-    total = plus(total, total - total)  # of one value, too, only if it can be added
+    total = plus(total, total - total)  # rejects a single value that cannot be added
     for value in values[1:]:
         kind = type(value)
         same = kind is type(total) and (kind is int or kind is float)
@@ -286,7 +286,7 @@ def _sum(values: list[Value]) -> Value:
 
 
 def _mean(values: list[Value]) -> Value:
-    # True division of integers gives the float that is nearest to the quotient.
+    # True division of integers gives the float nearest to the quotient.
     total = _sum(values)
     return None if total is None else total / len(values)
 

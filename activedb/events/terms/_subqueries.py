@@ -1,4 +1,4 @@
-"""Terms that read the shared store: they are judged as of the event's time."""
+"""Terms that read the shared store as of the event's time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Exists", "InSubquery", "KeyRead", "Subquery"]
 
 @dataclass(frozen=True, slots=True)
 class KeyRead:
-    """The one row that a SELECT reads, by its key.
+    """Read of a single row by its key, equivalent to a SELECT.
 
     Attributes
     ----------
     table : Table
     key : Term
     key_type : type
-        The key column's; a key of another type is left to SQL.
+        The key column's type; a key of another type is left to SQL.
     column : str or None
-        What is read of the row; None: only whether it is there.
+        The column that is read; None: only whether the row exists.
     """
 
     table: Any
@@ -36,7 +36,7 @@ class KeyRead:
     column: str | None
 
     def row(self, parts: Mapping[str, Any], this: Any, reader: Any) -> tuple[bool, Any]:
-        """Return whether the key tells the row, and the row, None if there is none."""
+        """Return whether the key determines the row, and the row (None if it does not exist)."""
         key = self.key.compiled(parts, this, reader)
         if reader is None or type(key) is not self.key_type:
             return False, None
@@ -45,24 +45,24 @@ class KeyRead:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Subquery(Term):
-    """A SELECT over the shared store, with values from events; made by the rule language.
+    """SELECT over the shared store, with values from events; built by the rule language.
 
-    Its value is that of the one column of its one row, and NULL if it has no row.
+    Its value is that of the single column of its single row, or NULL if there is no row.
 
     Attributes
     ----------
     sql : str
-        As it was written.
+        The text as written.
     statement : str
-        What is sent: tables and columns as they are declared, ``:ref_1``, ``:ref_2``, … where it
-        refers to events, and a backslash before any other colon.
+        The statement sent: tables and columns as declared, ``:ref_1``, ``:ref_2``, … for references
+        to events, and a backslash before any other colon.
     references : tuple of Term
-        What these stand for.
+        The terms that the ``:ref_…`` placeholders stand for.
     reads : frozenset of (str, str or None)
-        The tables that it reads, and which columns.
+        The tables and columns read.
     by_key : KeyRead or None
-        How it is read without SQL, under the lock of one row, if that can be; no part of what the
-        term is.
+        An equivalent read without SQL, under the lock of one row, if there is one. It does not
+        count in comparisons of terms.
     """
 
     sql: str
@@ -86,16 +86,16 @@ class Subquery(Term):
         return True
 
     def rows(self, parts: Mapping[str, Any], this: Any, reader: Any) -> list[Any]:
-        """Its rows, read through `reader`.
+        """Return the rows of the SELECT, read through `reader`.
 
         Raises
         ------
         PatternError
-            If there is nothing to read through.
+            If there is no reader.
         StoreError
-            Naming the statement, if the store refuses it.
+            If the store refuses the statement, which the message names.
         """
-        # Here and not above, so that events alone need no database library.
+        # Imported here, so that events alone need no database library.
         from activedb.store.sql import Piece, select_of
 
         if reader is None:
@@ -133,14 +133,14 @@ class Subquery(Term):
         return scalar
 
     def _text(self) -> tuple[str, int]:
-        # A comment that ends the text must not take the bracket along.
+        # A comment at the end of the text must not swallow the bracket.
         ends_in_comment = "--" in self.sql.rpartition("\n")[2]
         return f"({self.sql}\n)" if ends_in_comment else f"({self.sql})", ATOM
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exists(Term):
-    """Whether a SELECT finds any row.
+    """Condition that a SELECT finds a row.
 
     Attributes
     ----------
@@ -171,13 +171,13 @@ class Exists(Term):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InSubquery(NegatedInside):
-    """Whether a SELECT finds a value: if not, unknown if it finds NULL.
+    """Condition that a SELECT finds a value. If it does not but finds NULL, unknown.
 
     Attributes
     ----------
     operand : Term
     subquery : Subquery
-        Of one column.
+        A SELECT of one column.
     """
 
     operand: Term

@@ -1,4 +1,4 @@
-"""The base of all terms: what can be asked of each, and the operators that build more."""
+"""Base class of all terms: common properties, and the operators that build terms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Compiled", "Term", "Value"]
 
 Value = Any
-"""A number, string, boolean, date, time, duration or bytes; None is NULL, the unknown."""
+"""A number, string, boolean, date, time, duration or bytes; None is NULL (unknown)."""
 Compiled = Callable[[Mapping[str, Any], Occurrence | None, Any], Value]
 """A term as a function of the parts, the event itself, and the reader."""
 
@@ -26,7 +26,7 @@ _NO_PARTS: Mapping[str, Any] = {}
 
 
 class Term(ABC):
-    """A value or a condition computed from the events of a match; immutable.
+    """Value or condition computed from the events of a match; immutable.
 
     ::
 
@@ -41,67 +41,67 @@ class Term(ABC):
         ├── IsNull, In, Between, Like
         └── Subquery, Exists, InSubquery   SELECTs over the shared store: such a term is a reading
 
-    Terms are compared structurally: ``bool(a == b)`` tells whether `a` and `b` are the same term,
-    as ``a == b`` itself is a term, a `Comparison` (so tuples and dataclasses of terms can be
-    compared, and terms be keys). No other term is a truth value.
+    Terms are compared structurally. ``a == b`` is a term itself, a `Comparison`; ``bool(a == b)``
+    is True if `a` and `b` are the same term. So tuples and dataclasses of terms can be compared,
+    and terms can be dictionary keys. No other term has a truth value.
     """
 
-    # -- what it is ------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def operands(self) -> tuple[Term, ...]:
-        """The terms that it is made of, in the order in which they are written."""
+        """The subterms, in the order in which they are written."""
 
     @abstractmethod
     def _compiled(self) -> Compiled:
-        """The function that computes it; nested closures, nothing is generated as text."""
+        """Return the function that computes the term: nested closures, no generated code."""
 
     @abstractmethod
     def _text(self) -> tuple[str, int]:
-        """Its text in the rule language, and how strongly that binds (`_precedence`)."""
+        """Return the text in the rule language and its binding strength (`_precedence`)."""
 
     def walk(self) -> Iterator[Term]:
-        """Yield it and all terms in it, from the outside in."""
+        """Yield the term and all its subterms, outermost first."""
         yield self
         for operand in self.operands:
             yield from operand.walk()
 
     @cached_property
     def part_names(self) -> frozenset[str]:
-        """The names of the parts that it names."""
+        """The names of the parts to which the term refers."""
         return frozenset().union(*(operand.part_names for operand in self.operands))
 
     @cached_property
     def aggregated(self) -> frozenset[str]:
-        """The parts named under an aggregate, `prev` apart: it is judged when they are complete."""
+        """The parts under an aggregate other than `prev`: the term needs them complete."""
         return frozenset().union(*(operand.aggregated for operand in self.operands))
 
     @cached_property
     def uses_prev(self) -> bool:
-        """Whether it compares an element of a Kleene part with the one before it."""
+        """True if it compares an element of a Kleene part with the element before it."""
         return any(operand.uses_prev for operand in self.operands)
 
     @cached_property
     def uses_this(self) -> bool:
-        """Whether it takes an attribute of the event itself, and not of a part."""
+        """True if it uses an attribute of the event itself, not of a part."""
         return any(operand.uses_this for operand in self.operands)
 
     @cached_property
     def is_reading(self) -> bool:
-        """Whether it reads the shared store."""
+        """True if it reads the shared store."""
         return any(operand.is_reading for operand in self.operands)
 
     @property
     def is_junction(self) -> bool:
-        """Whether it is made of several conditions with AND or OR."""
+        """True if it joins several conditions with AND or OR."""
         return False
 
-    # -- its value -------------------------------------------------------------------------
+    # -- evaluation ------------------------------------------------------------------------
 
     @cached_property
     def compiled(self) -> Compiled:
-        """Its value as a function of the parts, the event itself and the reader."""
+        """The term as a function of the parts, the event itself and the reader."""
         return self._compiled()
 
     def evaluate(
@@ -110,31 +110,31 @@ class Term(ABC):
         this: Occurrence | None = None,
         reader: Any = None,
     ) -> Value:
-        """Return its value.
+        """Return the value of the term.
 
         Parameters
         ----------
         parts : mapping of str to Occurrence or tuple of Occurrence
-            The constituents by part name. A part that is not there is NULL in all its attributes.
+            The constituents by part name. All attributes of a missing part are NULL.
         this : Occurrence, optional
             The event itself, for `attr`.
         reader : Transaction, optional
-            What a reading reads through.
+            The transaction through which readings read.
 
         Returns
         -------
         value
-            None is NULL; a condition is True, False or, if that is unknown, None.
+            None is NULL; a condition is True, False, or None if unknown.
 
         Raises
         ------
         BadEvent
-            If an event lacks an attribute, or has one of a type that cannot be used so.
+            If an event lacks an attribute, or its type does not fit the operation.
         """
         return self.compiled(parts, this, reader)
 
     def __call__(self, subject: Any, read: Any = None, /) -> bool:
-        """Whether it is true: ``term(o)``, ``term(parts)``; ``term(reader, o or parts)``."""
+        """Return whether it is true: ``term(o)``, ``term(parts)``, ``term(reader, o or parts)``."""
         reader = None
         if read is not None:
             reader, subject = subject, read
@@ -149,11 +149,11 @@ class Term(ABC):
     # -- structure -------------------------------------------------------------------------
 
     def _structure(self) -> tuple[Any, ...]:
-        """What makes two terms the same."""
+        """Return the fields that determine whether two terms are the same."""
         return (type(self), *(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]
 
     def same_as(self, other: object) -> bool:
-        """Whether the other is the same term."""
+        """Return whether `other` is the same term."""
         return self is other or (
             isinstance(other, Term)
             and type(self) is type(other)
@@ -264,26 +264,26 @@ class Term(ABC):
         return Not(self)
 
     def is_null(self) -> IsNull:
-        """Whether it is NULL: never unknown."""
+        """Return the condition that the value is NULL; it is never unknown."""
         from activedb.events.terms._logic import IsNull
 
         return IsNull(self)
 
     def in_(self, choices: Any) -> In:
-        """Whether it equals one of `choices`, an iterable of values or terms."""
+        """Return the condition that it equals one of `choices`, an iterable of values or terms."""
         from activedb.events.terms._logic import In
 
         return In.of(self, choices)
 
     def between(self, low: Any, high: Any) -> Between:
-        """Whether ``low <= self <= high``."""
+        """Return the condition ``low <= self <= high``."""
         from activedb.events.terms._literal import as_term
         from activedb.events.terms._logic import Between
 
         return Between(self, as_term(low), as_term(high))
 
     def like(self, pattern: Any) -> Like:
-        r"""Whether it matches: % is any text, _ any character, a backslash takes the next as is."""
+        r"""Return the condition that it matches a pattern with %, _ and backslash (see `Like`)."""
         from activedb.events.terms._literal import as_term
         from activedb.events.terms._logic import Like
 
@@ -294,7 +294,7 @@ class Term(ABC):
         from activedb.events.terms._operations import Comparison
 
         if not isinstance(other, Term) and not is_literal(other):
-            return NotImplemented  # type: ignore[no-any-return]  # as operators may
+            return NotImplemented  # type: ignore[no-any-return]  # operators may return it
         return Comparison(operator, self, as_term(other))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""How values compare and compute: exactly, with NULL as the unknown."""
+"""Comparison and arithmetic of values: exact, with NULL as unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["CALCULATIONS", "COMPARISONS", "NotComparable", "divided", "equal", "remainder"]
 
-# Sums and products of decimals are exact up to so many digits, quotients rounded to so many.
+# Sums and products of decimals are exact up to 10,000 digits; quotients are rounded to 38.
 _EXACT = Context(prec=10_000)
 _QUOTIENT = Context(prec=38)
 _COMPUTABLE = (Number, date, timedelta)
@@ -21,16 +21,16 @@ _SYMBOLS = ("<", "<=", ">", ">=")
 
 
 class NotComparable(TypeError):
-    """Two values have types that do not go together; the term that asked says which values."""
+    """Raised if the types of two values are not comparable; the calling term names the values."""
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two values, neither of them NULL, are equal; numbers exactly, whatever their types.
+    """Return whether two non-NULL values are equal; numbers exactly, whatever their types.
 
     Raises
     ------
     NotComparable
-        If their types do not compare.
+        If their types are not comparable.
     """
     try:
         if a == b:
@@ -41,14 +41,14 @@ def equal(a: Any, b: Any) -> bool:
         raise NotComparable
     if (
         isinstance(a, date | time)
-        and _is_aware(a) is not _is_aware(b)  # no moment, so not a different one either
+        and _is_aware(a) is not _is_aware(b)  # a naive time is no moment, so not a different one
     ):
         raise NotComparable
     return False
 
 
 def unequal(a: Any, b: Any) -> bool:
-    """The opposite of `equal`."""
+    """Return the negation of `equal`."""
     return not equal(a, b)
 
 
@@ -65,11 +65,11 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "!=": unequal,
     **dict(zip(_SYMBOLS, _ORDERED, strict=True)),
 }
-"""By operator; what raises TypeError or ArithmeticError does not compare."""
+"""Comparisons by operator; TypeError or ArithmeticError means that values are not comparable."""
 
 
 def divided(a: Any, b: Any) -> Any:
-    """The quotient; of integers that without its fraction, as in SQL: -7 / 2 is -3."""
+    """Return the quotient; for integers it is truncated as in SQL: -7 / 2 is -3."""
     if isinstance(a, int) and isinstance(b, int):
         quotient = abs(a) // abs(b)
         return quotient if (a < 0) is (b < 0) else -quotient
@@ -77,7 +77,7 @@ def divided(a: Any, b: Any) -> Any:
 
 
 def remainder(a: Any, b: Any) -> Any:
-    """What `divided` leaves: it has the sign of `a`, as in SQL: -7 % 2 is -1."""
+    """Return the remainder of `divided`; it has the sign of `a` as in SQL: -7 % 2 is -1."""
     if isinstance(a, int) and isinstance(b, int):
         left = abs(a) % abs(b)
         return -left if a < 0 else left
@@ -89,7 +89,7 @@ def remainder(a: Any, b: Any) -> Any:
 
 
 def _checked(operation: Callable[[Any, Any], Any], context: Context) -> Callable[[Any, Any], Any]:
-    """An operation on values of any types, which refuses what would not be exact or no number."""
+    """Return `operation`, restricted to operands that are numeric and stay exact."""
 
     def calculate(a: Any, b: Any) -> Any:
         for value in (a, b):
@@ -113,4 +113,4 @@ CALCULATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "/": _checked(divided, _QUOTIENT),
     "%": _checked(remainder, _EXACT),
 }
-"""By operator; what raises TypeError or ArithmeticError has no meaning."""
+"""Operations by operator; TypeError or ArithmeticError means that the result is undefined."""

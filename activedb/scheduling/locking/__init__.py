@@ -1,4 +1,4 @@
-"""Schedulers that lock: one event at a time, strict two-phase, low-water-mark. See README.md."""
+"""Schedulers with locks: one event at a time, strict two-phase, low-water marks. See README.md."""
 
 from activedb.scheduling.locking._gate import Gate, Turns
 from activedb.scheduling.locking._insertion import Granularity, Lock, locks_of, read_locks

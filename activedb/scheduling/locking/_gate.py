@@ -1,4 +1,4 @@
-"""Gates: what every access passes, so that somebody may choose the order of accesses."""
+"""Gates: hooks on every access of a run, through which tests choose the order of accesses."""
 
 from __future__ import annotations
 
@@ -12,64 +12,67 @@ from activedb.scheduling._s_transactions import At
 __all__ = ["Choose", "Gate", "Stopped", "Turns"]
 
 Choose = Callable[[Sequence[At]], At]
-"""Picks, of those who stand at an access, oldest first, who goes on; `random.choice` is one."""
+"""Function that picks the next of the waiting timestamps, oldest first; `random.choice` is one."""
 
 
 class Stopped(BaseException):
-    """The run has failed elsewhere: its threads end. No `Exception`, so that nobody handles it."""
+    """Signal that the run has failed elsewhere and its threads must end.
+
+    Not an `Exception`, so that no handler of the user's catches it.
+    """
 
 
 class Gate(Protocol):
-    """Hears of all that the threads of a run do; may hold them.
+    """Observer of the threads of a run, which may delay them.
 
-    What one of its methods raises ends the run, which raises it.
+    An exception raised by one of its methods ends the run, which raises it.
     """
 
     def start(self, threads: int) -> None:
-        """A run begins, with so many threads."""
+        """Begin a run with the given number of threads."""
         ...
 
     def access(self, at: At, what: str) -> None:
-        """An s-transaction is about to read or write; returns when it may."""
+        """Return when an s-transaction, about to read or write, may do so."""
         ...
 
     def blocked(self, at: At) -> None:
-        """An s-transaction begins to wait for a lock."""
+        """Record that an s-transaction begins to wait for a lock."""
         ...
 
     def unblocked(self, at: At) -> None:
-        """It has been granted, by the thread that says so."""
+        """Record that its lock is granted; called by the granting thread."""
         ...
 
     def leave(self) -> None:
-        """A thread has ended."""
+        """Record that a thread has ended."""
         ...
 
     def stop(self) -> None:
-        """Whoever is held raises `Stopped`."""
+        """Make all delayed threads raise `Stopped`."""
         ...
 
 
 class Turns:
-    """Lets one s-transaction at a time go on, from access to access: a run that can be repeated.
+    """Gate that lets one s-transaction at a time proceed, from access to access: reproducible runs.
 
-    It is the seeded scheduler for tests of interleavings, of this package and of programs that
-    use it; other runs have no gate, as with it nothing happens at the same time. When all threads
-    stand at an access, wait for a lock, or have ended, one of those at an access is chosen. It may
-    be used for one run after the other, also after one that has failed.
+    It is the seeded scheduler for tests of interleavings, of this package and of programs that use
+    it. Other runs have no gate, since a gate prevents all parallelism. Once all threads stand at an
+    access, wait for a lock, or have ended, one of those at an access is chosen. A `Turns` may be
+    used for several runs in succession, also after a failed run.
 
     Parameters
     ----------
     choose : callable
-        ``choose(standing)``: one of the timestamps that it is given, which are sorted. If it
-        raises, or gives another, the run ends with that error.
+        ``choose(standing)`` returns one of the timestamps given, which are sorted. If it raises, or
+        returns another value, the run ends with that error.
 
     Attributes
     ----------
     trace : list of (At, str)
         The accesses, in the order in which they were made.
     waiting : set of At
-        Who waits for a lock; to be looked at by `choose`.
+        The s-transactions that wait for a lock; `choose` may read it.
 
     Examples
     --------
@@ -89,7 +92,7 @@ class Turns:
         self.waiting: set[At] = set()
 
     def start(self, threads: int) -> None:
-        """So many threads run from now on, and none of an earlier run."""
+        """Begin a run with the given number of threads, and forget any earlier run."""
         with self._latch:
             self._running = threads
             self._is_stopped = False
@@ -97,7 +100,7 @@ class Turns:
             self.waiting.clear()
 
     def access(self, at: At, what: str) -> None:
-        """Stand until chosen.
+        """Wait until chosen.
 
         Raises
         ------
@@ -115,24 +118,24 @@ class Turns:
             self.trace.append((at, what))
 
     def blocked(self, at: At) -> None:
-        """One less runs."""
+        """Count one running thread less."""
         with self._latch:
             self.waiting.add(at)
             self._rest()
 
     def unblocked(self, at: At) -> None:
-        """One more runs."""
+        """Count one running thread more."""
         with self._latch:
             self.waiting.discard(at)
             self._running += 1
 
     def leave(self) -> None:
-        """One less runs."""
+        """Count one running thread less."""
         with self._latch:
             self._rest()
 
     def stop(self) -> None:
-        """Wake all who stand."""
+        """Wake all threads that wait at an access."""
         with self._latch:
             self._is_stopped = True
             for condition in self._standing.values():

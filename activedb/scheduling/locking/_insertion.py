@@ -1,4 +1,4 @@
-"""Lock insertion: which locks an s-transaction needs (Wang et al., algorithm 1)."""
+"""Lock insertion: the locks that an s-transaction needs (Wang et al., algorithm 1)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = [
 
 Granularity = Literal["table", "row"]
 Locked = tuple[str] | tuple[str, Hashable]
-"""What is locked: a table by its name, or a row by the name and its key."""
+"""Locked object: a table by its name, or a row by table name and key."""
 
 
 class Lock(NamedTuple):
-    """A lock on an object, in a mode."""
+    """Lock on an object, in a mode."""
 
     on: Locked
     mode: Mode
 
 
 def check_granularity(granularity: str) -> Granularity:
-    """Raise `ConfigurationError` unless it is one."""
+    """Return the granularity; raise `ConfigurationError` if it is invalid."""
     if granularity == "table":
         return "table"
     if granularity == "row":
@@ -42,10 +42,10 @@ def check_granularity(granularity: str) -> Granularity:
 
 
 def locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, None]:
-    """All locks that an s-transaction may need, each once: write locks first.
+    """Return all locks that an s-transaction may need, each once, write locks first.
 
-    Its operations name them: what they may write gets write locks, what they may read read locks.
-    Complexity: O(references).
+    They follow from its operations: targets get write locks, sources read locks. Complexity:
+    O(references).
     """
     locks = write_locks_of(transaction, granularity)
     for ref in transaction.reads():
@@ -55,7 +55,7 @@ def locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, 
 
 
 def write_locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, None]:
-    """The write locks among them."""
+    """Return the write locks that an s-transaction may need, each once."""
     locks: dict[Lock, None] = {}
     for ref in transaction.writes():
         for lock in _locks(ref, granularity, Mode.WRITE, Mode.WRITE_ROWS):
@@ -64,7 +64,7 @@ def write_locks_of(transaction: STransaction, granularity: Granularity) -> dict[
 
 
 def read_locks(ref: Ref, granularity: Granularity) -> tuple[Lock, ...]:
-    """The locks under which one reference may be read: of its table, then of its row."""
+    """Return the locks needed to read a reference: on its table, then on its row."""
     return _locks(ref, granularity, Mode.READ, Mode.READ_ROWS)
 
 
@@ -76,9 +76,9 @@ def _locks(ref: Ref, granularity: Granularity, mode: Mode, inside: Mode) -> tupl
 
 
 def _is_hashable(key: object) -> bool:
-    """Whether it can be a key at all; what cannot be is refused when it is accessed."""
+    """Return whether `key` is hashable; an access with an unhashable key is refused later."""
     try:
         hash(key)
-    except Exception:  # of a class of the user's, it may be any
+    except Exception:  # user-defined classes may raise anything
         return False
     return True

@@ -1,4 +1,4 @@
-"""The lock table: all locks of a run, and the requests that wait."""
+"""Lock table: all locks of a run, and the waiting requests."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ __all__ = ["LockTable", "insert_all", "just_after"]
 
 
 class LockTable:
-    """Locks with timestamps, inserted in any order of arrival, granted in the order of time.
+    """Locks with timestamps, inserted in any order of arrival, granted in timestamp order.
 
     Parameters
     ----------
     compatibility : mapping
         Figure 3: `FIGURE_3_S2PL` or `FIGURE_3_LWM`.
     gate : Gate, optional
-        Hears who waits, and who need not any more.
+        Notified of waits and of their ends.
 
     Notes
     -----
-    A request is granted when the punctuation has passed it, and no older lock that it does not go
-    with is left (Wang et al., algorithm 2 with the two lines of appendix F). Once the punctuation
-    has passed it no older lock can be inserted; so the marks that it waits for only rise, and it
-    may wait for one after the other. It sleeps on a condition of its own, and whoever ends the
-    lock that was in its way wakes it, and nobody else.
+    A request is granted when the punctuation has passed it and no older incompatible lock is left
+    (Wang et al., algorithm 2 with the two lines of appendix F). Once the punctuation has passed a
+    request, no older lock can be inserted; so the marks that it waits for only rise, and it may
+    wait for them one after the other. Each request sleeps on its own condition; only the thread
+    that ends the blocking lock wakes it.
 
-    Latch: ``_latch``; the gate's is taken under it.
+    Latch: ``_latch``; the gate's latch is taken under it.
     """
 
     def __init__(self, compatibility: Compatibility, gate: Gate | None = None):
         self._blockers = blockers(compatibility)
         self._gate = gate
         self._latch = threading.Lock()
-        self._marks: dict[Lock, Mark] = {}  # by object and mode; none that is idle
+        self._marks: dict[Lock, Mark] = {}  # by object and mode; no idle ones
         self._of: dict[At, tuple[Lock, ...]] = {}
         self._punctuation: At | None = None
         self._unpunctuated: list[Waiter] = []  # a heap
         self._waiting: set[Waiter] = set()
         self._is_stopped = False
         kept = {mode for modes in self._blockers.values() for mode in modes}
-        self._kept = frozenset(kept)  # locks in other modes block nobody
+        self._kept = frozenset(kept)  # locks in other modes block no request
 
     def insert(self, at: At, locks: Iterable[Lock]) -> None:
         """Insert the locks of an s-transaction, before it runs.
@@ -56,7 +56,7 @@ class LockTable:
         Raises
         ------
         AccessError
-            If the punctuation has passed it, or it has locks already.
+            If the punctuation has passed the s-transaction, or its locks were inserted before.
         """
         kept = tuple(lock for lock in locks if lock.mode in self._kept)
         with self._latch:
@@ -75,7 +75,7 @@ class LockTable:
                 mark.add(at)
 
     def punctuate(self, before: At) -> None:
-        """Tell that no locks of an s-transaction before a place are inserted any more."""
+        """Declare that no more locks of s-transactions before a place will be inserted."""
         with self._latch:
             if self._punctuation is not None and before <= self._punctuation:
                 return
@@ -84,7 +84,7 @@ class LockTable:
                 self._grant(heappop(self._unpunctuated))
 
     def request(self, at: At, locks: Iterable[Lock]) -> None:
-        """Return when all these locks are granted.
+        """Block until all these locks are granted.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class LockTable:
                         self._sleep(waiter)
 
     def release(self, at: At) -> None:
-        """End all locks of an s-transaction, and wake those for whom they were in the way."""
+        """Release all locks of an s-transaction, and wake the requests that they blocked."""
         with self._latch:
             for lock in self._of.pop(at):
                 mark = self._marks[lock]
@@ -115,20 +115,20 @@ class LockTable:
                     del self._marks[lock]
 
     def stop(self) -> None:
-        """Have all requests, those that wait and those to come, raise `Stopped`."""
+        """Make all requests, waiting and future ones, raise `Stopped`."""
         with self._latch:
             self._is_stopped = True
             for waiter in self._waiting:
                 waiter.wake()
 
     def low_water_mark(self, on: Locked, mode: Mode = Mode.WRITE) -> At | None:
-        """The oldest timestamp of the locks of a mode on an object; None: there are none."""
+        """Return the oldest timestamp of the locks in a mode on an object; None if none."""
         with self._latch:
             mark = self._marks.get(Lock(on, mode))
             return None if mark is None else mark.oldest
 
     def __len__(self) -> int:
-        """How many s-transactions have locks."""
+        """Return the number of s-transactions with locks."""
         with self._latch:
             return len(self._of)
 
@@ -161,13 +161,13 @@ def insert_all(
     Returns
     -------
     dict
-        The locks of each, without those whose operations cannot name theirs: such an s-transaction,
-        made by hand of what is no operation or reference, aborts here.
+        The locks of each s-transaction. One whose operations fail to name their locks, because it
+        was built by hand from invalid operations or references, aborts here and is left out.
 
     Raises
     ------
     AccessError
-        If two have the same place.
+        If two s-transactions have the same place.
     """
     inserted = {}
     for transaction in transactions:
@@ -184,5 +184,5 @@ def insert_all(
 
 
 def just_after(at: At) -> At:
-    """The first place after one: a punctuation there has passed it."""
+    """Return the first place after `at`: a punctuation at that place has passed `at`."""
     return At(at.us, at.id, at.arrival + 1)

@@ -1,4 +1,4 @@
-"""What the schedulers with locks have in common."""
+"""Common base of the schedulers with locks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Locking"]
 
 
 class Locking:
-    """A scheduler whose s-transactions run on threads, and lock what they access.
+    """Scheduler whose s-transactions run on threads and lock the objects that they access.
 
     Parameters
     ----------
     granularity : {"table", "row"}
-        What is locked.
+        Kind of objects locked.
     threads : int
-        How many s-transactions run at a time, at most; those that wait for locks count.
+        Maximum number of s-transactions that run at a time, including those that wait for locks.
     gate : Gate, optional
         Chooses the order of accesses: `Turns`, for tests of interleavings.
     """
@@ -30,14 +30,14 @@ class Locking:
         self._added: list[STransaction] = []
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction; in any order."""
+        """Take an s-transaction, in any order."""
         self._added.append(transaction)
 
     def discard(self) -> None:
-        """Forget what was added and not run."""
+        """Discard s-transactions that were added and not run."""
         self._added = []
 
     def _take_added(self) -> list[STransaction]:
-        """What is to be run now; nothing of it is left, whatever becomes of the run."""
+        """Return the s-transactions to run and forget them, whatever the outcome of the run."""
         added, self._added = self._added, []
         return added

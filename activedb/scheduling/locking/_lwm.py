@@ -1,4 +1,4 @@
-"""Scheduling by low-water-marks (Wang et al., section 5.3, appendices E and F)."""
+"""Scheduling by low-water marks (Wang et al., section 5.3, appendices E and F)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["LWM"]
 
 
 class LWM(Locking):
-    """Reads wait for earlier writers alone, when they read; writes for them, when they take effect.
+    """Scheduler that delays reads only for earlier writers, and writes only at commit.
 
-    Write locks are inserted before, in any order. A read is granted once no older write lock is
-    left on what it reads, and gets the version of its time, whatever has been written since. What
-    is read is, of a computed key, its row, as soon as it is known, and not the table. What an
-    s-transaction writes takes effect at its end, once its write locks are the oldest, and before
-    they are released; if it aborts, nothing does.
+    Write locks are inserted in advance, in any order. A read is granted once no older write lock is
+    left on its object, and gets the version of its timestamp, whatever has been written since. For
+    a computed key, it locks the row as soon as the key is known, not the table. The writes of an
+    s-transaction take effect at its end, once its write locks are the oldest, and before they are
+    released; if it aborts, none does.
 
     See `Locking` for its parameters.
     """
@@ -33,21 +33,21 @@ class LWM(Locking):
     name = "lwm"
 
     def run(self, state: State) -> None:
-        """Run what was added; O(n log n) for n locks, besides the operations.
+        """Run all s-transactions added; O(n log n) for n locks, besides the operations.
 
         Raises
         ------
         AccessError
             If two s-transactions have the same place.
         BaseException
-            What a function raises that is no `Exception`, such as KeyboardInterrupt, and what the
-            gate raises.
+            An exception of a function that is not an `Exception`, such as KeyboardInterrupt, or an
+            exception of the gate.
 
         After an error some s-transactions have no outcome; none of them is run later.
         """
         added = self._take_added()
         locks = LockTable(FIGURE_3_LWM, self._gate)
-        # read locks would block nobody
+        # read locks would block no request
         to_write = insert_all(added, locks, lambda t: write_locks_of(t, self.granularity))
         pool = Pool(self.threads, locks=locks, gate=self._gate)
 

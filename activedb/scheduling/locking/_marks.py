@@ -1,4 +1,4 @@
-"""Low-water-marks: the oldest of the locks of one mode on one object."""
+"""Low-water marks: the oldest of the locks in one mode on one object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Mark", "Waiter"]
 
 
 class Waiter:
-    """A request that waits on its own condition, until who grants it says so.
+    """Request that waits on its own condition until it is granted.
 
     Attributes
     ----------
@@ -28,11 +28,11 @@ class Waiter:
         self._condition = threading.Condition(latch)
 
     def wait(self) -> None:
-        """Sleep until woken. REQUIRES: the latch, which is free meanwhile."""
+        """Sleep until woken. REQUIRES: the latch, which is released meanwhile."""
         self._condition.wait()
 
     def wake(self) -> None:
-        """Wake who waits. REQUIRES: the latch."""
+        """Wake the waiting thread. REQUIRES: the latch."""
         self._condition.notify()
 
     def __lt__(self, other: Waiter) -> bool:
@@ -40,53 +40,53 @@ class Waiter:
 
 
 class Mark:
-    """The locks of one mode on one object, inserted in any order, and who waits for their end.
+    """Locks in one mode on one object, inserted in any order, and the requests that they block.
 
-    Its low-water-mark is the oldest timestamp among them (Wang et al., definition 8). A request
-    passes it when the mark is not older than the request.
+    Its low-water mark is the oldest timestamp among the locks (Wang et al., definition 8). A
+    request passes if the mark is not older than the request.
 
-    REQUIRES, of every method: the latch of the lock table.
+    REQUIRES, for every method: the latch of the lock table.
     """
 
     __slots__ = ("_ended", "_live", "_waiting")
 
     def __init__(self) -> None:
-        self._live: list[At] = []  # a heap; those in _ended leave it when they come to its top
-        self._ended: set[At] | None = None  # most have no more than one lock, and nobody waits
+        self._live: list[At] = []  # a heap; members of _ended are removed when they reach its top
+        self._ended: set[At] | None = None  # created lazily: most marks have one lock and no waiter
         self._waiting: list[Waiter] | None = None  # a heap
 
     @property
     def oldest(self) -> At | None:
-        """The low-water-mark; None: there is no lock."""
+        """The low-water mark; None if there is no lock."""
         return self._live[0] if self._live else None
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is neither a lock nor a request."""
+        """True if there is neither a lock nor a request."""
         return not self._live and not self._waiting
 
     def add(self, at: At) -> None:
-        """Insert a lock; O(log locks), O(1) in the order of time."""
+        """Insert a lock; O(log locks), O(1) in timestamp order."""
         heappush(self._live, at)
 
     def lets_pass(self, at: At) -> bool:
-        """Whether no lock is older than a timestamp."""
+        """Return whether no lock is older than a timestamp."""
         return not self._live or at <= self._live[0]
 
     def join(self, waiter: Waiter) -> None:
-        """Have a request wait until the mark lets it pass."""
+        """Make a request wait until the mark lets it pass."""
         if self._waiting is None:
             self._waiting = []
         heappush(self._waiting, waiter)
 
     def end(self, at: At) -> list[Waiter]:
-        """Remove a lock; return those who need not wait any more, oldest first."""
+        """Remove a lock; return the requests that need not wait any more, oldest first."""
         live, ended = self._live, self._ended
         if live[0] != at:
             if ended is None:
                 ended = self._ended = set()
             ended.add(at)
-            return []  # the mark is as it was
+            return []  # the mark is unchanged
         heappop(live)
         while ended and live[0] in ended:
             ended.remove(heappop(live))

@@ -1,4 +1,4 @@
-"""Lock modes, and which of them go together: figure 3 of Wang et al., and its hierarchy."""
+"""Lock modes and their compatibility: figure 3 of Wang et al., and its hierarchy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["FIGURE_3_LWM", "FIGURE_3_S2PL", "Answer", "Compatibility", "Mode", "
 
 
 class Mode(IntEnum):
-    """What a lock lets its s-transaction do with an object, or with rows inside it.
+    """Access of an s-transaction that a lock permits, to an object or to rows inside it.
 
-    Integers, as they are hashed at every access.
+    An integer enumeration, since modes are hashed at every access.
     """
 
     READ = 1
@@ -21,7 +21,7 @@ class Mode(IntEnum):
 
     @property
     def is_inside(self) -> bool:
-        """Whether it announces locks on rows, so that these decide."""
+        """True if the mode only announces locks on rows, which then decide."""
         return self in (Mode.READ_ROWS, Mode.WRITE_ROWS)
 
     @property
@@ -31,16 +31,16 @@ class Mode(IntEnum):
 
 
 class Answer(Enum):
-    """Whether a lock is granted although another s-transaction holds one."""
+    """Answer to a request for a lock while another s-transaction holds one."""
 
     YES = "yes"
     MAYBE = "maybe"
-    """By the timestamps: unless the one held is older."""
+    """Depends on the timestamps: granted unless the lock held is older."""
     NO = "no"
 
 
 Compatibility = Mapping[tuple[Mode, Mode], Answer]
-"""By the mode that is held, and the one that is requested."""
+"""Answers by the mode held and the mode requested."""
 
 FIGURE_3_S2PL: Compatibility = {
     (Mode.READ, Mode.READ): Answer.YES,
@@ -57,10 +57,10 @@ FIGURE_3_LWM: Compatibility = {
 
 
 def answer(figure: Compatibility, held: Mode, requested: Mode) -> Answer:
-    """What figure 3 says of two locks on one object, those that announce locks on rows included.
+    """Return the answer of figure 3 for two locks on one object, including announcing modes.
 
-    Two that both only announce locks on rows go together: the locks on the rows decide. Else each
-    counts as what it announces.
+    Two locks that both only announce locks on rows are compatible: the locks on the rows decide.
+    Otherwise each counts as the mode that it announces.
     """
     if held.is_inside and requested.is_inside:
         return Answer.YES
@@ -68,11 +68,10 @@ def answer(figure: Compatibility, held: Mode, requested: Mode) -> Answer:
 
 
 def blockers(figure: Compatibility) -> dict[Mode, tuple[Mode, ...]]:
-    """For each mode those whose older holders have to have ended before it is granted.
+    """Return, for each requested mode, the modes whose older holders must end before the grant.
 
-    Queues are in the order of timestamps. So who holds a lock ahead of a request is older, and
-    `NO` and `MAYBE` ask for the same thing; what `MAYBE` allows is that a writer that has come
-    first, and is younger, lets the reader pass.
+    Queues are in timestamp order. So the holder of a lock ahead of a request is older, and `NO` and
+    `MAYBE` are equivalent; `MAYBE` allows a younger writer that came first to let the reader pass.
     """
     return {
         requested: tuple(held for held in Mode if answer(figure, held, requested) is not Answer.YES)

@@ -1,4 +1,4 @@
-"""A bounded pool of threads that takes s-transactions in the order of time."""
+"""Bounded pool of threads that takes s-transactions in timestamp order."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["Pool", "check_threads"]
 
 
 def check_threads(threads: int) -> int:
-    """Raise `ConfigurationError` unless it is a whole number from 1."""
+    """Return `threads`; raise `ConfigurationError` unless it is a whole number from 1."""
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise ConfigurationError(f"threads is a whole number from 1, not {threads!r}")
     return threads
 
 
 class Pool:
-    """The threads of one run, and how it ends if something fails.
+    """Threads of one run, and the handling of its failure.
 
     Parameters
     ----------
     threads : int
-        How many s-transactions run at a time, at most. With one, or one s-transaction, the
-        calling thread runs them.
+        Maximum number of s-transactions that run at a time. With one thread, or one s-transaction,
+        the calling thread runs them.
     locks : LockTable, optional
-        For what they may have to wait.
+        Locks that the s-transactions may wait for.
     gate : Gate, optional
 
-    Latch: ``_latch``, with nothing else taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, threads: int, *, locks: LockTable | None = None, gate: Gate | None = None):
@@ -45,7 +45,7 @@ class Pool:
 
     @property
     def is_gated(self) -> bool:
-        """Whether somebody hears of accesses."""
+        """True if a gate observes the accesses."""
         return self._gate is not None
 
     def run(
@@ -57,12 +57,12 @@ class Pool:
         ----------
         transactions : sequence of STransaction
         work : callable
-            Runs one; may block until one that is before it in the sequence has ended.
+            Runs one; may block until an s-transaction before it in the sequence has ended.
 
         Raises
         ------
         BaseException
-            What has failed first; no other begins then, and all threads have ended.
+            The first failure; no further s-transaction begins then, and all threads have ended.
         """
         threads = min(self._threads, len(transactions))
         left = iter(transactions)
@@ -90,10 +90,10 @@ class Pool:
             raise self._failure
 
     def access(self, at: At, what: str, locks: Collection[Lock] = ()) -> None:
-        """Return when an s-transaction has locks, and may access what they are for.
+        """Block until an s-transaction has `locks` and may make the access.
 
-        It is called while a function of the user's reads. So whatever fails here fails the run
-        first: it is no error of the function's, and the function cannot hide it.
+        The call is made while a user's function reads. So any failure is recorded in the run first:
+        it is not an error of the function, and the function cannot hide it.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class Pool:
             raise Stopped from error
 
     def check(self) -> None:
-        """Raise `Stopped` if the run has failed: a function may have caught it as it read."""
+        """Raise `Stopped` if the run has failed: the user's function may have suppressed it."""
         with self._latch:
             if self._failure is not None:
                 raise Stopped
@@ -124,7 +124,7 @@ class Pool:
                 started.append(worker)
             for worker in started:
                 worker.join()
-        except BaseException as error:  # no thread to be had, or Ctrl-C
+        except BaseException as error:  # a thread cannot be started, or Ctrl-C
             self._fail(error)
             for worker in started:
                 worker.join()

@@ -1,4 +1,4 @@
-"""No scheduler: every access happens when it comes (Wang et al., section 2)."""
+"""Execution without a scheduler: every access happens when it comes (Wang et al., section 2)."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _END = At(sys.maxsize, "", 0)
 
 
 class PushBased:
-    """What stream engines do without stream transactions: it shows the anomalies, and is no choice.
+    """Execution as in stream engines without stream transactions, to demonstrate the anomalies.
 
-    S-transactions run on threads as they arrive. A read gives what was written last, in the order
-    in which writes were made, whatever its timestamp: so it may read too late, and a writer may
-    write too late.
+    Not for production use. s-transactions run on threads as they arrive. A read gets the value
+    written last, in the order in which writes were made, whatever its timestamp: so it may read too
+    late, and a writer may write too late.
 
     Parameters
     ----------
     order : callable, optional
-        Chooses whose access is next, as of `Turns`; by default they come as the threads do.
+        Chooses the next access, as for `Turns`; by default the threads' own timing decides.
     threads : int
-        How many s-transactions run at a time, at most.
+        Maximum number of s-transactions that run at a time.
 
     Attributes
     ----------
     trace : list of (At, str)
-        With an order: the accesses of the last run, in that order.
+        With `order`: the accesses of the last run, in that order.
     """
 
     name = "push-based"
@@ -50,15 +50,15 @@ class PushBased:
         self.trace: list[tuple[At, str]] = []
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction; they begin in this order."""
+        """Take an s-transaction; s-transactions begin in this order."""
         self._added.append(transaction)
 
     def discard(self) -> None:
-        """Forget what was added and not run."""
+        """Discard s-transactions that were added and not run."""
         self._added = []
 
     def run(self, state: State) -> None:
-        """Run what was added. Versions are placed in the order in which they are written."""
+        """Run all s-transactions added. Versions are placed in the order of the writes."""
         added, self._added = self._added, []
         if not added:
             return

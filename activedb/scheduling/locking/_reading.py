@@ -1,4 +1,4 @@
-"""Reading a reference: computed keys first, each access through the pool."""
+"""Reader of references: resolves computed keys first, and makes each access through the pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def resolving(
     *,
     locks: Callable[[Ref], Collection[Lock]] | None = None,
 ) -> Callable[[Ref], Any]:
-    """A reader for the operations of one s-transaction.
+    """Return a reader for the operations of one s-transaction.
 
     Parameters
     ----------
@@ -30,9 +30,10 @@ def resolving(
     at : At
         The s-transaction's timestamp.
     pool : Pool
-        Whose thread reads.
+        Pool on whose thread the reads happen.
     locks : callable, optional
-        Those under which such a reference is read; by default the s-transaction has them already.
+        Gives the locks needed to read such a reference; by default the s-transaction has them
+        already.
 
     Returns
     -------

@@ -16,11 +16,11 @@ __all__ = ["S2PL"]
 
 
 class S2PL(Locking):
-    """Locks on all that an s-transaction may access, from before its first operation to its end.
+    """Scheduler that locks all possible accesses of an s-transaction from its start to its end.
 
-    The locks of all s-transactions are inserted in the order of time before anything runs (phase
-    I), and an s-transaction begins when all of its own are granted. They are released when it has
-    ended (phase II).
+    The locks of all s-transactions are inserted in timestamp order before any operation runs (phase
+    I), and an s-transaction begins when all of its own locks are granted. They are released when it
+    has ended (phase II).
 
     See `Locking` for its parameters.
     """
@@ -28,15 +28,15 @@ class S2PL(Locking):
     name = "s2pl"
 
     def run(self, state: State) -> None:
-        """Run what was added; O(n log n) for n locks, besides the operations.
+        """Run all s-transactions added; O(n log n) for n locks, besides the operations.
 
         Raises
         ------
         AccessError
             If two s-transactions have the same place.
         BaseException
-            What a function raises that is no `Exception`, such as KeyboardInterrupt, and what the
-            gate raises.
+            An exception of a function that is not an `Exception`, such as KeyboardInterrupt, or an
+            exception of the gate.
 
         After an error some s-transactions have no outcome; none of them is run later.
         """

@@ -8,10 +8,10 @@ __all__ = ["SEI"]
 
 
 class SEI(SerialOrder):
-    """Runs all that one event triggers to its end before it takes the next event.
+    """Scheduler that completes all work triggered by one event before it takes the next event.
 
-    As each s-transaction has all tables to itself, there are no locks and no versions to choose
-    from. It takes its input in the order of time, into which `run` sorts it.
+    Since each s-transaction has exclusive use of all tables, there are no locks and no choice of
+    versions. It takes its input in timestamp order, into which `run` sorts it.
     """
 
     name = "sei"

@@ -1,4 +1,4 @@
-"""Which s-transactions have nothing to do with each other."""
+"""Partition of s-transactions into sets that share no written state."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["components"]
 
 
 class _Accesses:
-    """Who accesses a table, by the numbers of s-transactions.
+    """Accesses to a table, by the numbers of s-transactions.
 
     Attributes
     ----------
     of : dict
-        Per key who accesses it.
+        Numbers of the s-transactions that access each key.
     written : set
-        The keys that somebody writes.
+        Keys that are written.
     whole : list
-        Who may read any key of the table, or those of a range.
+        s-transactions that may read any key of the table, or all keys of a range.
     any_writers : list
-        Who may write any key.
+        s-transactions that may write any key.
     """
 
     __slots__ = ("any_writers", "of", "whole", "written")
@@ -36,7 +36,7 @@ class _Accesses:
 
 
 class _Joined:
-    """Numbers, each in one set with those that it was joined with (union-find)."""
+    """Disjoint sets of numbers (union-find)."""
 
     def __init__(self, count: int):
         self._parents = list(range(count))
@@ -53,17 +53,17 @@ class _Joined:
             root = self.root(number)
             if first is None:
                 first = root
-            elif root < first:  # the first of a set stands for it
+            elif root < first:  # the smallest number is the root of its set
                 self._parents[first] = first = root
             else:
                 self._parents[root] = first
 
 
 def components(transactions: Sequence[STransaction]) -> list[list[STransaction]]:
-    """Sets of s-transactions such that none reads or writes what one of another set may write.
+    """Return sets of s-transactions of which none accesses a key that another set may write.
 
-    As far as is known before they run: a computed key may be any key of its table. What nobody
-    writes joins nobody.
+    This uses only the information available before they run: a computed key may be any key of its
+    table. Keys that are never written connect no s-transactions.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ def components(transactions: Sequence[STransaction]) -> list[list[STransaction]]
     Returns
     -------
     list of list of STransaction
-        Each in the serial order; by their first ones.
+        Each in the serial order; sorted by their first members.
 
     Notes
     -----
-    O(references), and for each range besides O(log n) and the written keys in it.
+    O(references), plus O(log n) and the written keys in it for each range.
     """
     tables: dict[SharedTable, _Accesses] = {}
     for number, transaction in enumerate(transactions):
@@ -107,7 +107,7 @@ def _enter(tables: dict[SharedTable, _Accesses], number: int, ref: Ref, *, write
     try:
         numbers = accesses.of.setdefault(ref.key, [])
     except Exception:
-        return  # it cannot be a key, so the operation will fail when it runs
+        return  # an invalid key; the operation fails when it runs
     if not numbers or numbers[-1] != number:
         numbers.append(number)
     if writes:

@@ -1,4 +1,4 @@
-"""Whether tasks are worth it."""
+"""Cost model that decides whether tasks are worthwhile."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Costs", "Pace"]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What tasks cost beside the work itself.
+    """Overhead of tasks besides the work itself.
 
     Attributes
     ----------
     batch_s : float
-        Seconds per batch: to start its tasks and to gather what they give.
+        Seconds per batch: to start its tasks and to gather their results.
     operation_s : float
-        Seconds per operation: to plan, send, and merge it, by the one process that does so.
+        Seconds per operation: to plan, send, and merge it, in the coordinating process.
     """
 
     batch_s: float
@@ -25,12 +25,12 @@ class Costs:
 
 
 class Pace:
-    """What operations have taken so far, wherever they ran.
+    """Measured duration of operations, in whichever process they ran.
 
     Attributes
     ----------
     operation_s : float or None
-        The seconds of one, newer runs counting more; None: nothing was run yet.
+        Seconds per operation, with more weight on recent runs; None before the first run.
     """
 
     def __init__(self, costs: Costs):
@@ -38,7 +38,7 @@ class Pace:
         self._costs = costs
 
     def learn(self, operations: int, seconds: float) -> None:
-        """So many operations have taken so many seconds of one process."""
+        """Record that one process ran this number of operations in this many seconds."""
         if operations:
             each_s = seconds / operations
             self.operation_s = (
@@ -46,15 +46,15 @@ class Pace:
             )
 
     def may_be_worth(self, operations: int) -> bool:
-        """Whether so many operations may gain from tasks, however many processes there are."""
+        """Return whether tasks could pay off for this many operations with unlimited processes."""
         return self._gains(operations, 0)
 
     def is_worth(self, sizes: Sequence[int]) -> bool:
-        """Whether tasks of these sizes are expected to be faster than this process alone."""
+        """Return whether tasks of these sizes are expected to be faster than this process alone."""
         return len(sizes) > 1 and self._gains(sum(sizes), max(sizes))
 
     def _gains(self, operations: int, longest: int) -> bool:
-        """Whether what others do meanwhile is more than tasks cost; nobody knows: yes."""
+        """Return whether the work done in parallel outweighs the cost of tasks; True if unknown."""
         if self.operation_s is None:
             return True
         costs = self._costs.batch_s + self._costs.operation_s * operations

@@ -1,4 +1,4 @@
-"""The part of a state that some s-transactions may read."""
+"""Part of a state that some s-transactions may read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from activedb.scheduling.partitioned._ranges import SortedKeys
 __all__ = ["StatePart", "load", "part_of"]
 
 StatePart = list[tuple[SharedTable, list[tuple[Hashable, tuple[tuple[At, Any], ...]]]]]
-"""Per table keys and their versions, oldest first."""
+"""Per table, its keys with their versions, oldest first."""
 
 
 class _Needed:
-    """What is read of a table: keys, each with the place and the time from which on; ranges."""
+    """Versions needed of a table: keys, each with a place and time to start from, and ranges."""
 
     __slots__ = ("everything", "keys", "ranges", "whole")
 
@@ -25,20 +25,20 @@ class _Needed:
         self.keys: dict[Hashable, tuple[At, int]] = {}
         self.ranges: list[Range] = []
         self.everything = False
-        self.whole: tuple[At, int] | None = None  # from where on, of ranges and everything
+        self.whole: tuple[At, int] | None = None  # start of the versions needed for ranges and all
 
     def add(self, ref: Ref, at: At) -> None:
-        """Take a reference of an s-transaction; REQUIRES: they come in the serial order."""
+        """Add a reference of an s-transaction; REQUIRES: they come in the serial order."""
         if not ref.is_whole:
             since_us = at.us if ref.window_us is None else at.us - ref.window_us
             try:
                 before = self.keys.get(ref.key)
             except Exception:
-                return  # it cannot be a key, and will not be read
+                return  # an invalid key, which is never read
             if before is None or since_us < before[1]:
                 self.keys[ref.key] = (at if before is None else before[0], since_us)
             return
-        # Who may read a key that is not known may read any window over it, too.
+        # A read of an unknown key may also read any window over it.
         window_us = ref.table.history_us if ref.window_us is None else ref.window_us
         first, since_us = (at, at.us) if self.whole is None else self.whole
         self.whole = first, min(since_us, at.us - window_us)
@@ -48,7 +48,7 @@ class _Needed:
             self.everything = True
 
     def of(self, versions: Versions) -> list[tuple[Hashable, tuple[tuple[At, Any], ...]]]:
-        """The versions that are needed."""
+        """Return the versions that are needed."""
         keys = dict(self.keys)
         if self.whole is not None:
             first, since_us = self.whole
@@ -69,9 +69,10 @@ class _Needed:
 
 
 def part_of(state: State, transactions: Sequence[STransaction]) -> StatePart:
-    """The versions that s-transactions may read; of all tables, some perhaps without any.
+    """Return the versions that s-transactions may read, for all tables; some may have none.
 
-    O(references) and what it gives; where a range or a computed key is read, O(keys) of its table.
+    O(references + length of the result); if a range or a computed key is read, also O(keys) of its
+    table.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def part_of(state: State, transactions: Sequence[STransaction]) -> StatePart:
 
 
 def load(part: StatePart) -> State:
-    """A state of a part."""
+    """Build a state from a part."""
     state = State(table for table, _ in part)
     for table, keys in part:
         versions = state.of(table)

@@ -1,4 +1,4 @@
-"""Components put together to tasks of about the same size."""
+"""Packing of components into tasks of similar size."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["packed", "size_of"]
 
 
 def size_of(transactions: Sequence[STransaction]) -> int:
-    """How much some s-transactions are to do: their operations."""
+    """Return the amount of work in some s-transactions: their number of operations."""
     return sum(len(transaction.operations) for transaction in transactions)
 
 
 def packed(found: Sequence[list[STransaction]], tasks_max: int) -> list[list[STransaction]]:
-    """So many lists at most, none empty, each in the serial order; the largest first.
+    """Distribute components over at most `tasks_max` non-empty lists; return the largest first.
 
-    The largest component first, each to the list that has least: none is longer than 4/3 of the
-    best there is (Graham 1969). O(n log n).
+    Each list is in the serial order. The largest component is assigned first, each to the smallest
+    list: no list is longer than 4/3 of the optimum (Graham 1969). O(n log n).
     """
     by_size = sorted(found, key=size_of, reverse=True)
     lists: list[list[STransaction]] = [[] for _ in range(min(tasks_max, len(by_size)))]

@@ -1,4 +1,4 @@
-"""Keys in their order, where they have one."""
+"""Sorted keys, where keys have an order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORDERED = (int, str, bytes)
 
 
 class SortedKeys:
-    """Some keys of a table, to be asked which of them are in a range.
+    """Keys of a table, with lookup by range.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class SortedKeys:
     def __init__(self, table: SharedTable, keys: Iterable[Hashable]):
         self._kind = table.key
         self._keys: list[Any] = list(keys)
-        # Keys of other types may have no order, or raise where they are compared.
+        # Keys of other types may have no order, or raise when compared.
         self._has_order = self._kind in _ORDERED and all(
             type(key) is self._kind for key in self._keys
         )
@@ -33,7 +33,7 @@ class SortedKeys:
             self._keys.sort()
 
     def within(self, bounds: Range) -> list[Any]:
-        """Those that a read of the range may look at; all, where they have no order. O(log n)."""
+        """Return the keys that a read of the range may access; all if unordered. O(log n)."""
         low, high = bounds.low, bounds.high
         if not self._has_order or any(
             bound is not None and type(bound) is not self._kind for bound in (low, high)

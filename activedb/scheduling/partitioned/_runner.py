@@ -1,4 +1,4 @@
-"""What runs tasks in other processes."""
+"""Interface of runners of tasks in other processes."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["TaskRunner"]
 
 
 class TaskRunner(Protocol):
-    """Runs tasks elsewhere, several at once; it may run one of them more than once."""
+    """Runner of tasks in other processes, several at once; it may run a task more than once."""
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once; with fewer than 2, there are none."""
+        """Number of tasks that run at once; with fewer than 2, tasks are not used."""
         ...
 
     @property
     def costs(self) -> Costs:
-        """What tasks cost; if 0, all batches that have two parts are run in them."""
+        """Costs of tasks; if 0, all batches with at least two parts are run in tasks."""
         ...
 
     def dumps(self, value: Any) -> bytes:
-        """Pickle anything that can be sent, functions that no module has among it."""
+        """Pickle any value that can be sent, including functions outside modules."""
         ...
 
     def run(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """What ``run_task(payload, dumps)`` gives for each payload, in their order.
+        """Return the results of ``run_task(payload, dumps)`` for each payload, in their order.
 
         Raises
         ------
         ActiveDBError
-            If one could not be run.
+            If a task could not be run.
         """
         ...

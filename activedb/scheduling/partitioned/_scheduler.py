@@ -1,4 +1,4 @@
-"""The scheduler that lets others run what shares no state."""
+"""Scheduler that runs s-transactions without shared state in other processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from activedb.errors import DefinitionError
-from activedb.scheduling._carried import Packed, loads, restored
+from activedb.scheduling._carried import PickledError, loads, restored
 from activedb.scheduling._s_transactions import Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import State
@@ -25,11 +25,12 @@ _OF_MODULES = (ImportError.__name__, ModuleNotFoundError.__name__)
 
 
 class Partitioned:
-    """Runs s-transactions that share no state as tasks in other processes.
+    """Scheduler that runs s-transactions without shared state as tasks in other processes.
 
     Each task is run by a scheduler like the one given, over the part of the state that it needs.
-    What comes of it is what that scheduler gives here: versions, outcomes, and the order of both.
-    Batches that would not gain, as far as is known of earlier ones, are run here.
+    The result is the same as from that scheduler in this process: versions, outcomes, and the order
+    of both. Batches for which tasks would not pay off, according to earlier batches, are run in
+    this process.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class Partitioned:
     Attributes
     ----------
     sizes : tuple of int
-        How many s-transactions each task of the last run had; empty: it was run here.
+        Number of s-transactions in each task of the last run; empty if it was run in this process.
 
     Raises
     ------
@@ -64,32 +65,32 @@ class Partitioned:
 
     @property
     def name(self) -> str:
-        """That of the scheduler of the tasks."""
+        """Name of the tasks' scheduler."""
         return self._inner.name
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction; in any order."""
+        """Take an s-transaction, in any order."""
         self._added.append(transaction)
 
     def discard(self) -> None:
-        """Forget what was added and not run."""
+        """Discard s-transactions that were added and not run."""
         self._added = []
         self._inner.discard()
 
     def run(self, state: State) -> None:
-        """Run what was added, here or in tasks; O(references), beside the work.
+        """Run all s-transactions added, in this process or in tasks; O(references), plus the work.
 
-        If it raises, what was added is forgotten. Nothing of it has taken effect then, unless it
-        was run here, or some of it was as a task lacked a module.
+        If it raises, the s-transactions added are forgotten. None of them has taken effect then,
+        unless they were run in this process, or some of them were because a task lacked a module.
 
         Raises
         ------
         DefinitionError
-            If something of a program cannot be pickled, or read in another process.
+            If a part of a program cannot be pickled, or cannot be read in another process.
         ActiveDBError
             If tasks could not be run.
         BaseException
-            What a function has raised that is no `Exception`.
+            An exception of a function that is not an `Exception`.
         """
         added, self._added = self._added, []
         added.sort(key=attrgetter("at"))
@@ -108,7 +109,7 @@ class Partitioned:
         self._pace.learn(size_of(transactions), time.perf_counter() - began_s)
 
     def _tasks(self, added: list[STransaction]) -> list[list[STransaction]]:
-        """What to run in tasks; nothing, if it is better run here."""
+        """Return the s-transactions of each task; empty if the batch is better run here."""
         slots = self._runner.slots
         if slots < 2 or len(added) < 2 or not self._pace.may_be_worth(size_of(added)):
             return []
@@ -123,7 +124,7 @@ class Partitioned:
         ]
         for transactions, done in zip(tasks, answers, strict=True):
             if any(_lacks_module(sent.error) for sent in done.outcomes):
-                self._run_here(transactions, state)  # where it is there, perhaps
+                self._run_here(transactions, state)  # the module may exist in this process
             else:
                 self._take(transactions, done, state)
 
@@ -138,7 +139,7 @@ class Partitioned:
     def _cannot_be_sent(
         self, transactions: list[STransaction], part: StatePart, error: Exception
     ) -> DefinitionError:
-        """What of a task it is that cannot be pickled."""
+        """Return an error that names the part of a task that cannot be pickled."""
         for transaction in transactions:
             reason = dumped(self._programs.send(transaction), self._runner.dumps)
             if reason is not None:
@@ -156,7 +157,7 @@ class Partitioned:
         return DefinitionError(f"s-transactions cannot be pickled together: {said(error)}")
 
     def _take(self, transactions: list[STransaction], done: Done, state: State) -> None:
-        """Let what has come of a task be so here."""
+        """Apply the result of a task to the state and the outcomes of this process."""
         tables = list(state)
         for table, key, number, value in done.versions:
             tables[table].write(key, transactions[number].at, value)
@@ -166,10 +167,10 @@ class Partitioned:
 
 
 def _read(data: bytes, transactions: Sequence[STransaction]) -> Done:
-    """What has come of a task; raises if nothing has."""
+    """Return the result of a task; raise if the task failed."""
     try:
         answer = loads(data)
-    except Exception as error:  # of a class of the user's, it may be any
+    except Exception as error:  # user-defined classes may raise anything
         answer = Failed(None, "what has come of them cannot be read here", said(error))
     if isinstance(answer, Raised):
         raise restored(answer.error)
@@ -184,8 +185,8 @@ def _read(data: bytes, transactions: Sequence[STransaction]) -> Done:
     return answer
 
 
-def _lacks_module(error: Packed | None) -> bool:
-    """Whether it may come of what the other process lacks, and this one not."""
+def _lacks_module(error: PickledError | None) -> bool:
+    """Return whether an error may stem from a module missing only in the other process."""
     return error is not None and (
         error.name in _OF_MODULES or _lacks_module(error.cause) or _lacks_module(error.context)
     )

@@ -1,8 +1,8 @@
-"""How s-transactions get from one process to another.
+"""Serialisation of s-transactions for other processes.
 
-An operation is made of functions, and functions that no module has are slow to pickle. So
-operations are not sent where they can be made again: by their program's state access, of the
-parameters. The state accesses are sent with each task in one piece, which a process reads once.
+An operation contains functions, and functions outside modules are slow to pickle. So operations are
+not sent if they can be created again: by their program's state access, from the parameters. The
+state accesses are sent with each task as one pickle, which a process reads only once.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ INSTEAD = "or run it in one process (scale_out off)"
 
 _StateAccess: TypeAlias = Callable[[Mapping[str, Any], Access], None]
 Accesses: TypeAlias = list[dict[str, _StateAccess]]
-"""Per program its state accesses by the types of events."""
+"""State accesses of each program, by event type."""
 
 Sent: TypeAlias = tuple[Any, ...]
-"""``(us, id, arrival, type, parameters, whether they are read-only, program or operations)``."""
+"""``(us, id, arrival, type, parameters, are they read-only, program number or operations)``."""
 
 
 class Programs:
-    """The programs whose s-transactions are sent, by number.
+    """Programs whose s-transactions are sent, by number.
 
     Parameters
     ----------
     dumps : callable
-        As that of the `TaskRunner`.
+        As in `TaskRunner`.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Programs:
         self._types: list[tuple[str, ...]] = []
 
     def number(self, program: Program) -> int:
-        """The number of a program; a new one, or one with new types, is pickled.
+        """Return the number of a program; pickle a program that is new or has new types.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class Programs:
         return number
 
     def send(self, transaction: STransaction) -> Sent:
-        """What is to be pickled of an s-transaction; `number` may be called."""
+        """Return the values of an s-transaction to pickle; may register its program (`number`)."""
         params, operations, program = (
             transaction.params,
             transaction.operations,
@@ -102,7 +102,7 @@ class Programs:
 
 
 def received(sent: Sent, accesses: Accesses) -> STransaction:
-    """The s-transaction, in the other process."""
+    """Rebuild an s-transaction in the other process."""
     us, id_, arrival, type_, params, is_read_only, made_by = sent
     if is_read_only:
         params = MappingProxyType(params)
@@ -114,11 +114,11 @@ def received(sent: Sent, accesses: Accesses) -> STransaction:
 
 
 def named(transaction: STransaction) -> str:
-    """How errors call an s-transaction."""
+    """Return the name of an s-transaction in error messages."""
     of = "" if transaction.program is None else f"program {transaction.program.name}, "
     return f"{of}s-transactions of type {transaction.type}"
 
 
 def said(error: Exception) -> str:
-    """An error in a message."""
+    """Return the text of an error in a message."""
     return f"{type(error).__name__}: {error}"

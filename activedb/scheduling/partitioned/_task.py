@@ -1,4 +1,4 @@
-"""A task: s-transactions that nothing outside of it touches, and the state that they need."""
+"""Task: s-transactions independent of all others, with the state that they need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from activedb.scheduling._carried import Packed, loads, packed
+from activedb.scheduling._carried import PickledError, loads, packed
 from activedb.scheduling._s_transactions import Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import State
@@ -18,18 +18,18 @@ __all__ = ["Done", "Failed", "Raised", "SentOutcome", "Task", "dumped", "run_tas
 
 _KEPT_MAX = 16
 _idle: dict[bytes, Scheduler] = {}
-"""Schedulers of this process by what they were sent as: they go on with what they have learned."""
+"""Idle schedulers of this process, by their pickles: they reuse what they have learned."""
 _read: dict[bytes, Accesses] = {}
-"""State accesses by what they were sent as."""
+"""State accesses, by their pickles."""
 
 
 class Task(NamedTuple):
-    """What is to be run.
+    """Input of a task.
 
     Attributes
     ----------
     scheduler : bytes
-        Pickled: who runs it.
+        Pickle of the scheduler that runs it.
     accesses : bytes
         Pickled `Accesses`.
     part : StatePart
@@ -44,15 +44,15 @@ class Task(NamedTuple):
 
 
 class SentOutcome(NamedTuple):
-    """An `Outcome`, whose error may be one that cannot be pickled."""
+    """`Outcome` in a form that can be pickled even if its error cannot."""
 
     results: tuple[Any, ...]
     reason: str | None
-    error: Packed | None
+    error: PickledError | None
 
 
 class Done(NamedTuple):
-    """What has come of a task.
+    """Result of a task.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Done(NamedTuple):
         Versions that were written: the number of the table, the key, the number of the
         s-transaction, and the value.
     seconds : float
-        How long it took.
+        Duration of the run.
     """
 
     outcomes: list[SentOutcome]
@@ -71,18 +71,18 @@ class Done(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """What is no `Exception` came out of a function."""
+    """Answer if a function raised something other than an `Exception`."""
 
-    error: Packed
+    error: PickledError
 
 
 class Failed(NamedTuple):
-    """It cannot be read where it was to run, or what came of it cannot be sent back.
+    """Answer if a task cannot be read in its process, or its result cannot be sent back.
 
     Attributes
     ----------
     number : int or None
-        Of the s-transaction whose results cannot be sent; None: all of the task.
+        Number of the s-transaction whose results cannot be sent; None if it is the whole task.
     what, reason : str
     """
 
@@ -92,16 +92,16 @@ class Failed(NamedTuple):
 
 
 def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
-    """Run a task, pickled, in this process.
+    """Run a pickled task in this process.
 
-    It changes nothing here, so it may be run again.
+    It changes no state of this process, so it may be run again.
 
     Parameters
     ----------
     payload : bytes
         A `Task`.
     dumps : callable
-        As that of the `TaskRunner`.
+        As in `TaskRunner`.
 
     Returns
     -------
@@ -110,12 +110,12 @@ def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
     """
     try:
         task: Task = loads(payload)
-        # Another task may come meanwhile, on another thread: it gets its own.
+        # A concurrent task on another thread gets a scheduler of its own.
         scheduler = _taken(_idle, task.scheduler)
         accesses = _taken(_read, task.accesses)
         transactions = [received(sent, accesses) for sent in task.transactions]
         state = load(task.part)
-    except Exception as error:  # whatever modules that it names raise, or that they are missing
+    except Exception as error:  # modules that it names are missing or raise
         return pickle.dumps(Failed(None, "what is sent cannot be read there", said(error)))
     try:
         done = _run(transactions, state, scheduler, dumps)
@@ -125,27 +125,27 @@ def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
     _keep(_read, task.accesses, accesses)
     try:
         return dumps(done)
-    except Exception:  # a result, or an error, that pickle cannot have: it says which
+    except Exception:  # a result or an error cannot be pickled: report which
         return pickle.dumps(_failed(done, dumps))
 
 
 def dumped(value: Any, dumps: Callable[[Any], bytes]) -> str | None:
-    """Why a value cannot be pickled; None: it can."""
+    """Return why a value cannot be pickled; None if it can."""
     try:
         dumps(value)
-    except Exception as error:  # pickle raises what the value's class raises
+    except Exception as error:  # the value's class may raise anything
         return said(error)
     return None
 
 
 def _taken(kept: dict[bytes, Any], sent: bytes) -> Any:
-    """What was read before; else it is read now."""
+    """Remove and return the cached object for a pickle; unpickle it if there is none."""
     found = kept.pop(sent, None)
     return loads(sent) if found is None else found
 
 
 def _keep(kept: dict[bytes, Any], sent: bytes, value: Any) -> None:
-    """Keep what was read for the next task that has it, and not for ever."""
+    """Cache an unpickled object for the next task with the same pickle, up to a limit."""
     kept[sent] = value
     if len(kept) > _KEPT_MAX:
         del kept[next(iter(kept))]
@@ -181,7 +181,7 @@ def _sent(outcome: Outcome | None, dumps: Callable[[Any], bytes]) -> SentOutcome
 
 
 def _failed(done: Done, dumps: Callable[[Any], bytes]) -> Failed:
-    """Which of all that has come of a task cannot be pickled."""
+    """Return which part of a task's result cannot be pickled."""
     for number, outcome in enumerate(done.outcomes):
         reason = dumped(outcome.results, dumps)
         if reason is not None:

@@ -1,6 +1,6 @@
-"""``python -m activedb.scheduling.tpg``: measure the thresholds of the decision model here.
+"""``python -m activedb.scheduling.tpg``: measure the decision model's thresholds on this machine.
 
-It prints them as Python: what ``TPG(thresholds=...)`` takes. Nothing else should run meanwhile.
+The output is Python code for ``TPG(thresholds=...)``. No other work should run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from activedb.scheduling.tpg._model import Thresholds
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure the thresholds and print them."""
     parser = argparse.ArgumentParser(
         prog="python -m activedb.scheduling.tpg",
         description="Measure the thresholds of the TPG's decision model on this machine.",
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def as_python(thresholds: Thresholds) -> str:
-    """Thresholds as one would write them, to four digits."""
+    """Return the thresholds as Python code, to four digits."""
     lines = ["Thresholds("]
     for field in fields(thresholds):
         value = getattr(thresholds, field.name)

@@ -1,4 +1,4 @@
-"""Aborts: s-transactions give up what they have done, and who has seen it is rolled back."""
+"""Aborts: removal of an s-transaction's versions, and rollback of the operations that read them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Aborts"]
 
 
 class Aborts:
-    """The aborts of one execution; README.md, "Aborts", tells the rules.
+    """Aborts of one execution; README.md, "Aborts", describes the rules.
 
     Attributes
     ----------
     redone : int
-        How often an operation that was run was rolled back.
+        Number of rollbacks of operations that had run.
     seconds : float
-        How long it has taken so far.
+        Time spent so far.
     """
 
     def __init__(self, execution: Execution):
@@ -32,7 +32,7 @@ class Aborts:
         self._execution = execution
 
     def handle(self, failed: Iterable[Node]) -> None:
-        """Abort s-transactions whose failures still count, in the serial order."""
+        """Abort the s-transactions whose failures still count, in the serial order."""
         began_s = time.perf_counter()
         for node in sorted(failed, key=lambda node: node.vertices[0].number):
             if node.failures and not node.aborted:
@@ -41,7 +41,7 @@ class Aborts:
         self.seconds += time.perf_counter() - began_s
 
     def abort(self, node: Node) -> None:
-        """Abort an s-transaction (T4): its versions go, and who has read them is rolled back."""
+        """Abort an s-transaction (T4): remove its versions, roll back operations that read them."""
         assert node.failures
         assert not node.aborted
         node.aborted = True
@@ -50,7 +50,8 @@ class Aborts:
         resolved: list[Vertex] = []
         for vertex in node.vertices:
             vertex.passed = vertex.state == EXE
-            # Of two operations that write one key only the later has those who read it as children.
+            # If two operations write the same key, only the later has the readers as
+            # children.
             if node.writers is not None or (vertex.effect is not None and vertex.effect.writes):
                 affected += [child.number for child in vertex.children]
             execution.take_back(vertex)
@@ -62,14 +63,14 @@ class Aborts:
             if not vertex.waits and not vertex.settled:
                 resolved.append(vertex)
         self._roll_back(affected)
-        # Rolling back does not reach these: what depends on them is later than they are.
+        # Rollback does not reach these: the operations that depend on them are later.
         execution.settle(resolved)
 
     def _roll_back(self, affected: list[int]) -> None:
-        """Roll back operations that may have read what is not there any more (T5, T6).
+        """Roll back operations that may have read removed versions (T5, T6).
 
-        In the serial order, so that what an operation depends on is rolled back before it is
-        decided whether it is RDY or BLK. `affected` are numbers of vertices.
+        They are rolled back in the serial order, so that the dependencies of an operation are
+        rolled back before it becomes RDY or BLK. `affected` contains numbers of vertices.
         """
         execution = self._execution
         heapify(affected)
@@ -96,13 +97,13 @@ class Aborts:
                     heappush(affected, child.number)
 
     def _forget_failure(self, vertex: Vertex, affected: list[int]) -> None:
-        """What an operation failed on has changed; so may have what its s-transaction aborted for.
+        """Clear a failure whose inputs have changed, and undo the abort if no failure is left.
 
-        Then the abort is taken back, and its operations, which are ABT, are to be redone.
+        When an abort is undone, the operations of the s-transaction, which are ABT, must be redone.
         """
         node = vertex.node
         if node.clash:
-            # Which of them has the version cannot be told: all are redone.
+            # The owner of the version is unknown: all operations are redone.
             node.clash = False
             for other in node.vertices:
                 self._clear_failure(other)

@@ -1,4 +1,4 @@
-"""The micro-benchmark that finds the thresholds of the decision model on a machine."""
+"""Micro-benchmark that finds the thresholds of the decision model on a machine."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from activedb.scheduling.tpg._scheduler import TPG
 __all__ = ["calibrate"]
 
 TAKES_US = 50.0
-"""How long an operation takes, unless it is that which is varied."""
+"""Duration of an operation, unless the duration is the property that varies."""
 
 FASTER = 0.95
-"""A decision wins if it takes less than this of the other's time."""
+"""Ratio of times below which a decision wins over another."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """A synthetic batch: s-transactions of one operation, a write of a key of a first table.
+    """Synthetic batch: s-transactions of one operation, a write of a key of the first table.
 
     Attributes
     ----------
     transactions, keys : int
     skew : float
-        Of the keys: Zipf's exponent.
+        Zipf exponent of the keys.
     reads : float
-        The share of operations that read a key of the second table too, which others write: PDs.
+        Share of operations that also read a key of the second table, which others write: PDs.
     aborts : float
-        The share that aborts.
+        Share of s-transactions that abort.
     takes_us : float
-        How long an operation takes, in which others can run: it waits, or, if threads run Python
-        code at once, it computes.
+        Duration of an operation, during which others can run: it waits or, if threads run Python
+        code in parallel, computes.
     """
 
     transactions: int
@@ -58,7 +58,7 @@ class _Load:
 
 
 class _Bench:
-    """Runs synthetic batches, each with its seed, and tells how long they take."""
+    """Benchmark that runs synthetic batches, each with its seed, and measures their duration."""
 
     def __init__(self, threads: int, rounds: int):
         self._threads = threads
@@ -66,7 +66,7 @@ class _Bench:
         self._tables = SharedTable("first", initial=0), SharedTable("second", initial=0)
 
     def batch(self, load: _Load) -> list[STransaction]:
-        """The s-transactions of a load; always the same."""
+        """Return the s-transactions of a load; always the same ones."""
         chosen = random.Random(repr(load))  # noqa: S311 - not for security
         first, second = self._tables
         weights = list(accumulate(1 / (n + 1) ** load.skew for n in range(load.keys)))
@@ -86,22 +86,22 @@ class _Bench:
         return batch
 
     def properties(self, load: _Load) -> Properties:
-        """The properties of its TPG."""
+        """Return the properties of the load's TPG."""
         planner = Planner()
         for transaction in self.batch(load):
             planner.add(transaction)
         return properties_of(planner, refine(planner))
 
     def serial_s(self, load: _Load) -> float:
-        """Seconds in the serial order."""
+        """Return the seconds that the load takes in the serial order."""
         return min(self._run_s(SerialOrder(), load) for _ in range(self._rounds))
 
     def takes_us(self, load: _Load) -> float:
-        """What an operation takes in the serial order."""
+        """Return the microseconds per operation in the serial order."""
         return self.serial_s(load) / load.transactions * 1e6
 
     def tpg_s(self, load: _Load, *decisions: Decision) -> list[float]:
-        """Seconds with each decision, planning included; they are run in turn."""
+        """Return the seconds with each decision, planning included; decisions run in turn."""
         taken = [
             [self._run_s(TPG(self._threads, decision), load) for decision in decisions]
             for _ in range(self._rounds)
@@ -109,7 +109,7 @@ class _Bench:
         return [min(of_one) for of_one in zip(*taken, strict=True)]
 
     def plan_s(self, load: _Load) -> float:
-        """Seconds of planning."""
+        """Return the seconds that planning takes."""
         taken = []
         for _ in range(self._rounds):
             batch = self.batch(load)
@@ -122,7 +122,7 @@ class _Bench:
         return min(taken)
 
     def is_faster(self, load: _Load, decision: Decision, than: Decision) -> bool:
-        """Whether one decision is faster than another, by more than chance."""
+        """Return whether one decision is faster than another, by more than chance."""
         one, other = self.tpg_s(load, decision, than)
         return one < FASTER * other
 
@@ -136,21 +136,21 @@ class _Bench:
 
 
 def calibrate(threads: int = 2, operations: int = 4000, rounds: int = 3) -> Thresholds:
-    """Measure where the decision model should change its mind on this machine.
+    """Measure at which property values the decision model should switch on this machine.
 
     Synthetic batches are run with both decisions of each dimension, while one property grows. With
-    the default arguments that takes half a minute on a machine that has nothing else to do.
-    ``python -m activedb.scheduling.tpg`` is the same as a command. A decision that wins nowhere
-    gets a threshold that no batch reaches.
+    the default arguments this takes half a minute on an idle machine. ``python -m
+    activedb.scheduling.tpg`` is the same as a command. A decision that never wins gets a threshold
+    that no batch reaches.
 
     Parameters
     ----------
     threads : int
-        As many as the scheduler will have.
+        Number of threads that the scheduler will have.
     operations : int
-        Of the largest batches.
+        Size of the largest batches.
     rounds : int
-        How often each is run; the fastest counts, as what else runs on the machine only slows.
+        Number of runs of each batch; the fastest counts, since other load only slows a run.
     """
     bench = _Bench(threads, rounds)
     short = _Load(operations, operations)
@@ -161,7 +161,7 @@ def calibrate(threads: int = 2, operations: int = 4000, rounds: int = 3) -> Thre
     (free_s,) = bench.tpg_s(short, free)
     explore_us = max(free_s * per_us - plan_us - serial_us, 0.0)
 
-    # Decisions are compared where there is a TPG at all: on functions that are long enough.
+    # Decisions are compared only where a TPG is built: on functions that are long enough.
     breadth, depth = Decision("breadth-first"), Decision("depth-first")
     loads = [_Load(n, n // 2 or 1, reads=0.5, takes_us=TAKES_US) for n in _sizes(operations)]
     structured = depth if bench.is_faster(loads[-1], depth, breadth) else breadth
@@ -207,7 +207,7 @@ def calibrate(threads: int = 2, operations: int = 4000, rounds: int = 3) -> Thre
 
 
 def _first(loads: Sequence[_Load], holds: Callable[[_Load], bool]) -> _Load | None:
-    """The first load from which on something holds for all; None if not for the last one."""
+    """Return the first load from which on `holds` is true for all; None if not for the last."""
     found = None
     for load in reversed(loads):
         if not holds(load):
@@ -217,7 +217,7 @@ def _first(loads: Sequence[_Load], holds: Callable[[_Load], bool]) -> _Load | No
 
 
 def _last_before(loads: Sequence[_Load], holds: Callable[[_Load], bool]) -> _Load | None:
-    """The last load before something holds; the first one at least; None: it never does."""
+    """Return the load before the first later one for which `holds`; None if it never does."""
     for before, load in pairwise(loads):
         if holds(load):
             return before
@@ -225,12 +225,12 @@ def _last_before(loads: Sequence[_Load], holds: Callable[[_Load], bool]) -> _Loa
 
 
 def _sizes(operations: int) -> list[int]:
-    """From an eighth on, doubled."""
+    """Return batch sizes from an eighth of `operations` on, doubling."""
     return [max(operations // part, 1) for part in (8, 4, 2, 1)]
 
 
 def _next(value: Any, *rest: Any) -> Any:
-    """The next value, or an abort, after some seconds that other threads can use."""
+    """Return the next value, or abort, after some seconds that other threads can use."""
     *_, seconds, aborts = rest
     if seconds:
         _take(seconds)

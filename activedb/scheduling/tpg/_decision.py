@@ -1,4 +1,4 @@
-"""What is decided about a batch: three dimensions of scheduling, or the serial order."""
+"""Decision about a batch: three dimensions of scheduling, or the serial order."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Abort = Literal["eager", "lazy"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a batch is scheduled (Mao et al., table 1).
+    """Scheduling of a batch (Mao et al., table 1).
 
     Attributes
     ----------
     explore : {"non-structured", "breadth-first", "depth-first", "serial"}
-        ``breadth-first`` and ``depth-first`` are the two forms of structured exploration.
-        ``serial`` is no exploration: no TPG is built, the calling thread runs one s-transaction
-        after the other; the other dimensions have no meaning then.
+        ``breadth-first`` and ``depth-first`` are the two forms of structured exploration. With
+        ``serial``, there is no exploration: no TPG is built, and the calling thread runs one
+        s-transaction after the other; the other dimensions have no meaning then.
     unit : {"operation", "group"}
-        What a worker takes at once: f-schedule, c-schedule.
+        Unit that a worker takes at once: f-schedule, c-schedule.
     abort : {"eager", "lazy"}
-        When failed operations are dealt with: e-abort, l-abort.
+        Time at which failed operations are handled: e-abort, l-abort.
     speculative : bool
         Whether a worker that would wait runs an operation that is still BLK.
 
     Raises
     ------
     DefinitionError
-        If a word is none of these.
+        If a value is none of these.
     """
 
     explore: Explore = "non-structured"
@@ -56,5 +56,5 @@ class Decision:
 
     @property
     def is_serial(self) -> bool:
-        """Whether no TPG is built."""
+        """True if no TPG is built."""
         return self.explore == "serial"

@@ -1,4 +1,4 @@
-"""The stateful TPG: what the run, the failure and the abort of an operation does to the others."""
+"""Stateful TPG: effects of the run, the failure and the abort of an operation on the others."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from activedb.scheduling.tpg._vertex import (
 __all__ = ["RUNS_MAX", "Execution", "OnMove"]
 
 RUNS_MAX = 5
-"""So often are operations run at most, in the mean of a TPG: once, and redone four times.
+"""Upper bound on the mean number of executions per operation: one, and four repetitions.
 
-Beyond that not even five threads that never wait would be faster than one in the serial order.
+Beyond it, not even five threads that never wait would be faster than one in the serial order.
 """
 
 OnMove = Callable[[Vertex, OperationState, OperationState, str], None]
 
 
 class Execution:
-    """Runs one TPG: a pure core, which says what to run next, and that there is nothing now.
+    """Execution of one TPG: a pure core that decides which operation runs next.
 
-    Workers `take` operations, `evaluate` them, and tell what came of it with `finish`. Nothing here
-    waits. All methods REQUIRE that one thread at a time is in them; evaluating is done outside.
+    Workers `take` operations, `evaluate` them, and report the result with `finish`. No method
+    waits. All methods REQUIRE that only one thread at a time calls them, except `evaluate`.
 
     Parameters
     ----------
@@ -47,27 +47,27 @@ class Execution:
     state : State
     decision : Decision
     workers : int
-        How many workers there are; they are called by their numbers from 0.
+        Number of workers, which are numbered from 0.
     on_move : callable, optional
         ``on_move(vertex, old, new, name)`` is called on every move of an operation.
     groups : list of Group, optional
-        What `group` has made of the graph, if that was done already.
+        Result of `group` for the graph, if already computed.
 
     Attributes
     ----------
     todo : int
-        How many operations have still to be run.
+        Number of operations still to be run.
     running : int
-        How many are being run.
+        Number of operations being run.
     runs, runs_max : int
-        How many runs were begun, speculative ones among them; how many may be.
+        Number of runs begun, speculative ones included, and its upper bound.
     gave_up : bool
-        Whether there would have been more: what is not settled is left to `run_rest`.
+        Whether the bound was reached: operations that are not settled are left to `run_rest`.
     stirred : bool
-        Whether there may be something to take for workers that were told to wait; whoever tells
-        them sets it to False.
+        Whether there may be operations for workers that got `Take.WAIT`; the caller that wakes them
+        resets it to False.
     failed : list of Node
-        s-transactions with failures that were logged.
+        s-transactions with logged failures.
     aborts : Aborts
     """
 
@@ -104,10 +104,10 @@ class Execution:
             self._resolve(vertex, free)
         self.settle(free)
 
-    # -- what workers do -------------------------------------------------------------------------
+    # -- calls of workers ------------------------------------------------------------------------
 
     def take(self, worker: int) -> Vertex | Take:
-        """An operation to run, or that there is none now, or that all is done."""
+        """Return an operation to run, `Take.WAIT` if there is none now, else `Take.DONE`."""
         taken = self._ended() if self.gave_up else self._exploration.take(worker)
         if taken is Take.WAIT and self._speculation is not None and not self.gave_up:
             taken = self._speculation.take() or taken
@@ -126,13 +126,13 @@ class Execution:
         return Take.WAIT if self.running else Take.DONE
 
     def feeds_others(self) -> bool:
-        """Whether there may be something to take beside what was taken last."""
+        """Return whether there may be more to take besides the operation taken last."""
         return self._exploration.feeds_others()
 
     def evaluate(self, vertex: Vertex) -> tuple[Effect | None, Exception | None]:
-        """Run an operation that was taken: what it makes, or what it raised.
+        """Run an operation that was taken; return its effect, or the exception that it raised.
 
-        Nothing is changed by this; it is done outside of what the others do.
+        This changes no state and may run in parallel with other calls.
         """
         assert vertex.operation is not None, "virtual operations are not taken"
         at = vertex.node.transaction.at
@@ -142,19 +142,19 @@ class Execution:
             read = self._speculation.reader(vertex, read)
         try:
             return vertex.operation.evaluate(read), None
-        except Exception as error:  # whatever the user's functions raise
+        except Exception as error:  # any error of the user's functions
             return None, error
 
     def finish(
         self, worker: int, vertex: Vertex, effect: Effect | None, error: Exception | None
     ) -> None:
-        """Tell what running an operation gave."""
+        """Report the result of an operation that was taken."""
         self.running -= 1
         vertex.running = False
         if not self.running:
             self.stirred = True
         if self.gave_up:
-            return  # it will be run again with the rest
+            return  # `run_rest` runs it again
         resolved: list[Vertex] = []
         if vertex.guessing:
             assert self._speculation is not None
@@ -167,7 +167,7 @@ class Execution:
         self.settle(resolved)
 
     def _again(self, vertex: Vertex, resolved: list[Vertex]) -> None:
-        """What the run gave does not count, or not yet."""
+        """Discard the result of a run that does not count, or keep it for later as a guess."""
         vertex.stale = vertex.guessing = False
         if vertex.state == RDY:
             self.put(vertex)
@@ -182,7 +182,7 @@ class Execution:
         error: Exception | None,
         resolved: list[Vertex],
     ) -> None:
-        """What an operation has made, of what it really reads, takes effect."""
+        """Apply the result of an operation whose reads are valid."""
         if effect is not None and vertex.node.clashes(vertex, effect):
             error = AccessError("two operations of one s-transaction write the same key")
         self.close(vertex)
@@ -194,7 +194,7 @@ class Execution:
             self.move(vertex, EXE)
             resolved.append(vertex)
             return
-        if vertex.state == BLK:  # it was run speculatively
+        if vertex.state == BLK:  # run speculatively
             self.move(vertex, RDY)
         vertex.failure = error
         vertex.node.failures += 1
@@ -208,7 +208,7 @@ class Execution:
     # -- dependencies ----------------------------------------------------------------------------
 
     def settle(self, resolved: list[Vertex]) -> None:
-        """Those that depend on these need not wait for them any more; O(edges)."""
+        """Mark vertices as settled, and unblock the operations that depend on them; O(edges)."""
         while resolved:
             vertex = resolved.pop()
             assert not vertex.settled, vertex
@@ -226,7 +226,7 @@ class Execution:
                     self._resolve(child, resolved)
 
     def _resolve(self, vertex: Vertex, resolved: list[Vertex]) -> None:
-        """It waits for nothing any more; if nobody need wait for it either, it is `resolved`."""
+        """Process a vertex without open dependencies; if it settles, add it to `resolved`."""
         if vertex.operation is None or vertex.state == ABT:
             if not vertex.settled:
                 resolved.append(vertex)
@@ -241,7 +241,7 @@ class Execution:
             self.put(vertex)
 
     def unsettle(self, vertex: Vertex) -> None:
-        """Those that depend on it have to wait for it again."""
+        """Make the operations that depend on a vertex wait for it again."""
         vertex.settled = False
         for child in vertex.children:
             child.waits += 1
@@ -261,12 +261,12 @@ class Execution:
                     writers.pop((table.name, key), None)
 
     def take_back_all(self) -> None:
-        """Remove all versions of the batch: its run has ended with an error."""
+        """Remove all versions of the batch, after its run has ended with an error."""
         for vertex in self.graph.vertices:
             self.take_back(vertex)
 
     def dissolve(self) -> None:
-        """Let go of all at the end, piece by piece: no cycles are left."""
+        """Break all reference cycles at the end."""
         for vertex in self.graph.vertices:
             if vertex.unit is not None:
                 vertex.unit.vertices = []
@@ -274,7 +274,7 @@ class Execution:
         del self._exploration, self.aborts
 
     def move(self, vertex: Vertex, new: OperationState) -> None:
-        """Move an operation to a state it may move to."""
+        """Move an operation to another state; the move must be permitted."""
         old = vertex.state
         name = move_name(old, new)
         vertex.state = new
@@ -282,18 +282,18 @@ class Execution:
             self._on_move(vertex, old, new, name)
 
     def put(self, vertex: Vertex) -> None:
-        """An operation has become RDY."""
+        """Queue an operation that has become RDY."""
         self.stirred = True
         self._exploration.put(vertex)
 
     def open(self, vertex: Vertex) -> None:
-        """It has to be run (again)."""
+        """Count an operation as still to be run."""
         self.todo += 1
         if vertex.unit is not None:
             vertex.unit.open += 1
 
     def close(self, vertex: Vertex) -> None:
-        """It has not to be run (any more)."""
+        """Count an operation as no longer to be run."""
         self.todo -= 1
         if vertex.unit is not None:
             vertex.unit.open -= 1

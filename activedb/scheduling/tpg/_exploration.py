@@ -1,4 +1,4 @@
-"""In which order workers take what is RDY: the three ways to explore a TPG."""
+"""Order in which workers take RDY operations: the three kinds of exploration of a TPG."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ __all__ = ["Exploration", "Take", "exploration_of"]
 
 
 class Take(Enum):
-    """What there is for a worker if it is no operation."""
+    """Answer to a worker if there is no operation to take."""
 
     WAIT = auto()
-    """Nothing now; others are at work."""
+    """No operation now; other workers are running some."""
     DONE = auto()
-    """Nothing any more."""
+    """No operation any more."""
 
 
 class Exploration(ABC):
-    """What all ways have in common: queues of units, which are operations or groups.
+    """Common base of all explorations: queues of units, which are operations or groups.
 
-    Queues hold numbers of units; what is not RDY any more when its turn comes is passed over.
+    Queues hold numbers of units; entries that are not RDY any more when their turn comes are
+    skipped.
 
     Parameters
     ----------
     execution : Execution
     groups : list of Group
-        Empty: the units are operations.
+        If empty, the units are operations.
     workers : int
     """
 
@@ -47,28 +48,28 @@ class Exploration(ABC):
         self._groups = {group.number: group for group in groups}
         self._held: list[Group | None] = [None] * workers
 
-    # -- to be defined by each -------------------------------------------------------------------
+    # -- defined by subclasses -------------------------------------------------------------------
 
     @abstractmethod
     def _enqueue(self, unit: Vertex | Group) -> None:
-        """There is something RDY in a unit."""
+        """Queue a unit that contains a RDY operation."""
 
     @abstractmethod
     def _choose(self, worker: int) -> Vertex | Take:
-        """The next for a worker that holds no group."""
+        """Return the next operation for a worker that holds no group."""
 
     def feeds_others(self) -> bool:
-        """Whether other workers than the one that has just taken something may find anything."""
+        """Return whether workers other than the last to take may find an operation."""
         return True
 
     def fail(self, worker: int, vertex: Vertex) -> None:
-        """An operation has failed, and its s-transaction is to be aborted eagerly."""
+        """Record a failure whose s-transaction must be aborted eagerly."""
         self._execution.failed.append(vertex.node)
 
-    # -- the rest --------------------------------------------------------------------------------
+    # -- common operations -----------------------------------------------------------------------
 
     def put(self, vertex: Vertex) -> None:
-        """An operation has become RDY."""
+        """Queue an operation that has become RDY."""
         group = vertex.unit
         if group is None:
             self._enqueue(vertex)
@@ -78,13 +79,13 @@ class Exploration(ABC):
                 self.put_group(group)
 
     def put_group(self, group: Group) -> None:
-        """All that a group depends on is resolved."""
+        """Queue a group whose external dependencies are resolved."""
         if not group.queued and not group.running:
             group.queued = True
             self._enqueue(group)
 
     def take(self, worker: int) -> Vertex | Take:
-        """The next operation for a worker."""
+        """Return the next operation for a worker."""
         group = self._held[worker]
         if group is not None:
             vertex = self._next_of(group)
@@ -96,7 +97,7 @@ class Exploration(ABC):
         return self._choose(worker)
 
     def _next_of(self, group: Group) -> Vertex | None:
-        """The earliest operation of a group that is RDY."""
+        """Return the earliest RDY operation of a group, or None."""
         while group.ready:
             vertex = self._vertices[heappop(group.ready)]
             if vertex.is_takeable:
@@ -104,7 +105,7 @@ class Exploration(ABC):
         return None
 
     def _taken(self, worker: int, number: int) -> Vertex | None:
-        """An operation of the unit with this number, if it can still be taken."""
+        """Return an operation of the unit with this number, if it can still be taken."""
         if not self._groups:
             vertex = self._vertices[number]
             return vertex if vertex.is_takeable else None
@@ -119,11 +120,11 @@ class Exploration(ABC):
         return found
 
     def _is_busy(self) -> bool:
-        """Whether something is being run, so that more may come."""
+        """Return whether an operation is being run, so that more may follow."""
         return self._execution.running > 0 or any(self._held)
 
     def _aborted_failed(self) -> bool:
-        """Abort what was logged; whether anything was."""
+        """Abort the s-transactions with logged failures; return whether there were any."""
         failed, self._execution.failed = self._execution.failed, []
         if failed:
             self._execution.aborts.handle(failed)
@@ -135,9 +136,10 @@ class Exploration(ABC):
 
 
 class NonStructured(Exploration):
-    """Any unit whose dependencies are resolved, the earliest of them first.
+    """Exploration that takes any unit whose dependencies are resolved, the earliest first.
 
-    With eager aborts, a transaction is aborted by its coordinator: the worker that took its head.
+    With eager aborts, an s-transaction is aborted by its coordinator: the worker that took its
+    head.
     """
 
     def __init__(self, execution: Execution, groups: list[Group], workers: int):
@@ -174,10 +176,10 @@ class NonStructured(Exploration):
 
 
 class BreadthFirst(Exploration):
-    """Stratum by stratum, with a barrier after each.
+    """Exploration stratum by stratum, with a barrier after each.
 
-    The last worker at the barrier aborts, if that is to be done eagerly, what has failed in the
-    stratum; then all go on with the outermost stratum in which something is RDY.
+    With eager aborts, the last worker at the barrier aborts the failed s-transactions of the
+    stratum. Then all workers proceed with the outermost stratum that contains a RDY unit.
     """
 
     def __init__(self, execution: Execution, groups: list[Group], workers: int):
@@ -211,10 +213,10 @@ class BreadthFirst(Exploration):
 
 
 class DepthFirst(Exploration):
-    """Each worker goes through its own units, stratum by stratum; there is no barrier.
+    """Exploration in which each worker processes its own units by strata, without a barrier.
 
-    Units are dealt out over the strata. A worker whose next unit is not RDY waits for that. Aborts,
-    if eager, are done by the worker that found the failure, when it has been through its units of
+    Units are dealt out over the strata. A worker whose next unit is not RDY waits for it. Eager
+    aborts are performed by the worker that found the failure, when it has processed its units of
     the stratum, or would have to wait.
     """
 
@@ -274,7 +276,7 @@ def _stratum_of(vertex: Vertex) -> int:
 
 
 def exploration_of(execution: Execution, groups: list[Group], workers: int) -> Exploration:
-    """The way that was decided."""
+    """Return the exploration chosen by the execution's decision."""
     ways: dict[str, type[Exploration]] = {
         "non-structured": NonStructured,
         "breadth-first": BreadthFirst,

@@ -11,20 +11,20 @@ __all__ = ["Group", "group", "rank_operations", "ungroup"]
 
 
 class Group:
-    """Operations that one worker runs one after the other: those of one key, or of a cycle of keys.
+    """Operations that one worker runs in sequence: those of one key, or of a cycle of keys.
 
     Attributes
     ----------
     vertices : list of Vertex
         In the serial order.
     blocked : int
-        How many edges lead to it from vertices of other groups that are not settled.
+        Number of edges that lead to it from unsettled vertices of other groups.
     ready : list of int
-        A heap: the numbers of those that are RDY, and perhaps of some that were.
+        Heap of the numbers of its RDY operations, possibly with outdated entries.
     open : int
-        How many of its operations have still to be run.
+        Number of its operations still to be run.
     queued, running : bool
-        It is in a ready queue; a worker has it.
+        Whether it is in a ready queue; whether a worker holds it.
     rank, number : int
         Its stratum; the number of its first vertex.
     """
@@ -52,12 +52,12 @@ class Group:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is still something to run."""
+        """True if an operation is still to be run."""
         return self.open > 0
 
 
 def rank_operations(graph: TaskGraph) -> None:
-    """Partition single operations into strata: the length of the longest path to each; O(V + E)."""
+    """Partition single operations into strata, by the longest path to each; O(V + E)."""
     for vertex in graph.vertices:
         rank = vertex.rank + 1
         for child in vertex.children:
@@ -76,7 +76,7 @@ def group(graph: TaskGraph) -> tuple[list[Group], bool]:
     groups : list of Group
         In the order of strata, then of their first operations.
     cyclic : bool
-        Whether any were merged.
+        Whether any groups were merged.
     """
     by_key: dict[Hashable, Group] = {}
     for vertex in graph.vertices:
@@ -107,13 +107,13 @@ def group(graph: TaskGraph) -> tuple[list[Group], bool]:
 
 
 def ungroup(graph: TaskGraph) -> None:
-    """Make single operations of all again."""
+    """Remove all operations from their groups."""
     for vertex in graph.vertices:
         vertex.unit = None
 
 
 def _chain_of(vertex: Vertex) -> Hashable:
-    """What operations of one group have in common."""
+    """Return a key that is equal for the operations of one group."""
     operation = vertex.operation
     if operation is None:
         return vertex  # virtual
@@ -123,13 +123,13 @@ def _chain_of(vertex: Vertex) -> Hashable:
         try:
             hash(ref.key)
         except Exception:
-            return vertex  # it cannot be a key, so the operation will fail
+            return vertex  # an invalid key; the operation will fail
         return ref.table.name, ref.key
     return vertex
 
 
 def _edges(groups: Iterable[Group]) -> dict[Group, set[Group]]:
-    """Which groups depend on each."""
+    """Return the groups that depend on each group."""
     edges: dict[Group, set[Group]] = {}
     for one in groups:
         children: set[Group] = set()
@@ -143,14 +143,14 @@ def _edges(groups: Iterable[Group]) -> dict[Group, set[Group]]:
 
 
 def _in_strata(groups: list[Group], edges: dict[Group, set[Group]]) -> bool:
-    """Set ranks, as far as there is an order; whether there is a cycle."""
+    """Set the ranks of all groups not behind a cycle; return whether there is a cycle."""
     waits = dict.fromkeys(groups, 0)
     for children in edges.values():
         for child in children:
             waits[child] += 1
     free = [one for one in groups if not waits[one]]
     placed = 0
-    for one in free:  # grows
+    for one in free:  # the list grows during the iteration
         placed += 1
         for child in edges[one]:
             child.rank = max(child.rank, one.rank + 1)
@@ -161,7 +161,7 @@ def _in_strata(groups: list[Group], edges: dict[Group, set[Group]]) -> bool:
 
 
 def _merged(groups: list[Group], edges: dict[Group, set[Group]]) -> list[Group]:
-    import networkx as nx  # takes a tenth of a second, and few need it
+    import networkx as nx  # the import takes a tenth of a second and is rarely needed
 
     graph = nx.DiGraph()
     graph.add_nodes_from(groups)

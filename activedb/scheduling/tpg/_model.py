@@ -1,4 +1,4 @@
-"""The decision model: from the properties of a TPG to how it is scheduled."""
+"""Decision model: from the properties of a TPG to its scheduling."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ SERIAL = Decision("serial")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Where the decision model changes its mind; `calibrate` finds them for a machine.
+    """Property values at which the decision model switches; `calibrate` finds them for a machine.
 
     Attributes
     ----------
     serial_us, plan_us, explore_us : float
-        What an operation costs beside its function: to run it in the serial order; to plan it; to
-        take it from a TPG and resolve what depends on it. Microseconds.
+        Costs of an operation besides its function, in microseconds: to run it in the serial order;
+        to plan it; to take it from a TPG and resolve the operations that depend on it.
     structured : {"breadth-first", "depth-first"}
         The better one of the two.
     dependencies_high : float
-        So many TDs and PDs are worth structured exploration.
+        Number of TDs and PDs from which structured exploration pays off.
     skew_high : float
-        With more skew than this, work is too uneven for structured exploration.
+        Skew above which work is too uneven for structured exploration.
     tds_high : float
-        So many TDs are worth scheduling by groups.
+        Number of TDs from which scheduling by groups pays off.
     pds_share_high : float
-        With more PDs per operation than this, groups wait for each other too much.
+        PDs per operation above which groups wait for each other too much.
     compute_us_high : float
-        If an operation takes longer than this, redoing is too dear for lazy aborts.
+        Duration of an operation above which redoing is too expensive for lazy aborts.
     abort_ratio_high : float
-        From this share of aborting s-transactions on, they are better dealt with together.
+        Share of aborting s-transactions from which they are better handled together.
 
-    The costs among the defaults are rounded from `calibrate` on two idle cores with CPython 3.11.
-    The others tell, to the order of magnitude, where section 8.4 of the paper sees each decision
-    win: batches of thousands, functions of tens of microseconds, nearly half of all aborting. Where
-    threads share a global interpreter lock, `calibrate` may find that some never win.
+    The default costs are rounded from `calibrate` on two idle cores with CPython 3.11. The other
+    defaults reflect, to the order of magnitude, the cases in which each decision wins in section
+    8.4 of the paper: batches of thousands, functions of tens of microseconds, nearly half of all
+    aborting. With a global interpreter lock, `calibrate` may find that some decisions never win.
     """
 
     serial_us: float = 5.0
@@ -60,14 +60,15 @@ class Thresholds:
 def decide(
     properties: Properties, thresholds: Thresholds, is_cyclic: Callable[[], bool]
 ) -> Decision:
-    """The decision of figure 7: three dimensions, each on its own.
+    """Return the decision of figure 7: three dimensions, each independent of the others.
 
     Parameters
     ----------
     properties : Properties
     thresholds : Thresholds
     is_cyclic : callable
-        Whether groups depend on each other in cycles; only asked if the rest speaks for groups.
+        Returns whether groups depend on each other in cycles; called only if the other properties
+        favour groups.
     """
     p, t = properties, thresholds
     explore: Explore = "non-structured"
@@ -85,9 +86,9 @@ def decide(
 def serial_is_fastest(
     properties: Properties, thresholds: Thresholds, threads: int, times: float = 1.0
 ) -> bool:
-    """Whether planning and exploring, so many times, costs more than threads can gain.
+    """Return whether planning and exploring, `times` over, costs more than threads can gain.
 
-    They gain nothing on what only one of them can do at a time: Python code, under a global
+    Threads gain nothing on work that only one of them can do at a time: Python code, under a global
     interpreter lock.
     """
     p, t = properties, thresholds
@@ -96,6 +97,6 @@ def serial_is_fastest(
 
 
 def threads_run_python_at_once() -> bool:
-    """Whether this interpreter has no global lock."""
+    """Return whether this interpreter runs without a global lock."""
     is_enabled: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
     return not is_enabled()

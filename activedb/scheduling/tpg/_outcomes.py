@@ -1,4 +1,4 @@
-"""What became of the s-transactions of a TPG that was run."""
+"""Outcomes of the s-transactions of a TPG that was run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["outcome_of"]
 
 
 def outcome_of(node: Node, state: State) -> Outcome:
-    """The outcome that the serial order gives.
+    """Return the outcome of an s-transaction in the serial order.
 
     REQUIRES: the state has the versions of all earlier s-transactions, and is not changed.
     """
@@ -25,10 +25,10 @@ def outcome_of(node: Node, state: State) -> Outcome:
 
 
 def _first_error(node: Node, state: State) -> Exception | None:
-    """What the first operation, in the order of statements, that fails raises.
+    """Return the error of the first operation, in statement order, that fails.
 
-    Operations that were not run because a later one had failed are run now; nobody sees what they
-    would write.
+    Operations that were not run because a later one had failed are run now; their writes are
+    discarded.
     """
     read = state.reader(node.transaction.at)
     writes: Writes = []
@@ -42,7 +42,7 @@ def _first_error(node: Node, state: State) -> Exception | None:
         assert vertex.operation is not None
         try:
             writes += vertex.operation.evaluate(read).writes
-        except Exception as error:  # whatever the user's functions raise
+        except Exception as error:  # any error of the user's functions
             return error
     try:
         check_distinct(writes)

@@ -1,4 +1,4 @@
-"""A part of a batch while it is run."""
+"""Run of a part of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PartRun"]
 
 
 class PartRun:
-    """A part of a batch while it is run: its earliest s-transactions alone, the rest by a TPG.
+    """Run of a part of a batch: its earliest s-transactions alone, the rest by a TPG.
 
     Attributes
     ----------
@@ -29,11 +29,11 @@ class PartRun:
     decision : Decision
     properties : Properties
     execution : Execution or None
-        Of those that are not run alone.
+        Execution of the s-transactions that are not run alone.
     alone : int
-        How many of the earliest were run alone.
+        Number of the earliest s-transactions that were run alone.
     alone_s, rest_s : float
-        How long it took to run these; and those that the TPG has given up.
+        Seconds spent on these, and on the s-transactions that the TPG has given up.
     """
 
     def __init__(self, part: Part, known: Known, state: State):
@@ -59,9 +59,9 @@ class PartRun:
         )
 
     def run_alone(self, count: int) -> None:
-        """Run the next s-transactions one after the other, here and now.
+        """Run the next s-transactions one after the other on the calling thread.
 
-        REQUIRES: the part is sorted; no later one has run.
+        REQUIRES: the part is sorted; no later s-transaction has run.
         """
         watch = Stopwatch()
         state, written = self._state, self._written
@@ -74,7 +74,7 @@ class PartRun:
         self.alone_s += watch.lap_s()
 
     def pilot(self, thresholds: Thresholds, threads: int) -> None:
-        """Run the earliest s-transactions alone, and measure them, unless enough is known."""
+        """Run the earliest s-transactions alone and measure them, unless enough is known."""
         transactions, known = self.part.transactions, self._known
         pilots = Pilots(thresholds, threads)
         due = pilots_due(known, len(transactions), thresholds, threads)
@@ -90,7 +90,7 @@ class PartRun:
         self.properties = self._properties(known)
 
     def end(self) -> PartReport:
-        """Run what was given up, and set the outcomes. REQUIRES: the execution is at its end."""
+        """Run the s-transactions given up, set the outcomes. REQUIRES: the execution has ended."""
         redone = runs = rest = 0
         if self.execution is not None:
             redone, runs = self.execution.aborts.redone, self.execution.runs
@@ -105,13 +105,13 @@ class PartRun:
         return PartReport(labels, self.decision, self.properties, aborted, redone, runs, rest)
 
     def dissolve(self) -> None:
-        """Let go of the TPG, which the traceback of a failure may keep otherwise."""
+        """Release the TPG, which the traceback of a failure may otherwise keep alive."""
         self.part.planner = None
         if self.execution is not None:
             self.execution.dissolve()
 
     def take_back(self) -> None:
-        """Undo it: the run of its batch has ended with an error."""
+        """Undo the run, after its batch has ended with an error."""
         if self.execution is not None:
             self.execution.take_back_all()
         for at, writes in self._written:

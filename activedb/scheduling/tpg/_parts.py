@@ -1,4 +1,4 @@
-"""Parts of a batch: s-transactions that are decided about together."""
+"""Parts of a batch: s-transactions with a common decision."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Known", "Part", "PartReport", "disjoint", "labelled"]
 
 @dataclass(slots=True)
 class Known:
-    """What former batches tell of a part: each batch counts as much as all before it.
+    """Statistics of earlier batches for a part: each batch weighs as much as all before it.
 
     Attributes
     ----------
     compute_us, parallel_share, abort_ratio : float or None
-        See `Properties`; None: nothing is known.
+        See `Properties`; None before the first measurement.
     unmeasured : int
-        How many s-transactions have come since some were measured.
+        Number of s-transactions since the last measurement.
     """
 
     compute_us: float | None = None
@@ -33,7 +33,7 @@ class Known:
     unmeasured: int = 0
 
     def measured(self, compute_us: float, parallel_share: float) -> None:
-        """Take a measurement."""
+        """Record a measurement."""
         self.unmeasured = 0
         if self.compute_us is None:
             self.compute_us, self.parallel_share = compute_us, parallel_share
@@ -42,7 +42,7 @@ class Known:
             self.parallel_share = (self.parallel_share + parallel_share) / 2
 
     def ended(self, transactions: Iterable[STransaction]) -> int:
-        """Take the outcomes of a batch; how many aborted."""
+        """Record the outcomes of a batch; return the number of aborts."""
         aborted = count = 0
         for transaction in transactions:
             assert transaction.outcome is not None
@@ -55,18 +55,18 @@ class Known:
 
 @dataclass(slots=True)
 class Part:
-    """S-transactions of one batch that are decided about together.
+    """s-transactions of one batch with a common decision.
 
     Attributes
     ----------
     labels : list
-        What `group_of` has called them.
+        Labels of its s-transactions, returned by `group_of`.
     transactions : list of STransaction
         In any order.
     planner : Planner or None
-        None: nothing was planned so far.
+        None before planning has begun.
     most : int
-        How many s-transactions the first of several labels has; 0 if there is one.
+        Number of s-transactions with the first of several labels; 0 if there is one label.
     """
 
     labels: list[Hashable]
@@ -75,13 +75,13 @@ class Part:
     most: int = 0
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction."""
+        """Add an s-transaction."""
         self.transactions.append(transaction)
         if self.planner is not None:
             self.planner.add(transaction)
 
     def planned(self) -> Planner:
-        """The planner, with all s-transactions in it."""
+        """Return the planner, with all s-transactions added."""
         if self.planner is None:
             self.planner = Planner()
             for transaction in self.transactions:
@@ -89,7 +89,7 @@ class Part:
         return self.planner
 
     def absorb(self, other: Part) -> None:
-        """Take all that another one has; the label of most s-transactions comes first."""
+        """Merge another part into this one; the label of most s-transactions comes first."""
         self.most = self.most or len(self.transactions)
         more = len(other.transactions) > self.most
         self.labels = other.labels + self.labels if more else self.labels + other.labels
@@ -98,31 +98,31 @@ class Part:
         self.transactions += other.transactions
 
     def sort(self) -> None:
-        """Bring the s-transactions into their order."""
+        """Sort the s-transactions by their places."""
         self.transactions.sort(key=lambda transaction: transaction.at)
 
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """What was decided about a part of a batch, and what came of it.
+    """Decision about a part of a batch, and its results.
 
     Attributes
     ----------
     labels : tuple
-        What `group_of` has called its s-transactions; None if there is no such function. Several,
-        if they access common keys.
+        Labels of its s-transactions, returned by `group_of`; (None,) without that function.
+        Several, if their s-transactions access common keys.
     decision : Decision
     properties : Properties
         Dependencies are 0 if no TPG was built.
     aborted : int
-        How many s-transactions aborted.
+        Number of aborted s-transactions.
     redone : int
-        How often an operation was rolled back after it was run.
+        Number of rollbacks of operations that had run.
     runs : int
-        How often operations were run by the TPG; at most `RUNS_MAX` times as many as there are.
+        Number of runs of operations by the TPG; at most `RUNS_MAX` times the number of operations.
     given_up : int
-        How many s-transactions, the latest ones, were run in the serial order in the end, as the
-        TPG would have run more; 0: none, it was explored to its end.
+        Number of s-transactions, the latest ones, that were run in the serial order in the end
+        because the TPG would have exceeded the bound; 0 if it was explored to its end.
     """
 
     labels: tuple[Hashable, ...]
@@ -137,14 +137,14 @@ class PartReport:
 def labelled(
     transactions: Iterable[STransaction], group_of: Callable[[STransaction], Hashable]
 ) -> list[Part]:
-    """A part per label that `group_of` gives.
+    """Return a part per label that `group_of` gives.
 
     Raises
     ------
     DefinitionError
         If a label is not hashable.
     Exception
-        What `group_of` raises, with a note that tells for which s-transaction.
+        An exception of `group_of`, with a note that names the s-transaction.
     """
     parts: dict[Hashable, Part] = {}
     for transaction in transactions:
@@ -164,9 +164,9 @@ def labelled(
 
 
 def disjoint(parts: Iterable[Part]) -> list[Part]:
-    """Merge parts that access a common key, as far as is known; O(keys of all)."""
+    """Merge parts that may access a common key; O(keys of all)."""
     all_parts = list(parts)
-    joined = list(range(len(all_parts)))  # per part itself, or one that it is merged with
+    joined = list(range(len(all_parts)))  # union-find: per part, itself or its parent
 
     def root(number: int) -> int:
         while joined[number] != number:

@@ -1,4 +1,4 @@
-"""Pilots: s-transactions that are run alone, and measured, before it is decided about the rest."""
+"""Pilots: s-transactions that are run alone and measured before the decision about the rest."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from activedb.scheduling.tpg._properties import Properties
 __all__ = ["PILOTS_MIN", "Pilots", "pilots_due"]
 
 PILOTS_MAX = 16
-"""So many of the earliest s-transactions of a part are run alone at most, to be measured."""
+"""Maximum number of pilots: the earliest s-transactions of a part, run alone and measured."""
 
 PILOTS_MIN = 3
-"""So many are enough if each of them speaks for a TPG, and clearly."""
+"""Number of pilots that suffices if each of them clearly favours a TPG."""
 
 CLEARLY = 4.0
-"""Clearly: threads gain so many times what planning and exploring costs."""
+"""Ratio of the threads' gain to the costs of planning and exploring that counts as clear."""
 
 UNMEASURED_MAX = 128
-"""While TPGs are best: so many s-transactions have to come before some are measured again."""
+"""Number of s-transactions between measurements while TPGs are best."""
 
 
 def pilots_due(known: Known, count: int, thresholds: Thresholds, threads: int) -> int:
-    """How many of the next `count` s-transactions are to be measured, at most.
+    """Return the maximum number of the next `count` s-transactions to measure.
 
-    Where a TPG is best they are lost to other threads: there it is done rarely. Where the serial
-    order is, they are run alone anyway.
+    Where a TPG is best, pilots keep other threads idle, so they are rare. Where the serial order is
+    best, they are run alone anyway.
     """
     if (
         known.compute_us is not None
@@ -41,7 +41,7 @@ def pilots_due(known: Known, count: int, thresholds: Thresholds, threads: int) -
 
 
 class Pilots:
-    """What was measured of s-transactions that were run alone.
+    """Measurements of s-transactions that were run alone.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Pilots:
     Attributes
     ----------
     are_enough : bool
-        Whether all of them speak for a TPG so clearly that no more are needed.
+        Whether all of them favour a TPG so clearly that no more are needed.
     """
 
     def __init__(self, thresholds: Thresholds, threads: int):
@@ -62,7 +62,7 @@ class Pilots:
         self._clear = 0
 
     def add(self, operations: int, wall_us: float, cpu_us: float) -> None:
-        """Take one of so many operations: how long it took, and how long the thread was at work."""
+        """Record the wall-clock and CPU time of a pilot with this number of operations."""
         if not operations:
             return
         one = wall_us / operations, cpu_us / operations
@@ -71,7 +71,7 @@ class Pilots:
         self.are_enough = self._clear == len(self._measured) >= PILOTS_MIN
 
     def tell(self, known: Known) -> None:
-        """Add the mean, without the slowest few, which may have been interrupted."""
+        """Add the mean to `known`, without the slowest few, which may have been interrupted."""
         self._measured.sort()
         kept = self._measured[: len(self._measured) - len(self._measured) // 8]
         if kept:
@@ -79,9 +79,9 @@ class Pilots:
             known.measured(*self._told(wall_us, cpu_us))
 
     def _told(self, wall_us: float, cpu_us: float) -> tuple[float, float]:
-        """How long a function takes, and which share of that another thread could use.
+        """Return the duration of a function, and the share of it that other threads could use.
 
-        All of it if threads run Python code at once, else the time in which this one has waited.
+        The share is 1 if threads run Python code in parallel, else that of the time spent waiting.
         """
         share = 1.0 if threads_run_python_at_once() else max(1 - cpu_us / wall_us, 0.0)
         return max(wall_us - self._thresholds.serial_us, 0.0), share

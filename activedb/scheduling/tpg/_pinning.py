@@ -1,4 +1,4 @@
-"""Computed keys that are recorded when they are resolved."""
+"""Recording of computed keys when they are resolved."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["pinned", "same_values"]
 
 
 class _Recorded:
-    """A key function that gives the key of its last call again while its inputs are the same.
+    """Key function that repeats the key of its last call while its inputs are the same.
 
-    So an operation that is redone accesses the key that it has accessed before, be the function
-    random, unless what the key was computed from has changed (Mao et al., section 6.5.2).
+    So an operation that is redone accesses the same key as before, even if the function is random,
+    unless the inputs of the key have changed (Mao et al., section 6.5.2).
     """
 
     __slots__ = ("__qualname__", "_function", "_inputs", "_key")
@@ -34,7 +34,7 @@ class _Recorded:
 
 
 def pinned(operation: Operation) -> Operation:
-    """The same operation, with its computed keys recorded when they are resolved."""
+    """Return the operation with its computed keys recorded when they are resolved."""
     for ref in operation.refs():
         if type(ref.key) is Computed:
             break
@@ -51,11 +51,11 @@ def pinned(operation: Operation) -> Operation:
     if type(operation) is Read:
         direct = tuple(_pinned(ref, refs) for ref in operation.direct)
         return Read(direct, operation.function, operation.args)
-    return operation  # what it computes while it runs is its own
+    return operation  # other operations compute their keys themselves
 
 
 def _pinned(ref: Ref, done: dict[int, Ref]) -> Ref:
-    """`ref` with a recorded key; one and the same for one and the same."""
+    """Return `ref` with a recorded key; the same object for the same `ref`."""
     key = ref.key
     if type(key) is not Computed:
         return ref
@@ -68,11 +68,11 @@ def _pinned(ref: Ref, done: dict[int, Ref]) -> Ref:
 
 
 def same_values(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
-    """Whether two rows of values read from a state are the same, without asking their ``==``.
+    """Return whether two rows of values read from a state are the same, without their ``==``.
 
-    Versions that cannot be changed in place are the same objects while they are there; windows,
-    ranges, lists, dicts and sets are compared by their elements; numbers and texts by their values.
-    Two copies of anything else count as different.
+    Immutable versions are the same objects while they exist; windows, ranges, lists, dicts and sets
+    are compared by their elements; numbers and texts by their values. Two copies of any other
+    object count as different.
     """
     return len(left) == len(right) and all(map(_same, left, right))
 
@@ -84,12 +84,12 @@ def _same(left: Any, right: Any) -> bool:
     if kind is not type(right):
         return False
     if kind is float:
-        return bool(left.hex() == right.hex())  # tells 0.0 from -0.0
+        return bool(left.hex() == right.hex())  # distinguishes 0.0 from -0.0
     if kind in (int, str, bytes):
         return bool(left == right)
     if kind is list or kind is tuple:
         return same_values(tuple(left), tuple(right))
-    if kind is set:  # in the order in which they are, which is that of equal copies
+    if kind is set:  # in iteration order, which equal copies share
         return same_values(tuple(left), tuple(right))
     if kind is dict:
         return same_values(tuple(left), tuple(right)) and same_values(

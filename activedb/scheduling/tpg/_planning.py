@@ -1,4 +1,4 @@
-"""The stream phase: operations go into sorted lists as their s-transactions arrive."""
+"""Stream phase: operations are put into sorted lists as their s-transactions arrive."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from activedb.scheduling.tpg._vertex import Node, Vertex
 __all__ = ["READ", "SOURCE", "WRITE", "Accesses", "Planner", "SortedLists"]
 
 WRITE = 0
-"""The operation writes the key (and perhaps reads it): TDs come from this."""
+"""The operation writes the key (and may read it): a source of TDs."""
 SOURCE = 1
-"""A virtual operation: a writing operation reads the key for what it writes elsewhere: PDs."""
+"""Virtual operation: an operation reads the key for a write elsewhere: a source of PDs."""
 READ = 2
-"""An operation that writes nothing reads the key: TDs."""
+"""An operation that writes nothing reads the key: a source of TDs."""
 
 Accesses: TypeAlias = list[tuple[At, Vertex, int]]
 
 
 class SortedLists:
-    """The sorted lists of one table: which operations access each key, by timestamp.
+    """Sorted lists of one table: the operations that access each key, by timestamp.
 
     Attributes
     ----------
     of : dict
-        Per key its accesses: timestamp, operation, and whether it is `WRITE`, `SOURCE` or `READ`.
+        Accesses of each key: timestamp, operation, and `WRITE`, `SOURCE` or `READ`.
     whole : list
         Virtual operations of the whole table, with the reference: accesses whose key is computed
-        when they run, and ranges. One stands for one in the list of every key.
+        when they run, and ranges. Each stands for one virtual operation in the list of every key.
     """
 
     __slots__ = ("of", "whole")
@@ -43,14 +43,14 @@ class SortedLists:
         self.whole: list[tuple[At, Vertex, int, Ref]] = []
 
     def sort(self) -> None:
-        """Bring all lists into the order of timestamps; fast where they are in it already."""
+        """Sort all lists by timestamp; fast for lists that are sorted already."""
         for accesses in self.of.values():
             if len(accesses) > 1:
                 accesses.sort(key=_at)
         self.whole.sort(key=_at)
 
     def forget(self, mark: At) -> None:
-        """Forget accesses up to a place. REQUIRES: `sort`."""
+        """Discard accesses up to a place. REQUIRES: `sort`."""
         for accesses in self.of.values():
             if accesses[0][0] <= mark:
                 del accesses[: bisect_right(accesses, mark, key=_at)]
@@ -59,18 +59,18 @@ class SortedLists:
 
 
 class Planner:
-    """Takes s-transactions in any order of arrival, and keeps what the transaction phase needs.
+    """Collector of s-transactions in any order of arrival, for the transaction phase.
 
-    Operations of one s-transaction are in one `Node`: that is their LD. Lists are sorted when the
-    punctuation has come, and only if something came out of order.
+    Operations of one s-transaction are in one `Node`; this represents their LD. Lists are sorted
+    after the punctuation, and only if an s-transaction came out of order.
 
     Attributes
     ----------
     nodes : list of Node
     tables : dict
-        Per table its `SortedLists`.
+        The `SortedLists` of each table.
     lds : int
-        Number of logical dependencies: between operations that follow each other in a statement.
+        Number of logical dependencies: between consecutive operations of an s-transaction.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Planner:
         self._in_order = True
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction; O(references)."""
+        """Add an s-transaction; O(references)."""
         at = transaction.at
         if self._latest is None or self._latest < at:
             self._latest = at
@@ -105,7 +105,7 @@ class Planner:
             self._insert(ref, at, vertex, WRITE)
         kind = SOURCE if targets else READ
         for ref in operation.sources:
-            # Who writes a key has its place in the list of the key already.
+            # A writer of the key is already in the key's list.
             for target in targets:
                 if ref is target or (ref.table is target.table and _is_same(ref.key, target.key)):
                     break
@@ -123,14 +123,14 @@ class Planner:
         try:
             accesses = lists.of.get(key)
         except Exception:
-            return  # it cannot be a key, so the operation will fail when it runs
+            return  # an invalid key; the operation fails when it runs
         if accesses is None:
             lists.of[key] = [(at, vertex, kind)]
         else:
             accesses.append((at, vertex, kind))
 
     def leave_out(self, count: int) -> list[Node]:
-        """Forget the earliest s-transactions, which are run in another way, and give them."""
+        """Remove and return the earliest s-transactions, which are run in another way."""
         self.in_order()
         left_out, self.nodes = self.nodes[:count], self.nodes[count:]
         if left_out:
@@ -141,7 +141,7 @@ class Planner:
         return left_out
 
     def absorb(self, other: Planner) -> None:
-        """Take all that another one has."""
+        """Merge all s-transactions of another planner into this one."""
         self.nodes += other.nodes
         self.lds += other.lds
         self._in_order = False
@@ -152,7 +152,7 @@ class Planner:
                 own.of.setdefault(key, []).extend(accesses)
 
     def in_order(self) -> None:
-        """Bring s-transactions and lists into the order of timestamps."""
+        """Sort s-transactions and lists by timestamp."""
         if not self._in_order:
             self.nodes.sort(key=_at_of_node)
             for lists in self.tables.values():
@@ -164,11 +164,11 @@ def _is_same(key: object, other: object) -> bool:
     try:
         return bool(key == other)
     except Exception:
-        return False  # one of them cannot be a key, or is of a kind of its own
+        return False  # an invalid key, or one with an unusual ``==``
 
 
 def _may_clash(operations: tuple[Operation, ...]) -> bool:
-    """Whether two of an s-transaction's operations may write the same key."""
+    """Return whether two of an s-transaction's operations may write the same key."""
     seen: set[tuple[str, Hashable]] = set()
     unknown: set[str] = set()
     for operation in operations:
@@ -181,7 +181,7 @@ def _may_clash(operations: tuple[Operation, ...]) -> bool:
                 is_again = (name, ref.key) in seen
                 seen.add((name, ref.key))
             except Exception:
-                is_again = False  # it cannot be a key
+                is_again = False  # an invalid key
             if is_again:
                 return True
     several = len([o for o in operations if o.targets]) > 1

@@ -1,4 +1,4 @@
-"""Properties of a TPG: what the decision model looks at (Mao et al., table 2)."""
+"""Properties of a TPG: the input of the decision model (Mao et al., table 2)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ __all__ = ["Properties", "properties_of"]
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What is known of a batch before it is run.
+    """Properties of a batch that are known before it is run.
 
     Attributes
     ----------
     transactions, operations : int
-        How many there are.
+        Their numbers.
     lds, tds, pds : int
-        Dependencies by kind.
+        Number of dependencies by kind.
     skew : float
-        How often the most accessed key is accessed, over the mean of all keys; 1: all alike.
+        Accesses of the most accessed key over the mean of all keys; 1 if all are equal.
     cyclic : bool or None
-        Whether groups depend on each other in cycles; None: nobody has looked, as the decision does
-        not depend on it.
+        Whether groups depend on each other in cycles; None if the decision did not need to check.
     compute_us : float
-        What an operation takes, in microseconds, as measured on the first of the batch.
+        Duration of an operation in microseconds, as measured on the first of the batch.
     parallel_share : float
-        Which share of that another thread can use, from 0 to 1.
+        Share of it that another thread can use, from 0 to 1.
     abort_ratio : float
-        Which share of s-transactions aborted in former batches.
+        Share of s-transactions that aborted in earlier batches.
     """
 
     transactions: int = 0
@@ -48,7 +47,7 @@ class Properties:
 def properties_of(
     planner: Planner, graph: TaskGraph, measured: Properties | None = None
 ) -> Properties:
-    """The properties of a TPG, and of those `measured` what a TPG does not tell; O(keys)."""
+    """Return the properties of a TPG; those that a TPG lacks come from `measured`. O(keys)."""
     degrees = [len(found) for lists in planner.tables.values() for found in lists.of.values()]
     return replace(
         measured or Properties(),

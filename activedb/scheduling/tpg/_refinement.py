@@ -1,4 +1,4 @@
-"""The transaction phase: TD and PD are told from the sorted lists, and the TPG is there."""
+"""Transaction phase: derivation of TDs and PDs from the sorted lists, which completes the TPG."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from activedb.scheduling.tpg._vertex import Node, Vertex
 __all__ = ["TaskGraph", "refine"]
 
 KEYS_PER_RANGE_MAX = 64
-"""A range that has more written keys than this is planned as an access to the whole table."""
+"""Maximum number of written keys in a range; above it, the range is planned as the whole table."""
 
 _COMPARABLE = (int, str, bytes)
-"""Types of keys whose order is total: a range of these is planned by its keys."""
+"""Key types with a total order: a range of these is planned by its keys."""
 
 
 class TaskGraph:
-    """A task precedence graph: the operations of a batch, and what each depends on.
+    """Task precedence graph: the operations of a batch, and their dependencies.
 
     Attributes
     ----------
     nodes : list of Node
         The s-transactions, by timestamp.
     vertices : list of Vertex
-        The operations, virtual ones of whole tables among them, in the serial order.
+        The operations, including virtual ones of whole tables, in the serial order.
     operations : int
-        How many are not virtual.
+        Number of operations that are not virtual.
     lds, tds, pds : int
-        Number of dependencies that are kept.
+        Number of dependencies kept.
     """
 
     __slots__ = ("lds", "nodes", "operations", "pds", "tds", "vertices")
@@ -47,7 +47,7 @@ class TaskGraph:
         self.vertices: list[Vertex] = []
 
     def depend(self, vertex: Vertex, on: Vertex, kind: int) -> None:
-        """Make one depend on an earlier one."""
+        """Make a vertex depend on an earlier one."""
         children = on.children
         if isinstance(children, list):
             children.append(vertex)
@@ -60,7 +60,7 @@ class TaskGraph:
             self.tds += 1
 
     def number(self) -> None:
-        """Give every vertex its place in the serial order."""
+        """Number all vertices in the serial order."""
         vertices = self.vertices
         for node in self.nodes:
             vertices += node.virtual
@@ -70,7 +70,7 @@ class TaskGraph:
             vertex.number = number
 
     def dissolve(self) -> None:
-        """Let go of all, piece by piece: no cycles are left for the garbage collector."""
+        """Break all reference cycles, so that none is left for the garbage collector."""
         for vertex in self.vertices:
             vertex.children = ()
             vertex.unit = None
@@ -83,10 +83,11 @@ class TaskGraph:
 
 
 def refine(planner: Planner) -> TaskGraph:
-    """The TPG of all that the planner has taken.
+    """Return the TPG of all s-transactions in the planner.
 
-    O(accesses); O(a log a) for tables with accesses to the whole of them, a: their accesses. Which
-    dependencies are kept, and why they suffice, is told in README.md, "Dependencies".
+    O(accesses); O(a log a) for tables with accesses to the whole table, where a is their number of
+    accesses. README.md, "Dependencies", describes which dependencies are kept, and why they
+    suffice.
     """
     planner.in_order()
     graph = TaskGraph(planner.nodes, planner.lds)
@@ -102,7 +103,7 @@ def refine(planner: Planner) -> TaskGraph:
 
 
 def _refine_key(graph: TaskGraph, accesses: Accesses) -> None:
-    """Each access depends on the nearest writer of an earlier s-transaction."""
+    """Make each access depend on the nearest writer of an earlier s-transaction."""
     nearest: Vertex | None = None
     latest: Vertex | None = None
     node: Node | None = None
@@ -117,22 +118,22 @@ def _refine_key(graph: TaskGraph, accesses: Accesses) -> None:
 
 
 class _WholeTable:
-    """A table with computed keys or ranges: one sweep over all its accesses, by timestamp.
+    """Table with computed keys or ranges: one sweep over all its accesses, by timestamp.
 
-    Whoever accesses the whole table depends on one virtual operation, which depends on the nearest
-    writers of all keys and on the virtual operation before it. Whoever accesses a key after a
-    writer of any key (`_writers_of_any`) depends on that, if nobody has written the key since.
+    Each access to the whole table depends on one virtual operation, which depends on the nearest
+    writers of all keys and on the previous virtual operation. An access to a key after a writer of
+    any key (`_writers_of_any`) depends on that writer, if the key has not been written since.
     """
 
     def __init__(self, graph: TaskGraph, table: SharedTable, lists: SortedLists):
         self._graph = graph
         self._table = table
         self._lists = lists
-        self._last: dict[Hashable, Vertex] = {}  # nearest writers, since those of any key
+        self._last: dict[Hashable, Vertex] = {}  # nearest writers, after the writers of any key
         self._writers_of_any: tuple[Vertex, ...] = ()
-        self._front: tuple[Vertex, ...] = ()  # the virtual operation before, or writers of any key
-        self._fresh: dict[Hashable, Vertex] = {}  # nearest writers, since the front
-        self._written: list[Any] | None = None  # the keys that are written, in their order
+        self._front: tuple[Vertex, ...] = ()  # previous virtual operation, or writers of any key
+        self._fresh: dict[Hashable, Vertex] = {}  # nearest writers, after the front
+        self._written: list[Any] | None = None  # the written keys, sorted
 
     def refine(self) -> None:
         """Add the dependencies to the graph."""
@@ -158,7 +159,7 @@ class _WholeTable:
                     self._last[key] = self._fresh[key] = vertex
 
     def _nearest(self, node: Node, kind: int, ref: Ref | None, key: Hashable) -> Iterable[Vertex]:
-        """What an access of `node` depends on."""
+        """Return the vertices that an access of `node` depends on."""
         if ref is None:
             found = self._last.get(key)
             return self._writers_of_any if found is None else (found,)
@@ -170,7 +171,7 @@ class _WholeTable:
         return self._virtual(node)
 
     def _virtual(self, node: Node) -> tuple[Vertex, ...]:
-        """The virtual operation that waits for all writers before `node`."""
+        """Return the virtual operation that waits for all writers before `node`."""
         waits_for = (*self._front, *self._fresh.values())
         self._fresh.clear()
         if len(waits_for) > 1:
@@ -183,7 +184,7 @@ class _WholeTable:
         return waits_for
 
     def _keys_in(self, key_range: Range) -> list[Any] | None:
-        """The written keys of a range; None if there are many, or they have no total order."""
+        """Return the written keys of a range; None if there are too many, or no total order."""
         kind = self._table.key
         if kind not in _COMPARABLE:
             return None

@@ -1,4 +1,4 @@
-"""The rest of a TPG that was given up: run in the serial order."""
+"""Serial execution of the rest of a TPG that was given up."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["run_rest"]
 
 
 def run_rest(execution: Execution, written: list[tuple[At, Writes]]) -> int:
-    """Run what was not settled when an execution gave up, and set the outcomes of that.
+    """Run the s-transactions unsettled when an execution gave up, and set their outcomes.
 
-    What has ended before all that has not stays as it is: in the serial order nothing later changes
-    it. From the earliest s-transaction that has not ended on all versions are taken back, and one
-    s-transaction after the other is run: each operation once.
+    s-transactions that have ended before all unsettled ones stay as they are: in the serial order,
+    later ones do not change them. From the earliest unsettled s-transaction on, all versions are
+    removed, and the s-transactions are run one after the other: each operation once.
 
     Parameters
     ----------
     execution : Execution
         At its end: no worker runs any of its operations.
     written : list
-        What is written is added to it.
+        The writes are appended to it.
 
     Returns
     -------
     int
-        How many s-transactions were run, the latest ones; 0 if the execution did not give up.
+        Number of s-transactions that were run, the latest ones; 0 if the execution did not give up.
     """
     rest = _unsettled(execution.graph.nodes) if execution.gave_up else []
     for node in rest:
@@ -45,7 +45,7 @@ def run_rest(execution: Execution, written: list[tuple[At, Writes]]) -> int:
 
 
 def _unsettled(nodes: list[Node]) -> list[Node]:
-    """The s-transactions from the earliest one on that has not ended."""
+    """Return the s-transactions from the earliest one on that has not ended."""
     for number, node in enumerate(nodes):
         if not node.has_ended:
             return nodes[number:]
@@ -53,7 +53,7 @@ def _unsettled(nodes: list[Node]) -> list[Node]:
 
 
 def _planned(node: Node) -> STransaction:
-    """An s-transaction with the operations that were planned, whose computed keys are recorded."""
+    """Return an s-transaction with the planned operations, whose computed keys are recorded."""
     transaction = node.transaction
     operations = tuple(v.operation for v in node.vertices if v.operation is not None)
     return STransaction(transaction.at, transaction.type, transaction.params, operations)

@@ -1,4 +1,4 @@
-"""The scheduler: planning, decision and execution of batches by task precedence graphs."""
+"""Scheduler: planning, decision and execution of batches by task precedence graphs."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from activedb.scheduling.tpg._workers import run_all
 __all__ = ["TPG", "by_tables"]
 
 LABELS_MAX = 1024
-"""Of so many groups of s-transactions at most is remembered what they were like."""
+"""Maximum number of groups of s-transactions with stored statistics."""
 
 
 class TPG:
-    """Runs batches of s-transactions by task precedence graphs (Mao et al., sections 3 to 6).
+    """Scheduler that runs batches by task precedence graphs (Mao et al., sections 3 to 6).
 
     Parameters
     ----------
     threads : int
-        How many work at most, the one that calls `run` among them.
+        Maximum number of threads, including the one that calls `run`.
     decision : Decision or mapping, optional
-        How batches are scheduled; or per group of s-transactions. By default, and for groups that
-        the mapping has not, the decision model decides on each batch.
+        Scheduling of all batches, or per group of s-transactions. By default, and for groups
+        missing in the mapping, the decision model decides on each batch.
     group_of : callable, optional
-        ``group_of(transaction)`` tells, by anything hashable, to which group an s-transaction
-        belongs. Groups that access common keys are merged, and treated as the one of them that has
-        the most s-transactions. `by_tables` is one such function. It is called by `run`.
+        ``group_of(transaction)`` returns a hashable label of the s-transaction's group. Groups that
+        access common keys are merged, and treated as the group with the most s-transactions.
+        `by_tables` is one such function. It is called by `run`.
     thresholds : Thresholds, optional
-        Of the decision model; `calibrate` measures them.
+        Thresholds of the decision model; `calibrate` measures them.
     on_move : callable, optional
-        ``on_move(vertex, old, new, name)`` is told every move of an operation; of many threads, but
-        of one at a time.
+        ``on_move(vertex, old, new, name)`` is called on every move of an operation; by many
+        threads, but by one at a time.
 
     Attributes
     ----------
     last : tuple of PartReport
-        What was decided in the last `run`, and why.
+        The decisions of the last `run`, and their reasons.
     times : PhaseTimes
-        Where the time of the threads of the last `run` went.
+        Time spent by the threads of the last `run`, by phase.
 
     Raises
     ------
     DefinitionError
-        If an argument is none of these.
+        If an argument is invalid.
 
     Examples
     --------
@@ -97,14 +97,14 @@ class TPG:
         self._group_of = group_of
         self._on_move = on_move
         self._added: Part | None = None
-        self._planned_s = 0.0  # by `add`, since the last run
+        self._planned_s = 0.0  # planning time of `add` since the last run
         self._known: dict[Hashable, Known] = {}
 
     def add(self, transaction: STransaction) -> None:
         """Take an s-transaction, in any order: the stream phase; O(references).
 
-        With `group_of` all is planned in `run`: no function of the user's is called here, and so
-        no error leaves half of a batch.
+        With `group_of`, all planning happens in `run`: `add` calls no function of the user's, so no
+        error leaves half of a batch.
         """
         if self._added is None:
             self._added = Part([None])
@@ -118,21 +118,22 @@ class TPG:
             self._planned_s += time.perf_counter() - began_s
 
     def discard(self) -> None:
-        """Forget what was added and not run."""
+        """Discard s-transactions that were added and not run."""
         self._added = None
         self._planned_s = 0.0
 
     def run(self, state: State) -> None:
-        """Run what was added: the transaction phase, the decision, the execution.
+        """Run all s-transactions added: the transaction phase, the decision, the execution.
 
-        If it raises, what was added is forgotten, has no outcome, and leaves nothing in the state.
+        If it raises, the s-transactions added are forgotten, have no outcome, and leave no versions
+        in the state.
 
         Raises
         ------
         DefinitionError
             If `group_of` gives a label that is not hashable.
         BaseException
-            What `group_of` has raised, and what a function of an operation has, if it is no
+            An exception of `group_of`, or an exception of an operation's function that is not an
             `Exception`.
         """
         added, self._added = self._added, None
@@ -172,7 +173,7 @@ class TPG:
     # -- decisions -------------------------------------------------------------------------------
 
     def _expects_tpg(self, label: Hashable) -> bool:
-        """Whether planning ahead will be of use, as far as former batches tell."""
+        """Return whether planning ahead will be useful, according to earlier batches."""
         fixed = self._fixed_for(label)
         if fixed is not None:
             return not fixed.is_serial
@@ -192,13 +193,13 @@ class TPG:
 
     def _known_of(self, label: Hashable) -> Known:
         known = self._known.pop(label, None) or Known()
-        self._known[label] = known  # the newest last
+        self._known[label] = known  # most recently used last
         if len(self._known) > LABELS_MAX:
             del self._known[next(iter(self._known))]
         return known
 
     def _start(self, run: PartRun, state: State, workers: int) -> None:
-        """Decide about a part; run what of it is to be run alone, and make the TPG of the rest."""
+        """Decide about a part; run the s-transactions to be run alone, plan the TPG of the rest."""
         part = run.part
         decision = self._fixed_for(part.labels[0])
         if decision is None:
@@ -227,7 +228,7 @@ class TPG:
 
 
 class _Grouping:
-    """Groups that are only made if the decision depends on them."""
+    """Groups that are only computed if the decision depends on them."""
 
     def __init__(self, graph: TaskGraph):
         self._graph = graph
@@ -239,7 +240,7 @@ class _Grouping:
         return self.cyclic
 
     def kept(self, decision: Decision) -> list[Group] | None:
-        """The groups, if the decision is for them."""
+        """Return the groups if the decision uses groups; else remove them and return None."""
         if self._groups is not None and decision.unit != "group":
             ungroup(self._graph)
             return None
@@ -247,6 +248,6 @@ class _Grouping:
 
 
 def by_tables(transaction: STransaction) -> Hashable:
-    """A group per set of tables that an s-transaction accesses."""
+    """Return the set of tables that an s-transaction accesses, as the label of its group."""
     refs = (ref for operation in transaction.operations for ref in operation.refs())
     return tuple(sorted({ref.table.name for ref in refs}))

@@ -1,4 +1,4 @@
-"""Speculative execution: operations that are run before what they depend on is resolved."""
+"""Speculative execution: operations that are run before their dependencies are resolved."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Speculation"]
 
 
 class Speculation:
-    """Gives BLK operations to workers that would wait, each once, and keeps what they made.
+    """Supply of BLK operations, each once, to workers that would wait, with their results.
 
-    What was made counts if the operation has read what it reads when its dependencies are resolved
-    (T3); else it is run again.
+    A result counts if the operation has read the same values as when its dependencies are resolved
+    (T3); otherwise the operation is run again.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Speculation:
         self._next = 0
 
     def take(self) -> Vertex | None:
-        """The earliest BLK operation that was not taken so far."""
+        """Return the earliest BLK operation that was not taken yet, or None."""
         while self._next < len(self._vertices):
             vertex = self._vertices[self._next]
             self._next += 1
@@ -45,10 +45,10 @@ class Speculation:
         return None
 
     def reader(self, vertex: Vertex, read: Callable[[Ref], Any]) -> Callable[[Ref], Any]:
-        """`read`, and a record of what it gives, with computed keys as they are found."""
+        """Return `read` with a record of its values and of the computed keys."""
         guess = vertex.guess
         if guess is None:
-            return read  # it was aborted meanwhile
+            return read  # aborted meanwhile
         record = guess.read
 
         def recorded(ref: Ref) -> Any:
@@ -61,13 +61,13 @@ class Speculation:
         return recorded
 
     def keep(self, vertex: Vertex, effect: Effect | None, error: Exception | None) -> None:
-        """What a speculative run gave."""
+        """Store the result of a speculative run."""
         guess = vertex.guess
         if guess is not None:
             guess.effect, guess.error = effect, error
 
     def confirmed(self, vertex: Vertex) -> Guess | None:
-        """What the speculative run gave, if it has read what is there now. It is forgotten."""
+        """Return and forget the result of a speculative run; None if its reads are outdated."""
         guess, vertex.guess = vertex.guess, None
         assert guess is not None
         read = self._state.reader(vertex.node.transaction.at)
@@ -75,5 +75,5 @@ class Speculation:
         try:
             now = [read(ref) for ref in refs]
         except Exception:
-            return None  # what is wrong with it will be found when it is run again
+            return None  # the second run reports the error
         return guess if same_values(tuple(now), tuple(values)) else None

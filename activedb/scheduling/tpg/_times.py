@@ -1,4 +1,4 @@
-"""Where the time of a run's threads goes."""
+"""Time spent by the threads of a run, by phase."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ __all__ = ["PhaseTimes", "Stopwatch"]
 
 @dataclass(slots=True)
 class PhaseTimes:
-    """Where the time of all threads of a run went (Mao et al., section 8.3.1); wall clock, seconds.
+    """Time spent by all threads of a run, by phase (Mao et al., section 8.3.1).
 
-    Under a global interpreter lock it has in it, in each phase, what the thread has waited for
-    that lock.
+    Wall-clock seconds. Under a global interpreter lock, each phase includes the time spent waiting
+    for that lock.
 
     Attributes
     ----------
     plan_s : float
-        Sorting, building TPGs, deciding, and taking TPGs apart; what was planned by `add`, too.
+        Sorting, building TPGs, deciding, and taking TPGs apart; includes planning in `add`.
     run_s : float
-        In operations, those among them that failed or were redone later; `PartReport.runs` tells
-        how many there were.
+        Running operations, including runs that failed or were redone later; `PartReport.runs` is
+        their number.
     explore_s : float
-        Taking operations, telling what depends on them, waiting for the latch of the TPG meanwhile,
+        Taking operations, resolving their dependents, waiting for the latch of the TPG meanwhile,
         setting outcomes.
     abort_s : float
-        Aborting, rolling back, and running in the serial order what was given up.
+        Aborting, rolling back, and running the s-transactions given up in the serial order.
     wait_s : float
-        In which threads had nothing to take, as all that was left depended on what others ran.
+        Waiting of threads while all remaining operations depended on running ones.
     """
 
     plan_s: float = 0.0
@@ -39,17 +39,17 @@ class PhaseTimes:
 
     @property
     def total_s(self) -> float:
-        """All of it: at most the time of the run, and of planning before it, of all threads."""
+        """Sum of all phases: at most the time of planning and run times the number of threads."""
         return self.plan_s + self.run_s + self.explore_s + self.abort_s + self.wait_s
 
     def add(self, other: PhaseTimes) -> None:
-        """Take the times of another thread."""
+        """Add the times of another thread."""
         for phase in fields(self):
             setattr(self, phase.name, getattr(self, phase.name) + getattr(other, phase.name))
 
 
 class Stopwatch:
-    """Gives each moment of one thread to one phase: that which ends with the next `lap_s`."""
+    """Stopwatch of one thread: each lap is the time of one phase."""
 
     __slots__ = ("_since_s",)
 
@@ -57,7 +57,7 @@ class Stopwatch:
         self._since_s = perf_counter()
 
     def lap_s(self) -> float:
-        """Seconds since it was asked last, or made."""
+        """Return the seconds since the last call, or since creation."""
         now_s = perf_counter()
         lap_s = now_s - self._since_s
         self._since_s = now_s

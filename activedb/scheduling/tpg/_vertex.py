@@ -1,4 +1,4 @@
-"""Vertices of the TPG, the s-transactions they belong to, and the states they move through."""
+"""Vertices of the TPG, their s-transactions, and the states they move through."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ __all__ = ["ABT", "BLK", "EXE", "RDY", "Guess", "Node", "OperationState", "Verte
 
 
 class OperationState(IntEnum):
-    """Where an operation stands (Mao et al., table 3)."""
+    """State of an operation (Mao et al., table 3)."""
 
     BLK = 0
-    """It depends on what is not resolved yet."""
+    """A dependency is not resolved yet."""
     RDY = 1
-    """All it depends on is resolved."""
+    """All dependencies are resolved."""
     EXE = 2
-    """It was run; its versions are in the state."""
+    """Run; its versions are in the state."""
     ABT = 3
     """Its s-transaction aborts; its versions are not in the state."""
 
 
 BLK, RDY, EXE, ABT = OperationState
 
-# The moves of figure 8: from, to. A dash is no move.
+# Moves of figure 8: from, to. A dash marks a forbidden move.
 _MOVES = (
     # BLK   RDY   EXE   ABT
     ("-", "T1", "T3", "T4"),  # BLK
     ("T6", "-", "T2", "T4"),  # RDY
     ("T6", "T5", "-", "T4"),  # EXE
-    ("T6", "T5", "-", "-"),  # ABT: an abort that is taken back, see README.md
+    ("T6", "T5", "-", "-"),  # ABT: an abort that is undone, see README.md
 )
 
 
 def move_name(old: OperationState, new: OperationState) -> str:
-    """What figure 8 calls a move, T1 to T6.
+    """Return the name of a move in figure 8, T1 to T6.
 
     Raises
     ------
@@ -54,25 +54,25 @@ def move_name(old: OperationState, new: OperationState) -> str:
 
 
 class Node:
-    """An s-transaction in the TPG: operations that depend on each other logically (LD).
+    """s-transaction in the TPG: operations that depend on each other logically (LD).
 
     Attributes
     ----------
     transaction : STransaction
     vertices : list of Vertex
-        Its operations, in the order of statements; the first is the *head*.
+        Its operations, in statement order; the first is the *head*.
     virtual : list of Vertex, or empty
         Virtual operations of whole tables that come right before it.
     failures : int
-        How many of its operations have failed on what they could read.
+        Number of its operations that have failed on valid reads.
     aborted : bool
         Whether its operations are ABT.
     writers : dict or None
-        If two of its operations may turn out to write one key: by table and key, which has.
+        Writer of each table and key; only if two of its operations may write the same key.
     clash : bool
         Whether two of them did.
     coordinator : int or None
-        The worker that took its head, and does its aborting under non-structured exploration.
+        Worker that took its head, and performs its abort under non-structured exploration.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class Node:
         self.coordinator: int | None = None
 
     def clashes(self, vertex: Vertex, effect: Effect) -> bool:
-        """Whether one of its operations writes a key that it has written already."""
+        """Return whether an effect writes a key that its s-transaction has written already."""
         if self.writers is None and len(effect.writes) < 2:
             return False
         keys = [(table.name, key) for table, key, _ in effect.writes]
@@ -111,14 +111,14 @@ class Node:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has committed or aborted, if all earlier ones have."""
+        """True if it has committed or aborted, provided that all earlier ones have."""
         if self.failures:
             return self.aborted
         return all(vertex.state == EXE for vertex in self.vertices)
 
 
 class Guess:
-    """What a speculative run of an operation gave, and what it has read for it."""
+    """Result of a speculative run of an operation, and the values that it has read."""
 
     __slots__ = ("effect", "error", "read")
 
@@ -129,38 +129,39 @@ class Guess:
 
 
 class Vertex:
-    """An operation in the TPG, or a virtual one that stands for all keys of a table.
+    """Operation in the TPG, or a virtual one that stands for all keys of a table.
 
     Attributes
     ----------
     node : Node
         Its s-transaction.
     operation : Operation or None
-        None: it is virtual; there is nothing to run.
+        None if it is virtual; there is nothing to run.
     number : int
-        Its place in the serial order; those it depends on have smaller ones.
+        Its place in the serial order; its dependencies have smaller numbers.
     children : list of Vertex, or empty
-        Those that depend on it, by TD or PD; one may be there twice.
+        Operations that depend on it, by TD or PD; one may be listed twice.
     waits : int
-        How many of the dependencies it has are not resolved: edges from vertices not `settled`.
+        Number of its unresolved dependencies: edges from vertices that are not `settled`.
     state : OperationState
     settled : bool
-        Whether those that depend on it need not wait for it: it is EXE, or it has failed and that
-        is logged for later, or it is ABT or virtual and waits for nothing.
+        Whether dependent operations need not wait for it: it is EXE, or it has failed and the
+        failure is logged for later, or it is ABT or virtual and waits for nothing.
     passed : bool
-        Whether it was run without failing on what it would read now.
+        Whether it was run without failing on its present inputs.
     failure : Exception or None
-        What it raised.
+        Exception that it raised.
     effect : Effect or None
-        Of an EXE one.
+        Effect of an EXE operation.
     running, stale, guessing : bool
-        A worker runs it now; what it reads has changed since then; it was not RDY when it started.
+        Whether a worker runs it now; whether its inputs have changed since then; whether it was not
+        RDY when it started.
     guess : Guess or None
-        From a speculative run, still to be compared with what it really reads.
+        Result of a speculative run that is still to be confirmed.
     rank : int
         Its stratum: the length of the longest path to it.
     unit : Group or None
-        The group it is scheduled with; None if on its own.
+        Group that it is scheduled with; None if scheduled alone.
     """
 
     __slots__ = (
@@ -202,12 +203,12 @@ class Vertex:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has still to be run."""
+        """True if it is still to be run."""
         return self.state < EXE and self.failure is None
 
     @property
     def is_takeable(self) -> bool:
-        """Whether a worker may run it now."""
+        """True if a worker may run it now."""
         return self.state == RDY and self.failure is None and not self.running
 
     def __repr__(self) -> str:

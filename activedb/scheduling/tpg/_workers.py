@@ -1,4 +1,4 @@
-"""The threads that run TPGs."""
+"""Threads that run TPGs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ _Finished = tuple[Execution, Vertex, Effect | None, Exception | None]
 
 
 def run_all(executions: Sequence[Execution], threads: int) -> PhaseTimes:
-    """Run some TPGs, which have no key in common, to their end.
+    """Run TPGs that have no key in common to their end.
 
-    The calling thread is one of the workers; the others have ended when this returns. Whatever is
-    no `Exception` and is raised by an operation, and whatever is wrong in here, ends the run, and
-    is raised.
+    The calling thread is one of the workers; the others have ended when this returns. An exception
+    of an operation that is not an `Exception`, and any internal error, ends the run and is raised.
 
     Parameters
     ----------
     executions : sequence of Execution
-        Made for that many workers.
+        Created for the same number of workers.
     threads : int
-        How many workers there are.
+        Number of workers.
 
     Returns
     -------
     PhaseTimes
-        Of all workers; nothing was planned.
+        Sum over all workers, without planning.
     """
     crew = _Crew(executions, threads)
     crew.run()
@@ -51,7 +50,7 @@ class _Crew:
     Attributes
     ----------
     error : BaseException or None
-        What ended the run early.
+        Error that ended the run early.
     """
 
     def __init__(self, executions: Sequence[Execution], threads: int):
@@ -61,11 +60,11 @@ class _Crew:
         self._changed = threading.Condition(threading.Lock())
         self._waiting = 0
         self._stirs = 0
-        self._seen = [-1] * threads  # of a worker that waits: the stirs that it has seen
-        self._times = [PhaseTimes() for _ in range(threads)]  # each worker changes its own
+        self._seen = [-1] * threads  # of a waiting worker: _stirs when it began to wait
+        self._times = [PhaseTimes() for _ in range(threads)]  # each worker changes only its own
 
     def run(self) -> None:
-        """Work until all is done."""
+        """Work until all executions are done."""
         threads = [
             threading.Thread(target=self._work, args=(number,), name=f"tpg-{number}", daemon=True)
             for number in range(1, self._threads)
@@ -74,7 +73,7 @@ class _Crew:
             for thread in threads:
                 thread.start()
             self._work(0)
-        except BaseException as error:  # it came to the calling thread while it was not at work
+        except BaseException as error:  # raised in the calling thread outside `_work`
             self._stop(error)
         finally:
             watch = Stopwatch()
@@ -83,12 +82,12 @@ class _Crew:
             self._times[0].wait_s += watch.lap_s()
 
     def times(self) -> PhaseTimes:
-        """Where the time of the workers went. REQUIRES: all have ended."""
+        """Return the times of the workers by phase. REQUIRES: all have ended."""
         found = PhaseTimes()
         for times in self._times:
             found.add(times)
         found.abort_s = sum(execution.aborts.seconds for execution in self._executions)
-        found.explore_s = max(found.explore_s - found.abort_s, 0.0)  # it was part of that
+        found.explore_s = max(found.explore_s - found.abort_s, 0.0)  # explore_s includes aborts
         return found
 
     def _join(self, thread: threading.Thread) -> None:
@@ -115,11 +114,11 @@ class _Crew:
                 execution, vertex = taken
                 finished = (execution, vertex, *execution.evaluate(vertex))
                 times.run_s += watch.lap_s()
-        except BaseException as error:  # to be raised by the calling thread
+        except BaseException as error:  # raised later by the calling thread
             self._stop(error)
 
     def _take(self, worker: int, watch: Stopwatch) -> tuple[Execution, Vertex] | None:
-        """What to do next; None: nothing any more. REQUIRES: `_changed`."""
+        """Return the next operation, waiting if needed; None at the end. REQUIRES: `_changed`."""
         count = len(self._executions)
         while self.error is None:
             done = 0
@@ -140,9 +139,9 @@ class _Crew:
         return None
 
     def _notify(self, taken_from: Execution | None) -> None:
-        """Wake those that wait, if there may be something to take for them.
+        """Wake the waiting workers if there may be an operation for them.
 
-        There is not if all that there was has been taken already, from `taken_from`.
+        Workers are not woken if the only operation available was just taken from `taken_from`.
         """
         for execution in self._executions:
             if execution.stirred:

@@ -1,4 +1,4 @@
-"""The write set of a top-level commit, as few statements."""
+"""Writing of the write set of a top-level commit, in as few statements as possible."""
 
 from activedb.store.flush._bulk import insert_rows
 from activedb.store.flush._column_rows import ColumnRows

@@ -1,7 +1,7 @@
-"""Many rows of one table in one statement on Postgres: COPY, and arrays that are unnested.
+"""Bulk writes of one table's rows in one statement on Postgres: COPY and unnested arrays.
 
-Each function says whether it has done its work. False: it has done nothing, because it is not
-sure that the values would arrive as by single statements; see `_wire`.
+Each function returns whether it has written the rows. False means that it has done nothing,
+because the values might not arrive as they would by single statements; see `_wire`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg.adapt import Buffer, Dumper, PyFormat
 from psycopg.pq import Format
 from sqlalchemy import Connection, insert
 
-from activedb.store.flush._wire import ServerColumn, Way, bound, server_table, way_of
+from activedb.store.flush._wire import ServerColumn, WireFormat, bound, server_table, wire_format_of
 from activedb.store.server import driver_cursor
 from activedb.store.sql import Row, TableSpec
 
@@ -34,20 +34,20 @@ __all__ = [
 ]
 
 COPY_ROWS_MIN = 40
-"""So many new rows are written faster by COPY than by one INSERT each in a pipeline."""
+"""Number of new rows from which COPY is faster than one INSERT per row in a pipeline."""
 
 UNNEST_ROWS_MIN = 80
-"""So many rows are changed or deleted faster by one statement than by one each in a pipeline."""
+"""Number of rows from which one UPDATE or DELETE is faster than one per row in a pipeline."""
 
-_ARRAY_BYTES_MAX = 256 << 20  # the server takes 1 GB in one message
+_ARRAY_BYTES_MAX = 256 << 20  # the server accepts 1 GB in one message
 
 
 def copy_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> bool:
-    """Insert `rows` by COPY, in this order. Two round trips."""
+    """Insert `rows` by COPY, in this order, in two round trips, if possible."""
     columns = _columns(connection, spec, spec.written, rows, copied=True)
     if columns is None:
         return False
-    is_binary = all(column.way is Way.BINARY for column in columns)
+    is_binary = all(column.way is WireFormat.BINARY for column in columns)
     if not is_binary and not all(column.server.has_exact_text for column in columns):
         return False
     quote = connection.dialect.identifier_preparer
@@ -55,7 +55,7 @@ def copy_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> b
     statement = f"COPY {quote.format_table(spec.table)} ({names}) FROM STDIN"
     if is_binary:
         statement += " (FORMAT BINARY)"
-    statement = statement.replace("%%", "%")  # psycopg takes them as they are without parameters
+    statement = statement.replace("%%", "%")  # without parameters, psycopg doesn't unescape them
     with driver_cursor(connection) as cursor, cursor.copy(statement) as copy:
         if is_binary:
             copy.set_types([column.server.dumped_as for column in columns])
@@ -76,7 +76,7 @@ def insert_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) ->
 def update_rows(
     connection: Connection, spec: TableSpec, changed: Sequence[str], rows: Sequence[Row]
 ) -> bool:
-    """Set the columns `changed` of the rows with the keys of `rows`. Two round trips."""
+    """Set the columns `changed` of the rows with the keys of `rows`, in two round trips."""
     names = (*spec.key_columns, *changed)
     columns = _columns(connection, spec, names, rows)
     if columns is None:
@@ -91,7 +91,7 @@ def update_rows(
 
 
 def delete_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> bool:
-    """Delete the rows with the keys of `rows`. Two round trips."""
+    """Delete the rows with the keys of `rows`, in two round trips."""
     columns = _columns(connection, spec, spec.key_columns, rows)
     if columns is None:
         return False
@@ -101,12 +101,12 @@ def delete_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of what is written: its bound values, one per row, and how they can go."""
+    """Column of the rows to write: its bound values, one per row, and the way to send them."""
 
     name: str
     server: ServerColumn
     values: Sequence[Any]
-    way: Way
+    way: WireFormat
 
 
 def _columns(
@@ -117,7 +117,7 @@ def _columns(
     *,
     copied: bool = False,
 ) -> list[_Column] | None:
-    """`rows` column by column, or None where they have to go singly."""
+    """Return `rows` column by column, or None if they have to be written by single statements."""
     dialect = connection.dialect
     if dialect.driver != "psycopg":
         return None
@@ -130,8 +130,10 @@ def _columns(
         if column is None:
             return None
         values = bound(spec, name, list(map(itemgetter(name), rows)), dialect)
-        way = way_of(spec, name, values, column, dialect)
-        if way is Way.SINGLY or (not copied and (way is Way.TEXT or not column.array_oid)):
+        way = wire_format_of(spec, name, values, column, dialect)
+        if way is WireFormat.SINGLY or (
+            not copied and (way is WireFormat.TEXT or not column.array_oid)
+        ):
             return None
         columns.append(_Column(name, column, values, way))
     return columns
@@ -142,7 +144,7 @@ def _unnest(
 ) -> None:
     """Join the table, named between `words`, with arrays, the key's columns first.
 
-    In halves if the arrays are too long for one message.
+    Arrays that are too long for one message are split in halves.
     """
     with driver_cursor(connection) as cursor:
         arrays = [_array(column, cursor) for column in columns]
@@ -161,14 +163,14 @@ def _unnest(
 
 
 def unnest(connection: Connection, before: str, arrays: Sequence[Array], after: str = "") -> None:
-    """Execute a statement that has arrays, unnested as `n` with columns `v0`, `v1` …, in it.
+    """Execute a statement that contains arrays, unnested as `n` with columns `v0`, `v1`, ….
 
     One round trip. REQUIRES: psycopg's driver; the arrays fit into one message.
 
     Parameters
     ----------
     before, after : str
-        The statement around them, as psycopg takes it.
+        Text of the statement before and after the arrays, in psycopg's syntax.
     """
     with driver_cursor(connection) as cursor:
         _execute(cursor, before, arrays, after)
@@ -190,14 +192,14 @@ _NULL = _LENGTH(-1)
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A column as an array in the server's binary form.
+    """Column as an array in the server's binary form.
 
-    psycopg's own lists are dumped element by element in Python, several times as slowly.
+    psycopg dumps lists element by element in Python, which is several times as slow.
 
     Attributes
     ----------
     oid : int
-        The type of the array.
+        Type of the array.
     data : bytes
     """
 
@@ -208,7 +210,7 @@ class Array:
     def of(
         cls, oid: int, element_oid: int, count: int, elements: bytes, *, has_null: bool = False
     ) -> Array:
-        """Of elements in binary form, the length before each."""
+        """Build from elements in binary form, each preceded by its length."""
         return cls(oid, _HEAD.pack(1, has_null, element_oid, count, 1) + elements)
 
 
@@ -228,7 +230,7 @@ class _ArrayDumper(Dumper):
 
 
 def _array(column: _Column, cursor: psycopg.Cursor[Any]) -> Array:
-    """A column's values as one array; O(values), nearly all of it in C."""
+    """Return a column's values as one array; O(values), nearly all of it in C."""
     server = column.server
     present = [value for value in column.values if value is not None]
     dumped: list[Any] = []

@@ -1,7 +1,7 @@
-"""Rows of a whole number and a float, read and written column by column.
+"""Rows of an integer key and a float value, read and written column by column.
 
-Values go between the server and arrays of numpy as they are, without an object for each. Where the
-server's columns are of other types than declared, and on SQLite, they go as rows.
+Values pass between the server and NumPy arrays directly, without a Python object for each. They
+are sent as rows on SQLite, and where the server's column types differ from the declared ones.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from activedb.store.sql import TableSpec
 __all__ = ["ColumnRows"]
 
 Values: TypeAlias = Any
-"""A one-dimensional array of numpy: int64 for keys, float64 for values."""
+"""One-dimensional NumPy array: int64 for keys, float64 for values."""
 
 _INTEGERS = {21: ">i2", 23: ">i4", 20: ">i8"}
 _FLOAT8 = 701
 _AT_ONCE = 1_000_000  # rows in one statement
-_HEAD_BYTES, _END = 19, b"\xff\xff"  # of what COPY gives in binary form
+_HEAD_BYTES, _END = 19, b"\xff\xff"  # of COPY's binary output
 
 
 class ColumnRows:
-    """The rows of a table with one key column, a whole number, and one other column, a float.
+    """Rows of a table with one integer key column and one other column, a float.
 
     Parameters
     ----------
     spec : TableSpec
     value : str
-        The name of the other column.
+        Name of the float column.
     """
 
     def __init__(self, spec: TableSpec, value: str):
@@ -44,10 +44,10 @@ class ColumnRows:
         self._value = value
 
     def read(self, connection: Connection) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Keys and values of all rows.
+        """Return the keys and the values of all rows.
 
-        Arrays of int64 and float64; or lists, if they are none, which may hold whatever a driver
-        returns. O(rows), one or two round trips.
+        They are arrays of int64 and float64. If the columns cannot be read as arrays, they are
+        lists of whatever values the driver returns. O(rows), one or two round trips.
         """
         found = self._copied(connection)
         if found is not None:
@@ -64,19 +64,19 @@ class ColumnRows:
         changed: tuple[Values, Values],
         gone: Values,
     ) -> None:
-        """Write rows; on Postgres four round trips for however many.
+        """Write rows; on Postgres in four round trips, however many rows there are.
 
         Parameters
         ----------
         added, changed : tuple of arrays
-            Keys and values of new rows, and of those that have others now.
+            Keys and values of new rows, and of rows that have new values.
         gone : array
-            Keys of rows that are to be deleted.
+            Keys of rows to delete.
 
         Raises
         ------
         ConstraintViolation, InvalidRow, SerializationConflict
-            If the server refuses one, without saying which.
+            If the server refuses a row; the error does not identify the row.
         """
         server = None
         if connection.dialect.driver == "psycopg":
@@ -92,7 +92,7 @@ class ColumnRows:
     # -- inside ----------------------------------------------------------------------------
 
     def _copied(self, connection: Connection) -> tuple[Values, Values] | None:
-        """All rows by COPY; None, if that cannot be, or there are NULLs."""
+        """Return all rows, read by COPY; None if COPY is not possible or there are NULLs."""
         if connection.dialect.driver != "psycopg":
             return None
         import numpy as np
@@ -147,14 +147,14 @@ class ColumnRows:
     def _changes(
         self, added: tuple[Values, Values], changed: tuple[Values, Values], gone: Values
     ) -> list[Change]:
-        """The same, row by row."""
+        """Return the same changes, row by row."""
         spec = self.spec
 
         def rows(keys: Values, values: Values) -> list[dict[str, Any]]:
             pairs = zip(keys.tolist(), values.tolist(), strict=True)
             return [{self._key: key, self._value: value} for key, value in pairs]
 
-        # What is changed was something else, which nobody looks at.
+        # The old value of a changed row is unknown, and never read: any different value will do.
         found = [Change(spec, spec.key_of(row), None, row) for row in rows(*added)]
         found += [
             Change(spec, spec.key_of(row), {**row, self._value: None}, row)
@@ -164,7 +164,7 @@ class ColumnRows:
 
 
 def _fit(key: ServerColumn, value: ServerColumn, keys: Sequence[Values]) -> bool:
-    """Whether the server's columns are what they should be, with room for the keys."""
+    """Return whether the server's columns have the expected types, with room for the keys."""
     if key.oid not in _INTEGERS or value.oid != _FLOAT8:
         return False
     limit = 1 << (8 * int(_INTEGERS[key.oid][-1]) - 1)

@@ -1,8 +1,8 @@
-"""Which row a constraint refused: the table, the constraint and the key of a violation.
+"""Diagnosis of constraint violations: the table, the constraint and the key of the refused row.
 
 Postgres names the constraint and shows the key as text. SQLite names the columns of a unique
-value, and of a foreign key nothing at all. The rows that were being written tell the rest, with
-values of their own types.
+constraint, and reports no details of a foreign key. The rest is found in the rows that were being
+written, with values of their own types.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _shown.maxstring = _shown.maxother = 100
 def named(
     error: ConstraintViolation, connection: Connection, changes: Sequence[Change]
 ) -> ConstraintViolation:
-    """`error` with table, constraint and key, as far as they can be known.
+    """Return `error` with table, constraint and key, as far as they can be determined.
 
     Parameters
     ----------
     error : ConstraintViolation
-        As `translated` raised it.
+        Error that `translate_errors` raised.
     connection : Connection
-        Where it happened; used only where an error leaves the transaction usable (SQLite).
+        Connection that failed; used only where an error leaves the transaction usable (SQLite).
     changes : sequence of Change
-        What was being written.
+        Changes that were being written.
     """
     found: ConstraintViolation
     if isinstance(error, UniqueViolation):
@@ -96,7 +96,7 @@ def _unique(
 
 
 def _unique_columns(table: Table) -> dict[str, tuple[str, ...]]:
-    """Columns of each unique constraint and index, by the name it has on the server."""
+    """Return the columns of each unique constraint and index, by its name on the server."""
     found = {str(table.primary_key.name or f"{table.name}_pkey"): _names(table.primary_key.columns)}
     for constraint in table.constraints:
         if isinstance(constraint, UniqueConstraint):
@@ -109,7 +109,7 @@ def _unique_columns(table: Table) -> dict[str, tuple[str, ...]]:
 
 
 def _has_double(connection: Connection, spec: TableSpec, row: Row, columns: Sequence[str]) -> bool:
-    """Whether another row of the table has the same values; for a transaction that goes on."""
+    """Return whether another row has the same values. REQUIRES: the transaction is usable."""
     c = spec.table.c
     if not columns or any(name not in c or row[name] is None for name in columns):
         return False
@@ -180,7 +180,7 @@ def _refused_reference(
 def _foreign_key_named(
     error: ForeignKeyViolation, changes: Iterable[Change]
 ) -> ForeignKeyConstraint | None:
-    """The constraint that Postgres speaks of: it names the table that refers."""
+    """Return the constraint that Postgres names; its message names the referring table."""
     tables = {t for c in changes for t in c.spec.table.metadata.tables.values()}
     for table in tables:
         if table.name == error.table:
@@ -193,7 +193,7 @@ def _foreign_key_named(
 def _broken_references(
     connection: Connection, changes: Iterable[Change]
 ) -> Iterator[tuple[ForeignKeyConstraint, Row, bool]]:
-    """Foreign keys that do not hold, each with a row written and whether it is the one to refer."""
+    """Yield each broken foreign key, a row written, and whether that row is the referring one."""
     for change in changes:
         table = change.spec.table
         if change.new is not None:
@@ -212,7 +212,7 @@ def _broken_references(
 
 
 def _must_stay(foreign: ForeignKeyConstraint, old: Row, new: Row | None) -> bool:
-    """Whether what `foreign` refers to in `old` goes, and the database does not see to it."""
+    """Return whether `old` loses the key `foreign` refers to, and the database doesn't cascade."""
     if new is None:
         answer = foreign.ondelete
     elif any(old[name] != new[name] for name in _referred(foreign)):
@@ -225,13 +225,13 @@ def _must_stay(foreign: ForeignKeyConstraint, old: Row, new: Row | None) -> bool
 def _exists(
     connection: Connection, foreign: ForeignKeyConstraint, row: Row, *, parent: bool
 ) -> bool:
-    """Whether there is the row that `row` refers to, or a row that refers to `row`."""
+    """Return whether a row exists that `row` refers to, or that refers to `row`."""
     if parent:
         pairs = [(e.column, row[str(e.parent.name)]) for e in foreign.elements]
     else:
         pairs = [(e.parent, row[str(e.column.name)]) for e in foreign.elements]
     if any(value is None for _, value in pairs):
-        return parent  # NULL refers to nothing, and nothing refers to it
+        return parent  # NULL refers to no row, and no row refers to NULL
     same = and_(*(column == value for column, value in pairs))
     return connection.execute(select(1).where(same)).first() is not None
 
@@ -249,7 +249,7 @@ def _referred(foreign: ForeignKeyConstraint) -> tuple[str, ...]:
 
 
 def _other(error: ConstraintViolation, changes: Sequence[Change]) -> ConstraintViolation:
-    """A CHECK, a NOT NULL, an exclusion: SQLite says the name, or the table and column."""
+    """Diagnose a CHECK, NOT NULL or exclusion; SQLite reports its name, or table and column."""
     failed = _SQLITE_NAME.match(error.detail)
     if failed is None:
         return _copy(error)
@@ -260,7 +260,7 @@ def _other(error: ConstraintViolation, changes: Sequence[Change]) -> ConstraintV
 
 
 def _copy(error: V, **known: Any) -> V:
-    """`error` with what else is known."""
+    """Return a copy of `error` with the attributes `known` replaced."""
     told = {
         "table": error.table,
         "constraint": error.constraint,
@@ -271,7 +271,7 @@ def _copy(error: V, **known: Any) -> V:
 
 
 def _spec(table: str, columns: Iterable[str], changes: Sequence[Change]) -> TableSpec | None:
-    """What is known of the table of that name, or of the one of which it must be a partition."""
+    """Return the spec of the table of that name, or of the table it must be a partition of."""
     specs = {change.spec for change in changes}
     for spec in specs:
         if spec.table.name == table:
@@ -299,7 +299,7 @@ def _names(columns: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _parsed(detail: str) -> tuple[tuple[str, ...], str | None]:
-    """Columns and the text of their values from what Postgres says, in any language."""
+    """Return the columns and the text of their values in Postgres's message, in any language."""
     found = _POSTGRES_KEY.search(detail)
     if found is None:
         return (), None
@@ -307,7 +307,7 @@ def _parsed(detail: str) -> tuple[tuple[str, ...], str | None]:
 
 
 def _matching(rows: Sequence[Row], columns: Sequence[str], values: str | None) -> Row | None:
-    """The row whose values Postgres shows as `values`; the only one, if there is no other."""
+    """Return the row whose values Postgres shows as `values`, or the only row; None if unknown."""
     if values is None or any(name not in row for row in rows[:1] for name in columns):
         return None
     if len(rows) == 1:
@@ -316,7 +316,7 @@ def _matching(rows: Sequence[Row], columns: Sequence[str], values: str | None) -
 
 
 def _key(row: Row | None, columns: Sequence[str], values: str | None) -> dict[str, Any]:
-    """Values by column: the row's own, or else what Postgres shows, if it can be told apart."""
+    """Return values by column: from `row`, or else from Postgres's text if it can be split."""
     if row is not None:
         return {name: row[name] for name in columns}
     if values is None:
@@ -326,7 +326,7 @@ def _key(row: Row | None, columns: Sequence[str], values: str | None) -> dict[st
 
 
 def _text(value: Any) -> str:
-    """`value` as Postgres shows it, for the types that keys are made of."""
+    """Return `value` as Postgres shows it, for the types that keys are made of."""
     match value:
         case bool():
             return "t" if value else "f"

@@ -1,9 +1,9 @@
-"""Which values reach a column of Postgres in bulk exactly as an INSERT would bring them.
+"""Choice of the wire format in which values reach a Postgres column exactly as by an INSERT.
 
 An INSERT casts each value to the declared type and then to the column's own. COPY and arrays cast
-nothing, so a column goes in bulk only where both are sure to be the same: a Python type that has
-one meaning for the type of the column, as the catalog has it. Everything else is left to single
-statements.
+nothing, so a column is written in bulk only where the result is certain to be the same: its values
+have a Python type with exactly one meaning for the column's type in the catalog. All other columns
+are written by single statements.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sqlalchemy import Connection, Dialect, Enum, String, TypeDecorator, bindpar
 
 from activedb.store.sql import TableSpec
 
-__all__ = ["ServerColumn", "ServerTable", "Way", "bound", "server_table", "way_of"]
+__all__ = ["ServerColumn", "ServerTable", "WireFormat", "bound", "server_table", "wire_format_of"]
 
 
-class Way(IntEnum):
-    """How the values of a column can go."""
+class WireFormat(IntEnum):
+    """Ways to send the values of a column."""
 
     SINGLY = 0
     TEXT = 1
@@ -37,12 +37,12 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerColumn:
-    """A column as the catalog has it.
+    """Column as described by the catalog.
 
     Attributes
     ----------
     oid, array_oid, element_oid : int
-        Its type; the arrays of that type; the type of its elements, or 0 if it is no array.
+        Type of the column, of its arrays, and of its elements (0 if it is not an array).
     is_enum : bool
     """
 
@@ -53,18 +53,18 @@ class ServerColumn:
 
     @property
     def has_exact_text(self) -> bool:
-        """Whether text is as exact as binary: a double would be rounded twice to a single."""
+        """True if text is as exact as binary: a float4 sent as text would be rounded twice."""
         return _FLOAT4 not in (self.oid, self.element_oid)
 
     @property
     def dumped_as(self) -> int:
-        """Type whose binary form a value takes: labels and padded strings are text there."""
+        """Type whose binary form the values take: enum labels and padded strings go as text."""
         return _TEXT if self.is_enum or self.oid == _BPCHAR else self.oid
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTable:
-    """A table as the catalog has it: its columns by name, and whether COPY treats it as INSERT."""
+    """Table as described by the catalog: its columns by name, and whether COPY acts like INSERT."""
 
     columns: dict[str, ServerColumn]
     takes_copy: bool
@@ -93,9 +93,9 @@ _TYPES: dict[int, type[Any]] = {
     114: Json,
     3802: Jsonb,
 }
-"""Of each type of the server the one Python type whose binary form is sure to be right."""
+"""The one Python type per server type whose binary form is certain to be right."""
 
-# No row-level security, no rewrite rules, no view: COPY would refuse them, or ignore the rules.
+# No row-level security, no rewrite rules, no view: COPY would refuse them or ignore the rules.
 _CATALOG = text("""
     SELECT a.attname, t.oid, t.typarray,
            CASE WHEN t.typcategory = 'A' THEN t.typelem ELSE 0 END, t.typtype = 'e',
@@ -108,7 +108,7 @@ _CATALOG = text("""
 
 
 def server_table(connection: Connection, spec: TableSpec) -> ServerTable:
-    """A table as it is on the server now; without columns if it is not there. One round trip."""
+    """Return the table as it is on the server now; without columns if missing. One round trip."""
     name = connection.dialect.identifier_preparer.format_table(spec.table).replace("%%", "%")
     found = connection.execute(_CATALOG, {"name": name}).all()
     columns = {
@@ -120,7 +120,7 @@ def server_table(connection: Connection, spec: TableSpec) -> ServerTable:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What the declaration of a column says about the way of its values."""
+    """Properties of a declared column that decide how its values are sent."""
 
     process: Callable[[Any], Any] | None
     is_wrapped: bool
@@ -145,39 +145,39 @@ def _declared(spec: TableSpec, dialect: Dialect) -> dict[str, _Declared]:
 
 
 def bound(spec: TableSpec, name: str, values: Sequence[Any], dialect: Dialect) -> Sequence[Any]:
-    """`values` of a column as SQLAlchemy would bind them."""
+    """Return `values` of a column as SQLAlchemy would bind them."""
     process = _declared(spec, dialect)[name].process
     return values if process is None else list(map(process, values))
 
 
-def way_of(
+def wire_format_of(
     spec: TableSpec, name: str, values: Sequence[Any], column: ServerColumn, dialect: Dialect
-) -> Way:
-    """How the bound `values` of a column can go; O(values)."""
+) -> WireFormat:
+    """Return how to send the bound `values` of a column; O(values)."""
     declared = _declared(spec, dialect)[name]
     if declared.is_wrapped:
-        return Way.SINGLY
+        return WireFormat.SINGLY
     kinds = set(map(type, values))
     has_null = type(None) in kinds
     kinds.discard(type(None))
     if not kinds:
-        return Way.BINARY  # NULL has one form
+        return WireFormat.BINARY  # NULL has one form
     present = [value for value in values if value is not None] if has_null else values
     if column.is_enum:
-        return Way.BINARY if kinds == {str} and declared.is_enum else Way.SINGLY
+        return WireFormat.BINARY if kinds == {str} and declared.is_enum else WireFormat.SINGLY
     if column.oid in _TYPES:
         if _is_plain(column.oid, kinds, present):
-            return Way.BINARY
+            return WireFormat.BINARY
     elif column.element_oid in _TYPES and kinds == {list}:
         elements = list(_elements(present))
         if not elements or _is_plain(column.element_oid, set(map(type, elements)), elements):
-            return Way.TEXT
-    # A string that nothing casts is read by the type itself, either way.
-    return Way.TEXT if kinds == {str} and not declared.is_string else Way.SINGLY
+            return WireFormat.TEXT
+    # A string that no cast touches is parsed by the column's type itself, either way.
+    return WireFormat.TEXT if kinds == {str} and not declared.is_string else WireFormat.SINGLY
 
 
 def _is_plain(oid: int, kinds: set[type[Any]], values: Sequence[Any]) -> bool:
-    """Whether `values`, none of them None, are of the one right type and in its range."""
+    """Return whether `values`, without None, all have the one right type and are in its range."""
     if kinds != {_TYPES[oid]}:
         return False
     if oid in _INTEGER_BITS:
@@ -195,7 +195,7 @@ def _is_plain(oid: int, kinds: set[type[Any]], values: Sequence[Any]) -> bool:
 
 
 def _elements(values: Sequence[Any]) -> Iterator[Any]:
-    """What lists have in them, however deep, except None."""
+    """Yield the elements of nested lists at any depth, except None."""
     for value in values:
         if isinstance(value, list):
             yield from _elements(value)

@@ -1,10 +1,10 @@
-"""The write set of a top-level commit: which rows, in which order, by which statements.
+"""Write set of a top-level commit: its rows, their order and the statements that write them.
 
 ```
    changes ──► steps: deletes, children first; then updates and inserts, parents first
                   │
                 parts: rows of one table by one statement
-                  ├─ few rows in all ──► one message, with the COMMIT if that may go along
+                  ├─ few rows in total ──► one message, including the COMMIT if allowed
                   └─ else part by part ─┬─ many rows: COPY, arrays (`_bulk`)
                                         └─ one statement each, in a pipeline
 ```
@@ -39,20 +39,20 @@ from sqlalchemy.sql.dml import UpdateBase
 from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
 from activedb.store.flush import _bulk
 from activedb.store.flush._violations import named
-from activedb.store.server import StepFailed, run, takes_messages, together, translation
+from activedb.store.server import StepFailed, run, takes_messages, together, translate_error
 from activedb.store.sql import Key, Row, TableSpec
 
 __all__ = ["Change", "Log", "naming", "write", "write_step_by_step"]
 
 _TOGETHER_MAX = _bulk.COPY_ROWS_MIN
-"""So many changes are not written as one message: their tables may have faster ways."""
+"""Number of changes from which they are not sent as one message: bulk writes may be faster."""
 
 Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
 """Versions in the order in which they were written; None is a tombstone."""
 
 
 class Change(NamedTuple):
-    """One row of a write set: `old` is the committed row (None: absent), `new` what to make it."""
+    """Row of a write set: `old` is the committed row, `new` the new one; None: no row."""
 
     spec: TableSpec
     key: Key
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 
 class _Group:
-    """The changes of one table, by what they do; each list in the order of the keys."""
+    """Changes of one table by kind, each list sorted by key."""
 
     def __init__(self) -> None:
         self.gone: list[Change] = []
@@ -74,7 +74,7 @@ class _Group:
             if len(changes) > 1:
                 try:
                     changes.sort(key=_key)
-                except TypeError:  # no order of their own: members of an enum
+                except TypeError:  # unordered values, such as members of an enum
                     changes.sort(key=lambda change: [f"{v!r:>24}" for v in change.key])
 
 
@@ -82,21 +82,20 @@ _key = attrgetter("key")
 
 
 class _Part(NamedTuple):
-    """Changes of one table that one statement makes, once for each.
+    """Changes of one table made by one statement, executed once per change.
 
     Attributes
     ----------
     verb : str
-        What it does, for error messages.
+        Name of the operation, for error messages.
     changes : sequence of Change
-        What it does it to.
     statement : INSERT, UPDATE or DELETE
     names : sequence of (str, str)
         Parameters of the statement, and the columns whose values they take.
     rows : sequence of Row
-        Of which they are, one for each change.
+        Values for the parameters, one row per change.
     bulk : callable or None
-        Makes all changes at once, if they are many; returns whether it has.
+        Function that makes all changes at once and returns whether it has; None if they are few.
     """
 
     verb: str
@@ -111,7 +110,7 @@ class _Part(NamedTuple):
         return f"{self.verb} {self.changes[0].spec.name}"
 
     def values(self) -> list[dict[str, Any]]:
-        """The parameters for each change."""
+        """Return the statement's parameters for each change."""
         names = self.names
         return [{parameter: row[column] for parameter, column in names} for row in self.rows]
 
@@ -135,17 +134,17 @@ def write(
 ) -> bool:
     """Write `changes`: deletes, children of foreign keys first, then the rest, parents first.
 
-    Keys are sorted, so that two processes flushing the same rows take their locks in one order.
-    A few rows are one message and one round trip. Many rows of one table go in one statement
-    where that is sure to store the same (`_bulk`).
+    Keys are sorted, so that two processes that flush the same rows take their locks in one order.
+    A few rows are sent as one message in one round trip. Many rows of one table are written by one
+    statement where the result is certain to be the same (`_bulk`).
 
     Parameters
     ----------
     inside : callable
-        Called when the first table has been written, and the others have not; before the message
-        if there is only one.
+        Called between the writes to the first table and to the others; before the message if
+        everything is sent as one.
     committing : callable, optional
-        Called before the message, which then commits the transaction, too.
+        Called before the message, which then also commits the transaction.
 
     Returns
     -------
@@ -155,9 +154,9 @@ def write(
     Raises
     ------
     ConstraintViolation, InvalidRow
-        When the server refuses a row; the connection's transaction is unusable then.
+        If the server refuses a row; the connection's transaction is unusable then.
     SerializationConflict
-        When another process inserted one of the keys meanwhile.
+        If another process inserted one of the keys meanwhile.
     """
     steps = _steps(changes, metadata)
     if len(changes) < _TOGETHER_MAX and takes_messages(connection):
@@ -185,9 +184,9 @@ def write(
 
 
 def _steps(changes: Sequence[Change], metadata: MetaData) -> Sequence[_Step]:
-    """The changes of one table and kind after another, in the order in which to write them."""
+    """Return the changes grouped by table and kind, in the order in which to write them."""
     if len(changes) == 1:
-        # Nothing to group and to sort: a twentieth of a small transaction's time.
+        # Skipping grouping and sorting saves a twentieth of a small transaction's time.
         _, _, old, new = changes[0]
         if old is None and new is None:
             return []
@@ -210,7 +209,7 @@ def _write_together(
     steps: Sequence[_Step],
     committing: Callable[[], object] | None,
 ) -> bool:
-    """Write a few changes as one message; raises as `write` does."""
+    """Write a few changes as one message; raise as `write` does."""
     parts = [part for parts_of, group in steps for part in parts_of(group)]
     message = [(part.statement, values) for part in parts for values in part.values()]
     if not message:
@@ -236,12 +235,12 @@ def _write_together(
 
 
 def _raise_if_first(error: UniqueViolation, part: _Part) -> None:
-    """Raise the conflict with another process, if a key that was absent is refused now."""
+    """Raise `SerializationConflict` if a key that was absent is now refused as a duplicate."""
     spec, _, old, _ = part.changes[0]
     if old is None and (
         error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns)
     ):
-        # The key was absent when this hierarchy locked it: another process came first.
+        # The key was absent when this hierarchy locked it: another process inserted it since.
         raise SerializationConflict(
             f"table {spec.name}: another process inserted the key first "
             f"({error.detail}); retry the transaction"
@@ -249,7 +248,7 @@ def _raise_if_first(error: UniqueViolation, part: _Part) -> None:
 
 
 def _grouped(changes: Iterable[Change]) -> dict[Table, _Group]:
-    """`changes` by table; O(changes), in one pass because there may be many."""
+    """Group `changes` by table; O(changes), in one pass because there may be many."""
     groups: dict[Table, _Group] = {}
     last: TableSpec | None = None
     group = _Group()
@@ -277,10 +276,10 @@ def write_step_by_step(
     metadata: MetaData,
     inside: Callable[[], object] = _nothing,
 ) -> None:
-    """Write `changes` as `log` came to them, one row at a time.
+    """Write `changes` in the order of `log`, one row at a time.
 
-    Slower than `write`, but right wherever the steps were: a unique value handed from row to
-    row, rows that refer to rows of the same table.
+    Slower than `write`, but correct wherever each single step was: when a unique value moves from
+    row to row, or rows refer to rows of the same table.
     """
     now = {(change.spec, change.key): change.old for change in changes}
     for spec, key, new in log:
@@ -290,7 +289,7 @@ def write_step_by_step(
 
 
 class naming:  # noqa: N801  # used like a function
-    """`translated`, with the refused row of `changes` named."""
+    """Context manager like `translate_errors` that also names the refused row of `changes`."""
 
     __slots__ = ("_changes", "_connection", "_doing")
 
@@ -310,7 +309,7 @@ class naming:  # noqa: N801  # used like a function
     ) -> None:
         if error is None:
             return
-        ours = translation(error, self._doing)
+        ours = translate_error(error, self._doing)
         known = ours or error
         if isinstance(known, ConstraintViolation):
             cause = error if ours is not None else error.__cause__
@@ -324,7 +323,7 @@ _known_ranks: WeakKeyDictionary[MetaData, dict[Table, int]] = WeakKeyDictionary(
 
 
 def _ranks(metadata: MetaData) -> Mapping[Table, int]:
-    """The places of all tables, parents of foreign keys first, others by name."""
+    """Return the rank of each table: parents of foreign keys first, others by name."""
     ranks = _known_ranks.get(metadata)
     if ranks is None or len(ranks) != len(metadata.tables):
         tables = sorted(metadata.tables.values(), key=lambda table: str(table.fullname))
@@ -349,7 +348,7 @@ def _delete_by_key(spec: TableSpec) -> _Prepared:
 
 
 def _key_names(spec: TableSpec) -> list[tuple[str, str]]:
-    """Parameters of a key: numbered, as SQLite reads quotes in names of parameters as SQL."""
+    """Return the parameters of a key: numbered, since SQLite parses quotes in names as SQL."""
     return [(f"key_{number}", name) for number, name in enumerate(spec.key_columns)]
 
 
@@ -368,7 +367,7 @@ def _updated(changed: Sequence[Change]) -> Sequence[_Part]:
 
 
 def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[Change]]:
-    """`changed`, all of one table, by the columns that change; column by column, to be fast."""
+    """Group `changed`, all of one table, by the columns that change; by column, for speed."""
     spec = changed[0].spec
     if len(changed) == 1:
         _, _, was, now = changed[0]
@@ -391,7 +390,7 @@ def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """Whether two values are different to a database; True and 1, alike to Python, are."""
+    """Return whether a database tells two values apart; True and 1, equal in Python, it does."""
     return bool(a != b) or repr(a) != repr(b)
 
 
@@ -412,7 +411,7 @@ def _inserted(added: Sequence[Change]) -> Sequence[_Part]:
 def _if_many(
     rows: Sequence[object], rows_min: int, write_all: Callable[..., bool], *arguments: object
 ) -> Callable[[Connection], bool] | None:
-    """What writes `rows` at once, if they are many."""
+    """Return a function that writes `rows` at once, or None if they are few."""
     if len(rows) < rows_min:
         return None
     return lambda connection: write_all(connection, *arguments)
@@ -427,11 +426,11 @@ def _insertion(spec: TableSpec) -> _Prepared:
     names = [(f"new_{number}", name) for number, name in enumerate(spec.written)]
     statement = _WithIdentity(spec.table) if spec.overrides_identity else insert(spec.table)
     new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
-    return statement.values(new).inline(), names  # inline: nothing is wanted back
+    return statement.values(new).inline(), names  # inline: no RETURNING
 
 
 class _WithIdentity(Insert):
-    """An INSERT that brings numbers for a column GENERATED ALWAYS AS IDENTITY."""
+    """INSERT that supplies values for a column GENERATED ALWAYS AS IDENTITY."""
 
     inherit_cache = True
 

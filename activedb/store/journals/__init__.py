@@ -1,4 +1,4 @@
-"""activedb's own rows: firings, streams, programs, workflows, decisions."""
+"""Rows of activedb itself: firings, streams, programs, workflows, decisions, staged batches."""
 
 from activedb.store.journals._columns import ColumnJournal, ColumnNote
 from activedb.store.journals._decisions import DecisionRows

@@ -1,4 +1,4 @@
-"""What parts of a stream leave behind in columns: events, notes on them, versions for windows."""
+"""Columnar rows of the parts of a stream: events, notes on them, versions for windows."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
-from activedb.store.server import translated
+from activedb.store.server import translate_errors
 from activedb.store.session import Store
 from activedb.store.system import kept_columns
 
 __all__ = ["ColumnJournal", "ColumnNote"]
 
-_WAITING = ""  # instead of a table's name
+_WAITING = ""  # takes the place of a table's name
 
 
 class ColumnNote(StrEnum):
-    """What is noted of the events that the rules of a stream may still need.
+    """Kind of note about the events that the rules of a stream may still need.
 
-    Where else a table's name is: none begins with a space.
+    Stored in the column that otherwise has a table's name: no table's name begins with a space.
     """
 
     USED = " used"
-    """Which of them matches have used up."""
+    """Events that matches have consumed."""
     DEAD = " dead"
-    """Which of them failed, and take part in nothing any more."""
+    """Events that failed and take part in no further match."""
     RULES = " rules"
-    """Which rules use up events, and since when they have been there."""
+    """Rules that consume events, and the time since which they have existed."""
     REFUSED = " refused"
-    """Which of them rules have refused; also where they are kept one by one."""
+    """Events that rules have refused; written also where events are kept one by one."""
 
 
 class ColumnJournal:
-    """Reads and writes such columns, as bytes; writes go on a connection that is handed in.
+    """Columnar rows of one stream, as bytes; writes use the connection that the caller passes.
 
     Parameters
     ----------
     store : Store
     stream : str
-        Its name.
+        Name of the stream.
     """
 
     def __init__(self, store: Store, stream: str):
@@ -47,12 +47,12 @@ class ColumnJournal:
         self._stream = stream
 
     def waiting(self) -> list[bytes]:
-        """Events that may wait, or that rules may need, part by part."""
+        """Return the events that may wait or that rules may need, part by part."""
         c = kept_columns.c
         return self._data(c.stream == self._stream, c.name == _WAITING)
 
     def notes(self) -> dict[ColumnNote, list[bytes]]:
-        """All notes, part by part; those there are."""
+        """Return the data of all notes by kind, part by part; kinds without notes are left out."""
         c = kept_columns.c
         statement = (
             select(c.name, c.data)
@@ -60,13 +60,13 @@ class ColumnJournal:
             .order_by(c.sequence, c.piece)
         )
         found: dict[ColumnNote, list[bytes]] = {}
-        with translated("read what is noted in columns"), self._store.short() as connection:
+        with translate_errors("read what is noted in columns"), self._store.short() as connection:
             for row in connection.execute(statement):
                 found.setdefault(ColumnNote(row.name), []).append(bytes(row.data))
         return found
 
     def versions(self, table: str) -> list[bytes]:
-        """Versions that are kept of a table's rows, part by part."""
+        """Return the kept versions of a table's rows, part by part."""
         return self._data(kept_columns.c.name == table)
 
     def write(
@@ -76,14 +76,14 @@ class ColumnJournal:
         pieces: Sequence[tuple[bytes, int]],
         table: str = _WAITING,
     ) -> None:
-        """Write what a part leaves behind: versions of a table's rows, events, or a note.
+        """Write the data that a part leaves behind: versions of a table's rows, events, or a note.
 
         Parameters
         ----------
         sequence : int
-            The number of the part.
+            Number of the part.
         pieces : sequence of (bytes, int)
-            Each with the time of the last that is in it.
+            Data of each piece, and the time of the latest item in it.
         """
         rows = [
             {
@@ -105,7 +105,7 @@ class ColumnJournal:
         connection.execute(delete(kept_columns).where(c.name == table, c.last_us < before_us))
 
     def forget_waiting(self, connection: Connection, before_us: int | None = None) -> None:
-        """Delete events before a time, or all; one statement."""
+        """Delete all events, or the events before a time; one statement."""
         c = kept_columns.c
         statement = delete(kept_columns).where(c.stream == self._stream, c.name == _WAITING)
         if before_us is not None:
@@ -115,7 +115,7 @@ class ColumnJournal:
     def forget_notes(
         self, connection: Connection, *notes: ColumnNote, before_us: int | None = None
     ) -> None:
-        """Delete some notes, or all; about events before a time, or whatever. One statement."""
+        """Delete the given kinds of notes, or all, up to a time if one is given; one statement."""
         c = kept_columns.c
         names = notes or tuple(ColumnNote)
         statement = delete(kept_columns).where(c.stream == self._stream, c.name.in_(names))
@@ -128,5 +128,5 @@ class ColumnJournal:
             kept_columns.c.sequence, kept_columns.c.piece
         )
         statement = statement.where(*conditions)
-        with translated("read what is kept in columns"), self._store.short() as connection:
+        with translate_errors("read what is kept in columns"), self._store.short() as connection:
             return [bytes(row.data) for row in connection.execute(statement)]

@@ -1,4 +1,4 @@
-"""activedb's own rows: choices that detectors have left open."""
+"""Rows of activedb itself: choices that detectors have left open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from activedb.store.server import translated
+from activedb.store.server import translate_errors
 from activedb.store.session import Store
 from activedb.store.system import decisions
 
@@ -27,9 +27,9 @@ class DecisionRows:
     Attributes
     ----------
     table : sqlalchemy.Table
-        For a transaction that locks a row and changes it with the rest of what it does.
-    is_shared : bool
-        Whether other processes may decide, too.
+            The table itself, for transactions that lock a row and change it with their other work.
+        is_shared : bool
+            True if other processes may decide, too.
     """
 
     table: Any = decisions
@@ -45,11 +45,14 @@ class DecisionRows:
 
     def is_dead(self, holder: int) -> bool:
         """Return whether the process that had a detector has ended."""
-        with translated("look for the process that has a rule"), self._store.short() as connection:
+        with (
+            translate_errors("look for the process that has a rule"),
+            self._store.short() as connection,
+        ):
             return holder in self._store.lease.dead(connection, [holder])
 
     def record(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write open choices with a commit; one that is there already is left as it is."""
+        """Write open choices with a commit; existing rows are left unchanged."""
         made = list(rows)
         if made:
             flavour: Any = sqlite_insert if _is_sqlite(connection) else postgres_insert
@@ -64,7 +67,7 @@ class DecisionRows:
         *,
         statuses: Iterable[str] = ("open",),
     ) -> None:
-        """Write with a commit what has become of choices by itself, by id."""
+        """Record, with a commit, the outcomes of choices that resolved themselves, by id."""
         if decided:
             c = decisions.c
             statement = (
@@ -84,14 +87,14 @@ class DecisionRows:
     def applied(
         self, connection: Connection, ids: Collection[str], status: str, *, made: bool = True
     ) -> None:
-        """Write with a commit what has become of what was chosen.
+        """Record, with a commit, that decisions have been applied or have been reopened.
 
         Parameters
         ----------
         status : str
-            Now; of one that is open again, who had decided it is forgotten.
+            New status; ``open`` also erases the choice, its author and its time.
         made : bool
-            Whether the chosen were made; else nothing was.
+            Whether the chosen occurrences were made; if not, ``chosen`` becomes empty.
         """
         if not ids:
             return
@@ -113,7 +116,7 @@ class DecisionRows:
         statuses: Iterable[str] | None = None,
         stream: str | None = None,
     ) -> list[Mapping[str, Any]]:
-        """Committed rows in the order of time; those of which all is as asked for."""
+        """Return the committed rows that match all the given values, in the order of time."""
         c = decisions.c
         statement = select(decisions).order_by(c.us, c.rule, c.id)
         for column, value in ((c.id, id), (c.rule, rule), (c.stream, stream)):
@@ -121,21 +124,21 @@ class DecisionRows:
                 statement = statement.where(column == value)
         if statuses is not None:
             statement = statement.where(c.status.in_(list(statuses)))
-        with translated("read the decisions"), self._store.short() as connection:
+        with translate_errors("read the decisions"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def open_by_rule(self) -> dict[str, int]:
-        """Number of open choices by rule; rules without one are left out."""
+        """Return the number of open choices by rule; rules without any are left out."""
         c = decisions.c
         statement = select(c.rule, func.count()).where(c.status == "open").group_by(c.rule)
-        with translated("count the decisions"), self._store.short() as connection:
+        with translate_errors("count the decisions"), self._store.short() as connection:
             return {row[0]: row[1] for row in connection.execute(statement.order_by(c.rule))}
 
     def unresolved_rules(self) -> list[str]:
-        """Names of the rules with choices that are open, or chosen and not applied yet."""
+        """Return the names of the rules with open choices, or with unapplied decisions."""
         c = decisions.c
         statement = select(c.rule).where(c.status != "resolved").distinct()
-        with translated("look for decisions"), self._store.short() as connection:
+        with translate_errors("look for decisions"), self._store.short() as connection:
             return list(connection.execute(statement).scalars())
 
 

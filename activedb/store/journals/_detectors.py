@@ -1,4 +1,4 @@
-"""activedb's own rows: what detectors keep for later matches."""
+"""Rows of activedb itself: state and events that detectors keep for later matches."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from activedb.store.server import translated
+from activedb.store.server import translate_errors
 from activedb.store.session import Store
 from activedb.store.system import decisions, detector_states, partials
 
 __all__ = ["Adopted", "DetectorRows"]
 
 States: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""Rule to the fingerprint of what it detects, and the state of its detector."""
+"""Rule to the fingerprint of its event and the state of its detector."""
 _OF_STREAM = 0
-"""The holder of the state of a rule that follows a stream: whoever feeds the stream."""
+"""Holder of the state of a rule that follows a stream: whichever process feeds the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What a process that has ended has left of a rule's detector.
+    """State of a rule's detector left by a process that has ended.
 
     Attributes
     ----------
     state : mapping or None
-        Of a rule whose state is kept as a whole.
+        State of a rule whose state is kept as a whole.
     occurrences : list of mapping
-        Encoded events, of a rule whose state follows from them; in the order of time.
+        Encoded events of a rule whose state is derived from them, in the order of time.
     """
 
     state: Mapping[str, Any] | None
@@ -39,7 +39,7 @@ class Adopted:
 
 
 class DetectorRows:
-    """The states of detectors, and the occurrences that they keep.
+    """States of detectors, and the event occurrences that they keep.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class DetectorRows:
     Attributes
     ----------
     is_durable : bool
-        Whether anything outlives this process; if not, nothing outside of streams is written.
+            True if data outlives this process; if not, only data of streams is written.
     """
 
     def __init__(self, store: Store):
@@ -56,16 +56,16 @@ class DetectorRows:
         self.is_durable = store.is_shared
 
     def take_lease(self) -> int:
-        """Number of the lease under which this process keeps its rows."""
+        """Return the number of the lease under which this process keeps its rows."""
         return self._store.lease.take()
 
     # -- of streams ------------------------------------------------------------------------
 
     def of_stream(self, stream: str) -> dict[str, tuple[str, dict[str, Any]]]:
-        """Rule to (event, state), of those that follow a stream's time."""
+        """Return rule to (event, state), for rules that follow the time of a stream."""
         c = detector_states.c
         statement = select(c.rule, c.event, c.state).where(c.stream == stream)
-        with translated("read the states of detectors"), self._store.short() as connection:
+        with translate_errors("read the states of detectors"), self._store.short() as connection:
             return {row.rule: (row.event, row.state) for row in connection.execute(statement)}
 
     def write_of_stream(self, connection: Connection, stream: str, states: States) -> None:
@@ -88,7 +88,7 @@ class DetectorRows:
         connection.execute(insert(partials), [{**row, "holder": holder} for row in rows])
 
     def trim(self, connection: Connection, before_us: Mapping[str, int]) -> None:
-        """Delete the occurrences of rules that are before a time each; one statement."""
+        """Delete each rule's occurrences before the rule's given time; one statement."""
         c = partials.c
         holder = self.take_lease()
         connection.execute(
@@ -99,12 +99,12 @@ class DetectorRows:
         )
 
     def trim_alone(self, before_us: Mapping[str, int]) -> None:
-        """As `trim`, in a transaction of its own."""
-        with translated("forget partial matches"), self._store.short() as connection:
+        """Call `trim` in a separate transaction."""
+        with translate_errors("forget partial matches"), self._store.short() as connection:
             self.trim(connection, before_us)
 
     def forget(self, connection: Connection, rules: Collection[str]) -> None:
-        """Delete what detectors of rules keep, here and for streams; they begin anew."""
+        """Delete all data of the rules' detectors, here and for streams; they start anew."""
         holder = self.take_lease()
         states, kept = detector_states.c, partials.c
         connection.execute(
@@ -117,30 +117,30 @@ class DetectorRows:
     # -- what others have left -------------------------------------------------------------
 
     def rules(self) -> set[str]:
-        """Rules of which some process keeps, or has left, anything; one round trip."""
+        """Return the rules for which any process keeps or has left rows; one round trip."""
         if not self.is_durable:
             return set()
         found = select(detector_states.c.rule).where(detector_states.c.stream == "")
         statement = found.union(select(partials.c.rule))
-        with translated("read the states of detectors"), self._store.short() as connection:
+        with translate_errors("read the states of detectors"), self._store.short() as connection:
             return set(connection.execute(statement).scalars())
 
     def adopt(self, rule: str, event: str, *, is_whole: bool, with_ours: bool) -> Adopted:
-        """Take over what processes that have ended have left of a rule's detector.
+        """Take over the rows that ended processes have left for a rule's detector.
 
-        Of states as a whole only one can go on, the others stay for other processes. What was
-        detected otherwise is deleted.
+        If states are kept as a whole, only one state is taken over; the others stay for other
+        processes. Rows about a different event are deleted.
 
         Parameters
         ----------
         event : str
-            Fingerprint of what the rule detects.
+            Fingerprint of the event that the rule detects.
         is_whole : bool
-            Whether its state is kept as a whole.
+            Whether the rule's state is kept as a whole.
         with_ours : bool
-            Also what this process has written: the detector is new.
+            Also take over the rows that this process has written: the detector is new.
         """
-        with translated("take over partial matches"), self._store.short() as connection:
+        with translate_errors("take over partial matches"), self._store.short() as connection:
             ours = self.take_lease()
             c = detector_states.c
             with_states = connection.execute(

@@ -1,4 +1,4 @@
-"""activedb's own rows: pending firings, which processes share, and dead letters."""
+"""Rows of activedb itself: pending firings, which processes share, and dead letters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from activedb.store.server import translated
-from activedb.store.session import Hints, Store
+from activedb.store.server import translate_errors
+from activedb.store.session import Store, Wakeups
 from activedb.store.system import dead_letters, pending_firings
 
 __all__ = ["Journal", "Standing"]
@@ -32,12 +32,12 @@ def _flavour(connection: Connection) -> Any:
 
 
 class Standing(NamedTuple):
-    """How many rows of activedb's own there are.
+    """Numbers of pending firings and dead letters.
 
     Attributes
     ----------
     letters : dict of str to int
-        Dead letters by kind, ``"event"`` or ``"rule"``; without those of which there are none.
+        Dead letters by kind, ``"event"`` or ``"rule"``; kinds without any are left out.
     pending : int
         Firings that are recorded and not done, without intents.
     """
@@ -47,22 +47,22 @@ class Standing(NamedTuple):
 
 
 class Journal:
-    """Firings of rules in top-level transactions that are due, and letters about what failed.
+    """Due firings of rules that run in top-level transactions, and dead letters.
 
-    A firing is *held* by the process that runs it, under its lease: nobody else takes it while
-    that process lives. One that nobody holds is for whoever claims it first. An *intent* is a
-    firing that will be due if its triggering transaction aborts.
+    A firing is *held* by the process that runs it, under its lease: no other process takes it
+    while the holder is alive. Any process may claim a firing without a holder. An *intent* is a
+    firing that becomes due if its triggering transaction aborts.
 
     Parameters
     ----------
     store : Store
     is_queued : bool
-        What is recorded here is held by nobody: it is for workers to run.
+        Record firings without a holder, for workers to run.
 
     Attributes
     ----------
     letters_table : sqlalchemy.Table
-        The dead letters, for a transaction that locks and deletes one with its other changes.
+        Table of dead letters, for a transaction that locks and deletes one with its other changes.
     """
 
     letters_table: Any = dead_letters
@@ -71,13 +71,13 @@ class Journal:
         self._store = store
         self.is_queued = is_queued
 
-    def hints(self) -> Hints:
-        """What wakes up a worker; raises `ConfigurationError` if there can be none."""
-        return self._store.hints()
+    def wakeups(self) -> Wakeups:
+        """Return the wake-ups for a worker; raise `ConfigurationError` if there can be none."""
+        return self._store.wakeups()
 
     def record(self, firings: Iterable[Mapping[str, Any]], *, held: bool | None = None) -> set[str]:
-        """Record firings durably, in a transaction of their own; see `record_on`."""
-        with translated("record detached rules"), self._store.short() as connection:
+        """Record firings durably, in a separate transaction; see `record_on`."""
+        with translate_errors("record detached rules"), self._store.short() as connection:
             return self.record_on(connection, firings, held=held)
 
     def record_on(
@@ -87,13 +87,13 @@ class Journal:
         *,
         held: bool | None = None,
     ) -> set[str]:
-        """Record firings with a commit; returns those that were not there, pending or done.
+        """Record firings with a commit; return the names of those that had no row, pending or done.
 
         Parameters
         ----------
         held : bool, optional
-            This process runs them; otherwise whoever is first, and workers are woken up. Left
-            out: unless it is queued for workers.
+            Whether this process runs them; otherwise any process may claim them, and workers are
+            woken up. Default: held, unless the journal is queued.
         """
         held = not self.is_queued if held is None else held
         holder = self._store.lease.take() if held else None
@@ -104,40 +104,40 @@ class Journal:
         new = connection.execute(statement.returning(pending_firings.c.firing), rows)
         names = set(new.scalars())
         if names and not held:
-            self._store.give_hint(connection)
+            self._store.send_wakeup(connection)
         return names
 
     def pending(self, *, run: str | None = None) -> list[Mapping[str, Any]]:
-        """Firings that are recorded and not done, no intents, by name; all, or those of a run."""
+        """Return firings that are not done, without intents, by name; all, or of one run."""
         c = pending_firings.c
         statement = select(pending_firings).where(~c.done, ~c.intent).order_by(c.firing)
         if run is not None:
             statement = statement.where(c.run == run)
-        with translated("read the pending rules"), self._store.short() as connection:
+        with translate_errors("read the pending rules"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def standing(self) -> Standing:
-        """How much there is, as of one moment; O(rows)."""
+        """Count pending firings and dead letters, as of one moment; O(rows)."""
         c, kind = pending_firings.c, dead_letters.c.kind
         letters = select(kind, func.count()).group_by(kind)
         due = select(func.count()).select_from(pending_firings).where(~c.done, ~c.intent)
-        with translated("count letters and rules"), self._store.short() as connection:
+        with translate_errors("count letters and rules"), self._store.short() as connection:
             of_kinds = {row[0]: row[1] for row in connection.execute(letters)}
             return Standing(of_kinds, connection.execute(due).scalar_one())
 
     # -- intents ---------------------------------------------------------------------------
 
     def intend(self, firings: Iterable[Mapping[str, Any]]) -> None:
-        """Record intents of ours durably, in a transaction of their own.
+        """Record intents of this process durably, in a separate transaction.
 
-        One that is there already, as a retry of the same work gives the same names, becomes ours;
-        a firing that is there and no intent is left as it is.
+        An existing intent, which a retry of the same work names alike, becomes an intent of this
+        process; an existing firing that is no intent is left unchanged.
         """
         holder = self._store.lease.take()
         rows = [{**firing, "intent": True, "holder": holder} for firing in firings]
         if not rows:
             return
-        with translated("record exclusive rules"), self._store.short() as connection:
+        with translate_errors("record exclusive rules"), self._store.short() as connection:
             statement = _flavour(connection)(pending_firings)
             statement = statement.on_conflict_do_update(
                 index_elements=[pending_firings.c.firing],
@@ -147,10 +147,10 @@ class Journal:
             connection.execute(statement, rows)
 
     def erase_intents(self, connection: Connection, names: Collection[str]) -> bool:
-        """Delete intents within the triggering commit; False if one is no intent any more.
+        """Delete intents within the triggering commit; return False if any is no longer an intent.
 
-        Then another process has taken it over, because our lease was lost, and runs it or has run
-        it as if the triggering transaction had aborted: so that one must not commit.
+        In that case this process's lease was lost, and another process has claimed the firing and
+        runs it as if the triggering transaction had aborted: that transaction must not commit.
         """
         c = pending_firings.c
         gone = 0
@@ -160,24 +160,24 @@ class Journal:
             ).rowcount
         return gone == len(set(names))
 
-    def fall_due(self, names: Collection[str]) -> list[dict[str, Any]]:
-        """Make intents firings that are due, as what triggered them has aborted.
+    def activate_intents(self, names: Collection[str]) -> list[dict[str, Any]]:
+        """Make intents due firings, after their triggering transaction has aborted.
 
-        In a transaction of its own; returns the rows of those that were still intents, by name.
+        Uses a separate transaction; returns the rows of those that were still intents, by name.
         """
         if not names:
             return []
         holder = None if self.is_queued else self._store.lease.take()
         c = pending_firings.c
         rows: list[dict[str, Any]] = []
-        with translated("make exclusive rules due"), self._store.short() as connection:
+        with translate_errors("make exclusive rules due"), self._store.short() as connection:
             for some in _portions(names):
                 due = update(pending_firings).where(c.firing.in_(some), c.intent)
                 due = due.values(intent=False, holder=holder)
                 found = connection.execute(due.returning(pending_firings)).mappings()
                 rows += [dict(row) for row in found]
             if rows and self.is_queued:
-                self._store.give_hint(connection)
+                self._store.send_wakeup(connection)
         return sorted(rows, key=lambda row: str(row["firing"]))
 
     # -- sharing them ----------------------------------------------------------------------
@@ -190,27 +190,26 @@ class Journal:
         without: Collection[str] = (),
         of_dead: bool = True,
     ) -> list[dict[str, Any]]:
-        """Take over firings that are not done and that nobody holds; the oldest first.
+        """Take over firings that are not done and have no holder, oldest first.
 
-        In one transaction, beside other claims that are made at the same time. Intents of
-        processes that have died are due now: a crash is an abort.
+        Uses one transaction, which does not wait for concurrent claims. Intents of dead processes
+        are due now: a crash is an abort.
 
         Parameters
         ----------
         limit : int
-            The most to take; at most a thousand are.
+            Maximum number of firings; capped at 1,000.
         knows : callable ``(rule)``
-            Whether this process has a rule; firings of others stay, or become, nobody's.
+            Return whether this process has a rule; firings of other rules end up without a holder.
         without : collection of str
-            Rules that are not worth looking at, as they are not known.
+            Rules to skip, because they are unknown.
         of_dead : bool
-            Also look for those of processes that have died. O(pending firings) then, O(limit)
-            otherwise.
+            Also claim firings of dead processes. O(pending firings) then, O(limit) otherwise.
         """
         lease = self._store.lease
         number, left, unknown = lease.take(), min(limit, _NAMES_MAX), set(without)
         rows: list[dict[str, Any]] = []
-        with translated("take over pending rules"), self._store.short() as connection:
+        with translate_errors("take over pending rules"), self._store.short() as connection:
             is_free = self._is_free(connection, number, of_dead=of_dead)
             while left > 0:
                 some = self._lock_free(connection, is_free, unknown, left)
@@ -227,14 +226,14 @@ class Journal:
         return rows
 
     def held(self) -> list[dict[str, Any]]:
-        """Firings of ours that are not done, no intents, the oldest first."""
+        """Return this process's firings that are not done, without intents, oldest first."""
         c = pending_firings.c
         statement = (
             select(pending_firings)
             .where(~c.done, ~c.intent, c.holder == self._store.lease.number)
             .order_by(c.recorded_at, c.firing)
         )
-        with translated("read the pending rules"), self._store.short() as connection:
+        with translate_errors("read the pending rules"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def _is_free(
@@ -268,32 +267,31 @@ class Journal:
 
     @property
     def is_shared(self) -> bool:
-        """Whether a server keeps it, which may crash alone."""
+        """True if the rows are on a server, which may crash while this process survives."""
         return self._store.is_shared
 
     def done(self, run_prefix: str) -> dict[str, str]:
-        """The firings of runs that are done, and the names of their runs."""
+        """Return the done firings of the runs, each with the name of its run."""
         c = pending_firings.c
         statement = select(c.firing, c.run).where(
             c.run.startswith(run_prefix, autoescape=True), ~c.run.contains("#"), c.done
         )
-        with translated("read the done rules"), self._store.short() as connection:
+        with translate_errors("read the done rules"), self._store.short() as connection:
             return {row.firing: row.run for row in connection.execute(statement)}
 
     def finish(self, connection: Connection, firing: Mapping[str, Any], *, keep: bool) -> bool:
-        """Mark a firing done within its own transaction; False if somebody did before.
+        """Mark a firing done within its own transaction; return False if it was done before.
 
-        The firings that it triggered itself, and that are done, are forgotten: it will not
-        trigger them again.
+        Done firings that it triggered itself are deleted: it will not trigger them again.
 
         Parameters
         ----------
         keep : bool
-            Leave a row that says so; it need not be recorded yet. Otherwise the recorded row is
-            deleted, unless another firing triggered it that is not done, and will find it then.
+            Leave a row marked done, recorded before or not. Otherwise the recorded row is deleted,
+            unless the firing that triggered it is not done yet and will look for the row.
         """
-        # In this order, down from what triggered it: so none waits for another in a circle, and
-        # each leaves a row if and only if the one above will delete it.
+        # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
+        # only if the firing above will delete it.
         keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
         c = pending_firings.c
         if keep:
@@ -309,9 +307,9 @@ class Journal:
         return is_first
 
     def _may_be_triggered_again(self, connection: Connection, firing: Mapping[str, Any]) -> bool:
-        """Whether the firing that triggered this one is recorded and not done.
+        """Return whether the firing that triggered this one is recorded and not done.
 
-        It is locked until the end of the transaction, so it cannot be done meanwhile.
+        Its row is locked until the end of the transaction, so it cannot be done meanwhile.
         """
         if "#" not in firing["run"]:
             return False
@@ -320,7 +318,7 @@ class Journal:
         return connection.execute(above.with_for_update(read=True)).first() is not None
 
     def forget_done(self, connection: Connection, firings: Sequence[str]) -> set[str]:
-        """Delete those of these firings that are done; returns which."""
+        """Delete the done firings among `firings`; return the names of those deleted."""
         c = pending_firings.c
         gone: set[str] = set()
         for some in _portions(firings):
@@ -329,23 +327,25 @@ class Journal:
         return gone
 
     def prune(self, run: str) -> None:
-        """Delete the done firings of runs that have ended, in a transaction of its own.
+        """Delete the done firings of runs that have ended, in a separate transaction.
 
         Parameters
         ----------
         run : str
-            Name of a stream's runs; all its batches have committed.
+            Name of the runs of a stream all of whose batches have committed.
         """
         c = pending_firings.c
         trigger = pending_firings.alias("trigger")
         is_pending = exists().where(trigger.c.firing == c.run, ~trigger.c.done)
         of_rules = c.run.contains("#") & ~is_pending
-        with translated("forget done firings"), self._store.short() as connection:
+        with translate_errors("forget done firings"), self._store.short() as connection:
             connection.execute(delete(pending_firings).where((c.run == run) | of_rules, c.done))
 
-    def bury(self, firing: Mapping[str, Any], letter: Mapping[str, Any], *, keep: bool) -> None:
-        """Turn a firing into a dead letter, in a transaction of its own; see `finish`."""
-        with translated("write a dead letter"), self._store.short() as connection:
+    def move_to_dead_letters(
+        self, firing: Mapping[str, Any], letter: Mapping[str, Any], *, keep: bool
+    ) -> None:
+        """Turn a firing into a dead letter, in a separate transaction; see `finish`."""
+        with translate_errors("write a dead letter"), self._store.short() as connection:
             if self.finish(connection, firing, keep=keep):
                 self.write_letters(connection, [letter])
 
@@ -354,7 +354,7 @@ class Journal:
     def letters(
         self, *, source: str | None = None, identity: str | None = None, kind: str | None = None
     ) -> list[Mapping[str, Any]]:
-        """Committed dead letters by source and identity; those of which all is as asked for."""
+        """Return committed dead letters that match all given values, by source and identity."""
         c = dead_letters.c
         asked = [(c.source, source), (c.identity, identity), (c.kind, kind)]
         statement = (
@@ -362,23 +362,23 @@ class Journal:
             .where(*(column == value for column, value in asked if value is not None))
             .order_by(c.source, c.identity)
         )
-        with translated("read the dead letters"), self._store.short() as connection:
+        with translate_errors("read the dead letters"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
-    def keep_letter(self, letter: Mapping[str, Any]) -> None:
-        """Write one dead letter in a transaction of its own."""
-        with translated("write a dead letter"), self._store.short() as connection:
+    def add_dead_letter(self, letter: Mapping[str, Any]) -> None:
+        """Write one dead letter in a separate transaction."""
+        with translate_errors("write a dead letter"), self._store.short() as connection:
             self.write_letters(connection, [letter])
 
     def write_letters(self, connection: Connection, letters: Iterable[Mapping[str, Any]]) -> None:
-        """Write dead letters; one that is there already is left as it is."""
+        """Write dead letters; existing ones are left unchanged."""
         rows = [dict(letter) for letter in letters]
         if rows:
             connection.execute(_flavour(connection)(dead_letters).on_conflict_do_nothing(), rows)
 
 
 def _hold(connection: Connection, names: Collection[str], holder: int | None) -> None:
-    """Give firings that are due another holder."""
+    """Set the holder of firings, and make intents among them due."""
     c = pending_firings.c
     for some in _portions(names):
         connection.execute(
@@ -387,7 +387,7 @@ def _hold(connection: Connection, names: Collection[str], holder: int | None) ->
 
 
 def _portions(names: Collection[str]) -> Iterator[Sequence[str]]:
-    """`names`, each once and in order, as many at a time as one statement takes."""
+    """Yield the distinct `names` in order, in portions that fit into one statement."""
     ordered = sorted(set(names))
     for start in range(0, len(ordered), _NAMES_MAX):
         yield ordered[start : start + _NAMES_MAX]

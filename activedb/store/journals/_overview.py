@@ -1,7 +1,7 @@
-"""What activedb's own tables say of everything at once, without opening the database.
+"""Overview of all of activedb's tables, read without opening the database.
 
-Nothing is made, migrated or locked: it may be looked at beside running programs, and in tables of
-older versions, of which what is not there yet is left out.
+Reading creates, migrates and locks nothing: it is safe beside running programs. In tables of older
+versions, missing parts are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from activedb.store.server import (
     migrations,
     missing_rights,
     plain_connection,
-    translated,
+    translate_errors,
 )
 from activedb.store.system import (
     batch_transactions,
@@ -82,19 +82,19 @@ _SLOTS = text(
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is recorded at one moment; lists of mappings that JSON can hold, in a fixed order.
+    """Contents of activedb's tables at one moment: JSON-serialisable mappings in a fixed order.
 
     Attributes
     ----------
     schema : str or None
-        Where it was looked for.
+        Schema that was read.
     migrations : Migrations
-        The version of the tables.
+        Version of the tables.
     streams, rules, pending, letters, decisions : list of mapping
     leases, followers, owned, workflows : list of mapping
-        Empty if there are none, or the tables are not there.
+        Empty if there are none, or the tables do not exist.
     connections : int
-        Those that activedb's processes have open to the database at this moment.
+        Connections that activedb's processes have open to the database at this moment.
     """
 
     schema: str | None
@@ -112,13 +112,13 @@ class Overview:
 
 
 def read_overview(url: str, schema: str | None = None) -> Overview:
-    """Look at a database. O(rows of activedb's tables), on the server; a dozen round trips.
+    """Read an overview. O(rows of activedb's tables), on the server; a dozen round trips.
 
     Raises
     ------
     InvalidURL, ServerUnreachable
     """
-    with plain_connection(url, schema) as connection, translated("look at activedb's tables"):
+    with plain_connection(url, schema) as connection, translate_errors("look at activedb's tables"):
         looked = _Look(connection)
         alive = looked.living()
         return Overview(
@@ -138,7 +138,7 @@ def read_overview(url: str, schema: str | None = None) -> Overview:
 
 
 def database_migrations(url: str | None, schema: str | None = None) -> Migrations:
-    """The version of the tables behind a URL, and what is still to be done; None: nothing is there.
+    """Return the version of the tables behind a URL and the missing migrations; None: no database.
 
     Raises
     ------
@@ -146,23 +146,23 @@ def database_migrations(url: str | None, schema: str | None = None) -> Migration
     """
     if url is None:
         return migrations(None)
-    with plain_connection(url, schema) as connection, translated("look at activedb's tables"):
+    with plain_connection(url, schema) as connection, translate_errors("look at activedb's tables"):
         return migrations(connection)
 
 
 def lacking_rights(url: str, schema: str | None = None) -> list[tuple[str, str]]:
-    """The rights on activedb's tables that a URL's role lacks to run rules: table and right.
+    """Return the rights on activedb's tables, (table, right), that the role lacks to run rules.
 
     Raises
     ------
     InvalidURL, ServerUnreachable
     """
-    with plain_connection(url, schema) as connection, translated("look at the rights"):
+    with plain_connection(url, schema) as connection, translate_errors("look at the rights"):
         return missing_rights(connection)
 
 
 class _Look:
-    """One look at the tables that are there."""
+    """Reader of the tables that exist."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
@@ -181,7 +181,7 @@ class _Look:
             yield {name: _shown(value) for name, value in row.items()}
 
     def _counts(self, table: Table, *where: ColumnElement[bool]) -> dict[str, int]:
-        """Rows of each stream in a table that may not be there."""
+        """Return the number of rows by stream; none if the table does not exist."""
         if not self._has(table.c.stream):
             return {}
         c = table.c.stream
@@ -189,7 +189,7 @@ class _Look:
         return dict(self._connection.execute(statement).all())
 
     def streams(self) -> list[dict[str, Any]]:
-        """Each stream: what came, where it is, what waits."""
+        """Return each stream's counts, punctuation, waiting events and position."""
         c = ledger.c
         if not self._has(c.stream, c.committed_at):
             return []
@@ -238,7 +238,7 @@ class _Look:
         return found
 
     def _position(self, stream: str) -> Mapping[str, Any]:
-        """The last micro-batch, and where the source stands behind it if that is known."""
+        """Return the last micro-batch, and the source's position after it if that is known."""
         c = ledger.c
         columns = [c.query_id, c.batch_id, c.sequence]
         if self._has(c.position):
@@ -247,7 +247,7 @@ class _Look:
         return next(self._rows(statement.limit(1)))
 
     def rules(self) -> list[dict[str, Any]]:
-        """Each rule as it was last defined or changed, in any program."""
+        """Return each rule as last defined or changed, by any program."""
         c = rules.c
         if not self._has(c.quarantine):
             return []
@@ -255,7 +255,7 @@ class _Look:
         return list(self._rows(select(*columns, c.changed_at).order_by(c.name)))
 
     def pending(self, living: set[int]) -> list[dict[str, Any]]:
-        """Firings by rule: who runs them, and since when the oldest waits."""
+        """Return the number of firings by rule and holder status, and the time of the oldest."""
         c = pending_firings.c
         if not self._has(c.intent, c.holder, c.recorded_at):
             return []
@@ -280,7 +280,7 @@ class _Look:
         return list(self._rows(statement))
 
     def letters(self) -> list[dict[str, Any]]:
-        """Dead letters by kind, source and error."""
+        """Return the number of dead letters by kind, source and error."""
         c = dead_letters.c
         if not self._has(c.kind, c.error):
             return []
@@ -289,7 +289,7 @@ class _Look:
         return list(self._rows(select(*names, counted).group_by(*names).order_by(*names)))
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Choices that are not done, by rule and status, and since when the oldest waits."""
+        """Return the unresolved choices by rule and status, and the time of the oldest."""
         c = decisions.c
         if not self._has(c.status):
             return []
@@ -299,14 +299,14 @@ class _Look:
         return list(self._rows(statement.group_by(*names).order_by(*names)))
 
     def living(self) -> dict[int, dict[str, Any]]:
-        """Leases that are held now, by number: the connections that have them."""
+        """Return the leases that are held now, by number, each with its connection."""
         return {
             row["number"]: {name: _shown(row[name]) for name in ("pid", "since", "address")}
             for row in self._connection.execute(_LIVING).mappings()
         }
 
     def leases(self, living: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
-        """Each lease under which something is recorded, and whether its process lives."""
+        """Return each lease under which rows are recorded, and whether its process is alive."""
         counts: dict[int, dict[str, int]] = {}
         for table, what in _UNDER_LEASES.items():
             c = table.c.holder
@@ -321,11 +321,11 @@ class _Look:
         ]
 
     def connections(self) -> int:
-        """Connections of activedb's to this database, whoever has them."""
+        """Return the number of connections of activedb processes to this database."""
         return int(self._connection.scalar(_CONNECTIONS) or 0)
 
     def followers(self) -> list[dict[str, Any]]:
-        """Slots that are followed for this schema, and how far."""
+        """Return the replication slots that are followed for this schema, and their lag."""
         c = followers.c
         if not self._has(c.slot):
             return []
@@ -341,14 +341,14 @@ class _Look:
         ]
 
     def owned(self) -> list[dict[str, Any]]:
-        """Tables that a process keeps, or kept last, in its memory."""
+        """Return the tables that a process keeps, or was the last to keep, in its memory."""
         c = owned_tables.c
         if not self._has(c.name):
             return []
         return list(self._rows(select(c.name, c.owner, c.owned_since).order_by(c.name)))
 
     def workflows(self) -> list[dict[str, Any]]:
-        """Workflows: batches by state, and transactions that have failed."""
+        """Return the number of each workflow's batches and transactions, by state."""
         c, t = batches.c, batch_transactions.c
         if not self._has(c.workflow, t.workflow):
             return []

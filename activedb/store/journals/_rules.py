@@ -1,4 +1,4 @@
-"""activedb's own rows: the rules with their versions."""
+"""Rows of activedb itself: the rules with their versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import inspect, select
 
-from activedb.store.server import translated
+from activedb.store.server import translate_errors
 from activedb.store.session import Session, Store
 from activedb.store.system import rules
 
@@ -15,13 +15,13 @@ __all__ = ["RuleRows"]
 
 
 class RuleRows:
-    """The table of rules.
+    """Access to the table of rules.
 
     Attributes
     ----------
     table : sqlalchemy.Table
-        For transactions, which write it like any other table: so a change of a rule is undone and
-        committed with the transaction that makes it, and its row is locked until then.
+        Table that transactions write like any other: a change of a rule commits or is undone with
+        its transaction, and the rule's row is locked until then.
     """
 
     table: Any = rules
@@ -31,13 +31,13 @@ class RuleRows:
         self._store = store
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """Committed rows by name; one round trip."""
-        with translated("read the rules"), self._store.short() as connection:
+        """Return the committed rows by name; one round trip."""
+        with translate_errors("read the rules"), self._store.short() as connection:
             rows = connection.execute(select(rules)).mappings()
             return {row["name"]: dict(row) for row in rows}
 
     def missing_tables(self, session: Session, names: Iterable[str]) -> list[str]:
-        """Those of `names` that the flat transaction of `session` finds no table for."""
+        """Return the `names` for which the flat transaction of `session` finds no table."""
         wanted = sorted(names)
         if not wanted:
             return []
@@ -47,6 +47,6 @@ class RuleRows:
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """A full name as (table, schema)."""
+    """Split a full name into (table, schema)."""
     schema, _, table = name.rpartition(".")
     return table, schema or None

@@ -1,4 +1,4 @@
-"""What is published for a stream, as who takes it sees it; see `_staging`."""
+"""Batches published for a stream, as seen by the process that takes them; see `_staging`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import and_, delete, select, update
 
-from activedb.store.server import translated
-from activedb.store.session import Hints, Store
+from activedb.store.server import translate_errors
+from activedb.store.session import Store, Wakeups
 from activedb.store.system import sinks, staged_batches, staged_rows
 
 __all__ = ["StagedBatch", "StagedJournal"]
@@ -19,16 +19,16 @@ _STREAM = "stream"
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """A published micro-batch.
+    """Published micro-batch.
 
     Attributes
     ----------
     query_id, batch_id : str, int
     rows : int
     published_us : int
-        When it was published, by the server's clock: microseconds since 1970 UTC.
+        Time of publication by the server's clock, in microseconds since 1970 UTC.
     known : mapping or None
-        What was written with the batch taken before it; see `StagedJournal.taken`.
+        Record written when the previous batch was taken; see `StagedJournal.taken`.
     """
 
     query_id: str
@@ -39,30 +39,30 @@ class StagedBatch:
 
 
 class StagedJournal:
-    """The published batches of one stream that nobody has taken."""
+    """Published batches of one stream that have not been taken."""
 
     def __init__(self, store: Store, stream: str):
         self._store = store
         self._stream = stream
 
-    def hints(self) -> Hints:
-        """What tells at once that a batch is published; one may be missed.
+    def wakeups(self) -> Wakeups:
+        """Return the wake-ups for published batches; a wake-up may be missed.
 
         Raises
         ------
         ConfigurationError
             On ``memory://``, where no other process can publish any.
         """
-        return self._store.hints()
+        return self._store.wakeups()
 
     def streams(self) -> list[str]:
-        """The streams for which a query has published anything, ever."""
+        """Return the streams for which any query has ever published a batch."""
         statement = select(sinks.c.name).where(sinks.c.kind == _STREAM).distinct()
-        with translated("read who publishes"), self._store.short() as connection:
+        with translate_errors("read who publishes"), self._store.short() as connection:
             return sorted(connection.scalars(statement))
 
     def first(self) -> StagedBatch | None:
-        """The first that is there; None: there is none now."""
+        """Return the first batch that has not been taken; None if there is none."""
         c = staged_batches.c
         of_query = and_(
             sinks.c.kind == _STREAM, sinks.c.name == c.stream, sinks.c.query_id == c.query_id
@@ -74,7 +74,7 @@ class StagedJournal:
             .order_by(c.batch_id)
             .limit(1)
         )
-        with translated("read what is published"), self._store.short() as connection:
+        with translate_errors("read what is published"), self._store.short() as connection:
             row = connection.execute(statement).first()
         if row is None:
             return None
@@ -82,7 +82,7 @@ class StagedJournal:
         return StagedBatch(row.query_id, row.batch_id, row.rows, published_us, row.known)
 
     def pieces(self, batch: StagedBatch) -> list[bytes]:
-        """Its rows, in the order of Spark's partitions; O(rows)."""
+        """Return the rows of `batch`, in the order of Spark's partitions; O(rows)."""
         c = staged_rows.c
         statement = (
             select(c.data)
@@ -93,16 +93,16 @@ class StagedJournal:
             )
             .order_by(c.place, c.piece)
         )
-        with translated("read what is staged"), self._store.short() as connection:
+        with translate_errors("read what is staged"), self._store.short() as connection:
             return [bytes(data) for data in connection.scalars(statement)]
 
     def taken(self, batch: StagedBatch, known: Mapping[str, Any]) -> None:
-        """Delete a batch that has taken effect; nothing happens if that was done.
+        """Delete a batch that has taken effect; do nothing if it was deleted before.
 
         Parameters
         ----------
         known : mapping
-            What the punctuation of the next one follows from.
+            Record from which the punctuation of the next batch is derived.
         """
         c, r = staged_batches.c, staged_rows.c
         mine = and_(
@@ -110,11 +110,11 @@ class StagedJournal:
             sinks.c.name == self._stream,
             sinks.c.query_id == batch.query_id,
         )
-        with translated("delete what is taken"), self._store.short() as connection:
+        with translate_errors("delete what is taken"), self._store.short() as connection:
             gone = connection.execute(
                 delete(staged_batches).where(c.stream == self._stream, c.batch_id == batch.batch_id)
             )
-            if gone.rowcount == 0:  # somebody else has, and what is known may be newer than this
+            if gone.rowcount == 0:  # already deleted, and the recorded `known` may be newer
                 return
             connection.execute(update(sinks).where(mine).values(known=dict(known)))
             connection.execute(

@@ -1,14 +1,14 @@
-"""What Spark's processes do here: they stage rows, and publish them batch by batch.
+"""Staging area of Spark's processes: they stage rows, and publish them batch by batch.
 
 ```
    task 0 ── COPY ──► staged_rows (place NULL) ─┐           ┌─► staged_batches, place = partition
-   task 1 ── COPY ──► staged_rows (place NULL) ─┼─ publish ─┤   (a stream: somebody takes them)
+   task 1 ── COPY ──► staged_rows (place NULL) ─┼─ publish ─┤   (stream: until a process takes it)
    task 1, again ───► staged_rows (place NULL) ─┘           └─► the table itself
 ```
 
-Each attempt of a task stages in a transaction of its own, so one that fails leaves nothing. What
-counts is decided by the one transaction that publishes: it locks the row of `sinks` which says how
-far this query is, so a batch that comes again, at the same time or after a crash, changes nothing.
+Each attempt of a task stages in a separate transaction, so a failed attempt leaves no rows. The one
+transaction that publishes decides which attempts count: it locks the row of `sinks` with the
+query's progress, so a repeated batch, concurrent or after a crash, changes nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from activedb.config import mask_url
 from activedb.errors import ConfigurationError, ServerUnreachable, StoreError
 from activedb.store.journals._staging_progress import Sink, advance, forget
 from activedb.store.journals._staging_table import check_table, insert_staged
-from activedb.store.server import driver_cursor, engine_for, postgres_url, translated
-from activedb.store.session import give_hint
+from activedb.store.server import driver_cursor, engine_for, postgres_url, translate_errors
+from activedb.store.session import send_wakeup
 from activedb.store.system import staged_batches, staged_rows
 
 __all__ = ["Attempt", "Staging", "staging"]
@@ -41,7 +41,7 @@ _REFUSAL = (
     "Spark cannot write to",
     "; the option url is to be postgresql+psycopg://user:password@host:5432/database",
 )
-_SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")  # as the setting db_schema
+_SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")  # like the setting db_schema
 
 _PUT_IN_PLACE = text(
     """
@@ -54,12 +54,12 @@ _PUT_IN_PLACE = text(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the attempt of a task that counts has staged.
+    """Pieces and rows staged by the attempt of a task that counts.
 
     Attributes
     ----------
     writer : str
-        Its own name, of hexadecimal digits.
+        Name of the attempt, in hexadecimal digits.
     pieces, rows : int
     """
 
@@ -70,25 +70,25 @@ class Attempt:
 
 @cache
 def staging(url: str, schema: str | None) -> Staging:
-    """The staging tables at a URL, with connections that this process keeps; see `Staging`."""
+    """Return the staging tables at a URL, with connections that this process keeps open."""
     return Staging(url, schema)
 
 
 class Staging:
-    """The staging tables of one schema.
+    """Staging tables of one schema.
 
     Parameters
     ----------
     url : str
-        Of the database. No error shows its password.
+        URL of the database. No error shows its password.
     schema : str or None
-        Where activedb's tables are; None: where the search path says.
+        Schema of activedb's tables; None: as the search path says.
 
     Raises
     ------
     InvalidURL, ServerUnreachable
     ConfigurationError
-        If activedb's tables are not there.
+        If activedb's tables do not exist.
     """
 
     def __init__(self, url: str, schema: str | None):
@@ -113,9 +113,9 @@ class Staging:
         self._engine.dispose()
 
     def stage(self, query_id: str, batch_id: int, writer: str, pieces: Iterable[bytes]) -> int:
-        """Stage the pieces of one attempt, all or none; returns how many. One COPY.
+        """Stage the pieces of one attempt, all or none; return their number. One COPY.
 
-        Nobody sees them before they are published.
+        The pieces are invisible to readers until they are published.
         """
         count = 0
         with (
@@ -130,7 +130,7 @@ class Staging:
         return count
 
     def publish_to_stream(self, sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> bool:
-        """Publish a micro-batch as a batch of a stream; False: it was published before.
+        """Publish a micro-batch as a batch of a stream; return False if it was published before.
 
         One short transaction. Attempts are in the order of their partitions.
 
@@ -139,7 +139,7 @@ class Staging:
         CheckpointMismatch
             If the batch does not follow the last one published, or another query feeds the stream.
         StoreError
-            If something that was staged is gone.
+            If staged pieces are missing.
         """
         with self._transaction(f"publish batch {batch_id} for {sink}") as connection:
             if not advance(connection, sink, batch_id):
@@ -156,15 +156,15 @@ class Staging:
                 )
             )
             forget(connection, sink, batch_id)
-            give_hint(connection, self._schema)
+            send_wakeup(connection, self._schema)
         return True
 
     def publish_to_table(
         self, sink: Sink, batch_id: int, attempts: Sequence[Attempt], columns: Sequence[str]
     ) -> bool:
-        """Insert the rows of a micro-batch into a table; False: that was done before.
+        """Insert the rows of a micro-batch into a table; return False if that was done before.
 
-        One transaction. What was staged are JSON arrays of objects that have `columns`.
+        One transaction. The staged pieces are JSON arrays of objects that have `columns`.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class Staging:
         DefinitionError
             If there is no such table, or it lacks a column.
         TableOwned
-            If a process of activedb keeps the table in its memory.
+            If an activedb process keeps the table in its memory.
         InvalidRow, ConstraintViolation
             If the server refuses a row; nothing is inserted then.
         """
@@ -189,7 +189,7 @@ class Staging:
         return True
 
     def discard(self, query_id: str, batch_id: int, writers: Sequence[str]) -> None:
-        """Delete what attempts have staged for a batch that is given up."""
+        """Delete the pieces that attempts have staged for an abandoned batch."""
         c = staged_rows.c
         with self._transaction(f"discard batch {batch_id}") as connection:
             connection.execute(
@@ -204,7 +204,7 @@ class Staging:
     # -- inside ------------------------------------------------------------------------------
 
     def _look(self, url: str, schema: str | None) -> str:
-        """Check that activedb's tables are there, and return in which schema."""
+        """Check that activedb's tables exist, and return their schema."""
         try:
             with self._engine.begin() as connection:
                 found = connection.scalar(select(func.to_regclass(staged_rows.name)))
@@ -225,7 +225,7 @@ class Staging:
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[Connection]:
-        with translated(doing), self._engine.begin() as connection:
+        with translate_errors(doing), self._engine.begin() as connection:
             yield connection
 
 
@@ -248,7 +248,7 @@ def _check_all_there(found: int, sink: Sink, batch_id: int, attempts: Sequence[A
 
 
 def _plain(schema: str) -> str:
-    """The name of a schema, which goes into a connection's options and cannot be bound there."""
+    """Return `schema`, checked: it goes into a connection's options and cannot be bound there."""
     if not _SCHEMA.fullmatch(schema):
         raise ConfigurationError(
             f"{schema!r} is no name for a schema: db_schema takes lower-case letters, digits and _"

@@ -1,4 +1,4 @@
-"""How far each query of Spark is that writes here, and what of it counts no more."""
+"""Progress of each Spark query that writes here, and deletion of obsolete staged rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Sink", "advance", "forget"]
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where a query of Spark writes: the stream or table of a name."""
+    """Target of a Spark query: a stream or a table, by name."""
 
     kind: Literal["stream", "table"]
     name: str
@@ -23,7 +23,7 @@ class Sink:
 
     @property
     def row(self) -> ColumnElement[bool]:
-        """Which row of `sinks` is about it."""
+        """Condition that selects this sink's row of `sinks`."""
         c = sinks.c
         return and_(c.kind == self.kind, c.name == self.name, c.query_id == self.query_id)
 
@@ -32,19 +32,19 @@ class Sink:
 
 
 def advance(connection: Connection, sink: Sink, batch_id: int) -> bool:
-    """Count a batch as published, if it is the next; False: it was published before.
+    """Count a batch as published, if it is the next one; return False if it was published before.
 
-    Until the end of the transaction nobody else publishes for this sink.
+    No other process publishes for this sink until the end of the transaction.
 
     Raises
     ------
     CheckpointMismatch
-        If it does not follow the last one, or another query feeds the stream.
+        If the batch does not follow the last one, or another query feeds the stream.
     """
     known = select(sinks.c.batch_id).where(sink.row).with_for_update()
     last = connection.scalar(known)
     if last is None:
-        # So that two queries which both are new to a stream do not both become its first.
+        # Otherwise two queries that are both new to a stream could both become its first.
         connection.exec_driver_sql(f"LOCK TABLE {sinks.name} IN SHARE ROW EXCLUSIVE MODE")
         last = connection.scalar(known)
     if last is None:
@@ -66,7 +66,7 @@ def advance(connection: Connection, sink: Sink, batch_id: int) -> bool:
 
 
 def forget(connection: Connection, sink: Sink, batch_id: int) -> None:
-    """Delete what of this batch and those before counts no more: nobody will publish it."""
+    """Delete unpublished rows of this batch and earlier ones: they will never be published."""
     c = staged_rows.c
     connection.execute(
         delete(staged_rows).where(
@@ -91,7 +91,7 @@ def _check_first(connection: Connection, sink: Sink, batch_id: int) -> None:
 
 
 def _other_query(connection: Connection, sink: Sink) -> str | None:
-    """The query that has published for the stream, or has fed it in another way; None: none."""
+    """Return another query that has published for the stream, or fed it otherwise, or None."""
     published = select(sinks.c.query_id).where(
         sinks.c.kind == sink.kind, sinks.c.name == sink.name, sinks.c.query_id != sink.query_id
     )

@@ -1,4 +1,4 @@
-"""Rows that are staged as JSON, on their way into a plain table."""
+"""Insertion of rows staged as JSON into a plain table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_table", "insert_staged"]
 
 _SYSTEM = "activedb_"
 
-# Of what the attempts that count have staged, in the order of their partitions.
+# Pieces staged by the attempts that count, in the order of their partitions.
 _COUNTED = """
     FROM activedb_staged_rows AS s
     JOIN unnest(CAST(%(writers)s AS text[])) WITH ORDINALITY AS n(writer, place)
@@ -44,7 +44,7 @@ def check_table(connection: Connection, sink: Sink, columns: Sequence[str]) -> N
     DefinitionError
         If there is no such table, or it lacks a column.
     TableOwned
-        If a process of activedb keeps it in its memory.
+        If an activedb process keeps the table in its memory.
     """
     quoted = connection.dialect.identifier_preparer.quote(sink.name).replace("%%", "%")
     found = connection.execute(_COLUMNS, {"name": quoted}).all()
@@ -66,7 +66,7 @@ def check_table(connection: Connection, sink: Sink, columns: Sequence[str]) -> N
             f"table {sink.name} is kept in the memory of another process: let Spark write to "
             "another table, or to a stream"
         )
-    # Whoever owned it, and does not know yet that the lock is lost, finds this.
+    # A former owner that has not noticed the loss of its lock will find the new epoch.
     known = owned_tables.c
     connection.execute(update(owned_tables).where(known.name == name).values(epoch=known.epoch + 1))
 
@@ -74,12 +74,12 @@ def check_table(connection: Connection, sink: Sink, columns: Sequence[str]) -> N
 def insert_staged(
     connection: Connection, sink: Sink, columns: Sequence[str], values: dict[str, Any]
 ) -> int:
-    """Insert the rows that count; returns of how many pieces. Two statements.
+    """Insert the rows of the attempts that count; return the number of pieces. Two statements.
 
     Parameters
     ----------
     values : dict
-        The query, the batch, and the writers that count in the order of their partitions.
+        Query, batch, and the writers that count in the order of their partitions.
     """
     pieces = connection.exec_driver_sql(f"SELECT count(*) {_COUNTED}", values).scalar_one()
     quote = connection.dialect.identifier_preparer.quote
@@ -88,7 +88,7 @@ def insert_staged(
 
 
 def _insertion(quote: Callable[[str], str], table: str, columns: Sequence[str]) -> str:
-    """The statement that inserts what was staged, in the order of partitions and pieces."""
+    """Return the statement that inserts staged rows, in the order of partitions and pieces."""
     table, names = quote(table), [quote(name) for name in columns]
     return (
         f"INSERT INTO {table} ({', '.join(names)}) "  # noqa: S608  # names, quoted

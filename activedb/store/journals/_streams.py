@@ -1,4 +1,4 @@
-"""The durable side of a stream: ledger, waiting events, late events."""
+"""Rows of a stream: ledger, waiting events, late events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from activedb.store.flush import insert_rows
 from activedb.store.journals._columns import ColumnJournal
-from activedb.store.server import translated
+from activedb.store.server import translate_errors
 from activedb.store.session import Store
 from activedb.store.sql import TableSpec
 from activedb.store.system import decisions, late_events, ledger, producers, stream_events
@@ -27,17 +27,17 @@ class LedgerEntry:
     Attributes
     ----------
     query_id, batch_id, part : str, int, int
-        The micro-batch, and which part of it.
+        The micro-batch, and the number of its part.
     sequence : int
-        Counts the parts of the stream, from 1.
+        Number of the part within the stream, from 1.
     punctuation_us : int or None
-        Every event of the stream before it has been processed.
+        All events of the stream before this time have been processed.
     complete : bool
-        Whether this is the micro-batch's last part.
+        True if this is the micro-batch's last part.
     events, late, dead : int
-        Events processed in this part, and late and dead ones that arrived with it.
+        Events processed in this part, and late and dead events that arrived with it.
     position : mapping or None
-        Where the source stands behind the micro-batch; see `AtomicBatch.position`.
+        The source's position after the micro-batch; see `AtomicBatch.position`.
     """
 
     query_id: str
@@ -53,12 +53,12 @@ class LedgerEntry:
 
 
 class StreamJournal:
-    """Reads and writes the rows of one stream; writes go on a connection that is handed in.
+    """Rows of one stream; writes use the connection that the caller passes.
 
     Attributes
     ----------
     columns : ColumnJournal
-        What is kept in columns.
+        Rows that are kept column by column.
     """
 
     def __init__(self, store: Store, stream: str):
@@ -67,70 +67,70 @@ class StreamJournal:
         self._stream = stream
 
     def last(self) -> LedgerEntry | None:
-        """The newest ledger entry of the stream, or None."""
+        """Return the newest ledger entry of the stream, or None."""
         statement = (
             select(ledger)
             .where(ledger.c.stream == self._stream)
             .order_by(ledger.c.sequence.desc())
             .limit(1)
         )
-        with translated("read the ledger"), self._store.short() as connection:
+        with translate_errors("read the ledger"), self._store.short() as connection:
             row = connection.execute(statement).mappings().first()
         if row is None:
             return None
         return LedgerEntry(**{name: row[name] for name in LedgerEntry.__slots__})
 
     def positions(self) -> list[Mapping[str, Any] | None]:
-        """Where the source stood behind each micro-batch, oldest first. O(batches)."""
+        """Return the source's position after each micro-batch, oldest first. O(batches)."""
         c = ledger.c
         statement = (
             select(c.position).where(c.stream == self._stream, c.part == 0).order_by(c.sequence)
         )
-        with translated("read the ledger"), self._store.short() as connection:
+        with translate_errors("read the ledger"), self._store.short() as connection:
             return list(connection.execute(statement).scalars())
 
     def position(self, query_id: str, batch_id: int) -> tuple[bool, Mapping[str, Any] | None]:
-        """Whether a micro-batch has taken effect, and where the source stood then, if known."""
+        """Return whether a micro-batch has taken effect, and its source's position, if known."""
         c = ledger.c
         statement = select(c.position).where(
             c.query_id == query_id, c.batch_id == batch_id, c.part == 0
         )
-        with translated("read the ledger"), self._store.short() as connection:
+        with translate_errors("read the ledger"), self._store.short() as connection:
             row = connection.execute(statement).first()
         return row is not None, None if row is None else row.position
 
     def kept_events(self) -> list[Mapping[str, Any]]:
-        """Events that wait, and processed ones that patterns may still need, in time order."""
+        """Return waiting events, and processed ones that patterns may still need, in time order."""
         statement = (
             select(stream_events)
             .where(stream_events.c.stream == self._stream)
             .order_by(stream_events.c.us, stream_events.c.batch_id, stream_events.c.position)
         )
-        with translated("read the waiting events"), self._store.short() as connection:
+        with translate_errors("read the waiting events"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def late(self) -> list[Mapping[str, Any]]:
-        """Records of the late events, in order of arrival."""
+        """Return the records of late events, in order of arrival."""
         c = late_events.c
         statement = (
             select(late_events)
             .where(c.stream == self._stream)
             .order_by(c.query_id, c.batch_id, c.position)
         )
-        with translated("read the late events"), self._store.short() as connection:
+        with translate_errors("read the late events"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def producers(self) -> dict[str, Mapping[str, Any]]:
-        """What was known of each producer when it was written, in the order of joining."""
+        """Return the last recorded state of each producer, in the order of joining."""
         c = producers.c
         statement = select(c.name, c.known).where(c.stream == self._stream).order_by(c.place)
-        with translated("read the producers"), self._store.short() as connection:
+        with translate_errors("read the producers"), self._store.short() as connection:
             return {row.name: row.known for row in connection.execute(statement)}
 
     def write_producers(
         self, connection: Connection, known: Mapping[str, tuple[int, Mapping[str, Any] | None]]
     ) -> None:
-        """Write what is known of producers, by name: place and record; no record: it has gone."""
+        """Write (place, record) of producers by name; without a record, the producer is deleted."""
         if not known:
             return
         connection.execute(
@@ -147,12 +147,12 @@ class StreamJournal:
             connection.execute(insert(producers), rows)
 
     def totals(self) -> dict[str, int]:
-        """Events processed, late and dead, over all batches of the stream."""
+        """Return the events processed, late and dead, summed over all batches of the stream."""
         c = ledger.c
         statement = select(func.sum(c.events), func.sum(c.late), func.sum(c.dead)).where(
             c.stream == self._stream
         )
-        with translated("read the ledger"), self._store.short() as connection:
+        with translate_errors("read the ledger"), self._store.short() as connection:
             events, late, dead = connection.execute(statement).one()
         return {"events": int(events or 0), "late": int(late or 0), "dead": int(dead or 0)}
 
@@ -160,7 +160,7 @@ class StreamJournal:
         """Return the number of open decisions of the stream."""
         c = decisions.c
         statement = select(func.count()).where(c.stream == self._stream, c.status == "open")
-        with translated("count the decisions"), self._store.short() as connection:
+        with translate_errors("count the decisions"), self._store.short() as connection:
             return int(connection.scalar(statement) or 0)
 
     def write(
@@ -173,7 +173,7 @@ class StreamJournal:
         drop: Iterable[tuple[int, int, int]],
         forget_before_us: int | None,
     ) -> None:
-        """Write what one atomic batch leaves behind.
+        """Write the rows that one atomic batch leaves behind.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class StreamJournal:
         drop : iterable of (us, batch_id, position)
             Events that failed and must not take part in later matches.
         forget_before_us : int or None
-            Kept events before it are needed no more.
+            Time before which kept events are no longer needed.
         """
         c = stream_events.c
         if forget_before_us is not None:

@@ -1,4 +1,4 @@
-"""The durable side of a workflow: its batches, transactions and lineage, and what is due."""
+"""Rows of a workflow: its batches, transactions and lineage, and the due transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, insert, literal, select, union_all, u
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from activedb.store.server import translated
+from activedb.store.server import translate_errors
 from activedb.store.session import Store
 from activedb.store.system import batch_edges, batch_transactions, batches, workflows
 
@@ -23,18 +23,18 @@ _OF_BATCHES = [c for c in batches.c if c.name not in ("workflow", "rows")]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """All that is recorded of a workflow, save for the rows of its batches.
+    """Recorded state of a workflow, except for the rows of its batches.
 
     Attributes
     ----------
     definition : mapping
-        As it was when the workflow was opened last.
+        Definition as of the last time the workflow was opened.
     place : int
     forming, due, origins : JSON-able
     nodes : list of mapping
-        Rows of batches and transactions, in the order of recording; these have ``program``.
+        Batches and transactions, in the order of recording; transactions have ``program``.
     cut : set of str
-        Those of which something that followed from them, and stands, was forgotten.
+        Ids of nodes with a successor that still stands and whose row was deleted.
     """
 
     definition: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Recorded:
-    """What one transaction of a workflow records with its commit.
+    """Changes that one transaction of a workflow records with its commit.
 
     Attributes
     ----------
@@ -56,11 +56,11 @@ class Recorded:
         New rows, without ``workflow``.
     edges : list of (str, str)
     of_batches, of_transactions : dict of str to dict
-        Columns that change, by id.
+        Changed columns, by id.
     forgotten : set of str
-        Ids of batches and transactions that are deleted.
+        Ids of batches and transactions to delete.
     forgotten_undone : set of str
-        Those of them that are compensated, with all that has followed from them.
+        Subset of `forgotten` that is compensated, with all its successors.
     """
 
     batches: list[dict[str, Any]] = field(default_factory=list)
@@ -74,13 +74,13 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class LineageRow:
-    """A batch or transaction that another one comes from, or that comes from it.
+    """Ancestor or descendant of a batch or transaction.
 
     Attributes
     ----------
     id : str
     is_before : bool
-        Whether the one asked about comes from it. That one itself is in both directions.
+        True for ancestors. The node asked about is in both directions.
     kind : str
         ``source``, ``output`` or ``input`` of a batch; ``transaction``.
     name : str
@@ -98,18 +98,18 @@ class LineageRow:
 
 
 def workflow_names(store: Store) -> list[str]:
-    """The workflows of which something is recorded, by name."""
-    with translated("read the workflows"), store.short() as connection:
+    """Return the names of the recorded workflows, sorted."""
+    with translate_errors("read the workflows"), store.short() as connection:
         return list(connection.scalars(select(workflows.c.name).order_by(workflows.c.name)))
 
 
 class WorkflowJournal:
-    """Reads and writes the rows of one workflow; writes go on a connection that is handed in.
+    """Rows of one workflow; writes use the connection that the caller passes.
 
     Attributes
     ----------
     table : sqlalchemy.Table
-        Workflows by name, for a transaction that locks the row before it begins its work.
+        Table of workflows by name, for a transaction that locks the row before it begins its work.
     """
 
     table: Any = workflows
@@ -119,33 +119,33 @@ class WorkflowJournal:
         self._workflow = workflow
 
     def load(self) -> Kept | None:
-        """All that is recorded, as of one moment; None if there is nothing. O(rows)."""
-        with translated("read a workflow"), self._store.short() as connection:
+        """Return the workflow's state as of one moment; None if it is not recorded. O(rows)."""
+        with translate_errors("read a workflow"), self._store.short() as connection:
             if self._store.is_shared:
                 connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             return self._load(connection)
 
     def rows(self, ids: Collection[str]) -> dict[str, list[Any]]:
-        """What is in source batches and outputs, encoded, by id."""
+        """Return the encoded rows of source and output batches, by id."""
         c = batches.c
         found: dict[str, list[Any]] = {}
-        with translated("read the rows of batches"), self._store.short() as connection:
+        with translate_errors("read the rows of batches"), self._store.short() as connection:
             for some in _portions(ids):
                 statement = select(c.id, c.rows).where(c.workflow == self._workflow, c.id.in_(some))
                 found |= {row.id: row.rows or [] for row in connection.execute(statement)}
         return found
 
     def arguments(self, transaction: str) -> Any:
-        """What an OLTP program was called with, encoded; None of any other transaction."""
+        """Return an OLTP call's encoded arguments; None for any other transaction."""
         c = batch_transactions.c
         statement = select(c.arguments).where(c.workflow == self._workflow, c.id == transaction)
-        with translated("read a transaction"), self._store.short() as connection:
+        with translate_errors("read a transaction"), self._store.short() as connection:
             return connection.scalar(statement)
 
     def lineage(self, id: str) -> list[LineageRow]:
-        """Where a batch or transaction comes from and goes to, in the order of recording.
+        """Return ancestors and descendants of a batch or transaction, in the order of recording.
 
-        One recursive query. It is found itself, in both directions. O(edges found · log edges).
+        One recursive query. The node itself is in both directions. O(edges found · log edges).
         """
         name = self._workflow
         parts = []
@@ -177,14 +177,14 @@ class WorkflowJournal:
                 )
         every = union_all(*parts).subquery()
         statement = select(every).order_by(every.c.place, every.c.is_before.desc())
-        with translated("read the lineage"), self._store.short() as connection:
+        with translate_errors("read the lineage"), self._store.short() as connection:
             return [
                 LineageRow(r.id, bool(r.is_before), r.kind, r.name, r.number, r.state)
                 for r in connection.execute(statement)
             ]
 
     def lock(self, connection: Connection) -> int:
-        """Keep others from recording something until the transaction ends; returns the place."""
+        """Block other recorders until the transaction ends; return the workflow's place."""
         c = workflows.c
         row = select(c.place).where(c.name == self._workflow).with_for_update()
         return int(connection.execute(row).scalar_one())
@@ -199,7 +199,7 @@ class WorkflowJournal:
         due: Any,
         origins: Any,
     ) -> None:
-        """Record what a transaction leaves behind, in its commit. REQUIRES: `lock`."""
+        """Record a transaction's changes in its commit. REQUIRES: `lock`."""
         values = {"place": place, "forming": forming, "due": due, "origins": origins}
         of_name = workflows.c.name == self._workflow
         connection.execute(update(workflows).where(of_name).values(**values))
@@ -222,7 +222,7 @@ class WorkflowJournal:
         self._forget(connection, recorded.forgotten, recorded.forgotten_undone)
 
     def begin(self, definition: Any, forming: Any) -> None:
-        """Make the workflow's row, unless it is there; in a transaction of its own."""
+        """Create the workflow's row, unless it exists; in a separate transaction."""
         flavour = sqlite_insert if self._store.engine.dialect.name == "sqlite" else postgres_insert
         row = {
             "name": self._workflow,
@@ -232,22 +232,21 @@ class WorkflowJournal:
             "due": [],
             "origins": {},
         }
-        with translated("record a workflow"), self._store.short() as connection:
+        with translate_errors("record a workflow"), self._store.short() as connection:
             connection.execute(flavour(workflows).values(**row).on_conflict_do_nothing())
 
     def redefine(self, definition: Any) -> None:
-        """Keep another definition; in a transaction of its own."""
+        """Replace the recorded definition; in a separate transaction."""
         where = workflows.c.name == self._workflow
-        with translated("record a workflow"), self._store.short() as connection:
+        with translate_errors("record a workflow"), self._store.short() as connection:
             connection.execute(update(workflows).where(where).values(definition=definition))
 
     def _forget(
         self, connection: Connection, ids: Collection[str], undone: Collection[str]
     ) -> None:
-        """Delete batches and transactions, with the edges that lead from them.
+        """Delete batches and transactions, with their outgoing edges.
 
-        Those that lead to them from what is kept stay, and say that something is missing, unless
-        nothing of it stands.
+        Incoming edges from kept nodes stay, to mark a missing successor, except for `undone` nodes.
         """
         c = batch_edges.c
         for some in _portions(ids):

@@ -1,4 +1,4 @@
-"""Rows changed by others, from a logical replication slot."""
+"""Rows changed by any program, read from a logical replication slot."""
 
 from activedb.store.replication._changed_rows import ChangedRows
 from activedb.store.replication._pgoutput import (
@@ -16,9 +16,9 @@ from activedb.store.replication._slot import Peeked, Slot
 from activedb.store.replication._slot_tables import (
     FOLLOWED,
     FollowedTable,
-    raise_here,
-    said_raised,
-    say_raised,
+    session_mark,
+    set_local_mark,
+    set_session_mark,
 )
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "Slot",
     "Truncate",
     "Update",
-    "raise_here",
-    "said_raised",
-    "say_raised",
+    "session_mark",
+    "set_local_mark",
+    "set_session_mark",
 ]

@@ -1,7 +1,7 @@
-"""Rows as logical decoding tells of them, with the values that the same rows have when read.
+"""Conversion of rows from logical decoding to the values that the same rows have when queried.
 
-A value comes as the text of its type; psycopg loads it as it would load a column of that type, and
-the declared column makes of that what SQLAlchemy would. What the server has not sent is left out.
+A value arrives as the text of its type; psycopg loads it like a column of that type, and the
+declared column converts it as SQLAlchemy would. Values that the server has not sent are left out.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _Load = Callable[[Value], Any]
 
 
 class ChangedRows:
-    """Makes rows of one table from what the server tells of it.
+    """Converter of one table's changes to rows.
 
     Parameters
     ----------
     spec : TableSpec
     relation : Relation
-        The table as the server has it, or had it when the changes were made.
+        The server's definition of the table when the changes were made.
     connection : sqlalchemy.Connection
-        To the same server; its driver knows the types.
+        Connection to the same server; its driver knows the types.
 
     Raises
     ------
     StoreError
-        If the server's table has none of the key's columns.
+        If the server's table lacks a column of the key.
     """
 
     def __init__(self, spec: TableSpec, relation: Relation, connection: Connection):
@@ -54,7 +54,7 @@ class ChangedRows:
             process = kind.result_processor(dialect, column.type_oid)
             self._columns.append((place, column.name, column.is_key, _both(load, process)))
         found = {name for _, name, _, _ in self._columns}
-        # The server does not send what it computes.
+        # The server does not send generated columns.
         self._computed = dict.fromkeys(
             name for name, c in declared.items() if c.computed is not None and name not in found
         )
@@ -65,7 +65,7 @@ class ChangedRows:
             )
 
     def whole(self, values: Sequence[Value]) -> Row:
-        """The row with these values; what is not sent is left out. O(columns)."""
+        """Return the row with these values, without those that were not sent. O(columns)."""
         row = {
             name: load(values[place])
             for place, name, _, load in self._columns
@@ -74,15 +74,15 @@ class ChangedRows:
         return self._shown(row)
 
     def key_alone(self, values: Sequence[Value]) -> Row:
-        """What identifies the row with these values, of which nothing else is sent."""
+        """Return the identifying columns of a row of which only these are sent."""
         return MappingProxyType(
             {name: load(values[place]) for place, name, is_key, load in self._columns if is_key}
         )
 
     def of_update(self, change: Update) -> tuple[Row, Row]:
-        """The row before an update and after it.
+        """Return the row before an update and the row after it.
 
-        Long values that it has not changed are those of the row before, if that is sent whole.
+        Long values that the update left unchanged are taken from the old row, if it is sent whole.
         """
         new, old = change.new, change.old
         if old is None:

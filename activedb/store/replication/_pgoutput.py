@@ -1,8 +1,7 @@
-"""The messages of `pgoutput`, PostgreSQL's own logical decoding plugin, version 1 of its protocol.
+"""Messages of `pgoutput`, PostgreSQL's own logical decoding plugin, protocol version 1.
 
-A parser and nothing else: bytes to messages. See "Logical Replication Message Formats" in the
-PostgreSQL manual. Values are left as the server sends them, in their types' text format; what they
-mean says `_changed_rows`.
+This is only a parser, from bytes to messages. See "Logical Replication Message Formats" in the
+PostgreSQL manual. Values stay in their types' text format, as sent; `_changed_rows` converts them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Unchanged(Enum):
-    """What stands for a long value that an update left as it was, and that is not sent."""
+    """Placeholder for a long value that an update left unchanged, and that is not sent."""
 
     UNCHANGED = "unchanged"
 
@@ -48,17 +47,17 @@ class Unchanged(Enum):
 UNCHANGED: Final = Unchanged.UNCHANGED
 
 Value: TypeAlias = bytes | Literal[Unchanged.UNCHANGED] | None
-"""A value in its text format; None is NULL."""
+"""Value in its text format; None is NULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A transaction that has committed: its changes follow.
+    """Start of a committed transaction; its changes follow.
 
     Attributes
     ----------
     lsn : int
-        Place of its commit in the server's log.
+        Position of its commit in the server's log.
     committed_at : datetime
         In UTC, to the microsecond.
     xid : int
@@ -71,12 +70,12 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of a transaction.
+    """End of a transaction.
 
     Attributes
     ----------
     lsn, end_lsn : int
-        Where its commit begins and ends in the server's log.
+        Start and end of its commit in the server's log.
     committed_at : datetime
     """
 
@@ -87,7 +86,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The transaction came here by replication, from the place `lsn` of the server `name`."""
+    """Origin of a replicated transaction: position `lsn` in the log of the server `name`."""
 
     lsn: int
     name: str
@@ -95,7 +94,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column as the server has it; `is_key`: a part of what identifies a row of old."""
+    """Column as the server has it; `is_key`: it is part of the replica identity."""
 
     name: str
     type_oid: int
@@ -105,12 +104,12 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, told before the first change of it.
+    """Definition of a table, sent before its first change.
 
     Attributes
     ----------
     oid : int
-        By which changes name it.
+        Number by which changes refer to the table.
     schema, name : str
     identity : str
         Its replica identity: ``d`` (primary key), ``n`` (nothing), ``f`` (full), ``i`` (an index).
@@ -126,7 +125,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type that is not built in."""
+    """Type that is not built in."""
 
     oid: int
     schema: str
@@ -135,7 +134,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A new row; values by column."""
+    """New row; values by column."""
 
     relation: int
     new: tuple[Value, ...]
@@ -143,15 +142,15 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A row and what it was before.
+    """Row before and after an update.
 
     Attributes
     ----------
     relation : int
     old : tuple of Value or None
-        None if it is not sent: what identifies the row has not changed.
+        None if it is not sent, because the row's identity has not changed.
     is_whole : bool
-        Whether `old` is the whole row; otherwise all but the identity is NULL in it.
+        True if `old` is the whole row; otherwise everything but the identity is NULL in it.
     new : tuple of Value
     """
 
@@ -163,7 +162,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A row that is gone; see `Update` for `is_whole`."""
+    """Deleted row; see `Update` for `is_whole`."""
 
     relation: int
     old: tuple[Value, ...]
@@ -172,7 +171,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Tables that were emptied."""
+    """Truncation of tables."""
 
     relations: tuple[int, ...]
     cascades: bool
@@ -181,7 +180,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What somebody has written into the log with ``pg_logical_emit_message``."""
+    """Message written into the log with ``pg_logical_emit_message``."""
 
     is_transactional: bool
     lsn: int
@@ -195,12 +194,12 @@ Message: TypeAlias = (
 
 
 def parse(data: bytes) -> Message:
-    """One message; O(its length).
+    """Parse one message; O(its length).
 
     Raises
     ------
     StoreError
-        If it is none of version 1, or is cut off.
+        If it is not a message of version 1, or is truncated.
     """
     if not data:
         raise StoreError("an empty message came from pgoutput")
@@ -225,12 +224,12 @@ def parse(data: bytes) -> Message:
 
 
 def lsn_text(lsn: int) -> str:
-    """A place in the server's log as the server shows it: ``16/B374D848``."""
+    """Return a position in the server's log in the server's notation: ``16/B374D848``."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 class _Reader:
-    """Reads one message from its second byte on."""
+    """Reader of one message, from its second byte on."""
 
     __slots__ = ("data", "position")
 
@@ -289,7 +288,7 @@ def _begin(r: _Reader) -> Begin:
 
 
 def _commit(r: _Reader) -> Commit:
-    r.number(_INT8)  # flags, of which there are none
+    r.number(_INT8)  # flags, currently unused
     return Commit(r.number(_UINT64), r.number(_UINT64), r.time())
 
 

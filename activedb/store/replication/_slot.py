@@ -1,20 +1,20 @@
-"""A logical replication slot, its publication, and how far they have been followed.
+"""Logical replication slot, its publication, and the progress of its follower.
 
-What a follower needs at the server, all of it named after the slot or the schema::
+A follower needs these objects at the server, all named after the slot or the schema::
 
-    slot            holds back the server's log from the place up to which it was advanced
-    publication     the tables of which the slot tells
-    followers row   `lsn`: what committed before is taken; written with what it has triggered
-    two triggers    on each table: they say in the log which changes activedb has raised itself
+    slot            retains the server's log from the position to which it was advanced
+    publication     the tables whose changes the slot reports
+    followers row   `lsn`: earlier commits are taken; written along with the firings they trigger
+    two triggers    on each table: they mark in the log the changes for which activedb raised events
 
-*Marks.* A connection on which activedb writes what it raises events for has the setting
-``activedb.raised``: the rules that have heard of them. For such a statement the triggers write that
-into the log before the rows and an empty note after them; where a trigger or a cascade of the
-server's own writes on the way, it is the other way round. So the mark costs nothing while nobody
-follows, and no process has to know whether somebody does. A caller's connection does not have the
-setting; there it is made around each flush, if somebody follows when the caller's transaction
-begins. That is why a new table is followed only after every transaction has ended that had begun
-before its triggers were there.
+*Marks.* A connection on which activedb writes changes that it raises events for has the setting
+``activedb.raised``: the rules that have seen these events. For such a statement the triggers write
+the setting into the log before the rows and an empty note after them; around nested writes, by the
+server's own triggers or cascades, the order is reversed. So the mark costs nothing while there is
+no follower, and no process has to know whether there is one. A caller's connection does not have
+the setting; there it is made around each flush, if there is a follower when the caller's
+transaction begins. Therefore a new table is followed only after the end of every transaction that
+had begun before the table's triggers were created.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from activedb.errors import ConfigurationError, ConnectionLost, LockTimeout
 from activedb.store.replication._pgoutput import Message, lsn_text, parse
 from activedb.store.replication._slot_tables import FollowedTable, Publication, mark_prefix
-from activedb.store.server import translated, translation
+from activedb.store.server import translate_error, translate_errors
 from activedb.store.sql import TableSpec, guard_number
 from activedb.store.system import followers
 
@@ -70,7 +70,7 @@ _PEEK = text(
 _ADVANCE = text("SELECT pg_replication_slot_advance(:slot, CAST(:lsn AS pg_lsn))")
 _LOCK = text("SELECT pg_try_advisory_lock(:number)")
 _UNLOCK = text("SELECT pg_advisory_unlock(:number)")
-# Everybody may see these, whoever's transactions they are.
+# Visible to every role, whichever role the transactions belong to.
 _OPEN = text(
     """
     SELECT l.virtualtransaction, l.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -89,17 +89,17 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """What a slot tells of at one moment.
+    """Changes that a slot reports at one moment.
 
     Attributes
     ----------
     head_lsn : int
-        All that had committed before this place of the server's log is in it, unless there was
-        more than asked for.
+        Position in the server's log up to which all commits are included, unless the limit was
+        reached.
     now : datetime
         The server's clock.
     messages : iterator of Message
-        Whole transactions in the order of their commits; read before anything else is asked.
+        Whole transactions in the order of their commits; to be consumed before other requests.
     """
 
     head_lsn: int
@@ -108,20 +108,20 @@ class Peeked:
 
 
 class Slot:
-    """A replication slot that one follower at a time reads; used by one thread.
+    """Replication slot that one follower at a time reads; used by one thread.
 
     Parameters
     ----------
     engine : sqlalchemy.Engine
-        For the one connection that is the follower's, with the lock that says so.
+        Engine for the follower's one connection, which holds the lock on the slot.
     short : callable
-        Short transactions.
+        Factory of short transactions.
     schema : str
-        Where activedb's tables are.
+        Schema of activedb's tables.
     name : str
-        Of the slot and the publication.
+        Name of the slot and the publication.
     patience_s : float
-        How long to wait for transactions that are open when a table is followed for the first time.
+        How long to wait for open transactions when a table is followed for the first time.
 
     Attributes
     ----------
@@ -129,9 +129,9 @@ class Slot:
         As given.
     tables : tuple of FollowedTable
     lsn : int
-        What has committed before this place has been taken, as far as is recorded.
+        Recorded position before which all commits have been taken.
     mark_prefix : str
-        Of the notes in the log that tell what activedb has raised itself.
+        Prefix of the notes in the log that mark changes for which activedb has raised events.
     """
 
     def __init__(
@@ -161,22 +161,22 @@ class Slot:
     # -- opening ---------------------------------------------------------------------------
 
     def open(self, specs: Sequence[TableSpec], *, whole: bool = False) -> None:
-        """Become its follower, and make what is missing at the server.
+        """Become the slot's follower, and create missing objects at the server.
 
         Parameters
         ----------
         specs : sequence of TableSpec
-            The tables to follow, from now on instead of those before.
+            Tables to follow from now on; they replace the previous ones.
         whole : bool
             Set the tables' replica identity to FULL, so that old rows are sent whole.
 
         Raises
         ------
         ConfigurationError
-            If the server cannot, the role may not, a table is not there, the slot is another
-            one's, has gone, or is being followed.
+            If the server or the role cannot do it, a table does not exist, or the slot belongs to
+            another database, is gone, or has a follower.
         LockTimeout
-            If transactions that have begun before stay open.
+            If transactions that began earlier stay open.
         """
         try:
             connection = self._become_follower()
@@ -190,7 +190,7 @@ class Slot:
                 with self._refusals("make the slot"), connection.begin():
                     found = int(connection.scalar(_CREATE, {"slot": self.name}))
             if is_new:
-                with translated("record the slot"), self._short() as recording:
+                with translate_errors("record the slot"), self._short() as recording:
                     recording.execute(
                         update(followers).where(followers.c.slot == self.name).values(lsn=found)
                     )
@@ -201,7 +201,7 @@ class Slot:
             raise
 
     def _become_follower(self) -> Connection:
-        with translated("look at the server"):
+        with translate_errors("look at the server"):
             connection = self._engine.connect().execution_options(isolation_level="READ COMMITTED")
             self._connection = connection
             with connection.begin():
@@ -225,7 +225,7 @@ class Slot:
             return connection
 
     def _known(self, connection: Connection, publication: Publication) -> tuple[bool, int | None]:
-        """Whether it is yet to be recorded how far it is; where the slot is, None if not made."""
+        """Return whether the position is yet to be recorded; and the slot's own, or None."""
         asked = select(followers.c.lsn).where(followers.c.slot == self.name).with_for_update()
         row = connection.execute(asked).first()
         slot = connection.execute(_SLOT, {"slot": self.name}).first()
@@ -268,8 +268,8 @@ class Slot:
         return row.lsn is None, int(slot.confirmed)
 
     def _await_older(self, connection: Connection) -> None:
-        """Wait until every transaction has ended that is open now."""
-        with translated("look at the open transactions"):
+        """Wait until every transaction that is open now has ended."""
+        with translate_errors("look at the open transactions"):
             until_s = time.monotonic() + self._patience_s
             older: set[tuple[str, int]] | None = None
             while True:
@@ -290,12 +290,12 @@ class Slot:
 
     @contextmanager
     def peek(self, limit: int) -> Iterator[Peeked]:
-        """What has committed since the slot was advanced, whole transactions, at least once.
+        """Yield whole transactions committed since the last `advance`, each at least once.
 
         Parameters
         ----------
         limit : int
-            Messages after which no other transaction is begun.
+            Number of messages after which no further transaction is begun.
         """
         connection = self.connection
         with self._refusals(f"read slot {self.name}"):
@@ -323,7 +323,7 @@ class Slot:
         }
         options = {"stream_results": True, "yield_per": _ROWS_AT_ONCE}
         with self._refusals(f"read slot {self.name}"):
-            # The server works it all out first, and keeps it on its disk if it is much.
+            # The server decodes everything first, and spills a large result to its disk.
             rows = connection.execute(_PEEK, asked, execution_options=options)
         try:
             while True:
@@ -338,12 +338,12 @@ class Slot:
                 rows.close()
 
     def record(self, connection: Connection, lsn: int) -> None:
-        """Write, within a transaction, that what has committed before `lsn` is taken.
+        """Record, within a transaction, that all commits before `lsn` are taken.
 
         Raises
         ------
         ConfigurationError
-            If another follower has been here meanwhile: the connection with the lock was lost.
+            If another follower has recorded a position meanwhile: the lock's connection was lost.
         """
         mine = (followers.c.slot == self.name) & (followers.c.lsn == self.lsn)
         if connection.execute(update(followers).where(mine).values(lsn=lsn)).rowcount != 1:
@@ -353,11 +353,11 @@ class Slot:
             )
 
     def recorded(self, lsn: int) -> None:
-        """Take note that the transaction of `record` has committed."""
+        """Note that the transaction of `record` has committed."""
         self.lsn = lsn
 
     def advance(self, lsn: int) -> None:
-        """Let the server forget what has committed before `lsn`; it is told no more."""
+        """Let the server discard its log before `lsn`; earlier commits are not reported again."""
         if lsn <= self._confirmed:
             return
         connection = self.connection
@@ -367,12 +367,12 @@ class Slot:
 
     @property
     def confirmed(self) -> int:
-        """Up to where the slot was advanced."""
+        """Position to which the slot was last advanced."""
         return self._confirmed
 
     @property
     def connection(self) -> Connection:
-        """The follower's connection; raises `ConnectionLost` if there is none."""
+        """The follower's connection; raises `ConnectionLost` if the slot is not open."""
         if self._connection is None:
             raise ConnectionLost(f"slot {self.name} is not open")
         return self._connection
@@ -380,7 +380,7 @@ class Slot:
     # -- the end ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Be its follower no more; the slot stays, and keeps the server's log."""
+        """Stop being the slot's follower; the slot remains, and retains the server's log."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(SQLAlchemyError):
@@ -389,16 +389,16 @@ class Slot:
                 with connection.begin():
                     connection.execute(_UNLOCK, {"number": self._number})
             with suppress(SQLAlchemyError):
-                connection.invalidate()  # back in the pool it might keep the lock
+                connection.invalidate()  # in the pool it might keep holding the lock
                 connection.close()
 
     def drop(self) -> bool:
-        """Remove slot, publication and what belongs to them; False if there was nothing.
+        """Remove the slot, its publication and triggers; return False if there was nothing.
 
         Raises
         ------
         ConfigurationError
-            If it is being followed, or is another one's.
+            If the slot has a follower, or belongs to another database.
         """
         try:
             connection = self._become_follower()
@@ -413,7 +413,7 @@ class Slot:
                 )
             if not is_ours:
                 return False
-            # The slot at first: should the rest fail, it is all done again.
+            # The slot goes first: if a later step fails, everything is repeated.
             if slot is not None and slot.is_here:
                 with self._refusals("drop the slot"), connection.begin():
                     connection.execute(_DROP, {"slot": self.name})
@@ -426,7 +426,7 @@ class Slot:
 
     @contextmanager
     def _refusals(self, doing: str) -> Iterator[None]:
-        """Errors of the server as ours; those that somebody can do something about say what."""
+        """Translate server errors; for those that can be remedied, the message gives the remedy."""
         try:
             yield
         except (DBAPIError, SQLAlchemyError) as error:
@@ -435,7 +435,7 @@ class Slot:
             if advice is not None:
                 said = str(origin).strip().splitlines()[0]
                 raise ConfigurationError(f"cannot {doing}: {said}; {advice}") from error
-            ours = translation(error, doing)
+            ours = translate_error(error, doing)
             if ours is None:
                 raise
             raise ours from error

@@ -1,4 +1,4 @@
-"""The tables that a slot tells of: its publication, and the triggers that mark what is raised."""
+"""Tables of a slot: its publication, and the triggers that mark changes with raised events."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = [
     "FollowedTable",
     "Publication",
     "mark_prefix",
-    "raise_here",
-    "said_raised",
-    "say_raised",
+    "session_mark",
+    "set_local_mark",
+    "set_session_mark",
 ]
 
 RAISED = "activedb.raised"
-"""The setting of connections that says which rules have heard of what is written on them."""
+"""Setting of a connection with the rules that have seen the events of its writes."""
 
 _TABLE = text(
     """
@@ -52,7 +52,7 @@ _PUBLISHED = text(
 )
 _EXISTS = text("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = :publication)")
 _MARKED = text("SELECT tgrelid FROM pg_trigger WHERE tgname = :trigger AND NOT tgisinternal")
-# Marked, and of no slot of this schema any more.
+# Marked, but no longer in the publication of any slot of this schema.
 _LEFT = text(
     """
     SELECT t.tgrelid::regclass::text FROM pg_trigger t
@@ -80,7 +80,7 @@ _MARK = """
 FOLLOWED = text(
     "SELECT current_setting('transaction_isolation'), EXISTS (SELECT FROM activedb_followers)"
 )
-"""A transaction's isolation level, and whether somebody follows changes; one round trip."""
+"""A transaction's isolation level, and whether there is any follower; one round trip."""
 
 _RAISE_HERE = text(f"SELECT set_config('{RAISED}', :raised, true)")
 _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(:number)")
@@ -88,18 +88,18 @@ _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(:number)")
 
 @dataclass(frozen=True, slots=True)
 class FollowedTable:
-    """A table as it is followed.
+    """Table that a slot follows.
 
     Attributes
     ----------
     spec : TableSpec
     oid : int
     schema, name : str
-        At the server.
+        Names at the server.
     is_whole : bool
-        Whether old rows are sent whole (REPLICA IDENTITY FULL).
+        True if old rows are sent whole (REPLICA IDENTITY FULL).
     identified_by : tuple of str
-        Otherwise the columns of old rows that are sent.
+        Columns of old rows that are sent otherwise.
     """
 
     spec: TableSpec
@@ -110,44 +110,43 @@ class FollowedTable:
     identified_by: tuple[str, ...]
 
 
-def say_raised(connection: Connection, raised: str) -> None:
-    """Say on a connection in no transaction what its writes are to be marked with.
+def set_session_mark(connection: Connection, raised: str) -> None:
+    """Set the mark for all later writes of a connection that is in no transaction.
 
-    A round trip if that is something else than before; the mark costs nothing unless somebody
-    follows.
+    One round trip if the mark changes; a mark costs nothing unless there is a follower.
     """
-    if said_raised(connection) != raised:
-        # Below the cursor, which would begin a transaction, and undo the setting with it.
+    if session_mark(connection) != raised:
+        # Below the cursor, which would begin a transaction whose rollback would undo the setting.
         execute_alone(
             connection, b"SELECT set_config($1, $2, false)", [RAISED.encode(), raised.encode()]
         )
         connection.info[RAISED] = raised
 
 
-def said_raised(connection: Connection) -> str:
-    """What was said last with `say_raised`, which the connection's writes are marked with."""
-    said: str = connection.info.get(RAISED, "")  # of the driver's connection, which has one life
+def session_mark(connection: Connection) -> str:
+    """Return the mark of a connection's writes, as last set by `set_session_mark`."""
+    said: str = connection.info.get(RAISED, "")  # of the driver's connection: gone if it reconnects
     return said
 
 
-def raise_here(connection: Connection, raised: str) -> None:
-    """Mark what is written from now on in a connection's transaction; empty: no more."""
+def set_local_mark(connection: Connection, raised: str) -> None:
+    """Set the mark for further writes of the connection's transaction; empty: no mark."""
     connection.execute(_RAISE_HERE, {"raised": raised})
 
 
 def mark_prefix(schema: str) -> str:
-    """Prefix of the notes in the log about what was raised in a schema of activedb's."""
+    """Return the prefix of the notes in the log about events raised for activedb's schema."""
     return f"activedb {schema}"
 
 
 class Publication:
-    """The publication of a slot, changed within one transaction.
+    """Publication of a slot, changed within one transaction.
 
     Parameters
     ----------
     connection : sqlalchemy.Connection
     schema : str
-        Where activedb's tables are.
+        Schema of activedb's tables.
     name : str
     """
 
@@ -165,16 +164,16 @@ class Publication:
         connection.execute(_ONE_AT_A_TIME, {"number": guard_number(f"followers of {schema}")})
 
     def exists(self) -> bool:
-        """Whether there is a publication of this name."""
+        """Return whether a publication of this name exists."""
         return bool(self._connection.scalar(_EXISTS, {"publication": self._name}))
 
     def create(self) -> None:
-        """Make it, without tables.
+        """Create the publication, without tables.
 
         Raises
         ------
         ConfigurationError
-            If there is one of this name.
+            If a publication of this name exists.
         """
         if self.exists():
             raise ConfigurationError(
@@ -183,14 +182,14 @@ class Publication:
             )
         options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
         if int(self._connection.scalar(text("SHOW server_version_num")) or 0) >= 180_000:
-            # Else it refuses updates where these are a part of the whole row.
+            # Otherwise the server refuses updates if the identity includes generated columns.
             options += ", publish_generated_columns = stored"
         self._run(f"CREATE PUBLICATION {quoted(self._name)} WITH ({options})")
 
     def set(
         self, specs: Sequence[TableSpec], *, whole: bool
     ) -> tuple[tuple[FollowedTable, ...], bool]:
-        """Let it have these tables; returns with them whether some were not marked before."""
+        """Replace the published tables; return them, and whether any was unmarked before."""
         found = [(self._look(spec, whole), spec) for spec in dict.fromkeys(specs)]
         wanted = {row.oid: self._named(row) for row, _ in found}
         for row, _ in found:
@@ -213,9 +212,9 @@ class Publication:
         return tuple(self._followed(row, spec, whole) for row, spec in found), bool(new)
 
     def drop(self) -> None:
-        """Remove it, and the marks that no other slot of the schema needs.
+        """Drop the publication, and the triggers that no other slot of the schema needs.
 
-        REQUIRES: the slot's row among the followers is deleted.
+        REQUIRES: the slot's row in the table of followers is deleted.
         """
         self._run(f"DROP PUBLICATION IF EXISTS {quoted(self._name)}")
         self._tidy()
@@ -267,7 +266,7 @@ class Publication:
             )
 
     def _tidy(self) -> None:
-        """Drop the triggers of tables that no slot of this schema tells of."""
+        """Drop the triggers of tables that no slot of this schema follows."""
         for trigger in self._triggers.values():
             for table in self._scalars(_LEFT, trigger=trigger):
                 self._run(f"DROP TRIGGER {trigger} ON {table}")

@@ -1,7 +1,8 @@
-"""The operating-system account that a server runs as, and what it may reach.
+"""Operating-system account of a server, and the files it can reach.
 
-PostgreSQL refuses to run as root, so root's servers run as ``postgres`` or, where there is no
-such account, as ``nobody``. Everybody else's servers run as themselves.
+PostgreSQL refuses to run as root, so root's servers run as ``postgres`` or, where there is no such
+account, as the unprivileged one in `_ACCOUNTS_FOR_ROOT`. Servers of other users run under the
+user's own account.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ READ = 0o4
 
 @dataclass(frozen=True)
 class Account:
-    """Who a server runs as.
+    """OS account of a server.
 
     Attributes
     ----------
     name : str
-        For messages.
+        Name for messages.
     uid, gid : int
         User and only group; supplementary groups are dropped.
     switch : bool
-        Whether programs must be started under another user than our own.
+        True if programs must be started under another user than this process's own.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Account:
     switch: bool
 
     def allows(self, status: os.stat_result, bits: int) -> bool:
-        """Say whether the mode bits of ``status`` give this account all of ``bits``."""
+        """Return whether the mode bits of ``status`` grant this account all of ``bits``."""
         if status.st_uid == self.uid:
             granted = status.st_mode >> 6
         elif status.st_gid == self.gid:
@@ -63,7 +64,7 @@ class Account:
         return None
 
     def may_read(self, path: Path) -> bool:
-        """Say whether this account may read a file, and run it or list it if that is its sort."""
+        """Return whether this account may read a file, and also run a program or list a folder."""
         if not self.switch:
             return True
         status = path.stat()
@@ -77,7 +78,7 @@ def server_account() -> Account:
     Raises
     ------
     ConfigurationError
-        Root finds neither ``postgres`` nor ``nobody``.
+        Root finds none of the accounts in `_ACCOUNTS_FOR_ROOT`.
     """
     uid = os.geteuid()
     if uid != 0:

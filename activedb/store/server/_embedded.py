@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL in a folder, shared by every process that uses the folder.
+"""Embedded PostgreSQL in a folder, shared by every process that uses the folder.
 
 ::
 
@@ -6,15 +6,15 @@
     ├── postgres/        home of the server: data, log, socket and locks (`_postmaster`)
     └── location         instead of postgres/: the path of a home elsewhere (`_home`)
 
-Two lock files in the home decide who starts and who stops the server:
+Two lock files in the home coordinate the start and stop of the server:
 
 - ``start.lock`` is held exclusively while a server is started, found or stopped.
-- ``users.lock`` is held shared by every user of the server, for its life. Whoever leaves tries to
-  take it exclusively: who succeeds was the last one and stops the server.
+- ``users.lock`` is held shared by every user of the server as long as it uses it. A leaving user
+  tries to take it exclusively: if that succeeds, it was the last user, and stops the server.
 
 The kernel drops the locks of a killed process, so there are no stale users. A program that ends
-without a word, by SIGTERM for instance, cannot stop the server: a small process beside that, the
-watcher, does when the last user is gone (`_users_pipe`, `_watcher`).
+without cleaning up, by SIGTERM for instance, cannot stop the server: a small process next to the
+server, the watcher, stops it when the last user is gone (`_users_pipe`, `_watcher`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger("activedb.store")
 
 
 class EmbeddedServer:
-    """One use of the embedded server of a folder; made by `start`, ended by `close`.
+    """Use of the embedded server of a folder, from `start` to `close`.
 
     Several uses may exist at once, in one process and in several; the server runs from the first
     to the last of them. A forked child does not count as a user: it must call `start` itself.
@@ -53,7 +53,7 @@ class EmbeddedServer:
     Attributes
     ----------
     url : str
-        SQLAlchemy URL of the server's default database, over a unix socket.
+        SQLAlchemy URL of the server's default database, over a Unix socket.
     home : Path
         Folder with the server's data, log and socket.
     """
@@ -71,13 +71,13 @@ class EmbeddedServer:
 
     @classmethod
     def start(cls, folder: Path) -> Self:
-        """Use the server of ``folder``: find it running, or start it, made first if need be.
+        """Use the server of ``folder``: find it running, or start it, initialised first if needed.
 
         Parameters
         ----------
         folder : Path
-            Made when absent. When root works in a folder that the server's account cannot reach,
-            the data are put under ``/var/tmp`` and ``folder/location`` says where.
+            Created if absent. When root works in a folder that the server's account cannot reach,
+            the data are put under ``/var/tmp`` and ``folder/location`` has their path.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class EmbeddedServer:
             with exclusive(home / "start.lock", _LOCK_S_MAX):
                 users = FileLock(home / "users.lock")
                 try:
-                    users.try_shared()  # cannot fail: who takes it exclusively has our start lock
+                    users.try_shared()  # cannot fail: an exclusive holder would have our start lock
                     url = postmaster.ensure_running()
                 except ActiveDBError:
                     users.release()
@@ -109,7 +109,7 @@ class EmbeddedServer:
             ) from error
 
     def close(self) -> None:
-        """End this use; the last one stops the server. Does nothing the second time."""
+        """End this use; the last use stops the server. A second call does nothing."""
         if os.getpid() != self._owner_pid:
             return
         with self._latch:
@@ -121,7 +121,7 @@ class EmbeddedServer:
             with exclusive(self.home / "start.lock", _LOCK_S_MAX):
                 _leave(self._postmaster, self._users)
         except (ActiveDBError, OSError) as error:
-            # The data are safe either way, and whoever closes can do nothing better.
+            # The data are safe either way, and a closing caller could not do anything about it.
             logger.warning("cannot stop the embedded server in %s: %s", self.home, error)
             self._users.release()
         finally:
@@ -141,14 +141,14 @@ class EmbeddedServer:
 
 
 def home_of(folder: Path) -> Path | None:
-    """The home of the server that a folder has; None if no server was ever started there.
+    """Return the home of a folder's server; None if no server was ever started there.
 
-    Nothing is made or started.
+    Nothing is created or started.
 
     Raises
     ------
     ConfigurationError
-        The folder cannot be looked at.
+        The folder cannot be accessed.
     """
     try:
         return existing_home(folder.resolve())
@@ -160,18 +160,18 @@ def home_of(folder: Path) -> Path | None:
 
 
 def check_programs() -> None:
-    """Check that the embedded server's programs are there for who runs it.
+    """Check that the embedded server's programs exist and can be run by the server's account.
 
     Raises
     ------
     ConfigurationError
-        They are not, or there is nobody to run them as.
+        They do not exist, or no account can run them.
     """
     postgres_programs(server_account())
 
 
 def _leave(postmaster: Postmaster, users: FileLock) -> None:
-    """Cease to be a user, and stop the server when there is no other. REQUIRES: start lock."""
+    """Stop being a user, and stop the server if there is no other user. REQUIRES: start lock."""
     users.release()
     others = FileLock(postmaster.home / "users.lock")
     try:

@@ -1,4 +1,4 @@
-"""What a server is like, as far as activedb depends on it."""
+"""Properties of a server that activedb depends on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from activedb.loopback import is_loopback
-from activedb.store.server._driver_errors import translated
+from activedb.store.server._driver_errors import translate_errors
 from activedb.store.server._plain import plain_connection
 
 __all__ = ["ServerFacts", "server_facts"]
@@ -52,27 +52,27 @@ _UNLISTEN = text("UNLISTEN activedb_doctor")
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself, and of what this role may do.
+    """Properties of a server and rights of this role, as the server reports them.
 
     Attributes
     ----------
     version, number : str, int
-        As it is written, and as a number: 180001 for 18.1.
+        Version as text, and as a number: 180001 for 18.1.
     encoding, zone, wal_level, role, database : str
     schema : str or None
-        Where unqualified tables are made; None if no schema of the search path is there.
+        Schema in which unqualified tables are created; None if the search path has none.
     schema_exists : bool
-        Whether the schema that the settings name is there; True if they name none.
+        True if the schema in the settings exists, or the settings have none.
     connections_max, connections_used : int
-        Those that a plain role may use, and those open now, by whomever.
+        Connections available to ordinary roles, and those open now, by any client.
     may_replicate, may_make_schemas, may_make_tables, may_listen : bool
     is_read_only, is_encrypted : bool
     is_local : bool
-        Whether it is reached within this computer.
+        True if the server is reached within this computer.
     is_pooled : bool
-        Whether something between here and the server gives sessions to others in between.
+        True if a pooler stands between this process and the server.
     ahead_s, uncertain_s : float
-        How far the server's clock is ahead of this computer's, give or take.
+        How far the server's clock is ahead of this computer's, and the error bound.
     """
 
     version: str
@@ -99,18 +99,18 @@ class ServerFacts:
 
 
 def server_facts(url: str, schema: str | None = None) -> ServerFacts:
-    """Look at the server behind a URL; nothing is changed there. About ten round trips.
+    """Look at the server behind a URL, without changing anything. About ten round trips.
 
     Parameters
     ----------
     schema : str, optional
-        The one that the settings name.
+        Schema in the settings.
 
     Raises
     ------
     InvalidURL, ServerUnreachable
     """
-    with plain_connection(url, schema) as connection, translated("look at the server"):
+    with plain_connection(url, schema) as connection, translate_errors("look at the server"):
         row = connection.execute(_FACTS).mappings().one()
         ahead_s, uncertain_s = _ahead(connection)
         driver: Any = connection.connection.driver_connection
@@ -140,12 +140,12 @@ def server_facts(url: str, schema: str | None = None) -> ServerFacts:
 
 
 def _is_local(address: str) -> bool:
-    """Whether an address is this computer's own; that of a socket is empty."""
+    """Return whether an address is this computer's own; a socket's address is empty."""
     return not address or is_loopback(address)
 
 
 def _ahead(connection: Connection) -> tuple[float, float]:
-    """How far the server's clock is ahead, and the error of that: the best of some looks."""
+    """Return how far the server's clock is ahead, and the error bound; the best of some tries."""
     found: list[tuple[float, float]] = []
     for _ in range(_LOOKS):
         before = time.time()
@@ -157,7 +157,7 @@ def _ahead(connection: Connection) -> tuple[float, float]:
 
 
 def _hears(connection: Connection) -> bool:
-    """Whether a notification comes back to who listens on this connection."""
+    """Return whether a listener on this connection receives a notification."""
     driver: Any = connection.connection.driver_connection
     connection.execute(_LISTEN)
     connection.execute(_TELL)

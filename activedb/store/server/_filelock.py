@@ -1,8 +1,8 @@
-"""Advisory locks on files (``flock``) that the kernel drops when their holders die.
+"""Advisory locks on files (``flock``), which the kernel drops when their holders die.
 
 A lock belongs to an *open file description*, not to a process: two `FileLock` objects of one
 process exclude each other like those of two processes, and a description that a child inherits
-keeps the lock for as long as the child lives. The embedded server is built on both facts.
+keeps the lock for as long as the child lives. The embedded server relies on both facts.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _open_locks: set[FileLock] = set()  # guarded by _latch
 
 
 class FileLock:
-    """One lock on one file; exclusive or shared, never waiting in the kernel.
+    """Lock on one file, exclusive or shared, that never waits in the kernel.
 
     Parameters
     ----------
     path : Path
-        The file; created with mode 0600 when absent, never followed when it is a symbolic link.
+        The file; created with mode 0600 if absent, never followed if it is a symbolic link.
     """
 
     def __init__(self, path: Path):
@@ -44,23 +44,23 @@ class FileLock:
 
     @property
     def fd(self) -> int:
-        """Return the open file description's number in this process."""
+        """Descriptor of the open file; raises `ValueError` if it is closed."""
         if self._fd is None:
             raise ValueError(f"{self._path} is closed")
         return self._fd
 
     def try_exclusive(self) -> bool:
-        """Take the lock exclusively unless somebody else has it; say whether it was taken."""
+        """Take the lock exclusively unless it is held; return whether it was taken."""
         return self._try(fcntl.LOCK_EX)
 
     def try_shared(self) -> bool:
-        """Take the lock together with other sharers; say whether it was taken."""
+        """Take the lock shared unless it is held exclusively; return whether it was taken."""
         return self._try(fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Give the lock up for every process that inherited it, and close the file.
+        """Release the lock for every process that inherited it, and close the file.
 
-        A thread that starts a program has a child for a moment that has inherited everything.
+        Unlocking comes first: while a thread starts a program, a child may briefly hold a copy.
         """
         with _latch:
             if self._fd is not None:
@@ -113,7 +113,7 @@ def exclusive(path: Path, wait_s_max: float) -> Iterator[None]:
 
 
 def _close_inherited() -> None:
-    """Close every lock file in a forked child: it is not the holder and must not outlive it."""
+    """Close all lock files in a forked child, so that it does not prolong the parent's locks."""
     for lock in _open_locks:
         if lock._fd is not None:
             os.close(lock._fd)

@@ -1,7 +1,7 @@
-"""Where an embedded server lives: its home and the folder of its socket.
+"""Folders of an embedded server: its home and the folder of its socket.
 
-Both may have names that anybody could guess in folders where anybody can write, so a folder is
-made or verified through its descriptor: its type, owner and mode; symbolic links are refused.
+Both may have predictable names in world-writable folders, so a folder is created or verified
+through its descriptor: its type, owner and mode; symbolic links are refused.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ logger = logging.getLogger("activedb.store")
 
 
 def choose_home(folder: Path) -> tuple[Path, Account]:
-    """Choose the server's folder and account for a data folder, and make both folders.
+    """Choose the server's folder and account for a data folder, and create both folders.
 
-    The home is ``folder/postgres``. When the account cannot get there, which happens to root's
-    servers only, it is a folder under ``/var/tmp`` that the text file ``folder/location`` names.
+    The home is ``folder/postgres``. If the account cannot reach it, which only happens to root's
+    servers, it is a folder under ``/var/tmp`` whose path is in the text file ``folder/location``.
 
     Raises
     ------
     ConfigurationError
-        The data are there but out of the account's reach, or a folder cannot be made or trusted.
+        The data exist but the account cannot reach them, or a folder cannot be made or trusted.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True)
-        folder.chmod(0o755)  # just made; what is in it is private to the server's account
+        folder.chmod(0o755)  # just created; its contents are private to the server's account
     folder = folder.resolve(strict=True)
     location = folder / "location"
     home = _recorded(location) or folder / "postgres"
@@ -63,23 +63,23 @@ def choose_home(folder: Path) -> tuple[Path, Account]:
 
 
 def existing_home(folder: Path) -> Path | None:
-    """The home that a data folder has, as it is; None if there are no data. Nothing is made.
+    """Return the existing home of a data folder; None if there are no data. Creates nothing.
 
     Raises
     ------
     ConfigurationError
-        What says where the data are has been tampered with.
+        The file with the location of the data has been tampered with.
     """
     home = _recorded(folder / "location") or folder / "postgres"
     return home if (home / "data" / "PG_VERSION").exists() else None
 
 
 def socket_folder(home: Path, account: Account, file_name: str) -> Path:
-    """Return ``home``, or a private folder with a shorter name when a socket cannot be there."""
+    """Return ``home``, or a private folder with a shorter name if a socket cannot be there."""
     temporary = (Path(tempfile.gettempdir()), SHARED_FOLDER)
     for folder in (home, *(parent / _private_name(home) for parent in temporary)):
         fits = len(os.fsencode(folder / file_name)) <= _SOCKET_PATH_BYTES_MAX
-        # Clients and servers take a comma as the end of a folder's name, quotes as its bounds.
+        # Clients and servers read a comma as the end of a folder's name, and quotes as its bounds.
         if fits and not set('",') & set(str(folder)) and account.barrier(folder) is None:
             if folder != home:
                 take_folder(folder, account)
@@ -96,7 +96,7 @@ def take_folder(folder: Path, account: Account) -> None:
     Raises
     ------
     ConfigurationError
-        Something else has the name, or the folder cannot be made.
+        The name is taken by something else, or the folder cannot be made.
     """
     try:
         with contextlib.suppress(FileExistsError):
@@ -104,7 +104,7 @@ def take_folder(folder: Path, account: Account) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             owner = os.fstat(descriptor).st_uid
-            # Ours and empty: made just now, or by a start that was killed at this point.
+            # Ours and empty: just created, or by a start that was killed at this point.
             if owner == os.geteuid() != account.uid and not os.listdir(descriptor):
                 os.fchown(descriptor, account.uid, account.gid)
             elif owner != account.uid:
@@ -133,7 +133,7 @@ def _recorded(location: Path) -> Path | None:
         home = Path(location.read_text().strip())
     except FileNotFoundError:
         return None
-    # Whoever can write this file must not make root take over a folder of their choice.
+    # A user with write access to this file must not make root take over an arbitrary folder.
     if home.parent != SHARED_FOLDER or not re.fullmatch(r"activedb-\d+-[0-9a-f]{16}", home.name):
         raise ConfigurationError(
             f"{location} names {str(home)!r}, which is no folder {SHARED_FOLDER}/activedb-…; "
@@ -143,7 +143,7 @@ def _recorded(location: Path) -> Path | None:
 
 
 def _record(location: Path, home: Path) -> None:
-    """Write the file at once, so that nobody reads half a path."""
+    """Write the file atomically, so that no process reads half a path."""
     fresh = location.with_name(f"location.{os.getpid()}.{threading.get_ident()}")
     fresh.write_text(f"{home}\n")
     fresh.replace(location)

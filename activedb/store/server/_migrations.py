@@ -1,4 +1,4 @@
-"""Running the Alembic migrations, from the source tree or from an installed package."""
+"""Alembic migrations, run from the source tree or from an installed package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, column, inspect, select, table, text
 from sqlalchemy.exc import ProgrammingError
 
 from activedb.errors import ConfigurationError
-from activedb.store.server._driver_errors import translated
+from activedb.store.server._driver_errors import translate_errors
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -24,24 +24,24 @@ __all__ = ["Migrations", "migration_sql", "migrations", "upgrade"]
 T = TypeVar("T")
 
 _VERSION_TABLE = "activedb_version"
-_DIGITS = 4  # what names of migrations, and versions, begin with
+_DIGITS = 4  # length of the version, with which the names of migrations begin
 _RIGHT_MISSING = "42501"
 _LOCK_TIMEOUT = text("SELECT set_config('lock_timeout', :limit, true)")
-_LATCH = 0x61637469_76656462 >> 1  # one migration at a time, on an advisory lock of its own
+_LATCH = 0x61637469_76656462 >> 1  # advisory lock: one migration at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Migrations:
-    """How far activedb's tables are, and what is still to be done to them.
+    """Version of activedb's tables, and the migrations still to be run.
 
     Attributes
     ----------
     found : str or None
-        Their version; None if there are none.
+        Version of the tables; None if there are none.
     newest : str
-        The version that this activedb makes of them.
+        Version to which this activedb migrates them.
     due : tuple of (str, str)
-        Version and purpose of each migration that is to come, in order.
+        Version and purpose of each pending migration, in order.
     """
 
     found: str | None
@@ -50,12 +50,12 @@ class Migrations:
 
     @property
     def are_newer(self) -> bool:
-        """Whether a newer activedb has made the tables."""
+        """True if a newer activedb has made the tables."""
         return self.found is not None and self.found > self.newest
 
 
 def migrations(connection: Connection | None) -> Migrations:
-    """What `upgrade` would do, with None in a new database; one round trip or two."""
+    """Return the effect of `upgrade`; None: on a new database. One or two round trips."""
     found = None if connection is None else _version(connection)
     due = tuple(
         (path.name[:_DIGITS], _purpose(path))
@@ -66,9 +66,9 @@ def migrations(connection: Connection | None) -> Migrations:
 
 
 def migration_sql(found: str | None) -> str:
-    """The statements of the migrations behind a version, as a script; None: of all.
+    """Return the migrations after a version as an SQL script; None: all migrations.
 
-    Nothing is connected to. It is what `upgrade` does, in one transaction.
+    Needs no connection. The script does the same as `upgrade`, in one transaction.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def migration_sql(found: str | None) -> str:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring activedb's own tables to the newest version; cheap when they are there already.
+    """Migrate activedb's own tables to the newest version; cheap if they are up to date.
 
     Safe when several processes start at once. O(1) round trips when there is nothing to do.
 
@@ -98,7 +98,7 @@ def upgrade(engine: Engine) -> None:
         If a newer activedb has made them, or the role may not make or read them.
     """
     newest = _files()[-1].name[:_DIGITS]
-    with translated("migrate activedb's tables"), engine.begin() as connection:
+    with translate_errors("migrate activedb's tables"), engine.begin() as connection:
         found = _allowed(connection, newest, _version)
         if found == newest:
             return
@@ -111,7 +111,7 @@ def upgrade(engine: Engine) -> None:
 
 
 def _allowed(connection: Connection, newest: str, do: Callable[[Connection], T]) -> T:
-    """Do it; if the role may not, say who may."""
+    """Call `do`; if the role lacks a right, raise an error that says which role can do it."""
     try:
         return do(connection)
     except ProgrammingError as error:
@@ -132,9 +132,9 @@ def _version(connection: Connection) -> str | None:
 
 
 def _upgrade(connection: Connection) -> None:
-    from alembic import command  # takes longer to import than all there is to look up
+    from alembic import command  # slower to import than the lookups before it
 
-    # However long the others take: each of their own waits for a lock has a limit.
+    # Without a limit: another migration may take long, but its own lock waits are limited.
     limit = connection.scalar(text("SELECT current_setting('lock_timeout')"))
     connection.execute(_LOCK_TIMEOUT, {"limit": "0"})
     connection.execute(text("SELECT pg_advisory_xact_lock(:latch)"), {"latch": _LATCH})
@@ -155,12 +155,12 @@ def _config() -> Config:
 
 
 def _files() -> list[Path]:
-    """The migrations, in order: their names begin with their versions."""
+    """Return the migrations in order: their names begin with their versions."""
     return sorted((_folder() / "versions").glob("[0-9]*.py"))
 
 
 def _purpose(path: Path) -> str:
-    """The first line of a migration's docstring."""
+    """Return the first line of a migration's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
 
 

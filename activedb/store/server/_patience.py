@@ -1,7 +1,7 @@
-"""Limits of this thread's waits for the server: until the time limit of its work.
+"""Limits on this thread's waits for the server, from the time limit of its work.
 
-A caller with a limit sets it once, around the work. Each wait below asks for it here: a wait for an
-answer, for a connection, for a latch that another thread keeps while it asks the server.
+A caller with a limit sets it once, around the work. Each wait below looks it up here: for an
+answer, for a connection, for a latch that another thread holds while it waits for the server.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from activedb.errors import StatementCancelled
 __all__ = ["GRACE_S", "PatientLatch", "at_least", "bounded_s", "limited", "until_s"]
 
 GRACE_S = 2.0
-"""Seconds a wait may go on behind a time limit, so that a server that answers can end it."""
+"""Seconds a wait may continue after a time limit, so that a responsive server can end it."""
 
-# Of the context, not of the thread: the coroutines of one event loop have limits of their own.
+# Per context, not per thread: the coroutines of one event loop have separate limits.
 _until: ContextVar[float] = ContextVar("activedb_until", default=math.inf)
 
 
 def until_s() -> float:
-    """Time by which each wait has to be over, on the monotonic clock; infinite without a limit."""
+    """Return when each wait must end, on the monotonic clock; infinity without a limit."""
     return _until.get()
 
 
 def bounded_s(longest_s: float) -> float:
-    """Seconds that a wait may take; `longest_s` without a limit."""
+    """Return the seconds that a wait may take; `longest_s` without a limit."""
     return max(0.0, min(longest_s, _until.get() - time.monotonic()))
 
 
 @contextmanager
 def limited(at_s: float) -> Iterator[None]:
-    """Let the waits of the block end with the limit `at_s`, and its grace; an outer one holds, too.
+    """End the waits of the block at `at_s` plus a grace period; an outer limit also holds.
 
     Parameters
     ----------
     at_s : float
-        On the monotonic clock.
+        Time on the monotonic clock.
     """
     token = _until.set(min(_until.get(), at_s + GRACE_S))
     try:
@@ -53,7 +53,7 @@ def limited(at_s: float) -> Iterator[None]:
 
 @contextmanager
 def at_least(seconds: float) -> Iterator[None]:
-    """Give the block so much time, whatever is left: to find out what became of a commit, say."""
+    """Grant the block this much time, whatever is left: to resolve an in-doubt commit, say."""
     token = _until.set(max(_until.get(), time.monotonic() + seconds))
     try:
         yield
@@ -62,7 +62,7 @@ def at_least(seconds: float) -> Iterator[None]:
 
 
 class PatientLatch:
-    """A re-entrant latch that is kept while the server works: to enter it is a wait for that."""
+    """Re-entrant latch that its holder keeps while it waits for the server."""
 
     __slots__ = ("_lock", "release")
 
@@ -71,12 +71,12 @@ class PatientLatch:
         self.release = self._lock.release
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take the latch; False if it is not free and `blocking` is False.
+        """Take the latch; return False if it is not free and `blocking` is False.
 
         Raises
         ------
         StatementCancelled
-            If the time limit of this thread's work is over before.
+            If the time limit of this thread's work is reached first.
         """
         if self._lock.acquire(blocking=False):
             return True

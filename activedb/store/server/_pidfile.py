@@ -1,4 +1,4 @@
-"""What a ``postmaster.pid`` says, and how far it can be believed."""
+"""Contents of a ``postmaster.pid``, and checks of whether it is stale."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple, Self
 
 
 class PidFile(NamedTuple):
-    """The lines of the file that matter here.
+    """Relevant lines of the file.
 
     Attributes
     ----------
     pid : int
-        The postmaster's process, if the file is not stale.
+        Process id of the postmaster, if the file is not stale.
     socket_folder, port : str
-        Where it listens; empty while it is starting.
+        Address on which it listens; empty while it is starting.
     """
 
     pid: int
@@ -24,7 +24,7 @@ class PidFile(NamedTuple):
 
     @classmethod
     def read(cls, data: Path) -> Self | None:
-        """Read the file of a data folder; None when there is none or it is being written."""
+        """Read the file of a data folder; None if it is missing or being written."""
         try:
             # pid, data folder, start time, port, socket folder, TCP address, memory key, status
             lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
@@ -37,17 +37,17 @@ class PidFile(NamedTuple):
 
 
 def live_postmaster(data: Path) -> PidFile | None:
-    """Read the file of a data folder unless its process is no postmaster working there.
+    """Read the file of a data folder, unless its process is not a postmaster in that folder.
 
-    The process may be gone, be a zombie that nobody reaps, or be another one that got the same
-    number after a restart of the machine.
+    The process may be gone, be a zombie that is never reaped, or be another process with the same
+    number, after a restart of the machine.
     """
     file = PidFile.read(data)
     if file is None:
         return None
     process = Path("/proc", str(file.pid))
     try:
-        # A postmaster works in its data folder, a zombie in none.
+        # A postmaster's working folder is its data folder; a zombie has none.
         works_here = (process / "cwd").samefile(data)
     except PermissionError:  # root without the right to look, as in many containers
         works_here = _is_postgres(process)

@@ -1,6 +1,6 @@
-"""Plain connections to a server, without a store: nothing is made or migrated there.
+"""Plain connections to a server, without a store: nothing is created or migrated there.
 
-For who looks at a server before it is used, and for tools beside the database.
+They serve inspection of a server before it is used, and tools beside the database.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["plain_connection"]
 
 @contextmanager
 def plain_connection(url: str, schema: str | None = None) -> Iterator[Connection]:
-    """A connection of which each statement commits by itself; closed at the end of the block.
+    """Yield a connection in autocommit mode; it is closed at the end of the block.
 
     Parameters
     ----------
     schema : str, optional
-        For the search path, whether it is there or not.
+        Schema for the search path; it need not exist.
 
     Raises
     ------

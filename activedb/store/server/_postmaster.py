@@ -3,16 +3,17 @@
 The folder (``home``) belongs to the server's account, with mode 0700::
 
     home/
-    ├── data/          the server's data; appears by a rename once it is whole
-    ├── data.new/      being initialised; what a killed initdb left is removed
-    ├── server.log     what the server reports
+    ├── data/          the server's data; appears by a rename when complete
+    ├── data.new/      being initialised; leftovers of a killed initdb are removed
+    ├── server.log     the server's log
     ├── server.lock    held by the server's own processes, see below
     └── .s.PGSQL.5432  the socket, unless the path is too long for one
 
-**Who is alive.** ``server.lock`` is locked by whoever starts the server or initialises its data,
-and inherited by those programs, so the kernel keeps it locked exactly as long as one of *their*
-processes lives: also after our own death, across containers that share the folder, and while
-the sessions of a killed postmaster end. ``postmaster.pid`` proves none of this (`_pidfile`).
+**Liveness.** ``server.lock`` is locked by the process that starts the server or initialises its
+data, and inherited by those programs, so the kernel keeps it locked exactly as long as one of the
+server's processes lives: even after the death of the starting process, across containers that share
+the folder, and while the sessions of a killed postmaster end. ``postmaster.pid`` proves none of
+this (`_pidfile`).
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ _SOCKET = f".s.PGSQL.{_PORT}"
 _SUPERUSER = "postgres"
 _DATABASE = "postgres"
 
-# Nothing of the caller's environment (PGDATA, PGPORT, LD_LIBRARY_PATH) reaches the server.
+# No variable of the caller's environment (PGDATA, PGPORT, LD_LIBRARY_PATH) reaches the server.
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": os.defpath}
 
 _INITDB = (
     f"--username={_SUPERUSER}",
     "--encoding=UTF8",
-    # The builtin provider sorts alike on every machine and C library.
+    # The builtin provider sorts the same on every machine and C library.
     "--locale=C",
     "--locale-provider=builtin",
     "--builtin-locale=C.UTF-8",
-    # The socket's folder has mode 0700: who reaches it is the owner or root.
+    # The socket's folder has mode 0700: only the owner and root can reach it.
     "--auth-local=trust",
     "--auth-host=reject",
     "--set=shared_buffers=64MB",
@@ -75,7 +76,7 @@ logger = logging.getLogger("activedb.store")
 
 @dataclass(frozen=True)
 class Postmaster:
-    """The server of one folder.
+    """Server of one folder.
 
     REQUIRES, for every method: the caller holds the folder's start lock.
 
@@ -84,9 +85,9 @@ class Postmaster:
     home : Path
         The server's folder, absolute, owned by ``account``.
     account : Account
-        Who the server runs as.
+        OS account of the server.
     programs : Path
-        The folder with ``initdb`` and ``pg_ctl``.
+        Folder with ``initdb`` and ``pg_ctl``.
     """
 
     home: Path
@@ -95,11 +96,11 @@ class Postmaster:
 
     @property
     def data(self) -> Path:
-        """The server's data folder."""
+        """Folder of the server's data."""
         return self.home / "data"
 
     def ensure_running(self) -> URL:
-        """Start the server unless it runs, wait until it answers, and return where.
+        """Start the server unless it runs, wait until it answers, and return its URL.
 
         Raises
         ------
@@ -160,12 +161,12 @@ class Postmaster:
             if not lock.try_exclusive():
                 return
             if live_postmaster(self.data) is not None:
-                return  # started by hand: alive without our lock
+                return  # started manually: alive without holding our lock
             if not (self.data / "PG_VERSION").exists():
                 self._initialise(lock)
             self._launch(lock)
         finally:
-            lock.hand_over()  # to the server and to what initdb started, as far as they live
+            lock.hand_over()  # to the server and to programs that initdb started, if they live
 
     def _initialise(self, lock: FileLock) -> None:
         fresh = self.home / "data.new"
@@ -181,23 +182,23 @@ class Postmaster:
         fresh.rename(self.data)
         folder = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(folder)  # initdb has synced the content, not the new name
+            os.fsync(folder)  # initdb has synced the contents, but not the new name
         finally:
             os.close(folder)
 
     def _launch(self, lock: FileLock) -> None:
-        """Start the server. REQUIRES: ``lock`` is exclusive, so nobody of the server's lives."""
+        """Start the server. REQUIRES: ``lock`` is exclusive, so no server process is alive."""
         folder = socket_folder(self.home, self.account, _SOCKET)
-        # Left by a killed server; they would stop a new one when their process is a zombie or
+        # Left by a killed server; they would prevent a start if its process is a zombie, or if
         # another process has its number.
         for stale in (self.data / "postmaster.pid", folder / f"{_SOCKET}.lock"):
             stale.unlink(missing_ok=True)
-        # Not at initdb, so that data of older releases have it, too: what others change can be
-        # followed then, and commits take no longer.
+        # Set here rather than by initdb, so that data of older releases get it, too: it allows
+        # following changes by others, and makes commits no slower.
         settings = ["-c", "wal_level=logical"]
         options = shlex.join(["-h", "", "-p", str(_PORT), "-k", str(folder), *settings])
         started = self._run(
-            # Relative names, because pg_ctl does not quote them well for its shell.
+            # Relative names, because pg_ctl does not quote names well for its shell.
             *("pg_ctl", "start", "-D", self.data.name, "-l", "server.log", "-o", options),
             *("-w", "-t", f"{START_S_MAX:.0f}"),
             lock=lock,
@@ -215,7 +216,7 @@ class Postmaster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a program as the server's account.
 
-        It gets a session of its own, which keeps the terminal's Ctrl-C away from the server.
+        It runs in a new session, which keeps the terminal's Ctrl-C away from the server.
         """
         account = self.account if self.account.switch else None
         try:
@@ -228,7 +229,7 @@ class Postmaster:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                timeout=wait_s_max + 10,  # beyond the program's own
+                timeout=wait_s_max + 10,  # beyond the program's own limit
                 start_new_session=True,
                 pass_fds=() if lock is None else (lock.fd,),
                 user=account.uid if account else None,
@@ -242,7 +243,7 @@ class Postmaster:
             ) from error
 
     def _answering(self) -> URL | None:
-        """Return the address of the server if it accepts sessions there."""
+        """Return the server's URL if it accepts sessions."""
         file = PidFile.read(self.data)
         if file is None or not file.socket_folder:
             return None

@@ -1,11 +1,11 @@
 """Statements prepared once per connection, and executed below psycopg's cursors.
 
 A transaction that changes one row sends two statements by key. For each, a cursor takes as long as
-the server: so these go by libpq's own calls (`psycopg.pq`), which is worth a fifth of the
-transaction's time. Statements that nobody has to wait for one by one go as one message: the first
-takes the BEGIN along, a locked read the guard of its key, and the writes go together and with the
-COMMIT. A message is a wait less for each of them. Values and rows are converted by psycopg, and
-waits are its own, so they end at Ctrl-C and by `cancel` as those of its cursors do.
+the server: so these statements use libpq's own calls (`psycopg.pq`), which saves a fifth of the
+transaction's time. Statements whose results are not needed one by one are sent as one message: the
+BEGIN goes with the first statement, the guard of a key with its locked read, and the writes with
+each other and with the COMMIT. Each statement in a message saves one wait. psycopg converts values
+and rows, and does the waiting, so Ctrl-C and `cancel` end these waits as they do with cursors.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["PREPARE_THRESHOLD", "Prepared", "Statement", "Step", "StepFailed"]
 __all__ += ["checked", "prepare_on", "prepared_on"]
 
 PREPARE_THRESHOLD = None
-"""psycopg's, for such connections: it prepares nothing, so it has no reason to DEALLOCATE ALL."""
+"""Setting for psycopg on such connections: it prepares nothing, and so never deallocates all."""
 
 _AGE_S_MAX = 1.0
 _INFO = "activedb prepared"
 _INFERRED = frozenset({0, 20, 21, 23})
-"""Types of values that the server may infer from where they go: text, and integers of any size."""
+"""Types that the server may infer from the context: text, and integers of any size."""
 
 _DOLLARS = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
@@ -50,14 +50,14 @@ _Process = Callable[[Any], Any] | None
 
 
 class StepFailed(Exception):
-    """A step has failed.
+    """Failure of a step.
 
     Attributes
     ----------
     at : int
-        Which one; as many as there are steps if it was the COMMIT.
+        Index of the failed step; the number of steps if the COMMIT failed.
     error : Exception
-        The driver's, or one of what converts the values.
+        Error of the driver, or of the conversion of the values.
     """
 
     def __init__(self, at: int, error: Exception):
@@ -67,7 +67,7 @@ class StepFailed(Exception):
 
 
 class _SQL(NamedTuple):
-    """A statement compiled: its text, and its parameters in their order."""
+    """Compiled statement: its text, and its parameters in order."""
 
     text: bytes
     parameters: list[tuple[str, _Process]]
@@ -75,9 +75,9 @@ class _SQL(NamedTuple):
 
 
 class _Plan:
-    """A statement that the server has prepared, once for each types of values that came.
+    """Statement that the server has prepared, once per combination of parameter types.
 
-    A float is not the same to a column of the type numeric, say, as its text would be.
+    The type matters: to a numeric column, say, a float is not the same as its text.
     """
 
     __slots__ = ("formats", "loaders", "names", "parameters", "statement", "text", "transformer")
@@ -91,13 +91,13 @@ class _Plan:
 
 
 class Prepared:
-    """The prepared statements of one connection of psycopg's.
+    """Prepared statements of one psycopg connection.
 
-    The server plans a prepared statement for good, and what it plans while a table is small
-    scans the table whole. Planning each time anew would cost a sixth of a small transaction, so
-    all plans are dropped once a second instead: a table can grow so fast, but not unnoticed.
+    The server plans a prepared statement once and for all, and a plan made while a table is small
+    scans the whole table. Replanning every time would cost a sixth of a small transaction, so
+    instead all plans are dropped once a second, to keep up with tables that grow.
 
-    REQUIRES: nobody else uses the connection meanwhile.
+    REQUIRES: no other code uses the connection meanwhile.
     """
 
     def __init__(
@@ -119,21 +119,21 @@ class Prepared:
         if now_s - self._since_s > _AGE_S_MAX:
             self._plans.clear()
             self._ends = None
-            self._driver.execute("DEALLOCATE ALL")  # psycopg has none here
+            self._driver.execute("DEALLOCATE ALL")  # psycopg has prepared none here
             self._since_s = now_s
 
     def execute(self, steps: Sequence[Step], *, last: bool = False) -> list[list[tuple[Any, ...]]]:
-        """Rows of each of some statements, executed one after another; one round trip.
+        """Execute statements one after another and return the rows of each; one round trip.
 
         Parameters
         ----------
         last : bool
-            Commit with them.
+            Whether to commit along with them.
 
         Raises
         ------
         StepFailed
-            None of the steps after that one has been executed then.
+            If a step fails; no later step has been executed then.
         """
         at = 0
         bound: list[tuple[_Plan, bytes, Any]] = []
@@ -151,7 +151,7 @@ class Prepared:
             results = self._sent(bound, is_first=is_first, last=last)
             for result in results:
                 if result.status == ExecStatus.FATAL_ERROR:
-                    self._since_s = 0.0  # whatever was wrong, it may have been a plan
+                    self._since_s = 0.0  # the cause may have been a stale plan
                     checked(self._driver, [result])
                 at += 1
             if at != len(bound) + last:
@@ -168,7 +168,7 @@ class Prepared:
     def _sent(
         self, bound: Sequence[tuple[_Plan, bytes, Any]], *, is_first: bool, last: bool
     ) -> list[Any]:
-        """What the server answers; fewer results if one fails."""
+        """Send a message and return the server's results; fewer results if one fails."""
         low = self._low
         begin, commit = self._ends or self._prepare_ends()
         low.enter_pipeline_mode()
@@ -202,7 +202,7 @@ class Prepared:
         return plan
 
     def _name(self, plan: _Plan) -> bytes:
-        """Name of a statement for values of the types that its transformer has just dumped."""
+        """Return the prepared name of a statement for the types its transformer has just dumped."""
         came = plan.transformer.types
         types = tuple([0 if oid in _INFERRED else oid for oid in came])
         if types not in plan.names:
@@ -223,11 +223,11 @@ class Prepared:
     def _leave_pipeline(self) -> None:
         try:
             self._low.exit_pipeline_mode()
-        except psycopg.Error:  # it was left before its end: nobody can tell what comes next
+        except psycopg.Error:  # left before its end: the state of the protocol is unknown
             self._driver.close()
 
     def _loaders(self, statement: Any, result: Any) -> list[tuple[int, Callable[[Any], Any]]]:
-        """By position, what makes values of the driver's those of SQLAlchemy's types."""
+        """Return result processors, by position, from the driver's values to SQLAlchemy's types."""
         found = [
             (n, column.type.dialect_impl(self._dialect).result_processor(self._dialect, oid))
             for n, column in enumerate(statement.selected_columns)
@@ -237,9 +237,9 @@ class Prepared:
 
 
 def checked(driver: psycopg.Connection[Any], results: Sequence[Any]) -> None:
-    """Raise the error that results below the cursor tell of, as psycopg's cursors would.
+    """Raise the error in results from below the cursor, as psycopg's cursors would.
 
-    Without a code it is libpq's own: the connection is lost, which has no result at all, too.
+    An error without SQLSTATE is libpq's own: the connection is lost; so it is without any result.
     """
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
@@ -256,10 +256,10 @@ def _lost(said: str = "") -> psycopg.OperationalError:
 
 
 def _results(low: Any, watch: Watch) -> PQGen[list[Any]]:
-    """What the server answers to the messages of a pipeline, up to its sync, in one wait if it can.
+    """Receive the results of a pipeline's messages, up to its sync, in one wait if possible.
 
-    psycopg's own generators wait for the answer to each message by itself, which costs as much as
-    the pipeline gains.
+    psycopg's own generators wait for each message's answer separately, which costs as much as the
+    pipeline saves.
     """
     while low.flush():
         if (yield Wait.RW) & Ready.R:
@@ -282,12 +282,12 @@ def _results(low: Any, watch: Watch) -> PQGen[list[Any]]:
 
 
 def prepare_on(connection: Connection, is_alone: Callable[[], bool]) -> None:
-    """Let the driver's connection prepare statements from now on; one with `PREPARE_THRESHOLD`.
+    """Prepare statements on the driver's connection from now on, with `PREPARE_THRESHOLD`.
 
     Parameters
     ----------
     is_alone : callable
-        Whether no other connection is in use, so that a thread may wait awake; see `_awake`.
+        Return whether no other connection is in use, so that a thread may spin; see `_spin_wait`.
     """
     if _INFO not in connection.info:
         driver: Any = connection.connection.driver_connection
@@ -295,8 +295,8 @@ def prepare_on(connection: Connection, is_alone: Callable[[], bool]) -> None:
 
 
 def prepared_on(connection: Connection) -> Prepared | None:
-    """The prepared statements of the driver's connection; None where everything is planned."""
-    found: Prepared | None = connection.info.get(_INFO)  # of the driver's, which has one life
+    """Return the prepared statements of the driver's connection; None if it prepares none."""
+    found: Prepared | None = connection.info.get(_INFO)  # of the driver's connection
     return found
 
 

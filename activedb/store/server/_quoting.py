@@ -1,4 +1,4 @@
-"""Names and texts inside statements that take no parameters for them."""
+"""Quoting of names and texts in statements that take no parameters for them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ __all__ = ["literal", "quoted"]
 
 
 def quoted(name: str) -> str:
-    """A name as PostgreSQL reads it, whatever is in it."""
+    """Return a name as a quoted PostgreSQL identifier; any character is allowed."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 def literal(text: str) -> str:
-    """A text as a constant, whatever is in it (``standard_conforming_strings`` is on)."""
+    """Return a text as an SQL constant; any character is allowed.
+
+    REQUIRES: ``standard_conforming_strings`` is on.
+    """
     escaped = text.replace("'", "''")
     return f"'{escaped}'"

@@ -1,7 +1,7 @@
-"""Return whether a server takes connections, asked without a login, as ``pg_isready`` does.
+"""Check of whether a server accepts connections, without a login, like ``pg_isready``.
 
-A client is told of a refused connection in words, in the server's language; so the question is
-asked below libpq, whose own ping keeps every thread of Python waiting.
+libpq reports a refused connection only as text, in the server's language; so the check is made
+below libpq, whose own ping blocks every Python thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Readiness(enum.Enum):
 
 
 def readiness(places: Iterable[tuple[str, int]]) -> Readiness:
-    """The best answer of some servers, each a host, or a folder with its socket, and a port."""
+    """Return the best answer of several servers, each a host or socket folder, and a port."""
     found = {_of(host, port) for host, port in places}
     order = (Readiness.READY, Readiness.STARTING, Readiness.SILENT)
     return next((one for one in order if one in found), Readiness.SILENT)
@@ -61,7 +61,7 @@ def _of(host: str, port: int) -> Readiness:
 
 
 def _understood(wire: socket.socket) -> Readiness:
-    """Read the first message: an error with its code, or the question for a password."""
+    """Read the first message: an error with its code, or a request to authenticate."""
     head = _exactly(wire, 5)
     if head[:1] != b"E":
         return Readiness.READY
@@ -81,7 +81,7 @@ def _exactly(wire: socket.socket, size: int) -> bytes:
 
 
 def _unverified() -> ssl.SSLContext:
-    """Nothing secret is said or believed here; the login that follows verifies as the URL says."""
+    """Return a context without verification: nothing secret is sent; the later login verifies."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""Rights of a connection's role to call the server's functions, and the feature each is for.
+"""Rights of a connection's role to call server functions, and the feature that needs each.
 
-Every role may call these functions unless the right was revoked. Then the role goes without that
-feature and keeps the others; without the functions that locks and settings need it is refused.
+Every role may call these functions unless the right was revoked. A role without such a right loses
+that feature and keeps the others; a role without the functions for locks and settings is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ OUTCOMES = frozenset(
         "pg_stat_get_bgwriter_stat_reset_time()",
     }
 )
-"""For asking what became of a commit that was cut off."""
+"""Functions that resolve in-doubt commits."""
 
 LOG = frozenset({"pg_current_wal_flush_lsn()"})
-"""For asking that of a server that has crashed since."""
+"""Functions that resolve in-doubt commits of a server that has crashed since."""
 
 NOTIFY = frozenset({"pg_notify(text,text)"})
-"""For waking up workers at once; without it they look now and then."""
+"""Functions that wake up workers at once; without them workers poll."""
 
 _ESSENTIAL = frozenset(
     {
@@ -53,13 +53,13 @@ _MISSING = text(
 
 
 def missing_functions(connection: Connection) -> frozenset[str]:
-    """Functions that the role may not call, of those that are used here; one round trip."""
+    """Return the functions used here that the role may not call; one round trip."""
     names = sorted(OUTCOMES | LOG | NOTIFY | _ESSENTIAL)
     return frozenset(connection.execute(_MISSING, {"names": names}).scalars())
 
 
 def check_essential(missing: Collection[str]) -> None:
-    """Refuse a role that may not lock and set what every transaction needs.
+    """Refuse a role that may not call the lock and setting functions every transaction needs.
 
     Raises
     ------

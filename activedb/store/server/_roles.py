@@ -1,7 +1,7 @@
-"""Two roles at the server: one owns and migrates the tables, one runs rules and can do no more.
+"""Two server roles: one owns and migrates the tables, the other can only run rules.
 
-The statements are text for an administrator to read and to run with psql, not for activedb: it
-never creates roles. Names are held to letters, digits, ``_`` and ``-``.
+The statements are text that an administrator reads and runs with psql, not for activedb: it never
+creates roles. Names may contain letters, digits, ``_`` and ``-``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ $activedb$;
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What one of the two roles is granted.
+    """Right granted to one of the two roles.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Right:
 
 
 def rights_of_roles(*, schema: str, owner: str, runner: str) -> list[Right]:
-    """What `role_statements` grants, and why, for people to read."""
+    """Return the rights granted by `role_statements` and their reasons, for people to read."""
     rows = ", ".join(_ROWS)
     return [
         Right(owner, "the database", "CONNECT", "to migrate"),
@@ -116,13 +116,13 @@ def rights_of_roles(*, schema: str, owner: str, runner: str) -> list[Right]:
 
 
 def role_statements(*, schema: str, owner: str, runner: str) -> str:
-    """Statements that make both roles with the rights they need; may be run again.
+    """Return statements that create both roles with the rights they need; they may be run again.
 
     Raises
     ------
     ConfigurationError
-        If a name has other characters than letters, digits, ``_`` and ``-``, or both roles are
-        one.
+        If a name has other characters than letters, digits, ``_`` and ``-``, or both roles have
+        the same name.
     """
     for name in (schema, owner, runner):
         if not _NAME.fullmatch(name):
@@ -149,9 +149,9 @@ def role_statements(*, schema: str, owner: str, runner: str) -> str:
 
 
 def missing_rights(connection: Connection) -> list[tuple[str, str]]:
-    """Which rights on which of activedb's tables a connection's role lacks to run rules.
+    """Return the rights on activedb's tables, (table, right), that the role lacks to run rules.
 
-    One round trip. Tables that are not there count as such that it has no right on.
+    One round trip. Tables that do not exist count as tables without any right.
     """
     asked = {"tables": sorted(system.tables), "rights": list(_ROWS)}
     return [(str(table), str(right)) for table, right in connection.execute(_MISSING, asked)]

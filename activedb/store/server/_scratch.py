@@ -1,4 +1,4 @@
-"""Schemas that tests and measurements fill and leave behind: one on a server, for a while."""
+"""Scratch schemas: temporary schemas on a server for tests and measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.schema import CreateSchema, DropSchema
 
 from activedb.errors import LockTimeout
-from activedb.store.server._driver_errors import translated
+from activedb.store.server._driver_errors import translate_errors
 from activedb.store.server._plain import plain_connection
 from activedb.store.server._urls import postgres_url
 
@@ -20,7 +20,7 @@ _PREFIX = "activedb_scratch_"
 _BUSY_MS = 5_000
 
 _WAIT = text("SELECT set_config('lock_timeout', :ms, false)")
-# Who has one open is connected: what is there when nobody else is, was left by killed processes.
+# A user of a scratch schema is connected: schemas without other clients are leftovers.
 _LEFT = text(
     """
     SELECT nspname FROM pg_namespace
@@ -35,19 +35,19 @@ _LEFT = text(
 
 @contextmanager
 def scratch_schema(server_url: str, *, lazily: bool = True) -> Iterator[str]:
-    """The URL of an empty schema, dropped at the end of the block with all that is in it.
+    """Yield the URL of an empty schema, dropped with its contents at the end of the block.
 
     Parameters
     ----------
     lazily : bool
-        Whether commits there do not wait for the disk: enough where processes are killed, and not
+        Don't let commits wait for the disk: safe enough where processes are killed, but not
         computers.
 
     Raises
     ------
     InvalidURL, ServerUnreachable
     LockTimeout
-        At the end, if somebody has a transaction open in it.
+        At the end, if a transaction is still open in the schema.
     """
     name = f"{_PREFIX}{secrets.token_hex(6)}"
     url = postgres_url(server_url)
@@ -55,7 +55,7 @@ def scratch_schema(server_url: str, *, lazily: bool = True) -> Iterator[str]:
     if lazily:
         options += " -c synchronous_commit=off"
     with plain_connection(server_url) as connection:
-        with translated("make a schema"):
+        with translate_errors("make a schema"):
             connection.execute(CreateSchema(name))
         try:
             yield url.update_query_dict({"options": options.strip()}).render_as_string(
@@ -67,12 +67,12 @@ def scratch_schema(server_url: str, *, lazily: bool = True) -> Iterator[str]:
 
 @contextmanager
 def drop_left_schemas(server_url: str) -> Iterator[None]:
-    """Drop what killed processes have left, if nobody else uses the server.
+    """Drop the schemas that killed processes have left, if the server has no other client.
 
-    For the block this is a use of the server, so that nobody drops what is made in it.
+    The block's own connection counts as a client, so no process drops the schemas made in it.
     """
     with plain_connection(server_url) as connection:
-        with translated("look for schemas that were left"):
+        with translate_errors("look for schemas that were left"):
             left = connection.execute(_LEFT, {"prefix": _PREFIX}).scalars().all()
         for name in left:
             _drop(connection, name)
@@ -81,7 +81,7 @@ def drop_left_schemas(server_url: str) -> Iterator[None]:
 
 def _drop(connection: Connection, name: str) -> None:
     try:
-        with translated(f"drop the schema {name}"):
+        with translate_errors(f"drop the schema {name}"):
             connection.execute(_WAIT, {"ms": str(_BUSY_MS)})
             connection.execute(DropSchema(name, cascade=True, if_exists=True))
     except LockTimeout as error:

@@ -1,9 +1,9 @@
-"""Waiting awake: a thread that expects an answer at once looks for it, instead of going to sleep.
+"""Spin-wait: a thread that expects an answer at once polls for it, instead of sleeping.
 
-The server answers a statement by key in less time than it takes a core to fall asleep and to be
-woken again, on virtual machines above all, and a thread that has slept finds its caches cold. So
-who is the only one at work here, and so far has been answered soon, looks for a moment whether
-the answer is there, and gives its core to whoever wants it between two looks.
+The server answers a statement by key in less time than it takes a core to fall asleep and wake up,
+especially on virtual machines, and a thread that has slept finds its caches cold. So a thread that
+is the only one at work, and has had quick answers so far, polls for a moment, and yields its core
+to other threads between two polls.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _is_possible = hasattr(select, "poll") and hasattr(os, "sched_yield") and (os.cp
 
 
 class Watch:
-    """Looks for answers of one kind on one connection.
+    """Spinner for answers of one kind on one connection.
 
-    Each one that does not come in time has it look half as often.
+    Each answer that is late makes it spin half as often.
 
     Parameters
     ----------
     socket : int
-        The connection's.
+        Descriptor of the connection's socket.
     is_alone : callable
-        Whether no other thread has a use for the core.
+        Return whether no other thread needs the core.
     """
 
     __slots__ = ("_is_alone", "_left", "_poll", "_skipped")
@@ -45,7 +45,7 @@ class Watch:
             self._poll = poll.poll
 
     def sees_answer(self) -> bool:
-        """Whether there is an answer now, looked for as long as it is worth while."""
+        """Return whether an answer is available, after spinning as long as that is worthwhile."""
         if self._left:
             self._left -= 1
             return False

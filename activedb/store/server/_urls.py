@@ -1,4 +1,4 @@
-"""URLs of Postgres servers, and what of them may be shown."""
+"""URLs of Postgres servers, and their redaction."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _BEHIND_A_NAME = re.compile(r"(:/{0,2}[^:/?#@]*:).*", re.DOTALL)
 
 
 def postgres_url(text: str, *, refusal: tuple[str, str] = _OF_DATABASE) -> URL:
-    """The URL of a Postgres.
+    """Return the parsed URL of a Postgres.
 
     Parameters
     ----------
     text : str
-        As somebody has written it.
+        URL as the user wrote it.
     refusal : (str, str)
-        What to say if it is none, before and after it.
+        Parts of the error message before and after the refused URL.
 
     Raises
     ------
     InvalidURL
-        If it is none. The message shows nothing that may be a password.
+        If it is not the URL of a Postgres. The message shows nothing that may be a password.
     """
     try:
         url = make_url(text)
@@ -47,6 +47,6 @@ def postgres_url(text: str, *, refusal: tuple[str, str] = _OF_DATABASE) -> URL:
 
 
 def _shown(text: str) -> str:
-    """A URL that may be mistyped anywhere, without what may be a password."""
+    """Return a URL, mistyped anywhere, without any part that may be a password."""
     masked = mask_url(text)
     return masked if masked != text else _BEHIND_A_NAME.sub(r"\1***", text)

@@ -1,4 +1,4 @@
-"""The pipe by which the kernel tells that a user of an embedded server has ended (`_watcher`)."""
+"""Pipe by which the kernel reports the end of an embedded server's user (`_watcher`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("activedb.store")
 
 
 class UsersPipe:
-    """The writing end that one use of a server has; open from `open_in` to `close`."""
+    """Writing end that one use of a server holds, from `open_in` to `close`."""
 
     def __init__(self, fd: int):
         self._fd: int | None = fd
@@ -35,16 +35,16 @@ class UsersPipe:
 
     @classmethod
     def open_in(cls, home: Path, account: Account, programs: Path) -> UsersPipe | None:
-        """Open the pipe of a server, and have it watched. REQUIRES: the start lock.
+        """Open the pipe of a server, and start a watcher on it. REQUIRES: the start lock.
 
-        None if there is no pipe. If the watcher does not start, the log says so; then a server
-        whose last user is killed goes on until another user ends.
+        Returns None if there is no pipe. If the watcher does not start, that is logged; a server
+        whose last user is killed then runs until another user ends.
         """
         path = home / "users.pipe"
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(path, 0o600)
-            # For reading, too, as opening it for writing alone waits for a reader.
+            # Also for reading, since opening for writing alone would wait for a reader.
             fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 os.close(fd)
@@ -57,10 +57,10 @@ class UsersPipe:
             _watch(home, account, programs, fd)
         except (OSError, subprocess.SubprocessError) as error:
             logger.info(_NOT_WATCHED, home, error)
-        return pipe  # the watcher of a later user hears of this one's end, too
+        return pipe  # the watcher of a later user notices this user's end, too
 
     def close(self) -> None:
-        """Close it; safe to call again."""
+        """Close the pipe; safe to call again."""
         _open_pipes.discard(self)
         fd, self._fd = self._fd, None
         if fd is not None:
@@ -73,7 +73,7 @@ def _watch(home: Path, account: Account, programs: Path, fd: int) -> None:
     try:
         if lock.try_exclusive():
             switched = (str(account.uid), str(account.gid)) if account.switch else ("", "")
-            subprocess.run(  # noqa: S603 - no shell, and a program of our own
+            subprocess.run(  # noqa: S603 - no shell, and our own program
                 [
                     *(sys.executable, "-I", "-S", str(_PROGRAM), str(home), str(programs)),
                     *(*switched, str(lock.fd), str(fd)),

@@ -1,14 +1,14 @@
-"""Stop an embedded server when the last program that uses it is gone, however it has ended.
+"""Watcher: a program that stops an embedded server when its last user is gone.
 
-Run as a program of its own, without the rest of activedb, so that it is small. Each user of the
-server has ``users.pipe`` open for writing, and the kernel closes that when the user ends, be it by
-SIGTERM or SIGKILL; then the reading end, which is here, is told. What is read is of no interest.
+It runs as a separate small program, without the rest of activedb. Each user of the server has
+``users.pipe`` open for writing. The kernel closes that end when the user ends, by SIGTERM or
+SIGKILL too, and wakes the reading end, here. The data read are irrelevant.
 
 ::
 
     python -I -S _watcher.py HOME PROGRAMS UID GID LOCK PIPE
 
-LOCK and PIPE are descriptors that whoever starts it hands over: ``watcher.lock``, locked, which
+LOCK and PIPE are descriptors that the starting process hands over: ``watcher.lock``, locked, which
 keeps a second watcher away, and ``users.pipe``, so that there has been a writer.
 """
 
@@ -23,11 +23,11 @@ import sys
 import time
 
 _STOP_S_MAX = 60
-_LOOK_AGAIN_S = 1.0  # when a user has no pipe: one of another account, or of an older version
+_LOOK_AGAIN_S = 1.0  # for users without a pipe: of another account, or of an older version
 
 
 def main(arguments: list[str]) -> None:
-    """Watch in the background, and return at once."""
+    """Start watching in the background, and return at once."""
     home, programs, uid, gid, lock, pipe = arguments
     os.chdir(home)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
 
 def _watch(reading: int, lock: int, programs: str, as_account: dict[str, object]) -> None:
     poll = select.poll()
-    poll.register(reading, 0)  # the end of the last writer is told unasked
+    poll.register(reading, 0)  # the hang-up of the last writer is always reported
     while True:
         poll.poll()
         start = os.open("start.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -53,7 +53,7 @@ def _watch(reading: int, lock: int, programs: str, as_account: dict[str, object]
             os.close(users)
         else:
             _stop(programs, as_account)
-            fcntl.flock(lock, fcntl.LOCK_UN)  # before others may start it: they need a watcher
+            fcntl.flock(lock, fcntl.LOCK_UN)  # before another start, which needs a new watcher
             return
         os.close(start)
         time.sleep(_LOOK_AGAIN_S)
@@ -92,5 +92,5 @@ def _stop(programs: str, as_account: dict[str, object]) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except OSError:  # the folder is gone, or what is in it
+    except OSError:  # the folder, or a file in it, is gone
         sys.exit(1)

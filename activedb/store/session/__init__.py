@@ -1,32 +1,32 @@
-"""Stores, and the flat transaction that the server sees of a hierarchy."""
+"""Stores, sessions, and the flat transaction that stands for a hierarchy at the server."""
 
 from activedb.store.session._connect import new_metadata, open_store, wait_for_server
 from activedb.store.session._external_transaction import (
-    BorrowedSession,
+    ExternalSession,
     borrow,
     connection_of,
     listen_to,
 )
-from activedb.store.session._plain_use import PlainUse
+from activedb.store.session._plain_use import UserConnection
 from activedb.store.session._server_waits import Backend
 from activedb.store.session._session import Durable, Session
 from activedb.store.session._store import TRIGGER_POINTS, Store
-from activedb.store.session._wakeups import Hints, give_hint
+from activedb.store.session._wakeups import Wakeups, send_wakeup
 
 __all__ = [
     "TRIGGER_POINTS",
     "Backend",
-    "BorrowedSession",
     "Durable",
-    "Hints",
-    "PlainUse",
+    "ExternalSession",
     "Session",
     "Store",
+    "UserConnection",
+    "Wakeups",
     "borrow",
     "connection_of",
-    "give_hint",
     "listen_to",
     "new_metadata",
     "open_store",
+    "send_wakeup",
     "wait_for_server",
 ]

@@ -1,4 +1,4 @@
-"""Rows by key: one, locked, which the transactions ask for most; or however many."""
+"""Row reads by key: of one locked row, the most common request, or of many rows."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def lock_row(
     numbered: bool,
     guard: tuple[int, int] | None = None,
 ) -> tuple[Row | None, str | None]:
-    """The committed row, locked on Postgres; one round trip, two on a caller's connection.
+    """Return the committed row, locked on Postgres; one round trip, two on a caller's connection.
 
     Parameters
     ----------
     numbered : bool
-        Whether the transaction's number is wanted; only with `exclusive`, and on Postgres.
+        Whether to return the transaction's number; only with `exclusive`, and on Postgres.
     guard : (int, int), optional
         Numbers of the guards of the table and of the key, which are taken before the row is read.
 
     Returns
     -------
     row : Row or None
-        None if there is none.
+        None if there is no such row.
     number : str or None
-        The server's number of the transaction, which an exclusive lock gives it anyway; None if
-        it is not wanted, or there is neither row nor guard, or no server.
+        The server's number of the transaction, which an exclusive lock assigns anyway; None if it
+        was not requested, if there is neither row nor guard, or without a server.
     """
     exclusive = exclusive and connection.dialect.name == "postgresql"
     values = {f"key_{n}": value for n, value in enumerate(key)}
@@ -70,8 +70,8 @@ def lock_row(
 def rows_by_key(
     connection: Connection, spec: TableSpec, statement: Select[Any], keys: Sequence[Key]
 ) -> dict[Key, Row]:
-    """What a SELECT by key finds; one round trip for some thousands of keys."""
-    # A composite key is a tree of conditions, which must not be too deep for the server.
+    """Return the rows that a SELECT by key finds; one round trip per some thousands of keys."""
+    # A composite key makes a tree of conditions, whose depth the server limits.
     is_single = len(spec.key_columns) == 1
     at_once = _KEYS_MAX if is_single else _KEYS_MAX // 5
     found: dict[Key, Row] = {}

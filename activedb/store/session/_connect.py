@@ -1,4 +1,4 @@
-"""From a URL, or from none, to a store that is ready to use."""
+"""Opening of the store that a URL, or its absence, designates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["new_metadata", "open_store", "wait_for_server"]
 
 
 def new_metadata() -> MetaData:
-    """An empty collection of table declarations."""
+    """Return an empty collection of table declarations."""
     return MetaData()
 
 
 def wait_for_server(url: str, wait_s: float | None) -> None:
-    """Wait until a server answers that is starting or recovering; see ``Settings.wait_s``.
+    """Wait for a server that is starting or recovering; see ``Settings.wait_s``.
 
     Raises
     ------
@@ -33,12 +33,12 @@ def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -
     """Open the store that `settings` name, with activedb's own tables up to date.
 
     Without a URL the embedded Postgres of the working folder is started; closing the store
-    stops it when nobody else uses it.
+    stops it if no other process uses it.
 
     Parameters
     ----------
     fresh : bool
-        Start with an empty ``settings.db_schema``; what is in it is dropped.
+        Start with an empty ``settings.db_schema``; its contents are dropped.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The caller's own transaction as the flat transaction beneath a hierarchy.
 
-Statements go over the caller's SQLAlchemy connection. It is neither committed nor closed here: the
-caller does that, and is listened to. It is rolled back only where its commit is refused.
+Statements go over the caller's SQLAlchemy connection. It is neither committed nor closed here:
+listeners follow what the caller does with it. It is rolled back only if its commit is refused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sqlalchemy.orm import Session as ORMSession
 
 from activedb.errors import ConfigurationError, ConnectionLost, TransactionStateError
 from activedb.store.flush import Change, Log
-from activedb.store.replication import FOLLOWED, raise_here
-from activedb.store.server import translated
+from activedb.store.replication import FOLLOWED, set_local_mark
+from activedb.store.server import translate_errors
 from activedb.store.session._latch import Latch
 from activedb.store.session._owned import OwnedTable
 from activedb.store.session._session import Durable, Session
@@ -33,45 +33,45 @@ from activedb.store.sql import Key, Row, TableSpec
 if TYPE_CHECKING:
     from activedb.store.session._store import Store
 
-__all__ = ["BorrowedSession", "CallersMoves", "borrow", "connection_of", "listen_to"]
+__all__ = ["ExternalSession", "ExternalTransactionListener", "borrow", "connection_of", "listen_to"]
 
 _SAVEPOINT_MOVE = re.compile(
     r"\s*(?P<verb>SAVEPOINT|RELEASE(?:\s+SAVEPOINT)?|ROLLBACK(?:\s+(?:WORK|TRANSACTION))?"
     r"\s+TO(?:\s+SAVEPOINT)?)\s+(?P<name>\"[^\"]+\"|[^\s;\"]+)",
     re.IGNORECASE,
 )
-_OURS = "activedb"  # how the names of savepoints begin that are set here
+_OURS = "activedb"  # prefix of the savepoints set here
 _LOOK_FIRST_S, _LOOK_S_MAX = 0.000_2, 0.02
 
 
-class CallersMoves(Protocol):
-    """What is done when the caller ends or takes back parts of the own transaction."""
+class ExternalTransactionListener(Protocol):
+    """Callbacks for the caller's commit, rollback and savepoints in a borrowed transaction."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anything is to be done."""
+        """True if the callbacks have anything to do."""
 
     def committing(self) -> None:
-        """The caller is about to commit; an error keeps it from doing so."""
+        """Handle that the caller is about to commit; an error prevents the commit."""
 
     def rolled_back(self) -> None:
-        """The caller has rolled back, or is about to, or has dropped the connection."""
+        """Handle that the caller has rolled back, is about to, or has dropped the connection."""
 
     def savepoint(self, name: str) -> None:
-        """The caller is about to set a savepoint; an error keeps it from doing so."""
+        """Handle that the caller is about to set a savepoint; an error prevents it."""
 
     def released(self, name: str) -> None:
-        """The caller is about to release a savepoint."""
+        """Handle that the caller is about to release a savepoint."""
 
-    def went_back(self, name: str) -> None:
-        """The caller is about to go back to a savepoint, which stays."""
+    def rolled_back_to_savepoint(self, name: str) -> None:
+        """Handle that the caller is about to roll back to a savepoint, which remains."""
 
 
-class BorrowedSession(Session):
-    """A flat transaction that belongs to the caller.
+class ExternalSession(Session):
+    """Flat transaction that belongs to the caller.
 
-    It does not keep the caller's connection alive: one that is dropped without a word goes back
-    to its pool, as always with SQLAlchemy.
+    It does not keep the caller's connection alive: a connection that is dropped without being
+    closed returns to its pool, as always with SQLAlchemy.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class BorrowedSession(Session):
         self._busy_since_s: float | None = None
         self._doubtful: dict[TableSpec, set[Key]] = {}
         super().__init__(store, latch)
-        self._has_written = True  # by the caller perhaps: so everything is read there
+        self._has_written = True  # the caller may have: so all reads go to this connection
 
     @property
     def writes_early(self) -> bool:
-        """Rows may be written before the commit: it is the caller's turn anyway."""
+        """Always True: the caller has the turn anyway, so early writes block no other session."""
         return True
 
     @property
     def is_over(self) -> bool:
-        """Whether the caller's transaction is no longer the one that was borrowed."""
+        """True if the borrowed transaction is no longer the connection's current one."""
         connection, callers = self._borrowed(), self._callers()
         return (
             connection is None
@@ -107,7 +107,7 @@ class BorrowedSession(Session):
 
     @property
     def called_s(self) -> float:
-        """For how long a statement has been running, the caller's own included, in seconds."""
+        """Seconds for which a statement has been running, the caller's own included."""
         if not self._is_busy:
             self._busy_since_s = None
             return super().called_s
@@ -116,47 +116,47 @@ class BorrowedSession(Session):
         return max(super().called_s, time.monotonic() - self._busy_since_s)
 
     def cancel(self, threads: Collection[int] | None = None, *, cut: bool = False) -> None:
-        """End the statement that is running, the caller's own included; for any thread.
+        """Cancel the running statement, the caller's own included; callable from any thread.
 
-        A connection is cut only in a call of ours: the caller's own may end at any time.
+        A connection is severed only in a call of ours: the caller's own may end at any time.
         """
         super().cancel(threads, cut=cut)
-        # It may be a wait of the caller's own that a deadlock runs through.
+        # The caller's own statement may be the wait through which a deadlock runs.
         is_meant = threads is None or self._thread in threads
         if is_meant and not self._calls and self._is_busy and not self.is_over:
             self._store.interrupt(self._callers_driver)
 
     def publish_waits(self, backends: Iterable[int]) -> bool:
-        """Nothing: the caller may be using the connection at this moment."""
+        """Do nothing: the caller may be using the connection at this moment."""
         return False
 
     def lock_rows(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, guarding: bool = False
     ) -> dict[Key, Row | None]:
-        """Rows by key as the caller's transaction sees them, locked on the server."""
+        """Return rows by key as the caller's transaction sees them, locked on the server."""
         rows = super().lock_rows(spec, keys, exclusive=exclusive, guarding=guarding)
         if exclusive and self._store.ownership.owned(spec) is not None:
             self._doubtful.setdefault(spec, set()).update(keys)
         return rows
 
     def flush(self, changes: Sequence[Change], log: Log, durable: Iterable[Durable] = ()) -> None:
-        """Write as `Session.flush` does, and tell who follows changes that this is ours."""
+        """Write as `Session.flush` does, and mark the changes as activedb's own for followers."""
         self.raises(True)
         super().flush(changes, log, durable)
-        # After an error what was said is undone with the rest, back to a savepoint or the start.
+        # After an error the mark is undone with the rest, back to a savepoint or the start.
         self.raises(False)
 
     def raises(self, is_raised: bool) -> None:
-        """From now on events are raised here for what is written, or no more.
+        """Set whether events are raised here for further writes.
 
-        One round trip if somebody follows changes, else none.
+        One round trip if changes are followed, otherwise none.
         """
         if self._is_followed:
             with self._using("mark what is written") as connection:
-                raise_here(connection, self._store.raised() if is_raised else "")
+                set_local_mark(connection, self._store.raised() if is_raised else "")
 
     def _mark(self, connection: Connection) -> None:
-        """Nothing: see `flush`."""
+        """Do nothing: see `flush`."""
 
     def commit(
         self,
@@ -166,17 +166,17 @@ class BorrowedSession(Session):
         *,
         lazily: bool = False,
     ) -> None:
-        """Write what is left to write; the caller commits."""
+        """Write the remaining changes; the caller commits."""
         if changes or durable:
             self.flush(changes, log, durable)
 
     def number(self) -> str:
-        """The server's number of the caller's transaction, for `outcome`.
+        """Return the server's number of the caller's transaction, for `outcome`.
 
         Raises
         ------
         TableOwned
-            If an owned table is not ours any more.
+            If this process has lost the ownership of a table it touched.
         """
         with self._using("number the transaction") as connection:
             if self._touched:
@@ -184,12 +184,12 @@ class BorrowedSession(Session):
             return self._store.number_of(connection, is_ours=False)
 
     def roll_back(self) -> None:
-        """Undo what is there of a transaction whose commit is refused.
+        """Roll back a transaction whose commit is refused.
 
-        SQLAlchemy takes it for ended then: it sends no ROLLBACK, neither now nor when the caller
-        asks for one, and what is there would be committed with the caller's next transaction.
+        SQLAlchemy then considers it ended: it sends no ROLLBACK, neither now nor when the caller
+        asks for one, and its changes would be committed with the caller's next transaction.
         """
-        with self._latch, suppress(psycopg.Error, sqlite3.Error):  # a lost one is undone anyway
+        with self._latch, suppress(psycopg.Error, sqlite3.Error):  # if lost, it is undone anyway
             self._callers_driver.rollback()
 
     def await_end(self, is_enough: Callable[[], bool]) -> None:
@@ -200,18 +200,18 @@ class BorrowedSession(Session):
             pause_s = min(2 * pause_s, _LOOK_S_MAX)
 
     def outcome(self, number: str) -> bool | None:
-        """Whether the caller's transaction has committed, once it has ended."""
+        """Return whether the caller's transaction, once ended, has committed; None: unknown."""
         return self._store.outcome(number)
 
     def settle(self, committed: bool | None) -> None:
-        """Let the memory of owned tables follow the caller's transaction; None: nobody knows."""
+        """Update the memory of owned tables after the caller's transaction; None: unknown."""
         if committed:
             self._committed()
         elif committed is None:
             self._left_unknown()
 
     def close(self) -> None:
-        """Let go of the connection, which stays as it is."""
+        """Detach from the connection, which stays as it is."""
         with self._latch:
             self._backend = None
 
@@ -226,7 +226,7 @@ class BorrowedSession(Session):
 
     @_connection.setter
     def _connection(self, connection: Connection | None) -> None:
-        """Nothing: it is the caller's."""
+        """Do nothing: the connection is the caller's."""
 
     def _open(self) -> Connection:
         connection = self._borrowed()
@@ -236,7 +236,7 @@ class BorrowedSession(Session):
         return connection
 
     def _owned(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
-        """None: only the server knows what the caller's own SQL has made of the rows."""
+        """Return None: only the server knows the effect of the caller's own SQL on the rows."""
         super()._owned(spec, loads=loads)
         return None
 
@@ -246,13 +246,13 @@ class BorrowedSession(Session):
             owned.doubt(written | self._doubtful.get(owned.spec, set()))
 
 
-def listen_to(connection: Connection, moves: CallersMoves) -> None:
-    """Hand on, for as long as the connection lives, what its user does with transactions."""
+def listen_to(connection: Connection, moves: ExternalTransactionListener) -> None:
+    """Report the connection's commits, rollbacks and savepoints to `moves` while it lives."""
 
     def executing(
         connection: Connection, cursor: Any, statement: str, parameters: Any, *rest: Any
     ) -> None:
-        # SQLAlchemy's own event of a savepoint does not know its name yet.
+        # SQLAlchemy's own savepoint event comes before the name is known.
         move = _SAVEPOINT_MOVE.match(statement) if statement[:1] in "SsRr \n\t" else None
         if move is None:
             return
@@ -265,31 +265,31 @@ def listen_to(connection: Connection, moves: CallersMoves) -> None:
         elif verb.startswith("RELEASE"):
             moves.released(name)
         else:
-            moves.went_back(name)
+            moves.rolled_back_to_savepoint(name)
 
-    # SQLAlchemy cannot take listeners away while they are called, so they stay.
+    # SQLAlchemy cannot remove listeners while they are called, so they stay.
     event.listen(connection, "commit", lambda connection: moves.committing())
     event.listen(connection, "rollback", lambda connection: moves.rolled_back())
     event.listen(connection, "before_cursor_execute", executing)
     weakref.finalize(connection, _dropped, moves).atexit = False
 
 
-def _dropped(moves: CallersMoves) -> None:
-    """A connection was collected as garbage: at any moment, so nothing may be waited for here."""
+def _dropped(moves: ExternalTransactionListener) -> None:
+    """Handle that a connection was garbage-collected: at any moment, so it must not block."""
     if moves.is_open:
         with suppress(RuntimeError):  # the interpreter ends
             _thread.start_new_thread(moves.rolled_back, ())
 
 
 def connection_of(given: Any) -> Connection:
-    """The SQLAlchemy connection behind what a caller hands over.
+    """Return the SQLAlchemy connection behind the object that a caller passes.
 
     Raises
     ------
     ConfigurationError
         If it is neither a Connection nor an ORM Session, or a session with several engines.
     TransactionStateError
-        If it is in no state to be used.
+        If it is in an unusable state.
     """
     if isinstance(given, Connection):
         return given
@@ -299,7 +299,7 @@ def connection_of(given: Any) -> Connection:
             f"{type(given).__name__}"
         )
     try:
-        with translated("use the session's connection"):
+        with translate_errors("use the session's connection"):
             return given.connection()
     except UnboundExecutionError as error:
         raise ConfigurationError(
@@ -317,14 +317,14 @@ def connection_of(given: Any) -> Connection:
         ) from error
 
 
-def borrow(store: Store, connection: Connection) -> BorrowedSession:
-    """A session over the caller's connection, whose transaction is begun if it has none.
+def borrow(store: Store, connection: Connection) -> ExternalSession:
+    """Return a session over the caller's connection, whose transaction is begun if it has none.
 
     Raises
     ------
     ConfigurationError
-        If the connection is closed, goes to another database or through another driver, commits
-        each statement by itself, reads from a snapshot, or is in a two-phase transaction.
+        If the connection is closed, goes to another database or through another driver, is in
+        autocommit mode, reads from a snapshot, or is in a two-phase transaction.
     TransactionStateError
         If its transaction has failed already.
     """
@@ -362,7 +362,7 @@ def borrow(store: Store, connection: Connection) -> BorrowedSession:
         )
     is_followed = False
     if store.is_shared:
-        with translated("look at the connection"):
+        with translate_errors("look at the connection"):
             level, is_followed = connection.execute(FOLLOWED).one()
         level = level.upper()
         if level != "READ COMMITTED":
@@ -371,4 +371,4 @@ def borrow(store: Store, connection: Connection) -> BorrowedSession:
                 f"others have changed before it was locked. Use READ COMMITTED; the locks taken "
                 f"here make the transaction serializable"
             )
-    return BorrowedSession(store, store.latch_of(connection), connection, is_followed=is_followed)
+    return ExternalSession(store, store.latch_of(connection), connection, is_followed=is_followed)

@@ -1,7 +1,7 @@
-"""A flat transaction: what the server sees of a hierarchy.
+"""Flat transaction: a hierarchy as the server sees it.
 
-One connection, opened when it is first needed, for all threads of the hierarchy, one at a time
-(Saygin, Ulusoy, Chakravarthy, section 4.2.2); what runs on it can be seen and ended by others.
+It has one connection, opened when first needed and shared by all threads of the hierarchy, one at a
+time (Saygin, Ulusoy, Chakravarthy, section 4.2.2). Other threads can see and end its statements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from activedb.errors import (
     StatementCancelled,
     StoreError,
 )
-from activedb.store.server import translated, translation
+from activedb.store.server import translate_error, translate_errors
 from activedb.store.session._latch import Latch
 from activedb.store.session._server_waits import publish
 
@@ -33,15 +33,15 @@ __all__ = ["FlatTransaction"]
 
 
 class FlatTransaction:
-    """A transaction on one connection, from its first statement to its commit or undoing.
+    """Transaction on one connection, from its first statement to its commit or rollback.
 
     Attributes
     ----------
     failure : ActiveDBError or None
-        The first failure of a statement; the transaction can only be undone then.
+        First failure of a statement; after that the transaction can only be rolled back.
 
     Latches: `_latch`, held for each use of the connection, taken after the hierarchy's and never
-    before it; `_calls_latch`, held for a moment, under which nothing else is taken.
+    before it; `_calls_latch`, held briefly; no other latch is taken under it.
     """
 
     def __init__(self, store: Store, latch: Latch):
@@ -49,7 +49,7 @@ class FlatTransaction:
         self._store = store
         self._latch = latch
         self._connection: Connection | None = None
-        self._driver: Any = None  # the connection beneath that one
+        self._driver: Any = None  # the driver's connection beneath it
         self._number: str | None = None
         self._backend: int | None = None
         self._thread = threading.get_ident()
@@ -60,22 +60,22 @@ class FlatTransaction:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other sessions can write while this one does."""
+        """True if other sessions can write while this one does."""
         return self._store.is_shared
 
     @property
     def writes_early(self) -> bool:
-        """Whether rows may be written before the commit without keeping other sessions waiting."""
+        """True if rows may be written before the commit without blocking other sessions."""
         return self._store.is_shared
 
     @contextmanager
     def reading(self, doing: str) -> Iterator[Connection]:
-        """A connection on which to run SELECTs over the committed state.
+        """Yield a connection on which to run SELECTs over the committed state.
 
-        REQUIRES: the tables read are locked, so that every connection sees them alike.
+        REQUIRES: the tables read are locked, so that every connection sees the same rows.
 
-        A hierarchy that several threads use reads on connections of a pool, in parallel, as
-        long as one is free and nothing is written on its own.
+        A hierarchy that several threads use reads on connections of a pool, in parallel, as long as
+        one is free and nothing has been written on its own connection.
         """
         if threading.get_ident() != self._thread:
             self._is_parallel = True
@@ -85,7 +85,7 @@ class FlatTransaction:
                     driver_connection = side.connection.driver_connection
                     self._call_begins(driver_connection)
                     try:
-                        with translated(doing):
+                        with translate_errors(doing):
                             yield side
                     finally:
                         self._call_ends(driver_connection)
@@ -94,17 +94,17 @@ class FlatTransaction:
             yield connection
 
     def read_beside(self) -> None:
-        """Run queries on connections of the pool from now on: one of them may be cancelled."""
+        """Run queries on pooled connections from now on, so that a query can be cancelled alone."""
         self._is_parallel = True
 
     def recover(self) -> None:
-        """Go on: what has failed was undone at the server, back to a savepoint before it."""
+        """Clear the failure, after a rollback at the server to a savepoint before it."""
         self.failure = None
 
     # -- the end ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Undo what is not committed and give the connection back; safe to call again."""
+        """Roll back uncommitted changes and return the connection; safe to call again."""
         with self._latch:
             connection, self._connection, self._backend = self._connection, None, None
             self._driver = None
@@ -114,35 +114,35 @@ class FlatTransaction:
     # -- seen from other threads -----------------------------------------------------------
 
     def cancel(self, threads: Collection[int] | None = None, *, cut: bool = False) -> None:
-        """End the statements that are running for this hierarchy, if any; for any thread.
+        """Cancel the hierarchy's running statements, if any; callable from any thread.
 
         They raise `StatementCancelled`. O(1) round trips each.
 
         Parameters
         ----------
         threads : collection of int, optional
-            Identifiers of the threads whose statements are meant; None for all.
+            Identifiers of the threads whose statements to cancel; None for all.
         cut : bool
-            End their connections, without a word to the server, which has not listened.
+            Sever their connections, without contacting the server, which has not reacted.
         """
         end = self._store.cut if cut else self._store.interrupt
         with self._calls_latch:
             calls = list(self._calls.items())
         for driver_connection, call in calls:
             if threads is None or call[1] in threads:
-                # Under the latch, so that the connection is used for nothing else meanwhile.
+                # Under the latch, so that the connection is not reused meanwhile.
                 with self._calls_latch:
                     if self._calls.get(driver_connection) is call:
                         end(driver_connection)
 
     @property
     def backend(self) -> int | None:
-        """Number of the server's process for this transaction, while it runs."""
+        """Process id of the server process that runs this transaction; None if there is none."""
         return self._backend
 
     @property
     def called_s(self) -> float:
-        """For how long the oldest running statement has been running, in seconds; 0 if none."""
+        """Seconds for which the oldest running statement has been running; 0 if there is none."""
         with self._calls_latch:
             return max((time.monotonic() - began for began, _ in self._calls.values()), default=0.0)
 
@@ -153,19 +153,21 @@ class FlatTransaction:
             return {thread for _, thread in self._calls.values()}
 
     def publish_waits(self, backends: Iterable[int]) -> bool:
-        """Tell other processes whom this hierarchy waits for here, unless it is at work.
+        """Publish the hierarchies that this one waits for here, for other processes.
+
+        Returns False if the connection is in use, missing or unusable.
 
         Parameters
         ----------
         backends : iterable of int
-            The server's processes for those hierarchies.
+            Server processes of those hierarchies.
         """
         if not self._latch.acquire(blocking=False):
             return False
         try:
             if self._connection is None:
                 return False
-            with translated("publish waits"):
+            with translate_errors("publish waits"):
                 publish(self._connection, backends)
             return True
         except StoreError:
@@ -176,7 +178,7 @@ class FlatTransaction:
     # -- inside ----------------------------------------------------------------------------
 
     def _using(self, doing: str, *, writing: bool = False) -> _Use:
-        """The connection, for one statement or a few: ``with self._using(doing) as connection``."""
+        """Use the connection for a few statements: ``with self._using(doing) as connection``."""
         return _Use(self, doing, writing)
 
     def _open(self) -> Connection:
@@ -188,7 +190,7 @@ class FlatTransaction:
         return connection
 
     def _call_begins(self, driver_connection: Any) -> None:
-        """Let `cancel` end what runs on a connection from now on."""
+        """Register a statement on a connection, so that `cancel` can end it."""
         with self._calls_latch:
             self._calls[driver_connection] = (time.monotonic(), threading.get_ident())
 
@@ -198,9 +200,9 @@ class FlatTransaction:
 
 
 class _Use:
-    """One use of the connection: alone, noticed by others, its errors told as ours.
+    """Exclusive use of the connection, visible to other threads, with translated errors.
 
-    A class, and not a generator, because there are some of these in each transaction.
+    A class rather than a generator, because each transaction needs several of these.
     """
 
     __slots__ = ("_begun", "_doing", "_flat", "_is_writing")
@@ -219,7 +221,7 @@ class _Use:
         flat._latch.__enter__()
         try:
             if flat.failure is not None:
-                # Another thread's statement: the server takes no more of this transaction.
+                # Another thread's statement failed: the server aborts all further ones.
                 raise flat.failure.again() from flat.failure
             connection = flat._connection or flat._open()
             driver = flat._driver or connection.connection.driver_connection
@@ -261,9 +263,9 @@ class _Use:
             flat._latch.release()
 
     def _fail(self, error: BaseException) -> None:
-        """Remember that the transaction has failed; raise the error of ours for a driver's."""
+        """Record that the transaction has failed; raise our error for a driver's."""
         flat = self._flat
-        ours = translation(error, self._doing)
+        ours = translate_error(error, self._doing)
         if isinstance(ours or error, ConnectionLost):
             flat._store.suspect()
         if flat.failure is None:

@@ -1,4 +1,4 @@
-"""What guards the uses of one session's connection."""
+"""Latch that guards the uses of one session's connection."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Latch"]
 
 
 class Latch(Protocol):
-    """A re-entrant latch, as `threading.RLock` is one."""
+    """Re-entrant latch with the interface of `threading.RLock`."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take the latch; False if it is not free and `blocking` is False."""
+        """Take the latch; return False if it is not free and `blocking` is False."""
         ...
 
     @property
     def release(self) -> Callable[[], object]:
-        """Gives it back."""
+        """Function that releases the latch."""
         ...
 
     def __enter__(self) -> object: ...

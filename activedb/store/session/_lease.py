@@ -1,11 +1,11 @@
-"""Leases: how processes that share the pending firings know of each other who lives.
+"""Leases: locks by which processes that share pending firings know which of them are alive.
 
-A lease is an advisory lock of one session of the server, so it ends with its process, however that
-ends, and with its connection. What a process holds under its lease nobody else touches before that.
+A lease is an advisory lock of a server session, so it ends with its process, however that ends, and
+with its connection. Until then no other process touches the firings held under the lease.
 
-A lease that was lost without the process (its connection was) endangers nothing: others take over
-the firings, and the transaction of a firing marks it done, which only one of them can. It only
-means that a rule is run in vain.
+Losing a lease without the process, because the connection was lost, endangers nothing: other
+processes take over the firings, and the transaction of a firing marks it done, which succeeds only
+once. At worst a rule is run in vain.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import psycopg
 from sqlalchemy import ARRAY, BigInteger, Connection, Engine, bindparam, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from activedb.store.server import PatientLatch, translated
+from activedb.store.server import PatientLatch, translate_errors
 
 __all__ = ["Lease", "NoLease"]
 
-_TAKE = text("SELECT pg_try_advisory_lock(:number)")  # once more on the same session is no matter
+_TAKE = text("SELECT pg_try_advisory_lock(:number)")  # taking it twice in a session is harmless
 _GIVE_UP = text("SELECT pg_advisory_unlock_all()")
-# Shared, so that those who ask at the same time get one answer; and until the transaction ends, so
-# that the lease does not come back to life while its firings are taken over.
+# Shared, so that concurrent processes get the same answer; held until the transaction ends, so
+# that the lease cannot be taken again while its firings are taken over.
 _DEAD = text(
     "SELECT number FROM unnest(:numbers) AS number WHERE pg_try_advisory_xact_lock_shared(number)"
 ).bindparams(bindparam("numbers", type_=ARRAY(BigInteger)))
 
 
 class Lease:
-    """The lease of one database object.
+    """Lease of one database object.
 
     Parameters
     ----------
     locks : sqlalchemy.Engine
-        For the one connection that has the lock; each of its statements commits by itself.
+        Engine for the one connection that holds the lock; in autocommit mode.
 
     Attributes
     ----------
     number : int
-        By which others know it; random, of 62 bits.
+        Identifies the lease to other processes; random, of 62 bits.
 
-    Latch: ``_latch``, held while the server is asked, with nothing else taken under it.
+    Latch: ``_latch``, held during requests to the server; no other latch is taken under it.
     """
 
     def __init__(self, locks: Engine):
@@ -57,28 +57,28 @@ class Lease:
         self._is_closed = False
 
     def take(self) -> int:
-        """Have the lease, from the first call on; returns its number.
+        """Take the lease if it is not held yet; return its number.
 
         Later calls ask the server only if something has arrived on the connection, as when it was
-        lost. Then the lease is taken again, unless the server still takes the lost connection for
-        alive: the next call tries again.
+        lost. Then the lease is taken again, unless the server still considers the lost connection
+        alive; in that case the next call tries again.
 
         Raises
         ------
         ConnectionLost
-            If there is no connection to be had.
+            If no connection can be opened.
         """
         with self._latch:
             connection = self._connection
             if connection is None or not self._is_held or _has_news(connection):
-                with translated("take the lease of this process"):
+                with translate_errors("take the lease of this process"):
                     self._take()
         return self.number
 
     def dead(self, connection: Connection, numbers: Collection[int]) -> set[int]:
-        """Those of other leases that nobody has; nobody can have them before the commit.
+        """Return the leases that no process holds; none can be taken again before the commit.
 
-        One round trip; never our own.
+        One round trip; never includes this process's own.
         """
         others = sorted(set(numbers) - {self.number})
         if not others:
@@ -86,7 +86,7 @@ class Lease:
         return set(connection.execute(_DEAD, {"numbers": others}).scalars())
 
     def close(self) -> None:
-        """Give it up; what is held under it is free from now on."""
+        """Release the lease; other processes may then claim the firings held under it."""
         with self._latch:
             self._is_closed = True
             if self._connection is not None:
@@ -96,7 +96,7 @@ class Lease:
                 self._connection = None
 
     def _take(self) -> None:
-        """REQUIRES: the latch."""
+        """Take the lock, with one more try on a new connection. REQUIRES: the latch."""
         for is_last in (False, True):
             if self._is_closed:
                 return
@@ -107,7 +107,7 @@ class Lease:
                 return
             except DBAPIError as error:
                 self._is_held = False
-                self._connection.invalidate()  # back in the pool it would keep the lock
+                self._connection.invalidate()  # in the pool it would keep holding the lock
                 self._connection.close()
                 self._connection = None
                 if is_last or not error.connection_invalidated:
@@ -115,27 +115,27 @@ class Lease:
 
 
 class NoLease:
-    """The same where there is no other process: it never dies."""
+    """Lease where there is no other process: it never dies."""
 
     def __init__(self) -> None:
         self.number = secrets.randbelow(2**62 - 1) + 1
 
     def take(self) -> int:
-        """Its number."""
+        """Return the number of the lease."""
         return self.number
 
     def dead(self, connection: Connection, numbers: Collection[int]) -> set[int]:
-        """Nobody else: there is no other process."""
+        """Return the empty set: there is no other process."""
         return set()
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: no lock is held."""
 
 
 def _has_news(connection: Connection) -> bool:
-    """Whether the server has said something, or the connection has ended, since the last statement.
+    """Return whether data or a hang-up has arrived on the connection since the last statement.
 
-    It tells without asking the server: an idle connection hears nothing unless it is lost.
+    This does not ask the server: an idle connection receives nothing unless it is lost.
     """
     driver: psycopg.Connection = connection.connection.driver_connection  # type: ignore[assignment]
     try:

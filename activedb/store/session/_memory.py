@@ -1,4 +1,4 @@
-"""The memory twin: committed rows in an in-memory SQLite database of this process."""
+"""Memory twin: committed rows in an in-memory SQLite database of this process."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from activedb.store.replication import Slot
 from activedb.store.session._latch import Latch
 from activedb.store.session._lease import NoLease
 from activedb.store.session._ownership import NoOwnership
-from activedb.store.session._plain_use import PlainUse
+from activedb.store.session._plain_use import UserConnection
 from activedb.store.session._server_waits import Backend
 from activedb.store.session._store import Store
-from activedb.store.session._wakeups import Hints
+from activedb.store.session._wakeups import Wakeups
 from activedb.store.sql import Key, TableSpec
 from activedb.store.system import system
 
 __all__ = ["MemoryStore"]
 
 
-_LOOK_EVERY_S = 0.1  # whether the turn that is waited for can ever come
+_LOOK_EVERY_S = 0.1  # to check whether the awaited turn can still come
 _CLOSE_S_MAX = 5.0
 
 
 class MemoryStore(Store):
-    """Same statements, same constraints, nothing durable.
+    """In-memory SQLite store: the same statements and constraints, but nothing durable.
 
     All sessions share one SQLite connection, so a session that has begun to write keeps the
     turn until it ends.
@@ -65,17 +65,17 @@ class MemoryStore(Store):
         super().__init__(engine, metadata)
         self.lease = NoLease()
         self._turn = threading.Lock()
-        self._kept: PlainUse | None = None  # the block of `connection` that has the turn
+        self._kept: UserConnection | None = None  # the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
-        # One for all flat transactions, whose turns keep them apart: opening one takes longer than
-        # a small transaction.
+        # One for all flat transactions, which their turns keep apart: opening a connection takes
+        # longer than a small transaction.
         self._flat = engine.connect()
         _driver(self._flat).execute("PRAGMA foreign_keys = ON")
 
     def close(self) -> None:
-        # SQLite must not be closed under a statement of another thread. Who keeps the turn for
-        # longer than this has a transaction open, and its connection lives as long as that.
+        # SQLite must not be closed under a statement of another thread. A thread that keeps the
+        # turn for longer than this has an open transaction, which keeps its connection alive.
         if self._turn.acquire(timeout=_CLOSE_S_MAX):
             try:
                 self._flat.close()
@@ -99,14 +99,14 @@ class MemoryStore(Store):
                 self._roll_back(connection)
                 turn.writing = False
 
-    def hints(self) -> Hints:
+    def wakeups(self) -> Wakeups:
         raise ConfigurationError(
             "memory:// belongs to one process, which runs its rules itself: no other one can see "
             "or share them. Workers need a Postgres: set ACTIVEDB_URL, or leave the URL out for "
             "the embedded one"
         )
 
-    def give_hint(self, connection: Connection) -> None:
+    def send_wakeup(self, connection: Connection) -> None:
         """Do nothing: no other process listens."""
 
     def slot(self, name: str) -> Slot:
@@ -121,7 +121,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection for the users' own SQL; it has the turn from its first statement on."""
+        """Yield a connection for users' own SQL; it has the turn from its first statement on."""
         with self.engine.connect() as connection:
             turn, thread = self.latch(), get_ident()
             self._turns[connection] = turn
@@ -129,8 +129,8 @@ class MemoryStore(Store):
             def begin(connection: Connection) -> None:
                 with turn:
                     turn.writing = True
-                    if get_ident() == thread:  # else another one may end the block
-                        self._kept = PlainUse(connection, self.interrupt, keeps_all_out=True)
+                    if get_ident() == thread:  # otherwise another thread may end the block
+                        self._kept = UserConnection(connection, self.interrupt, keeps_all_out=True)
                     _driver(connection).execute("BEGIN")
 
             event.listen(connection, "begin", begin)
@@ -142,7 +142,7 @@ class MemoryStore(Store):
                     turn.writing = False
                     self._kept = None
 
-    def plain_uses(self) -> list[PlainUse]:
+    def plain_uses(self) -> list[UserConnection]:
         kept = self._kept
         return [] if kept is None else [kept]
 
@@ -170,33 +170,33 @@ class MemoryStore(Store):
 
     @contextmanager
     def reader(self) -> Iterator[None]:
-        """No connection: there is only one."""
+        """Yield None: there is only one connection."""
         yield None
 
     def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
-        """Nothing to ask: the connection cannot be lost."""
+        """Return an empty text: the connection cannot be lost."""
         return ""
 
     def named(self, connection: Connection, number: str) -> str:
-        """The number: there is one life."""
+        """Return the number: there is no server that could restart."""
         return number
 
     def outcome(self, number: str) -> bool | None:
-        """It has: the connection cannot be lost."""
+        """Return True: the connection cannot be lost."""
         return True
 
     def interrupt(self, driver_connection: Any) -> None:
         driver_connection.interrupt()
 
     def cut(self, driver_connection: Any) -> None:
-        """Nothing: there is no wire, and what runs has been interrupted."""
+        """Do nothing: there is no socket, and the running statement has been interrupted."""
 
     def backends(self) -> list[Backend]:
-        """No server, no processes."""
+        """Return the empty list: there are no server processes."""
         return []
 
     def backend_of(self, connection: Connection) -> int | None:
-        """No server, no process."""
+        """Return None: there is no server process."""
         return None
 
     def release(self, connection: Connection, latch: Latch) -> None:
@@ -204,11 +204,11 @@ class MemoryStore(Store):
         if latch.writing:
             self._roll_back(connection)
             latch.writing = False
-        if connection.in_transaction():  # to SQLAlchemy, which has seen some statements
+        if connection.in_transaction():  # for SQLAlchemy, which has seen some statements
             connection.rollback()
 
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
-        """Nothing to do: there is no other process."""
+        """Do nothing: there is no other process."""
 
     def guard(
         self,
@@ -218,10 +218,10 @@ class MemoryStore(Store):
         *,
         exclusive: bool,
     ) -> None:
-        """Nothing to do: there is no other process."""
+        """Do nothing: there is no other process."""
 
     def suspect(self) -> None:
-        """Nothing to suspect: the connection cannot be lost."""
+        """Do nothing: the connection cannot be lost."""
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
         assert spec.generated is not None
@@ -238,7 +238,7 @@ class MemoryStore(Store):
 
 
 class _Instant(sqlite.DATETIME):
-    """A timestamp that keeps its instant: SQLite has no time zones, so UTC is stored."""
+    """Timestamp that keeps its instant: SQLite has no time zones, so UTC is stored."""
 
     def bind_processor(self, dialect: Dialect) -> Any:
         store: Any = super().bind_processor(dialect)
@@ -292,7 +292,7 @@ class _Turn:
                     "ever; end that block first, or hand its connection over, "
                     "db.transaction(connection=…)"
                 )
-            never = None if kept is None else kept.why_never(here)
+            never = None if kept is None else kept.hopeless_wait_error(here)
             if never is not None:
                 raise never
             if self._store._turn.acquire(timeout=_LOOK_EVERY_S):

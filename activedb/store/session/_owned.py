@@ -1,4 +1,4 @@
-"""The rows of an owned table, in the memory of the one process that uses it; see `_ownership`."""
+"""Rows of an owned table, in the memory of the one process that uses it; see `_ownership`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _PLAIN = (
 
 
 class OwnedTable:
-    """The committed rows of an owned table.
+    """Committed rows of an owned table.
 
     Attributes
     ----------
     spec : TableSpec
     epoch : int
-        Grows with each owner the table has had.
+        Increases with each owner of the table.
 
-    Latch: ``_latch``, held while rows are read, with nothing else taken under it.
+    Latch: ``_latch``, held while rows are read; no other latch is taken under it.
     """
 
     def __init__(self, spec: TableSpec, epoch: int):
@@ -50,18 +50,18 @@ class OwnedTable:
         self.epoch = epoch
         self._latch = threading.Lock()
         self._rows: dict[Key, Row] = {}
-        self._doubtful: set[Key] | None = None  # None: all
+        self._doubtful: set[Key] | None = None  # None: all keys
         self._is_plain = all(_is_plain(column) for column in spec.table.columns)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether every row is known as the server has it."""
+        """True if every row is known as the server has it."""
         doubtful = self._doubtful
         return doubtful is not None and not doubtful
 
     def load(self, connection: Connection) -> None:
-        """Read what is not known: all rows, or those in doubt. O(rows read)."""
-        # Under the latch, so that nothing that is committed meanwhile is overwritten.
+        """Read the unknown rows: all of them, or those in doubt. O(rows read)."""
+        # Under the latch, so that concurrent commits are not overwritten.
         with self._latch:
             spec = self.spec
             if self._doubtful is None:
@@ -75,29 +75,29 @@ class OwnedTable:
             self._doubtful = set()
 
     def forget(self) -> None:
-        """Have all rows read anew before they are used again."""
-        # Who is about to read rows that are locked already may go on with those known.
+        """Require that all rows are read again before they are used."""
+        # A reader whose rows are locked already may continue with the known ones.
         with self._latch:
             self._doubtful = None
 
     def doubt(self, keys: Iterable[Key]) -> None:
-        """Have these rows read anew before any is used again."""
+        """Require that these rows are read again before any row is used."""
         with self._latch:
             if self._doubtful is not None:
                 self._doubtful.update(keys)
 
     def rows(self, keys: Iterable[Key]) -> dict[Key, Row | None]:
-        """Committed rows by key, None where absent. O(keys)."""
+        """Return the committed rows by key, None where absent. O(keys)."""
         return {key: self._rows.get(key) for key in keys}
 
     def put(self, key: Key, row: Row | None) -> None:
-        """Take over what has been committed."""
+        """Store a committed row; None: it was deleted."""
         with self._latch:
             if self._doubtful is None:
                 return
             self._set(key, row)
             if row is not None and not self._is_plain:
-                self._doubtful.add(key)  # the server may have made something else of it
+                self._doubtful.add(key)  # the server may have changed the value
 
     def _set(self, key: Key, row: Row | None) -> None:
         if row is None:
@@ -107,5 +107,5 @@ class OwnedTable:
 
 
 def _is_plain(column: Column[Any]) -> bool:
-    """Whether the server returns of each value that the column takes that same value."""
+    """Return whether the server returns every value of the column unchanged."""
     return type(column.type) in _PLAIN and column.computed is None

@@ -1,10 +1,10 @@
-"""Owning a table: one process keeps all its rows in memory, and no other may use it.
+"""Ownership of tables: one process keeps all rows in memory, and no other may use the table.
 
-Who uses a table has an advisory lock on it, shared, for as long as its database object is open;
-who owns it has that lock exclusive. The locks are those of one connection, which is used for
-nothing else. If an owner's is lost others may come in. So each new owner, and each new user, of a
-table that has been owned writes a new epoch, and a commit that touched an owned table makes sure
-that the epoch is still its own, and stays so until it has ended.
+A process that uses a table holds a shared advisory lock on it for as long as its database object is
+open; an owner holds the lock exclusively. The locks belong to one connection with no other purpose.
+If an owner's connection is lost, other processes may come in. Therefore each new owner, and each
+new user, of a table that has been owned writes a new epoch, and a commit that touched an owned
+table verifies that the epoch is still its own, and stays so until the transaction has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from activedb.errors import DefinitionError, TableOwned
-from activedb.store.server import PatientLatch, translated
+from activedb.store.server import PatientLatch, translate_errors
 from activedb.store.session._owned import OwnedTable
 from activedb.store.sql import TableSpec, guard_number
 from activedb.store.system import owned_tables
@@ -55,14 +55,14 @@ _NEW_EPOCH = (
     .where(owned_tables.c.name == bindparam("known_as"))
     .values(epoch=owned_tables.c.epoch + 1)
 )
-# Locked, so that whoever writes a new epoch waits for the end of this transaction.
+# Locked, so that a writer of a new epoch waits for the end of this transaction.
 _EPOCHS = (
     select(owned_tables.c.name, owned_tables.c.epoch)
     .where(owned_tables.c.name.in_(bindparam("names", expanding=True)))
     .order_by(owned_tables.c.name)
     .with_for_update(read=True)
 )
-# What the server does to rows by itself, so that no memory of a client's can know them.
+# Changes that the server makes to rows by itself, which a client's memory cannot follow.
 _BY_ITSELF = text(
     """
     SELECT
@@ -83,18 +83,18 @@ _BY_ITSELF = text(
 
 
 class Ownership:
-    """Which tables this process uses, which it owns, and the locks that say so to others.
+    """Tables that this process uses and owns, and the locks that announce it to others.
 
     Parameters
     ----------
     locks : sqlalchemy.Engine
-        For the one connection with the locks; each of its statements commits by itself.
+        Engine for the one connection that holds the locks; in autocommit mode.
     short : sqlalchemy.Engine
-        For short transactions, which load rows.
+        Engine for short transactions, which load rows.
     schema : str
-        Schema in which unqualified tables lie.
+        Schema of unqualified tables.
 
-    Latch: ``_latch``, held while the server is asked, with nothing else taken under it.
+    Latch: ``_latch``, held during requests to the server; no other latch is taken under it.
     """
 
     def __init__(self, locks: Engine, short: Engine, schema: str):
@@ -108,21 +108,21 @@ class Ownership:
         self._owned: dict[TableSpec, OwnedTable] = {}
 
     def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
-        """Use a table, which others are told once; its rows, loaded, if it is owned, else None.
+        """Register the use of a table, once; return its loaded rows if it is owned, else None.
 
-        O(1) but for the first call and for rows in doubt.
+        O(1) except for the first call and for rows in doubt.
 
         Parameters
         ----------
         loads : bool
-            Whether its rows are going to be looked at.
+            Whether the caller will read the rows.
 
         Raises
         ------
         TableOwned
-            If another process owns it, or has used one that was owned here.
+            If another process owns it, or has used a table that was owned here.
         """
-        if spec not in self._used:  # without the latch: each read comes here
+        if spec not in self._used:  # without the latch: every read comes here
             self._begin_to_use(spec)
         owned = self._owned.get(spec)
         if loads and owned is not None and not owned.is_loaded:
@@ -130,31 +130,31 @@ class Ownership:
         return owned
 
     def owned(self, spec: TableSpec) -> OwnedTable | None:
-        """The rows of a table that this process owns, loaded or not; of others None. O(1)."""
+        """Return the rows of a table that this process owns, loaded or not, or None. O(1)."""
         return self._owned.get(spec)
 
     def name_of(self, spec: TableSpec) -> str:
-        """Name of a table with its schema, the same in every process once it has been used."""
+        """Return a table's name with its schema, equal in all processes once the table is used."""
         return self._names.get(spec) or f"{spec.table.schema or self._schema}.{spec.table.name}"
 
     def suspect(self) -> None:
-        """A connection was lost: the one with the locks may be, too, so they are asked for anew."""
+        """Take all locks again on next use: a connection was lost, perhaps the one holding them."""
         self._used.clear()
 
     def own(self, spec: TableSpec, *, loads: bool = True) -> None:
-        """Keep a table's rows in memory, and every other process from the table. O(rows).
+        """Keep a table's rows in memory, and exclude every other process from the table. O(rows).
 
         Parameters
         ----------
         loads : bool
-            Whether to read the rows at once, or when somebody looks at one.
+            Whether to read the rows at once, or at the first access.
 
         Raises
         ------
         TableOwned
             If another process owns or uses it.
         DefinitionError
-            If the server itself changes rows of it.
+            If the server itself changes its rows.
         """
         with self._latch:
             owned = self._ask(f"own table {spec.name}", lambda c: self._own(c, spec))
@@ -164,12 +164,12 @@ class Ownership:
             self._load(owned)
 
     def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
-        """Make sure, until the transaction on `connection` ends, that the tables are still ours.
+        """Verify that the tables are still owned, until the transaction on `connection` ends.
 
         Raises
         ------
         TableOwned
-            If another process has come in since, because the connection with our lock was lost.
+            If another process has come in since, because the connection with the lock was lost.
         """
         expected = {self.name_of(owned.spec): owned for owned in touched}
         found = {row.name: row.epoch for row in connection.execute(_EPOCHS, {"names": [*expected]})}
@@ -179,7 +179,7 @@ class Ownership:
                 raise self._lost(owned)
 
     def close(self) -> None:
-        """Give up every lock."""
+        """Release every lock."""
         with self._latch:
             if self._connection is not None:
                 with suppress(SQLAlchemyError):  # lost, and the locks with it
@@ -199,7 +199,7 @@ class Ownership:
                 self._used.add(spec)
 
     def _load(self, owned: OwnedTable) -> None:
-        with translated(f"load table {owned.spec.name}"), self._short.begin() as connection:
+        with translate_errors(f"load table {owned.spec.name}"), self._short.begin() as connection:
             owned.load(connection)
 
     # -- inside; REQUIRES: the latch --------------------------------------------------------
@@ -213,7 +213,7 @@ class Ownership:
                 raise self._lost(owned)
             raise self._refusal(connection, spec)
         if owned is None:
-            # Whoever owned it, and does not know yet that the lock is lost, finds this.
+            # A former owner that has not noticed the loss of its lock will find the new epoch.
             connection.execute(_NEW_EPOCH, {"known_as": name})
         elif connection.scalar(_EPOCH, {"name": name}) != owned.epoch:
             connection.execute(_OWN_NO_MORE, number)
@@ -251,8 +251,8 @@ class Ownership:
         return OwnedTable(spec, int(epoch or 0))
 
     def _ask(self, doing: str, question: Callable[[Connection], T]) -> T:
-        """Ask on the connection with the locks; once more, if it turns out to be lost."""
-        with translated(doing):
+        """Ask on the connection with the locks; retry once, if it turns out to be lost."""
+        with translate_errors(doing):
             if self._connection is not None:
                 try:
                     return self._asked(self._connection, question)
@@ -273,17 +273,17 @@ class Ownership:
             raise
 
     def _find_name(self, connection: Connection, spec: TableSpec, *, owning: bool = False) -> str:
-        """The table's name with its schema, as the server finds it.
+        """Return the table's name with its schema, as the server resolves it.
 
         Raises
         ------
         DefinitionError
-            If two declarations stand for one table that is owned: only one has the memory.
+            If two declarations stand for one owned table: only one of them has the rows in memory.
         """
         if spec not in self._names:
             found = connection.scalar(_NAME, {"name": _quoted(connection, spec)})
             if found is None:
-                return self.name_of(spec)  # there is no such table yet
+                return self.name_of(spec)  # the table does not exist yet
             self._names[spec] = str(found)
         name = self._names[spec]
         rivals = {*self._owned, *(self._used if owning else ())} - {spec}
@@ -322,25 +322,25 @@ class Ownership:
 
 
 class NoOwnership:
-    """The same where no other process can use a table, and all rows are in memory anyway."""
+    """Ownership where no other process can use a table, and all rows are in memory anyway."""
 
     def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
-        """None: rows are read where they are."""
+        """Return None: rows are read where they are."""
 
     def owned(self, spec: TableSpec) -> OwnedTable | None:
-        """None: no rows are kept twice."""
+        """Return None: no rows are kept twice."""
 
     def name_of(self, spec: TableSpec) -> str:
-        """The table's name, which nobody else needs to know."""
+        """Return the table's name, which no other process needs."""
         return spec.name
 
     def own(self, spec: TableSpec, *, loads: bool = True) -> None:
-        """Nothing to do: there is nobody to keep out."""
+        """Do nothing: there is no other process to exclude."""
 
     def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
-        """Nothing to check: there can be no other owner."""
+        """Do nothing: there can be no other owner."""
 
 
 def _quoted(connection: Connection, spec: TableSpec) -> str:
     name = connection.dialect.identifier_preparer.format_table(spec.table)
-    return name.replace("%%", "%")  # doubled for a statement, and this is a value
+    return name.replace("%%", "%")  # doubled for statements, but this is a value

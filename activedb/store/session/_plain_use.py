@@ -1,7 +1,7 @@
-"""Connections with SQL of the users' own: which thread uses each, and which waits in a statement.
+"""Connections with users' own SQL: the thread that uses each, and the one inside a statement.
 
-A thread that is in a statement of one keeps from going on whatever else is open on it, and one that
-waits elsewhere keeps the connection from ending: that is what the search for deadlocks needs.
+The search for deadlocks needs both: a thread inside a statement blocks all other work on the
+connection, and a thread that waits elsewhere keeps the connection's transaction from ending.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from sqlalchemy import Connection, Engine, event
 
 from activedb.errors import ActiveDBError
 
-__all__ = ["PlainUse", "PlainUses"]
+__all__ = ["UserConnection", "UserConnections"]
 
 
-class PlainUse:
-    """One connection, from when it was handed out until it is given back.
+class UserConnection:
+    """Use of one connection, from when it is handed out until it is returned.
 
     Attributes
     ----------
     connection : Connection
     thread : int or None
-        The only one that has used it; None if there were several, of which any may end what it
-        has begun.
+        The only thread that has used it; None if there were several, any of which may end the
+        transaction.
     backend : int or None
-        The server's process beneath it, as of the last statement.
+        Server process beneath it, as of the last statement.
     keeps_all_out : bool
         True if the store is blocked for all others until this connection ends its work.
     asleep : callable or None
-        `why_never`, while the connection's thread sleeps.
+        Implementation of `hopeless_wait_error`, while the connection's thread sleeps.
     """
 
     def __init__(
@@ -58,26 +58,26 @@ class PlainUse:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether others may wait for its end. REQUIRES: only this thread uses it."""
+        """True if others may wait for its end. REQUIRES: only this thread uses it."""
         return self.keeps_all_out or self.connection.in_transaction()
 
-    def why_never(self, thread: int) -> ActiveDBError | None:
-        """Tell why a thread that waits for the end of this work would do so for ever, if so."""
+    def hopeless_wait_error(self, thread: int) -> ActiveDBError | None:
+        """Return an error if `thread` would wait for the end of this work for ever, else None."""
         asleep = self.asleep
         return None if asleep is None else asleep(thread)
 
     @property
     def caller(self) -> int | None:
-        """The thread that is in a statement of it, if one is."""
+        """Thread that is inside a statement of this connection, or None."""
         return self._caller
 
     @property
     def called_s(self) -> float:
-        """For how long the present statement has been running; 0 if there is none."""
+        """Seconds for which the current statement has been running; 0 if there is none."""
         return 0.0 if self._caller is None else time.monotonic() - self._since_s
 
     def begins(self, driver: Any) -> None:
-        """A statement is about to be sent on this thread."""
+        """Record that a statement is about to be sent on this thread."""
         with self._latch:
             self._driver, self._error = driver, None
             self.backend = getattr(driver, "backend", None)
@@ -86,13 +86,13 @@ class PlainUse:
                 self.thread = None
 
     def ends(self) -> ActiveDBError | None:
-        """The statement has ended; returns why it was interrupted, if it was."""
+        """Record that the statement has ended; return the error that interrupted it, if any."""
         with self._latch:
             error, self._error, self._caller = self._error, None, None
             return error
 
     def interrupt(self, error: ActiveDBError) -> None:
-        """End the statement that runs, with `error`."""
+        """Cancel the running statement, with `error`."""
         with self._latch:
             if self._caller is None or self._error is not None:
                 return
@@ -100,30 +100,30 @@ class PlainUse:
         self._interrupt(self._driver)
 
 
-class PlainUses:
-    """The connections of an engine that are in users' hands.
+class UserConnections:
+    """Connections of an engine that users currently hold.
 
-    Latch: ``_latch``; nothing is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, engine: Engine, interrupt: Callable[[Any], None]):
         self._interrupt = interrupt
         self._latch = threading.Lock()
-        self._uses: dict[Connection, PlainUse] = {}
+        self._uses: dict[Connection, UserConnection] = {}
         event.listen(engine, "before_cursor_execute", self._before)
         event.listen(engine, "after_cursor_execute", self._after)
         event.listen(engine, "handle_error", self._failed)
 
-    def now(self) -> list[PlainUse]:
-        """Return those that are open; O(their number)."""
+    def now(self) -> list[UserConnection]:
+        """Return the connections in use; O(their number)."""
         with self._latch:
             return list(self._uses.values())
 
     @contextmanager
     def of(self, connection: Connection) -> Iterator[None]:
-        """Keep an eye on a connection inside the block."""
+        """Track a connection inside the block."""
         with self._latch:
-            self._uses[connection] = PlainUse(connection, self._interrupt)
+            self._uses[connection] = UserConnection(connection, self._interrupt)
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Going back to a savepoint, with what the driver believes put right."""
+"""Rollback to a savepoint that keeps the driver's prepared statements consistent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _numbers = itertools.count(1)
 
 
 def roll_back_to(connection: Connection, savepoint: str) -> None:
-    """Undo what was done since `savepoint`, which stays.
+    """Undo all changes since `savepoint`, which remains.
 
-    psycopg 3.3 takes a statement for prepared although a failure before it in the same pipeline
-    kept the server from preparing it. It looks again at each rollback that it has not seen
-    before, so no two are alike.
+    psycopg 3.3 considers a statement prepared even if an earlier failure in the same pipeline kept
+    the server from preparing it. It checks again at each ROLLBACK that it has not seen before, so
+    each statement here is unique.
     """
     connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {savepoint} /* {next(_numbers)} */")

@@ -1,4 +1,4 @@
-"""Who waits for whom at the server, and what others say of their own waits."""
+"""Wait-for relations at the server, and the waits that other processes publish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Backend", "backends", "publish"]
 _APPLICATION = "activedb"
 _WAITS = f"{_APPLICATION} waits for "
 
-# Of the processes of other roles an ordinary one sees the name and the locks, not the rest.
+# Of other roles' processes, an ordinary role sees only the name and the locks.
 _BACKENDS = text(
     """
     SELECT a.pid, coalesce(a.application_name, ''), a.xact_start, a.state_change,
@@ -26,26 +26,26 @@ _BACKENDS = text(
     """
 )
 _PUBLISH = text("SELECT set_config('application_name', :said, true)")
-_SAID_MAX = 63  # bytes that the server keeps
+_SAID_MAX = 63  # bytes that the server stores
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A process of the server that is in a transaction.
+    """Server process that is in a transaction.
 
     Attributes
     ----------
     number : int
         Its process id.
     is_ours : bool
-        Whether an activedb process, this or another, is its client.
+        True if its client is an activedb process, this or another one.
     began : datetime
-        When its transaction began; the earliest time there is if we may not see that.
+        Start of its transaction; the earliest possible time if this role may not see it.
     blockers : tuple of int
-        The processes it waits for at the server.
+        Processes it waits for at the server.
     waits_for : tuple of int
-        The processes for which its client waits on its own side, as far as it says so.
+        Processes for which its client waits on the client side, as far as published.
     """
 
     number: int
@@ -56,14 +56,14 @@ class Backend:
 
 
 def backends(connection: Connection) -> list[Backend]:
-    """Processes of this database that are in a transaction; one round trip."""
+    """Return the processes of this database that are in a transaction; one round trip."""
     rows = connection.execute(_BACKENDS).all()
     began_of = {number: began or _LONG_AGO for number, _, began, _, _ in rows}
     found = []
     for number, name, _, changed, blockers in rows:
         said = name.removeprefix(_WAITS) if name.startswith(_WAITS) else ""
         others = [int(part) for part in said.split(",") if part.strip().isdecimal()]
-        # Whoever began after this one last did anything is not whom it spoke of.
+        # A process that began after this one's last activity cannot be the one it published.
         waits_for = [o for o in others if not changed or began_of.get(o, _LONG_AGO) <= changed]
         is_ours = name.startswith(_APPLICATION)
         found.append(Backend(number, is_ours, began_of[number], tuple(blockers), tuple(waits_for)))
@@ -71,9 +71,9 @@ def backends(connection: Connection) -> list[Backend]:
 
 
 def publish(connection: Connection, waits_for: Iterable[int]) -> None:
-    """Say, until the transaction on `connection` ends, for which processes its client waits.
+    """Publish, until the transaction on `connection` ends, the processes its client waits for.
 
-    As many of them as fit.
+    The list is truncated to what fits.
     """
     said = _WAITS
     for number in sorted(waits_for):

@@ -1,6 +1,6 @@
-"""One hierarchy's conversation with the store: locked reads, queries over a sphere, one flush.
+"""Session of one hierarchy with the store: locked reads, queries over a sphere, one flush.
 
-The connection beneath, its commit and its errors are in `_flat`.
+The underlying connection, its commit and its errors are in `_flat`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from activedb.errors import (
     UnsupportedStatement,
 )
 from activedb.store.flush import Change, Log, naming, write, write_step_by_step
-from activedb.store.replication import raise_here, said_raised
-from activedb.store.server import translated
+from activedb.store.replication import session_mark, set_local_mark
+from activedb.store.server import translate_errors
 from activedb.store.session._by_key import lock_row, rows_by_key
 from activedb.store.session._flat import FlatTransaction
 from activedb.store.session._latch import Latch
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 __all__ = ["Durable", "Session"]
 
 Durable: TypeAlias = Callable[[Connection], None]
-"""Something that must be durable together with a commit; it writes on the connection given."""
+"""Function whose writes, on the given connection, become durable together with a commit."""
 
 
 class Session(FlatTransaction):
-    """The flat transaction of a hierarchy, as rows: reads, queries, guards and a flush."""
+    """Flat transaction of a hierarchy in terms of rows: reads, queries, guards and a flush."""
 
     def __init__(self, store: Store, latch: Latch):
         super().__init__(store, latch)
@@ -63,15 +63,15 @@ class Session(FlatTransaction):
     def lock_rows(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, guarding: bool = False
     ) -> dict[Key, Row | None]:
-        """Committed rows by key, each locked FOR SHARE or FOR UPDATE; None where absent.
+        """Return committed rows by key, each locked FOR SHARE or FOR UPDATE; None where absent.
 
         One round trip, none if this process owns the table.
 
         Parameters
         ----------
         guarding : bool
-            Guard the keys, before they are read: an absent row cannot be locked. One round trip
-            more if there are several.
+            Guard the keys before they are read: an absent row cannot be locked. One more round trip
+            if there are several.
         """
         owned = self._owned(spec)
         if owned is not None:
@@ -96,7 +96,7 @@ class Session(FlatTransaction):
             return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
 
     def lock_free_rows(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
-        """As `lock_rows` with `exclusive`, without waiting: keys that others have are left out.
+        """Read as `lock_rows` with `exclusive`, but leave out keys locked by others; never wait.
 
         One round trip, three more if there are such keys, or absent ones.
         """
@@ -111,12 +111,12 @@ class Session(FlatTransaction):
                 taken = rows_by_key(connection, spec, spec.plain_select, rest)
                 rest = [key for key in rest if key not in taken]
                 rest = free_to_insert(connection, self._store.ownership.name_of(spec), rest)
-                # Those that somebody has inserted since then are found now.
+                # Rows that another transaction has inserted since then are found now.
                 found |= rows_by_key(connection, spec, spec.free_select, rest) if rest else {}
             return {**dict.fromkeys(rest), **found}
 
     def lock_table(self, spec: TableSpec) -> None:
-        """Keep other processes from writing the table until this transaction ends."""
+        """Block writes of other processes to the table until this transaction ends."""
         if self._owned(spec, loads=False) is not None:
             return
         with self._using(f"lock table {spec.name}") as connection:
@@ -129,21 +129,21 @@ class Session(FlatTransaction):
         dirty: Mapping[TableSpec, Dirty],
         parameters: Mapping[str, Any] | None = None,
     ) -> list[SQLRow[Any]]:
-        """Rows of a SELECT over the committed state with `dirty` laid over it.
+        """Return the rows of a SELECT over the committed state overlaid with `dirty`.
 
         Parameters
         ----------
         tables : Tables
-            The tables met so far, which text may name.
+            Known tables, which SQL text may name.
         dirty : mapping of TableSpec to (key to row or None)
-            All tables that are locked for the statement, with what the sphere wrote to them.
+            All tables that are locked for the statement, with the sphere's writes to them.
 
         Raises
         ------
         Unlocked
             If it reads other tables; lock them and call again.
         UnsupportedStatement, InvalidRow, StoreError
-            The flat transaction is unusable only after an error of the server.
+            Only after a server error is the flat transaction unusable.
         """
         sphere = Sphere(self._store, tables, dirty)
         with self.reading("run the query") as connection:
@@ -163,14 +163,14 @@ class Session(FlatTransaction):
         raise failure
 
     def value_of(self, default: Callable[[], Any] | Select[Any]) -> Any:
-        """Value of a column's default: what the call returns, or what the server says."""
+        """Return the value of a column's default: the call's result, or the server's answer."""
         if not isinstance(default, Select):
             return default()
         with self._using("compute a default") as connection:
             return connection.scalar(default)
 
     def next_key(self, spec: TableSpec) -> int:
-        """Next number for a table whose key the database generates."""
+        """Return the next number for a table whose key the database generates."""
         with self._using(f"number a row of {spec.name}") as connection:
             return self._store.next_key(connection, spec)
 
@@ -182,7 +182,7 @@ class Session(FlatTransaction):
         keys : sequence of Key or None
             None for every key of the table; exclusive then.
         exclusive : bool
-            To insert them; otherwise to rely on their absence.
+            True to insert the keys; False to rely on their absence.
         """
         if self._owned(spec) is not None:
             return
@@ -190,9 +190,9 @@ class Session(FlatTransaction):
             self._store.guard(connection, spec, keys, exclusive=exclusive)
 
     def confirm_absent(self, keys: Mapping[TableSpec, Sequence[Key]]) -> None:
-        """Check at commit that keys read as absent, and not inserted since, are absent still.
+        """Check at commit that keys read as absent, and not inserted since, are still absent.
 
-        Other activedb processes are kept out by `guard`; this is about everybody else.
+        `guard` keeps out other activedb processes; this check is about all other programs.
 
         Raises
         ------
@@ -209,9 +209,9 @@ class Session(FlatTransaction):
                     )
 
     def rewrites(self, spec: TableSpec) -> None:
-        """Take note that what is durable with the commit writes rows of a table, beneath this.
+        """Note that a `Durable` of this commit will write rows of a table directly.
 
-        What is in memory of them is read anew after the commit. REQUIRES: the table is locked.
+        Its rows in memory are read again after the commit. REQUIRES: the table is locked.
         """
         self._rewritten.append(spec)
 
@@ -221,21 +221,21 @@ class Session(FlatTransaction):
         Parameters
         ----------
         changes : sequence of Change
-            Written set by set and in key order where that is possible; see `write`.
+            Written in bulk and in key order where possible; see `write`.
         log : sequence of (TableSpec, key, row or None)
-            The steps that led to `changes`, for where it is not.
+            Steps that led to `changes`, to be replayed otherwise.
 
         Raises
         ------
         ConstraintViolation, InvalidRow, SerializationConflict
-            When the server refuses a row.
+            If the server refuses a row.
         """
         self._store.trigger("before flush")
         with self._using("write the rows of a commit", writing=True) as connection:
             self._about_to_write(connection, changes)
             self._write(connection, changes, log, lambda: self._store.trigger("inside flush"))
             for also in durable:
-                with translated("write what must be durable with the commit"):
+                with translate_errors("write what must be durable with the commit"):
                     also(connection)
 
     def commit(
@@ -246,22 +246,22 @@ class Session(FlatTransaction):
         *,
         lazily: bool = False,
     ) -> None:
-        """Write what is left to write, as `flush` does, commit, and give the connection back.
+        """Write the remaining changes, as `flush` does, commit, and return the connection.
 
         A few changes are written and committed in one round trip. If the connection is lost
-        meanwhile, the server is asked on another one what became of the transaction.
+        meanwhile, the in-doubt commit is resolved on another connection.
 
         Parameters
         ----------
         lazily : bool
-            Do not wait for the disk: right where somebody replays what a server crash may lose.
+            Do not wait for the disk: safe where work that a server crash may lose is replayed.
 
         Raises
         ------
         ConstraintViolation, InvalidRow, SerializationConflict
-            When the server refuses a row.
+            If the server refuses a row.
         ConnectionLost
-            With `committed` False: nothing was committed. With None: the server cannot say.
+            With `committed` False: nothing was committed. With None: the outcome is unknown.
         """
         with self._latch:
             try:
@@ -279,7 +279,7 @@ class Session(FlatTransaction):
                 self.close()
 
     def _commit(self, last: Sequence[Change], *, lazily: bool) -> None:
-        """Commit, with the last changes if there are any that have not been written."""
+        """Commit, along with the last, still unwritten changes if there are any."""
         try:
             with self._using("commit", writing=bool(last)) as connection:
                 is_committed = False
@@ -302,25 +302,25 @@ class Session(FlatTransaction):
         self._store.trigger("after commit")
 
     def raises(self, is_raised: bool) -> None:
-        """Nothing: events are raised for all that is written here; see `BorrowedSession`."""
+        """Do nothing: events are raised for all writes made here; see `ExternalSession`."""
 
     def _mark(self, connection: Connection) -> None:
-        """Mark what is written with the rules that heard of it, if they were others before."""
+        """Mark the writes with the rules that see their events, if these have changed."""
         raised = self._store.raised()
-        if raised != said_raised(connection):
-            raise_here(connection, raised)
+        if raised != session_mark(connection):
+            set_local_mark(connection, raised)
 
     def _about_to_write(self, connection: Connection, changes: Sequence[Change]) -> None:
-        self._flushed.extend(changes)  # from now on, whoever is cut off has to ask
+        self._flushed.extend(changes)  # from now on, a lost connection needs `outcome`
         self._mark(connection)
         if self._number is None:
             self._number = self._store.number_of(connection)
         if self._touched:
-            with translated("check whose tables they are"):
+            with translate_errors("check whose tables they are"):
                 self._store.ownership.check(connection, self._touched)
 
     def trial(self, changes: Sequence[Change], log: Log) -> None:
-        """Find out whether the server would accept `changes`, and undo them.
+        """Test whether the server would accept `changes`, and undo them.
 
         REQUIRES: nothing has been written yet. Raises as `flush` does.
         """
@@ -346,15 +346,14 @@ class Session(FlatTransaction):
             with self.savepoint():
                 write(connection, changes, metadata, inside)
         except ConstraintViolation:
-            # Refused, or only in the wrong order?
+            # Refused for good, or only in this order?
             write_step_by_step(connection, changes, log, metadata, inside)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo on the server what an error inside has done, and go on.
+        """Undo the block's changes on the server if it raises; the transaction remains usable.
 
-        Savepoints are last in, first out: nothing else may use the session meanwhile that is
-        not part of the block.
+        Savepoints are last in, first out: meanwhile no code outside the block may use the session.
         """
         with self._using("set a savepoint", writing=True) as connection:
             connection.exec_driver_sql("SAVEPOINT activedb")
@@ -373,10 +372,10 @@ class Session(FlatTransaction):
     # -- inside ----------------------------------------------------------------------------
 
     def _settle(self, lost: ConnectionLost) -> None:
-        """Return if a transaction whose commit was cut off has committed, else raise."""
+        """Return if the in-doubt commit turns out to have succeeded, else raise."""
         if self._number is None:
             if self._flushed:
-                raise lost  # before its first write
+                raise lost  # before the first write
             return  # there was nothing to write
         committed = self._store.outcome(self._number)
         if committed:
@@ -389,7 +388,7 @@ class Session(FlatTransaction):
         raise ConnectionLost(f"{lost}; {ending}", committed=committed) from lost
 
     def _committed(self) -> None:
-        """Let the memory of owned tables have what was committed."""
+        """Pass the committed changes on to the memory of owned tables."""
         if self._touched:
             for change in self._flushed:
                 owned = self._store.ownership.owned(change.spec)
@@ -405,7 +404,7 @@ class Session(FlatTransaction):
             owned.forget()
 
     def _owned(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
-        """The table's rows if this process owns it; it is touched then, and else used."""
+        """Return the table's rows if this process owns it, noted as touched; otherwise None."""
         owned = self._store.ownership.touch(spec, loads=loads)
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
@@ -413,5 +412,5 @@ class Session(FlatTransaction):
 
 
 def _depend_on_order(changes: Sequence[Change]) -> bool:
-    """Whether the server may refuse changes in one order and take them in another."""
+    """Return whether the server may refuse changes in one order and accept them in another."""
     return len(changes) > 1 and any(change.spec.depends_on_order for change in changes)

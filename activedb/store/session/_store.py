@@ -1,4 +1,4 @@
-"""Where committed rows live: what Postgres and its twin in memory have to provide."""
+"""Interface of a store of committed rows, for Postgres and its in-memory twin."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from sqlalchemy import Connection, Engine, MetaData, func, select
 
 from activedb.store.replication import Slot
-from activedb.store.server import translated
+from activedb.store.server import translate_errors
 from activedb.store.session._latch import Latch
 from activedb.store.session._lease import Lease, NoLease
 from activedb.store.session._ownership import NoOwnership, Ownership
-from activedb.store.session._plain_use import PlainUse
+from activedb.store.session._plain_use import UserConnection
 from activedb.store.session._server_waits import Backend
 from activedb.store.session._session import Session
-from activedb.store.session._wakeups import Hints
+from activedb.store.session._wakeups import Wakeups
 from activedb.store.sql import Key, TableSpec
 
 __all__ = ["TRIGGER_POINTS", "Store"]
@@ -33,29 +33,29 @@ TRIGGER_POINTS = (
 
 
 class Store(ABC):
-    """A database, and the differences between one kind and another.
+    """Database, and the differences between its kinds.
 
     Attributes
     ----------
     metadata : sqlalchemy.MetaData
-        The users' tables.
+        Users' tables.
     schema : str
-        Schema in which unqualified tables lie.
+        Schema of unqualified tables.
     has_arrays : bool
-        Whether one bound parameter can carry a whole column.
+        True if one bound parameter can carry a whole column.
     tells_outcomes : bool
-        Whether it can be asked what became of a commit that was cut off.
+        True if in-doubt commits can be resolved.
     is_shared : bool
-        Whether sessions write at the same time, each on a connection of its own.
+        True if sessions write concurrently, each on a separate connection.
     ownership : Ownership or NoOwnership
-        Which tables this process uses and owns, and the rows of those.
+        Tables that this process uses and owns, and the rows of owned ones.
     lease : Lease or NoLease
-        By which others know that this process lives, and runs the firings it holds.
+        Shows other processes that this process is alive, and runs the firings it holds.
     trigger : callable
         Called with the name of each of `TRIGGER_POINTS` that a commit reaches; does nothing
-        unless a test says otherwise.
+        unless a test replaces it.
     raised : callable
-        Tells which rules hear of what is written here, for who follows changes; see `_slot`.
+        Return the rules that see events of the writes made here, for followers; see `_slot`.
     """
 
     schema: str
@@ -72,18 +72,18 @@ class Store(ABC):
         self.raised: Callable[[], str] = lambda: ""
 
     def session(self) -> Session:
-        """A conversation for one hierarchy; its connection is opened when first used."""
+        """Return a session for one hierarchy; its connection is opened when first used."""
         return Session(self, self.latch())
 
     def create_all(self) -> None:
         """Create the users' tables that are missing."""
-        with translated("create the tables"), self.short() as connection:
+        with translate_errors("create the tables"), self.short() as connection:
             self.metadata.create_all(connection)
 
     def row_counts(self) -> dict[str, int]:
-        """Committed rows of each of the users' tables, by name."""
+        """Return the number of committed rows of each of the users' tables, by name."""
         tables = sorted(self.metadata.tables.values(), key=lambda t: t.fullname)
-        with translated("count the rows"), self.short() as connection:
+        with translate_errors("count the rows"), self.short() as connection:
             return {
                 str(t.fullname): connection.execute(
                     select(func.count()).select_from(t)
@@ -97,50 +97,50 @@ class Store(ABC):
 
     @abstractmethod
     def migrate(self) -> None:
-        """Bring activedb's own tables to the newest version."""
+        """Migrate activedb's own tables to the newest version."""
 
     @abstractmethod
     def short(self) -> AbstractContextManager[Connection]:
-        """A short transaction of its own: committed at the end, rolled back on an error."""
+        """Return a short, separate transaction: committed at the end, rolled back on an error."""
 
     @abstractmethod
-    def hints(self) -> Hints:
-        """What tells this process at once that firings have become due.
+    def wakeups(self) -> Wakeups:
+        """Return this process's wake-ups for firings that become due.
 
         Raises
         ------
         ConfigurationError
-            If no other process can see them.
+            If no other process can see the firings.
         """
 
     @abstractmethod
-    def give_hint(self, connection: Connection) -> None:
-        """Tell other processes, when the transaction on `connection` commits, what `hints` hears.
+    def send_wakeup(self, connection: Connection) -> None:
+        """Wake up other processes' `wakeups` when the transaction on `connection` commits.
 
-        Nothing happens if the role may not; they look now and then, too.
+        Does nothing if the role lacks the right; listeners also poll from time to time.
         """
 
     @abstractmethod
     def slot(self, name: str) -> Slot:
-        """A replication slot, to be opened, of the changes that anybody makes.
+        """Return an unopened replication slot, for changes by any program.
 
         Raises
         ------
         ConfigurationError
-            If there can be none.
+            If this store has no replication.
         """
 
     @abstractmethod
     def latch(self) -> Latch:
-        """A re-entrant latch for the uses of one session's connection."""
+        """Return a re-entrant latch for the uses of one session's connection."""
 
     @abstractmethod
     def connection(self) -> AbstractContextManager[Connection]:
-        """A connection for the users' own SQL."""
+        """Return a connection for the users' own SQL."""
 
     @abstractmethod
-    def plain_uses(self) -> list[PlainUse]:
-        """Connections of `connection` that are open; in memory the one that has begun."""
+    def plain_uses(self) -> list[UserConnection]:
+        """Return the open uses of `connection`; in memory only the one with a transaction."""
 
     @abstractmethod
     def check_same_database(self, connection: Connection) -> None:
@@ -148,68 +148,68 @@ class Store(ABC):
 
     @abstractmethod
     def latch_of(self, connection: Connection) -> Latch:
-        """A latch for the uses of a caller's connection."""
+        """Return a latch for the uses of a caller's connection."""
 
     @abstractmethod
     def acquire(self) -> Connection:
-        """A connection for one flat transaction."""
+        """Return a connection for one flat transaction."""
 
     @abstractmethod
     def begin_writing(self, connection: Connection, latch: Latch) -> None:
-        """Called under the session's latch before a write of a flat transaction."""
+        """Prepare for a write of a flat transaction, under the session's latch."""
 
     @abstractmethod
     def commit(self, connection: Connection, *, lazily: bool) -> None:
-        """Make the flat transaction durable."""
+        """Commit the flat transaction."""
 
     @abstractmethod
     def reader(self) -> AbstractContextManager[Connection | None]:
-        """A connection for SELECTs beside those of flat transactions; None if none is free."""
+        """Yield a connection for SELECTs beside the flat transactions'; None if none is free."""
 
     @abstractmethod
     def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
-        """The server's number of a flat transaction, which `outcome` takes.
+        """Return the server's number of a flat transaction, which `outcome` takes.
 
         Parameters
         ----------
         is_ours : bool
-            Whether the connection is one of this store's.
+            Whether the connection belongs to this store.
         """
 
     @abstractmethod
     def named(self, connection: Connection, number: str) -> str:
-        """Return the result of `number_of` for a number that the server has told already."""
+        """Return the result of `number_of` for a number that the server has reported already."""
 
     @abstractmethod
     def outcome(self, number: str) -> bool | None:
-        """Whether a transaction of a lost connection has committed; None if nobody can say."""
+        """Return whether a lost connection's transaction has committed; None if unknown."""
 
     @abstractmethod
     def interrupt(self, driver_connection: Any) -> None:
-        """End the statement that runs on a driver's connection, from another thread."""
+        """Cancel the statement that runs on a driver's connection, from another thread."""
 
     @abstractmethod
     def cut(self, driver_connection: Any) -> None:
-        """End a driver's connection, from another thread: what waits on it is told that it is lost.
+        """Sever a driver's connection, from another thread: a thread waiting on it finds it lost.
 
-        REQUIRES: it is in use, and stays so meanwhile.
+        REQUIRES: the connection is in use, and stays so meanwhile.
         """
 
     @abstractmethod
     def backends(self) -> list[Backend]:
-        """The server's processes that are in a transaction, and whom they wait for."""
+        """Return the server processes in a transaction, and the processes they wait for."""
 
     @abstractmethod
     def backend_of(self, connection: Connection) -> int | None:
-        """Number of the server's process behind a connection."""
+        """Return the id of the server process behind a connection."""
 
     @abstractmethod
     def release(self, connection: Connection, latch: Latch) -> None:
-        """Undo what is not committed and give the connection back."""
+        """Roll back uncommitted changes and return the connection."""
 
     @abstractmethod
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
-        """Keep other processes from writing a table."""
+        """Block writes of other processes to a table."""
 
     @abstractmethod
     def guard(
@@ -224,8 +224,8 @@ class Store(ABC):
 
     @abstractmethod
     def suspect(self) -> None:
-        """A connection was lost, and perhaps others with it."""
+        """Treat all connections as suspect: one was lost, and others may be, too."""
 
     @abstractmethod
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
-        """Next number of a generated key."""
+        """Return the next number of a generated key."""

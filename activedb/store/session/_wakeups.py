@@ -1,4 +1,4 @@
-"""Hints that firings have become due: they wake up workers, and nothing depends on them."""
+"""Wake-ups for workers when firings become due; correctness does not depend on them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from activedb.store.sql import guard_number
 
-__all__ = ["Hints", "give_hint"]
+__all__ = ["Wakeups", "send_wakeup"]
 
-_CHANNEL_MAX = 63  # bytes of a name at the server
+_CHANNEL_MAX = 63  # bytes of an identifier at the server
 
 
-def give_hint(connection: Connection, schema: str) -> None:
-    """Wake up who listens, when the transaction commits."""
+def send_wakeup(connection: Connection, schema: str) -> None:
+    """Wake up all listeners, when the transaction commits."""
     connection.execute(select_of(func.pg_notify(_channel(schema), "")))
 
 
-class Hints:
-    """One thread's wait for a hint, or for a call of `wake`.
+class Wakeups:
+    """One thread's wait for a wake-up, or for a call of `wake`.
 
     Parameters
     ----------
     engine : sqlalchemy.Engine
-        For the connection that listens; each of its statements commits by itself.
+        Engine for the connection that listens; in autocommit mode.
     schema : str
-        Where the firings are.
+        Schema of the firings.
     """
 
     def __init__(self, engine: Engine, schema: str):
@@ -43,10 +43,10 @@ class Hints:
         self._mouth.setblocking(False)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for something to happen; False if nothing did.
+        """Wait for a wake-up; return False if none came in time.
 
-        It has happened, too, if this is the first wait, or the first one after the connection was
-        lost: hints may have been missed. Without a connection it waits for `wake` alone.
+        The first wait, and the first one after a lost connection, return True at once: wake-ups may
+        have been missed. Without a connection only `wake` ends the wait.
         """
         driver = self._driver()
         ears = select.poll()
@@ -69,12 +69,12 @@ class Hints:
         return woken
 
     def wake(self) -> None:
-        """End the wait, or the next one; from any thread."""
-        with suppress(OSError):  # full: it is woken anyway; closed: nobody waits
+        """End the current wait, or the next one; callable from any thread."""
+        with suppress(OSError):  # full: a wake-up is pending anyway; closed: no thread waits
             self._mouth.send(b"!")
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._lose()
         self._ear.close()
         self._mouth.close()
@@ -101,7 +101,7 @@ class Hints:
 
 def _drop(connection: Connection) -> None:
     with suppress(SQLAlchemyError):
-        connection.invalidate()  # back in the pool it would go on listening
+        connection.invalidate()  # in the pool it would go on listening
         connection.close()
 
 

@@ -1,4 +1,4 @@
-"""Statements: which tables, keys and rows they mean, and which versions they see."""
+"""Statements: the tables, keys and rows they refer to, and the versions they see."""
 
 from activedb.store.sql._checked_sql import (
     Piece,

@@ -1,7 +1,7 @@
-"""Statements from pieces of SQL text that have been checked before: those of the rule language.
+"""Statements built from checked pieces of SQL text: those of the rule language.
 
-`execute` takes statements apart, so a write is built of the table, its columns and pieces of text;
-values come beside the text, as bound parameters, never in it.
+`execute` analyses statements, so a write is built from the table, its columns and pieces of text;
+values accompany the text as bound parameters, and are never part of it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["Piece", "delete_of", "insert_of", "insert_of_rows", "select_of", "up
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of SQL.
+    """Piece of SQL.
 
     Attributes
     ----------
     sql : str
-        With ``:name`` for each parameter; any other colon has a backslash before it.
+        Text with ``:name`` for each parameter; any other colon has a backslash before it.
     names : tuple of str
         The parameters in it.
     """
@@ -31,13 +31,13 @@ class Piece:
     names: tuple[str, ...] = ()
 
     def bound(self, values: Mapping[str, Any], *, brackets: bool = True) -> TextClause:
-        """The piece with the values of its parameters."""
+        """Return the piece with the values of its parameters."""
         made = text(f"({self.sql})" if brackets else self.sql)
         return made.bindparams(**{name: values[name] for name in self.names})
 
 
 def select_of(piece: Piece, values: Mapping[str, Any]) -> Any:
-    """A SELECT, for `query`."""
+    """Build a SELECT, for `query`."""
     return piece.bound(values, brackets=False)
 
 
@@ -47,13 +47,13 @@ def update_of(
     where: Piece | None,
     values: Mapping[str, Any],
 ) -> Any:
-    """An UPDATE of the columns named in `assigned`, for `execute`."""
+    """Build an UPDATE of the columns named in `assigned`, for `execute`."""
     made = update(table).values(_cells(table, assigned, values))
     return made if where is None else made.where(where.bound(values))
 
 
 def delete_of(table: Table, where: Piece | None, values: Mapping[str, Any]) -> Any:
-    """A DELETE, for `execute`."""
+    """Build a DELETE, for `execute`."""
     made = delete(table)
     return made if where is None else made.where(where.bound(values))
 
@@ -61,20 +61,20 @@ def delete_of(table: Table, where: Piece | None, values: Mapping[str, Any]) -> A
 def insert_of_rows(
     table: Table, rows: Sequence[Mapping[str, Piece]], values: Mapping[str, Any]
 ) -> Any:
-    """An INSERT of rows, for `execute`."""
+    """Build an INSERT of rows, for `execute`."""
     return insert(table).values([_cells(table, row, values) for row in rows])
 
 
 def insert_of(
     table: Table, columns: Sequence[str], select: Piece, values: Mapping[str, Any]
 ) -> Any:
-    """An INSERT of what a SELECT finds, for `execute`."""
+    """Build an INSERT of a SELECT's rows, for `execute`."""
     found = select.bound(values, brackets=False).columns(*(table.c[name] for name in columns))
     return insert(table).from_select(list(columns), found)
 
 
 def _cells(table: Table, pieces: Mapping[str, Piece], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of columns: a parameter alone as it is, so that it gets the column's type."""
+    """Return values by column: a lone parameter stays as it is, to get the column's type."""
     return {
         name: values[piece.names[0]]
         if piece.names and piece.sql == f":{piece.names[0]}"

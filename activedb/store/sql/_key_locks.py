@@ -1,8 +1,9 @@
 """Locks on keys that may have no rows: advisory locks, which all activedb processes take.
 
-Who relies on the absence of a key has its guard shared, who inserts it has it exclusive, and both
-have the table's guard shared. Who has many keys takes the table's guard exclusive instead, because
-the server has room for some thousands of locks in all.
+A transaction that relies on the absence of a key holds the key's guard shared, one that inserts it
+holds the guard exclusively, and both hold the table's guard shared. For many keys a transaction
+takes the table's guard exclusively instead, because the server has room for only some thousands of
+locks.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ GUARD_TO_INSERT_ONE: Select[Any] = select(
     func.pg_advisory_xact_lock(_KEY),
     sql_cast(func.pg_current_xact_id(), Text),
 )
-"""Its last column is the transaction's number, which who inserts needs anyway."""
+"""The last column is the transaction's number, which an inserting transaction needs anyway."""
 
 GUARD_TO_INSERT_ONE_ALONE: Select[Any] = select(_TABLE_SHARED, func.pg_advisory_xact_lock(_KEY))
-"""The same without the number, for a role that may not know it."""
+"""Same without the number, for a role that may not query it."""
 
 GUARD_ABSENT_ONE: Select[Any] = select(_TABLE_SHARED, func.pg_advisory_xact_lock_shared(_KEY))
 
@@ -63,9 +64,9 @@ _TRY = text(
 
 
 def guard_number(table: str, key: Key | None = None) -> int:
-    """Number of a key's guard, or of the table's; the same in every process.
+    """Return the number of a key's guard, or of the table's; the same in every process.
 
-    Keys that are equal to the database have one number; two others, by chance, seldom.
+    Keys that are equal to the database have the same number; different keys rarely collide.
     """
     named = f"activedb rows of {table}"
     if key is not None:
@@ -76,17 +77,17 @@ def guard_number(table: str, key: Key | None = None) -> int:
 
 @lru_cache(maxsize=1_024)
 def table_guard_number(table: str) -> int:
-    """`guard_number` of a table, which is asked for again and again."""
+    """Return `guard_number` of a table, cached."""
     return guard_number(table)
 
 
 def free_to_insert(connection: Connection, table: str, keys: Sequence[Key]) -> list[Key]:
-    """Guard those of `keys` exclusively that nobody else guards, without waiting; returns them.
+    """Guard exclusively, without waiting, the `keys` that are not guarded by others; return them.
 
     Parameters
     ----------
     table : str
-        With its schema.
+        Name with its schema.
     """
     if not keys or not connection.scalar(_TRY_TABLE, {"table": guard_number(table)}):
         return []
@@ -97,7 +98,7 @@ def free_to_insert(connection: Connection, table: str, keys: Sequence[Key]) -> l
 
 
 def _canonical(value: Any) -> str:
-    """Text of a key's value; the same for all that a database takes for equal."""
+    """Return the text of a key's value; the same for values that a database considers equal."""
     if isinstance(value, Decimal | float):
         # Not Decimal.normalize, which rounds as each thread's context says.
         text = format(Decimal(str(value)), "f")
@@ -106,7 +107,7 @@ def _canonical(value: Any) -> str:
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return value.astimezone(datetime.UTC).isoformat()
     if isinstance(value, enum.Enum):
-        return value.name  # what the database keeps of it
+        return value.name  # as stored by the database
     if isinstance(value, memoryview):
         return str(bytes(value))
     return str(value)

@@ -1,4 +1,4 @@
-"""A table as keys and values: what the rows of programs' shared tables are."""
+"""View of a table as keys and values: the rows of programs' shared tables."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from activedb.store.sql._tables import Row, TableSpec
 __all__ = ["KeyedValues"]
 
 _EXACT = (Boolean, Date, DateTime, Enum, Integer, JSON, LargeBinary, String, Uuid)
-_SINGLE_BITS = 24  # a float of so many bits, or fewer, is a single
+_SINGLE_BITS = 24  # a float of at most this precision is a float4
 
 
 class KeyedValues:
-    """Makes of each row a key and a value, and of a key and a value a row.
+    """Converter between rows and pairs of key and value.
 
     The key is the value of the primary key, a tuple if it has several columns; the value is that
-    of the other column, a dict if there are several. What is made of a row that was made here is
-    the key and the value that were given.
+    of the other column, a dict if there are several. Converting a pair to a row and back yields
+    the original pair.
 
     Attributes
     ----------
     spec : TableSpec
     columns : tuple of str
-        Those of the value.
+        Columns of the value.
 
     Raises
     ------
     DefinitionError
-        If the table has nothing but a key, or a column that may return another value than it was
+        If the table has only key columns, or a column that may return another value than it was
         given.
     """
 
@@ -80,19 +80,19 @@ class KeyedValues:
 
     @property
     def holds_floats(self) -> bool:
-        """Whether a value is one float."""
+        """True if a value is one float."""
         return len(self.columns) == 1 and isinstance(
             self.spec.table.columns[self.columns[0]].type, Float
         )
 
     @property
     def has_number_key(self) -> bool:
-        """Whether a key is one whole number."""
+        """True if a key is one integer."""
         names = self.spec.key_columns
         return len(names) == 1 and isinstance(self.spec.table.columns[names[0]].type, Integer)
 
     def pair(self, row: Row) -> tuple[Any, Any]:
-        """Key and value of a row."""
+        """Return the key and the value of a row."""
         key = self.spec.key_of(row)
         values = {name: row[name] for name in self.columns}
         return (
@@ -101,12 +101,12 @@ class KeyedValues:
         )
 
     def row(self, key: Any, value: Any) -> Row:
-        """The row of a key and a value.
+        """Return the row of a key and a value.
 
         Raises
         ------
         InvalidRow
-            If the table does not take them, or would return something else.
+            If the table does not accept them, or would return something else.
         """
         spec = self.spec
         given = dict(zip(spec.key_columns, spec.key(key), strict=True))
@@ -141,7 +141,7 @@ class KeyedValues:
             raise InvalidRow(
                 f"table {spec.name}: column {name} has no time zone; give {given!r} without one"
             )
-        if given != kept and given == given:  # else it is no number, and stays so
+        if given != kept and given == given:  # NaN is unequal to itself, but is kept
             raise InvalidRow(
                 f"table {spec.name}: column {name} would return {kept!r} for {given!r}; write what "
                 "it can keep"
@@ -149,7 +149,7 @@ class KeyedValues:
 
 
 def _is_exact(column: Column[Any]) -> bool:
-    """Whether what comes back of a column can be told from what it is given."""
+    """Return whether the values that a column returns can be predicted from those it is given."""
     kind = column.type
     if column.computed is not None or not type(kind).__module__.startswith("sqlalchemy."):
         return False

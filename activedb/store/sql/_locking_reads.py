@@ -1,4 +1,4 @@
-"""SELECT … FOR UPDATE taken apart: which rows to lock, and how."""
+"""Analysis of SELECT … FOR UPDATE: the rows to lock, and the kind of lock."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["LockingRead", "plan_locks"]
 
 
 class LockingRead:
-    """A SELECT that locks the rows it returns.
+    """SELECT that locks the rows it returns.
 
     Attributes
     ----------
     table : sqlalchemy.Table
-        The table whose rows are locked.
+        Table whose rows are locked.
     plain : SELECT
         The statement without its locks.
     limit : int or None
-        How many rows are wanted.
+        Maximum number of rows.
     skip_locked, nowait : bool
     """
 
@@ -41,15 +41,15 @@ class LockingRead:
             raise UnsupportedStatement("with_for_update() takes a number as limit()") from error
 
     def keys(self, limit: int | None) -> Any:
-        """The primary keys of the first rows, in the statement's order."""
+        """Return a SELECT of the primary keys of the first rows, in the statement's order."""
         return self._only_keys(self.plain).limit(limit)
 
     def keys_among(self, keys: Sequence[Key]) -> Any:
-        """Those of `keys` whose rows the statement chooses."""
+        """Return a SELECT of those `keys` whose rows the statement selects."""
         return self._only_keys(self._among(keys))
 
     def rows(self, keys: Sequence[Key]) -> Any:
-        """The statement, for the rows with these keys."""
+        """Return the statement restricted to the rows with these keys."""
         return self._among(keys)
 
     def _only_keys(self, statement: Any) -> Any:
@@ -63,14 +63,14 @@ class LockingRead:
 
 
 def plan_locks(statement: Any) -> LockingRead | Any:
-    """Take a SELECT … FOR UPDATE apart; any other statement is returned as it is.
+    """Analyse a SELECT … FOR UPDATE; return any other statement unchanged.
 
-    FOR SHARE is left out: it is what a query does anyway.
+    FOR SHARE is left out: a query locks that way anyway.
 
     Raises
     ------
     UnsupportedStatement
-        If it is not about the rows of one table.
+        If it does not select rows of exactly one table.
     """
     wish = getattr(statement, "_for_update_arg", None)
     if wish is None:
@@ -103,7 +103,7 @@ def _without_locks(statement: Any) -> Any:
 
 
 def _key_columns(statement: Any, table: Table) -> list[Any]:
-    """The primary key; of a mapped class as its attributes, which choose its rows only."""
+    """Return the primary key; for a mapped class its attributes, which select only its rows."""
     entities = (d.get("entity") for d in statement.column_descriptions)
     entity = next((e for e in entities if e is not None), None)
     columns = list(table.primary_key.columns)

@@ -1,4 +1,4 @@
-"""What the names of tables in a statement mean."""
+"""Resolution of the table names in a statement."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _TABLES = {"r", "p", "table"}
 
 
 class Namespace(Protocol):
-    """A database as its statements see it.
+    """Database as its statements see it.
 
     Attributes
     ----------
     engine : sqlalchemy.Engine
         Its dialect quotes names.
     metadata : sqlalchemy.MetaData
-        The declared tables.
+        Declared tables.
     schema : str
-        Schema in which unqualified tables lie.
+        Schema of unqualified tables.
     """
 
     engine: Engine
@@ -48,14 +48,14 @@ _tables_proper: WeakKeyDictionary[Namespace, set[str]] = WeakKeyDictionary()
 
 
 class Names:
-    """Finds the tables that are meant by names in statements.
+    """Resolver of table names in statements.
 
     Parameters
     ----------
     store : Namespace
         Tables declared in its metadata are known.
     tables : Tables
-        The tables met so far, which are known too.
+        Tables used before, which are known, too.
     """
 
     def __init__(self, store: Namespace, tables: Tables):
@@ -65,12 +65,12 @@ class Names:
         self._is_postgres = self._dialect.name == "postgresql"
 
     def table(self, reference: Reference) -> Table | None:
-        """The table that is meant; None for one of the server's own.
+        """Return the table that a reference means; None for a system table of the server.
 
         Raises
         ------
         UnsupportedStatement
-            If there is no such table here.
+            If the table is unknown here.
         """
         if self._is_postgres and reference.schema in _SYSTEM_SCHEMAS:
             return None
@@ -89,7 +89,7 @@ class Names:
         )
 
     def find(self, reference: Reference) -> Table | None:
-        """The known table of this name, if there is one."""
+        """Return the known table of this name, or None."""
         schema, name = reference.schema, reference.name
         default = self._store.schema
         if schema is None:
@@ -102,20 +102,20 @@ class Names:
 
     @property
     def must_qualify(self) -> bool:
-        """Whether a common table expression hides a table of its name even from itself."""
+        """True if a common table expression hides a table of its name even from itself."""
         return not self._is_postgres
 
     def quoted(self, name: str) -> str:
-        """A name as it stands in a statement, quoted where that is needed."""
+        """Return a name as written in a statement, quoted if necessary."""
         return self._dialect.identifier_preparer.quote(name)
 
     def real(self, spec: TableSpec) -> str:
-        """The table's name with its schema, quoted where that is needed."""
+        """Return the table's name with its schema, quoted if necessary."""
         quote = self._dialect.identifier_preparer.quote
         return f"{quote(spec.table.schema or self._store.schema)}.{quote(str(spec.table.name))}"
 
     def refuse_views(self, connection: Connection, specs: Iterable[TableSpec]) -> None:
-        """Let no view be read as if it were a table. Asks the server once per table.
+        """Refuse views among the tables that a statement reads. Asks the server once per table.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class Names:
         declared = self._store.metadata.tables
         table = declared.get(full_name)
         if table is None and not self._is_postgres:
-            # Letters of either case are the same to SQLite.
+            # SQLite ignores the case of names.
             lower = full_name.lower()
             table = next((t for name, t in declared.items() if name.lower() == lower), None)
         return table

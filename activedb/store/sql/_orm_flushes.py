@@ -1,4 +1,4 @@
-"""Flushes of ordinary SQLAlchemy sessions: which rows they write, told before and after."""
+"""Flushes of ordinary SQLAlchemy sessions: notification of the rows before and after each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from activedb.errors import ConfigurationError
 __all__ = ["Flushed", "listen_to_flushes"]
 
 Flushed: TypeAlias = Callable[[Any, list[tuple[Table, tuple[Any, ...]]]], None]
-"""Called with the session and the tables and keys of the rows; a key not known yet is left out."""
+"""Called with the session and the rows' tables and keys; rows without a key yet are left out."""
 
 
 def listen_to_flushes(target: Any, before: Flushed, after: Flushed) -> Callable[[], None]:
-    """Call `before` and `after` around each flush of a session; returns what ends that.
+    """Call `before` and `after` around each flush of a session; return a function that stops this.
 
-    Told of are the objects in ``session.new``, ``dirty`` and ``deleted``; one whose key changes
-    under both keys. Not told of are bulk statements (``session.execute(update(…))``), rows of
-    ``secondary`` tables, and what a flush does to further objects because of these: orphans that
-    it deletes, foreign keys that it sets to NULL.
+    The calls report the objects in ``session.new``, ``dirty`` and ``deleted``; an object whose key
+    changes under both keys. They do not report bulk statements (``session.execute(update(…))``),
+    rows of ``secondary`` tables, and a flush's effects on further objects: orphans that it deletes,
+    foreign keys that it sets to NULL.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def listen_to_flushes(target: Any, before: Flushed, after: Flushed) -> Callable[
     Raises
     ------
     ConfigurationError
-        If it is nothing of that sort.
+        If it is none of these.
     """
     is_class = isinstance(target, type) and issubclass(target, Session)
     if not (is_class or isinstance(target, Session | sessionmaker)):

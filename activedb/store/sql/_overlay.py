@@ -1,7 +1,7 @@
-"""Let a statement see the versions of a sphere: dirty rows laid over the committed ones.
+"""Overlay of a sphere's dirty rows over the committed ones, for the SELECTs it runs.
 
-The text that is about to be sent is read, whoever made it; each place that names a table with
-dirty rows is made to name a common table expression (`_shadow`) instead::
+The text that is about to be sent is analysed, whatever produced it; each reference to a table with
+dirty rows is replaced by a common table expression (`_shadow`)::
 
     SELECT … FROM people AS p JOIN pay ON …
     WITH activedb_dirty_1 AS (…), activedb_seen_1 AS (…)
@@ -25,7 +25,7 @@ from activedb.store.sql._names import Names, Namespace
 from activedb.store.sql._plain_text import PlainText
 from activedb.store.sql._rewriting import Targets, edits_of
 from activedb.store.sql._shadow import Dirty, Shadow, shadow_of
-from activedb.store.sql._sql_text import Understood, understand
+from activedb.store.sql._sql_text import SelectAnalysis, analyse_select
 from activedb.store.sql._tables import Tables, TableSpec
 
 __all__ = ["Sphere", "Unlocked", "tables_of"]
@@ -35,14 +35,14 @@ _OURS = ("activedb_seen_", "activedb_dirty_")
 _known_tables: WeakKeyDictionary[Any, Sequence[Table]] = WeakKeyDictionary()
 
 _laid_over: WeakKeyDictionary[Connection, Sphere | None] = WeakKeyDictionary()
-"""The connections that are listened to, and what lies over the statements of each at the moment.
+"""Connections with a listener, and the sphere over the current statements of each.
 
-To listen anew for each query would take a tenth of a small query's time.
+Adding a listener for each query would take a tenth of a small query's time.
 """
 
 
 class Unlocked(Exception):
-    """A statement reads tables that are not locked for it yet; nothing was sent.
+    """Statement that reads tables not locked for it yet; nothing was sent.
 
     Attributes
     ----------
@@ -55,14 +55,14 @@ class Unlocked(Exception):
 
 
 def tables_of(statement: Any, store: Namespace, tables: Tables) -> Sequence[Table]:
-    """Tables that a statement is known to read before it is run, each once, in a stable order.
+    """Return the tables that a statement is known to read, without duplicates, in a stable order.
 
-    What it reads besides (text in it, what a mapped class loads) shows as it runs: `Unlocked`.
+    Further tables, in SQL text or loaded by a mapped class, show up as it runs: `Unlocked`.
 
     Raises
     ------
     UnsupportedStatement
-        If it is no SELECT, or text that is not understood or reads unknown tables.
+        If it is not a SELECT, or is SQL text that cannot be analysed or reads unknown tables.
     """
     if isinstance(statement, str):
         raise UnsupportedStatement("query() takes text as sqlalchemy.text(…)")
@@ -74,7 +74,7 @@ def tables_of(statement: Any, store: Namespace, tables: Tables) -> Sequence[Tabl
         )
     if isinstance(statement, TextClause):
         return _in_order(_tables_of_text(statement, store, tables))
-    known = _known_tables.get(statement)  # programs run the same statement again and again
+    known = _known_tables.get(statement)  # programs repeat the same statement
     if known is None:
         known = _in_order(e for e in visitors.iterate(statement) if isinstance(e, Table))
         _known_tables[statement] = known
@@ -84,30 +84,30 @@ def tables_of(statement: Any, store: Namespace, tables: Tables) -> Sequence[Tabl
 def _tables_of_text(statement: TextClause, store: Namespace, tables: Tables) -> Iterator[Table]:
     sql = str(statement.compile(dialect=store.engine.dialect))
     if "__[POSTCOMPILE" in sql:
-        return  # the list of an IN is missing yet
+        return  # the list of an IN is not expanded yet
     plain = PlainText(sql, store.engine.dialect.name)
     names = Names(store, tables)
-    for reference in understand(plain).references:
+    for reference in analyse_select(plain).references:
         table = names.table(reference)
         if table is not None:
             yield table
 
 
 def _in_order(tables: Iterable[Table]) -> Sequence[Table]:
-    """Each of `tables` once, by name."""
+    """Return `tables` without duplicates, by name."""
     found = {table.fullname: table for table in tables}
     return [found[name] for name in sorted(found)]
 
 
 class Sphere:
-    """What one query sees.
+    """Rows visible to one query.
 
     Parameters
     ----------
     store : Namespace
     tables : Tables
     dirty : mapping of TableSpec to (key to row or None)
-        The tables that are locked for the query, with what the sphere wrote to them.
+        Tables that are locked for the query, with the sphere's writes to them.
     """
 
     def __init__(self, store: Namespace, tables: Tables, dirty: Mapping[TableSpec, Dirty]):
@@ -120,7 +120,7 @@ class Sphere:
 
     @contextmanager
     def laid_over(self, connection: Connection) -> Iterator[None]:
-        """Every SELECT sent over the connection inside sees the sphere; nothing else is sent.
+        """Make every SELECT sent over the connection in the block see the sphere; refuse the rest.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class Sphere:
 
     @contextmanager
     def _filled(self, connection: Connection) -> Iterator[None]:
-        """The dirty rows are where the shadows look for them."""
+        """Provide the dirty rows, inside the block, where the shadows look for them."""
         connection.exec_driver_sql("SAVEPOINT activedb_seen")
         try:
             for spec, dirty in self._dirty.items():
@@ -152,9 +152,9 @@ class Sphere:
             connection.exec_driver_sql("RELEASE SAVEPOINT activedb_seen")
 
     def edited(self, connection: Connection, sql: str, parameters: Any) -> tuple[str, Any]:
-        """What to send instead of a statement."""
+        """Return the rewritten statement and its parameters."""
         plain = PlainText(sql, connection.dialect.name)
-        understood = understand(plain)
+        understood = analyse_select(plain)
         targets = self._targets(understood)
         named = {spec for _, spec in targets if spec is not None}
         _check(understood, named)
@@ -172,7 +172,7 @@ class Sphere:
         edits = edits_of(plain, understood, targets, shadows, self._names, expressions)
         return plain.edited(edits), {**parameters, **more} if more else parameters
 
-    def _targets(self, understood: Understood) -> Targets:
+    def _targets(self, understood: SelectAnalysis) -> Targets:
         found = [(ref, self._names.table(ref)) for ref in understood.references]
         targets = [(ref, None if t is None else self._tables.spec(t)) for ref, t in found]
         unlocked = {s.name: s.table for _, s in targets if s is not None and s not in self._dirty}
@@ -192,12 +192,12 @@ def _before(
     context: Any,
     executemany: bool,
 ) -> tuple[str, Any]:
-    """What to send instead of a statement; SQLAlchemy calls it before it sends one."""
+    """Return the statement to send, and its parameters; SQLAlchemy calls it before each one."""
     sphere = _laid_over.get(connection)
     return (sql, parameters) if sphere is None else sphere.edited(connection, sql, parameters)
 
 
-def _check(understood: Understood, named: Iterable[TableSpec]) -> None:
+def _check(understood: SelectAnalysis, named: Iterable[TableSpec]) -> None:
     known = {str(c.name) for spec in named for c in spec.table.columns}
     for name in understood.hidden_columns - known:
         raise UnsupportedStatement(

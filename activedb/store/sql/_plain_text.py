@@ -1,4 +1,4 @@
-"""A statement's text with its placeholders out of the way, and edits made in it."""
+"""Statement text with normalised placeholders, and edits of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 __all__ = ["Edit", "PlainText"]
 
 _LANGUAGES = {"postgresql": "postgres", "sqlite": "sqlite"}
-_REPEATED = 8  # placeholders in a row that are analysed as one: IN lists of any length are alike
+_REPEATED = 8  # consecutive placeholders merged as one: IN lists of any length are alike
 _PYFORMAT = re.compile(
     r"%\([^)]*\)s(?P<cast>(?:::[A-Za-z_ ]+(?:\(\d+(?:, \d+)?\))?(?:\[\])*)?)"
     r"(?:, %\([^)]*\)s(?P=cast)){" + str(_REPEATED - 1) + r",}"
@@ -20,7 +20,7 @@ _QMARKS = re.compile(r"\?(?:, \?){" + str(_REPEATED - 1) + r",}")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What to put where text stood: plain text from `start` up to `end`."""
+    """Replacement for the plain text from `start` up to `end`."""
 
     start: int
     end: int
@@ -28,10 +28,10 @@ class Edit:
 
 
 class PlainText:
-    """A statement's text with its placeholders out of the way.
+    """Statement text with normalised placeholders.
 
-    psycopg's ``%(name)s`` become ``$1`` and its ``%%`` become ``%``; long rows of placeholders
-    become one, so that IN lists of any length are the same text.
+    psycopg's ``%(name)s`` becomes ``$1`` and its ``%%`` becomes ``%``; long runs of placeholders
+    become one, so that IN lists of any length give the same text.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class PlainText:
     ----------
     text : str
     language : str
-        What sqlglot calls the dialect.
+        sqlglot's name of the dialect.
     """
 
     def __init__(self, sql: str, dialect: str):
@@ -69,11 +69,11 @@ class PlainText:
 
     @property
     def places(self) -> frozenset[int]:
-        """Where the placeholders stand."""
+        """Start positions of the placeholders."""
         return frozenset(start for start, _, _ in self._kept)
 
     def edited(self, edits: Iterable[Edit]) -> str:
-        """The statement's text with `edits` made, which do not overlap."""
+        """Return the statement's text with `edits` applied. REQUIRES: they do not overlap."""
         changes = [(start, end, kept) for start, end, kept in self._kept]
         changes += [(edit.start, edit.end, edit.text) for edit in edits]
         parts: list[str] = []
@@ -86,5 +86,5 @@ class PlainText:
         return "".join(parts)
 
     def restored(self, plain: str) -> str:
-        """Plain text as it stands in the statement."""
+        """Return plain text in the statement's own syntax."""
         return plain.replace("%", "%%") if self._is_pyformat else plain

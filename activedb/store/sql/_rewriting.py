@@ -1,4 +1,4 @@
-"""A statement's text made to name the shadows of tables where it names the tables."""
+"""Rewriting of a statement's text so that it names the shadows of tables."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any, TypeAlias
 from activedb.errors import UnsupportedStatement
 from activedb.store.sql._names import Names
 from activedb.store.sql._plain_text import Edit, PlainText
-from activedb.store.sql._sql_text import Reference, Understood
+from activedb.store.sql._sql_text import Reference, SelectAnalysis
 from activedb.store.sql._tables import TableSpec
 
 __all__ = ["Targets", "edits_of"]
 
 Targets: TypeAlias = Sequence[tuple[Reference, TableSpec | None]]
-"""What each reference means; None for a table of the server's own."""
+"""Meaning of each reference; None for a system table of the server."""
 
 
 def edits_of(
     plain: PlainText,
-    understood: Understood,
+    understood: SelectAnalysis,
     targets: Targets,
     shadows: Mapping[TableSpec, str],
     names: Names,
     expressions: Sequence[str],
 ) -> list[Edit]:
-    """What to change in the text; everything else stays as it was written.
+    """Return the edits to the text; everything else stays as it was written.
 
     Parameters
     ----------
     shadows : mapping of TableSpec to str
-        What to name instead of a table.
+        Names that replace the tables.
     expressions : sequence of str
-        The common table expressions that these names need.
+        Common table expressions that define these names.
 
     Raises
     ------
     UnsupportedStatement
-        If columns are named so that their table cannot be told.
+        If a column's table is ambiguous.
     """
     rewriting = _Rewriting(plain, understood, targets, shadows, names)
     edits = [*understood.comments, *rewriting.of_tables()]
@@ -49,16 +49,16 @@ def edits_of(
 
 
 class _Rewriting:
-    """The edits of one statement.
+    """Edits of one statement.
 
-    Each table gets the alias that it has, or its own name as one; so the columns need no change,
-    unless they are qualified with a schema as well.
+    Each table keeps its alias, or gets its own name as one; so the columns need no change, unless
+    they are also qualified with a schema.
     """
 
     def __init__(
         self,
         plain: PlainText,
-        understood: Understood,
+        understood: SelectAnalysis,
         targets: Targets,
         shadows: Mapping[TableSpec, str],
         names: Names,
@@ -72,7 +72,7 @@ class _Rewriting:
         self._prefixes: dict[TableSpec, str] = {}
 
     def of_tables(self) -> Iterator[Edit]:
-        """Name the shadows."""
+        """Yield the edits that replace table names by their shadows."""
         for reference, spec in self._targets:
             if spec is None:
                 continue
@@ -93,7 +93,7 @@ class _Rewriting:
             yield Edit(reference.start, reference.end, name)
 
     def of_columns(self) -> Iterator[Edit]:
-        """Qualify columns with what their tables are called now. REQUIRES: `of_tables`."""
+        """Yield the edits of qualified columns, for the new names. REQUIRES: `of_tables`."""
         for column in self._understood.qualified:
             table = self._names.find(column)
             for spec, prefix in self._prefixes.items():
@@ -101,11 +101,11 @@ class _Rewriting:
                     yield Edit(column.start, column.end, prefix)
 
     def _is_hidden(self, reference: Reference) -> bool:
-        """Whether a common table expression elsewhere has the table's name."""
+        """Return whether a common table expression elsewhere has the table's name."""
         return reference.schema is None and reference.name in self._understood.ctes
 
     def _alias(self, reference: Reference, spec: TableSpec) -> str | None:
-        """What the table is called in the statement; None for the name of its shadow."""
+        """Return the table's alias in the statement; None to use the name of its shadow."""
         grouping = reference.grouping
         if reference.is_named:
             return None if grouping is None else grouping.prefix
@@ -119,7 +119,7 @@ class _Rewriting:
         return self._plain.restored(reference.written)
 
     def _of_grouping(self, reference: Reference, spec: TableSpec, prefix: str) -> Iterator[Edit]:
-        """Group by the columns that the server would know to depend on the primary key."""
+        """Add the columns to GROUP BY that functionally depend on the table's primary key."""
         grouping = reference.grouping
         assert grouping is not None
         places = dict(grouping.columns)
@@ -135,7 +135,7 @@ class _Rewriting:
 
 
 def _of_two_tables(targets: Targets) -> set[str]:
-    """Names under which more than one table is read without an alias."""
+    """Return the names under which more than one table is read without an alias."""
     meanings: dict[str, set[Any]] = {}
     for reference, spec in targets:
         if not reference.is_named:

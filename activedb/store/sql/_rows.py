@@ -1,4 +1,4 @@
-"""Rows of a statement: plain ones, or those of mapped classes as an ORM session loads them."""
+"""Rows of a statement: plain ones, or objects of mapped classes loaded by an ORM session."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from sqlalchemy.orm import Session as ORMSession
 __all__ = ["named_rows", "rows_of"]
 
 _mapped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""Statements that were run, and whether they select mapped classes."""
+"""Statements run before, and whether they select mapped classes."""
 
 
 def rows_of(
     connection: Connection, statement: Any, parameters: Mapping[str, Any] | None
 ) -> list[SQLRow[Any]]:
-    """Run a SELECT; rows of mapped classes hold their objects, loaded and detached.
+    """Run a SELECT; rows of mapped classes contain their objects, loaded and detached.
 
-    What an eager relationship loads is read over the same connection. The transaction of the
-    connection goes on.
+    Eager relationships are read over the same connection. The connection's transaction stays open.
     """
     values = dict(parameters or {})
     if not _is_mapped(statement):
         return list(connection.execute(statement, values).all())
     if not connection.in_transaction():
-        connection.begin()  # else the ORM session would begin one of its own, and end it
+        connection.begin()  # otherwise the ORM session would begin its own, and end it
     orm = ORMSession(connection, autoflush=False, join_transaction_mode="rollback_only")
     try:
         result = orm.execute(statement, values)
         if result._unique_filter_state is not None:
-            # A collection loaded by a join repeats its owner, and wants this said.
+            # A collection loaded by a join repeats its owner, and requires this call.
             result = result.unique()
         return list(result.all())
     finally:
@@ -43,7 +42,7 @@ def rows_of(
 
 
 def named_rows(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> list[SQLRow[Any]]:
-    """Rows as a SELECT gives them, of values that are known here."""
+    """Return rows like those of a SELECT, from known values."""
     result: IteratorResult[Any] = IteratorResult(SimpleResultMetaData(names), iter(rows))
     return list(result.all())
 

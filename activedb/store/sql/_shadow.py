@@ -1,4 +1,4 @@
-"""A table as a sphere sees it, as common table expressions: committed rows under dirty rows.
+"""Shadow: a table as a sphere sees it, as common table expressions over dirty and committed rows.
 
 For a table of people and the number 1::
 
@@ -9,8 +9,8 @@ For a table of people and the number 1::
         UNION ALL
         SELECT d.id, d.name FROM activedb_dirty_1 AS d WHERE NOT d.activedb_gone)
 
-Not materialized, so that the conditions of the statement reach the table and its indexes. The
-memory twin has no arrays, and columns of SQLite convert what they compare: there the dirty rows
+It is not materialized, so that the statement's conditions reach the table and its indexes. The
+memory twin has no arrays, and SQLite columns convert the values they compare: there the dirty rows
 are in a temporary table with the same columns.
 """
 
@@ -49,19 +49,19 @@ _GONE = "activedb_gone"
 
 @lru_cache(maxsize=1_024)
 def shadow_of(spec: TableSpec, dialect: Dialect, schema: str) -> Shadow:
-    """The shadow of a table; made once, because the names of its columns are all it needs."""
+    """Return a table's shadow; cached, because it depends only on the table's columns."""
     return Shadow(spec, dialect, schema)
 
 
 class Shadow:
-    """How the dirty rows of one table reach the server, and how its rows are seen then.
+    """Generator of the SQL and parameters that show one table with its dirty rows.
 
     Parameters
     ----------
     spec : TableSpec
     dialect : sqlalchemy.Dialect
     schema : str
-        Schema in which unqualified tables lie.
+        Schema of unqualified tables.
     """
 
     def __init__(self, spec: TableSpec, dialect: Dialect, schema: str):
@@ -79,10 +79,10 @@ class Shadow:
         computed = {str(c.name): self._computed(c) for c in self._columns if c.computed is not None}
         self._written = f"SELECT {self._listed('d', computed)}"
 
-    # -- what the server is told -----------------------------------------------------------
+    # -- SQL for the server ----------------------------------------------------------------
 
     def seen(self, number: int, dirty: Dirty) -> str:
-        """The common table expressions that end in ``activedb_seen_<number>``."""
+        """Return the common table expressions that end in ``activedb_seen_<number>``."""
         hint = " NOT MATERIALIZED" if self._is_postgres else ""
         name = f"activedb_seen_{number} AS{hint}"
         if not dirty:
@@ -100,7 +100,7 @@ class Shadow:
         return f"{before}{name} ({self._kept} WHERE {absent} UNION ALL {written})"
 
     def parameters(self, number: int, dirty: Dirty) -> dict[str, Any]:
-        """Values for the parameters in `seen`. O(dirty rows)."""
+        """Return the values of the parameters in `seen`. O(dirty rows)."""
         if not self._is_postgres or not dirty:
             return {}
         cells = self._cells(dirty)
@@ -111,7 +111,7 @@ class Shadow:
         return {f"activedb_{number}_{i}": _array(column) for i, column in enumerate(cells)}
 
     def fill(self, connection: Connection, number: int, dirty: Dirty) -> None:
-        """Put the dirty rows where `seen` looks for them, if the parameters do not bring them."""
+        """Insert the dirty rows into a temporary table, where `seen` has no parameters for them."""
         if self._is_postgres or not dirty:
             return
         name = f"activedb_dirty_{number}"
@@ -136,7 +136,7 @@ class Shadow:
         return {**{str(c.name): known.get(str(c.name)) for c in self._columns}, _GONE: True}
 
     def _cells(self, dirty: Dirty) -> list[list[Any]]:
-        """The values of each column, as the driver takes them, and at last the marks."""
+        """Return the values of each column, as the driver takes them, and the tombstone marks."""
         records = [self._record(key, row) for key, row in dirty.items()]
         cells: list[list[Any]] = []
         for c, process in zip(self._columns, self._processors, strict=True):
@@ -171,13 +171,13 @@ class Shadow:
             part = (computed or {}).get(str(c.name), f"{alias}.{name}")
             collation = getattr(c.type, "collation", None)
             if collation is not None and alias == "d":
-                # Otherwise the union would have two collations, and so none.
+                # Otherwise the union would have conflicting collations, and so none.
                 part += f" COLLATE {self._dialect.identifier_preparer.quote(collation)}"
             parts.append(part if part.endswith(f".{name}") else f"{part} AS {name}")
         return ", ".join(parts)
 
     def _computed(self, c: Column[Any]) -> str:
-        """What the database computes for a column, from the other columns of the row."""
+        """Return the SQL that computes a generated column from the other columns of the row."""
         assert c.computed is not None
         compiled = c.computed.sqltext.compile(
             dialect=self._dialect, compile_kwargs={"literal_binds": True, "include_table": False}
@@ -187,7 +187,7 @@ class Shadow:
     def _cast(self, type_: TypeEngine[Any]) -> str:
         plain = _plain(type_, self._dialect)
         if isinstance(plain, String) and not isinstance(plain, Enum):
-            # Without a length, which would cut; without a collation, which is no part of it.
+            # Without a length, which would truncate; without a collation, which a cast cannot have.
             fixed = str(self._dialect.type_compiler_instance.process(type_)).startswith("CHAR")
             if not fixed:
                 return "TEXT" if isinstance(plain, Text) else "VARCHAR"
@@ -198,10 +198,10 @@ class Shadow:
 
 
 def _array(values: list[Any]) -> Any:
-    """One parameter for the values of a column.
+    """Return one parameter for the values of a column.
 
-    Whole numbers, truth values and text as the server reads an array: several times faster than
-    what the driver, which looks at each value by itself, makes of a list.
+    Integers, booleans and text are formatted as a Postgres array literal: several times faster
+    than the driver's dump of a list, which handles each value separately.
     """
     kinds = set(map(type, values)) - {type(None)}
     if kinds <= {int}:
@@ -219,6 +219,6 @@ def _quoted(text: str) -> str:
 
 
 def _plain(type_: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:
-    """The type itself, without what a TypeDecorator adds."""
+    """Return the type itself, without its TypeDecorator."""
     impl = type_.dialect_impl(dialect)
     return getattr(impl, "impl_instance", impl)

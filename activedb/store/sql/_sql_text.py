@@ -1,10 +1,10 @@
-"""What the text of a SELECT reads, and where it says so.
+"""Analysis of the text of a SELECT: the tables and columns it reads, and their positions.
 
-Every statement is judged by the text that would be sent: one built with SQLAlchemy, one that a
-mapped class makes, one written by hand. Whatever is not understood here is refused, so nothing
-runs whose tables are not known::
+Every statement is judged by the text that would be sent: built with SQLAlchemy, generated for a
+mapped class, or written by hand. Text that cannot be analysed is refused, so no statement runs
+whose tables are unknown::
 
-    text ──► PlainText (placeholders out of the way) ──► tokens, tree ──► Understood
+    text ──► PlainText (normalised placeholders) ──► tokens, tree ──► Understood
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sqlglot.errors import SqlglotError
 from activedb.errors import UnsupportedStatement
 from activedb.store.sql._plain_text import Edit, PlainText
 
-__all__ = ["Grouping", "Reference", "Understood", "understand"]
+__all__ = ["Grouping", "Reference", "SelectAnalysis", "analyse_select"]
 
 _BEGINNINGS = {TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN}
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
@@ -40,7 +40,7 @@ _READ_BEHIND = re.compile(
     r"(query|table|schema|database|cursor)_to_xml\w*|dblink\w*|ts_stat|set_config|load_extension"
     r"|lo_(creat|create|from_bytea|import|put|truncate(64)?|unlink)|lowrite"
 )
-_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)  # databases fold no other letters
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)  # databases fold only ASCII letters
 _HIDDEN_COLUMNS = {
     "postgres": {"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"},
     "sqlite": {"rowid", "oid", "_rowid_"},
@@ -49,20 +49,20 @@ _HIDDEN_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How the rows of a table are grouped where it is read.
+    """Grouping of a table's rows in the query that reads it.
 
     Postgres lets a query that groups by a table's primary key name its other columns.
 
     Attributes
     ----------
     columns : tuple of (str, int)
-        Columns in GROUP BY that may be the table's, with the place where each ends.
+        Columns in GROUP BY that may be the table's, with the position where each ends.
     prefix : str or None
-        The table's alias, as it is written.
+        The table's alias, as written.
     named : frozenset of str
         Names of columns in the query that may be the table's.
     has_star : bool
-        Whether it names all columns.
+        True if the query names all columns.
     """
 
     columns: tuple[tuple[str, int], ...]
@@ -73,7 +73,7 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A place where a table is read.
+    """Position where a table is read.
 
     Attributes
     ----------
@@ -81,13 +81,13 @@ class Reference:
     name : str
         As the database understands them: folded, without quotes.
     start, end : int
-        Where the name stands, with its schema.
+        Position of the name, with its schema.
     written : str
-        The name as it is written, without its schema.
+        The name as written, without its schema.
     is_named : bool
-        Whether the table gets another name here: an alias.
+        True if the table has an alias here.
     takes_alias : bool
-        Whether there may be one.
+        True if an alias is possible here.
     grouping : Grouping or None
     """
 
@@ -102,30 +102,30 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
-    """What the text of one SELECT reads.
+class SelectAnalysis:
+    """Result of the analysis of one SELECT.
 
     Attributes
     ----------
     references : tuple of Reference
-        Each place where a table is read that is no common table expression.
+        Each position where a table is read that is not a common table expression.
     qualified : tuple of Reference
-        Each place where a column is named with table and schema; `start` and `end` are those of
-        table and schema.
+        Each position where a column is qualified with table and schema; `start` and `end` are
+        those of table and schema.
     prefixes : frozenset of str
-        Names that stand before columns, without schema.
+        Names that qualify columns, without schema.
     ctes : frozenset of str
         Names of the common table expressions.
     hidden_columns : frozenset of str
         Names that mean a system column, unless a table has a column of that name.
     is_whole : bool
-        Whether the result depends on which columns a table has: ``*``, NATURAL, whole rows.
+        True if the result depends on the set of a table's columns: ``*``, NATURAL, whole rows.
     head : int
-        Where more common table expressions can be put.
+        Position at which further common table expressions can be inserted.
     has_with : bool
-        Whether there are some at that place already.
+        True if there are some at that position already.
     comments : tuple of Edit
-        Take the comments away: what runs is what was understood.
+        Edits that remove the comments, so that the text sent is the text analysed.
     """
 
     references: tuple[Reference, ...]
@@ -139,19 +139,19 @@ class Understood:
     comments: tuple[Edit, ...]
 
 
-def understand(plain: PlainText) -> Understood:
-    """What a SELECT reads. The answer for a text is remembered.
+def analyse_select(plain: PlainText) -> SelectAnalysis:
+    """Analyse a SELECT. Results are cached by text.
 
     Raises
     ------
     UnsupportedStatement
-        If the text is anything but one SELECT, or some of it is not understood.
+        If the text is not exactly one SELECT, or cannot be analysed.
     """
     return _understand(plain.text, plain.language, plain.places)
 
 
 @lru_cache(maxsize=512)
-def _understand(text: str, dialect: str, places: frozenset[int]) -> Understood:
+def _understand(text: str, dialect: str, places: frozenset[int]) -> SelectAnalysis:
     language = Dialect.get_or_raise(dialect)
     try:
         tokens = language.tokenize(text)
@@ -182,14 +182,14 @@ def _refusal(text: str, reason: str) -> UnsupportedStatement:
 
 
 class _Reader:
-    """Reads one tree."""
+    """Reader of one syntax tree."""
 
     def __init__(self, tree: exp.Query, text: str, dialect: str):
         self._tree = tree
         self._text = text
         self._dialect = dialect
 
-    def understood(self, tokens: list[Token]) -> Understood:
+    def understood(self, tokens: list[Token]) -> SelectAnalysis:
         self._refuse()
         before = {b.start: a.text.upper() for a, b in pairwise(tokens)}
         after = {a.end + 1: b.token_type for a, b in pairwise(tokens)}
@@ -200,7 +200,7 @@ class _Reader:
         head = 0
         if with_ is not None and tokens[0].token_type is TokenType.WITH:
             head = tokens[1 if with_.args.get("recursive") else 0].end + 1
-        return Understood(
+        return SelectAnalysis(
             references=references,
             qualified=tuple(self._qualified(columns)),
             prefixes=frozenset(
@@ -248,7 +248,7 @@ class _Reader:
                     raise _refusal(
                         self._text, f"{table.sql(self._dialect)!r} is not in this database"
                     )
-                continue  # a function
+                continue  # a table function
             schema = table.args.get("db")
             if schema is None and self._is_cte(table):
                 continue
@@ -291,7 +291,7 @@ class _Reader:
         )
 
     def _is_cte(self, table: exp.Table) -> bool:
-        """Whether the name means a common table expression: the nearest in scope."""
+        """Return whether the name means a common table expression: the nearest in scope."""
         wanted = self._folded(table.this)
         child: exp.Expr = table
         parent = table.parent
@@ -350,7 +350,7 @@ class _Reader:
                 yield Edit(start, end, " ")
 
     def _folded(self, identifier: Any) -> str:
-        """A name as the database compares it."""
+        """Return a name as the database compares it."""
         name = str(identifier.name)
         if self._dialect == "sqlite" or not identifier.args.get("quoted"):
             return name.translate(_LOWER)

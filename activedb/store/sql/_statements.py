@@ -1,4 +1,4 @@
-"""UPDATE, DELETE and INSERT taken apart: which rows to read, which values to write."""
+"""Analysis of UPDATE, DELETE and INSERT: the rows to read and the values to write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EXPRESSIONS_MAX = 1_000  # columns in one SELECT
 
 @dataclass(frozen=True, slots=True)
 class StatementPlan:
-    """What a write statement comes down to.
+    """Rows and values that a write statement amounts to.
 
     Attributes
     ----------
@@ -66,12 +66,12 @@ class StatementPlan:
 
 
 class Returning:
-    """What a statement tells of the rows it has written.
+    """RETURNING clause of a write statement.
 
     Attributes
     ----------
     names : tuple of str or None
-        The columns returned, if they are nothing but columns that a row has.
+        Returned columns; None unless all of them are plain columns of a row.
     """
 
     def __init__(self, statement: Insert | Update | Delete, table: Table):
@@ -89,12 +89,12 @@ class Returning:
         self.names = tuple(str(e.name) for e in plain) if is_plain else None
 
     def values(self, row: Row) -> tuple[Any, ...]:
-        """What is returned of a row. REQUIRES: `names`."""
+        """Return the row's values in RETURNING. REQUIRES: `names`."""
         assert self.names is not None
         return tuple([row[name] for name in self.names])
 
     def select(self, keys: Sequence[Key]) -> Select[Any]:
-        """The primary key and then what is returned, of the rows with these keys."""
+        """Return a SELECT of primary key and returned values, for the rows with these keys."""
         columns = list(self._table.primary_key.columns)
         if len(columns) == 1:
             chosen = columns[0].in_([key[0] for key in keys])
@@ -119,13 +119,13 @@ def _check_returned(element: Any, table: Table) -> None:
 
 
 def plan_write(statement: Any, parameters: Parameters = None) -> StatementPlan:
-    """Take a write statement apart.
+    """Analyse a write statement.
 
     Raises
     ------
     UnsupportedStatement
-        If it is not an INSERT, UPDATE or DELETE built with SQLAlchemy, or one that cannot be
-        taken apart.
+        If it is not an INSERT, UPDATE or DELETE built with SQLAlchemy, or uses an unsupported
+        feature.
     """
     if not isinstance(statement, Insert | Update | Delete) or not isinstance(
         statement.table, Table
@@ -156,7 +156,7 @@ def plan_write(statement: Any, parameters: Parameters = None) -> StatementPlan:
 
 
 def _mapper(statement: Insert | Update | Delete) -> Any:
-    """The mapper of the class that the statement is about, or None for a Table."""
+    """Return the mapper of the statement's class, or None for a Table."""
     entity = statement.entity_description.get("entity")
     if entity is None:
         return None
@@ -170,14 +170,14 @@ def _mapper(statement: Insert | Update | Delete) -> Any:
 
 
 def _attribute(column: Any, mapper: Any) -> Any:
-    """A column, as an attribute of its class: that of a subclass chooses its rows only."""
+    """Return a column as an attribute of its class, which for a subclass selects only its rows."""
     if mapper is None:
         return column
     return getattr(mapper.class_, mapper.get_property_by_column(column).key)
 
 
 def _name(key: Any, table: Table, mapper: Any) -> str:
-    """Name of the column that a key of values() means."""
+    """Return the name of the column that a key of values() means."""
     if not isinstance(key, str):
         return str(getattr(key, "name", key))
     if mapper is not None and key in mapper.column_attrs:
@@ -242,7 +242,7 @@ def _plan_insert(
 
 
 def _records(statement: Insert, parameters: Parameters) -> Iterator[dict[Any, Any]]:
-    """The rows of an INSERT … VALUES, and those given beside it."""
+    """Yield the rows of an INSERT … VALUES, or those passed as parameters."""
     multiple = [dict(record) for group in statement._multi_values for record in group]
     if multiple:
         yield from multiple
@@ -275,13 +275,13 @@ def _cell(value: Any) -> Any:
 
 
 def rows_by_default(columns: Sequence[Select[Any]], count: int) -> Select[Any]:
-    """What the server computes for `columns`, anew for each of `count` rows."""
+    """Return a SELECT that computes `columns` on the server, anew for each of `count` rows."""
     numbers = select(literal(1).label("number")).cte("activedb_numbers", recursive=True)
     numbers = numbers.union_all(select(numbers.c.number + 1).where(numbers.c.number < count))
     return select(*(c for s in columns for c in s.selected_columns)).select_from(numbers)
 
 
 def numbering(store: Namespace, spec: TableSpec) -> Select[Any]:
-    """The next number of the key column that a Postgres server numbers."""
+    """Return a SELECT of the next number of a key column that a Postgres server generates."""
     name = store.engine.dialect.identifier_preparer.format_table(spec.table)
     return select(func.nextval(func.pg_get_serial_sequence(name, spec.generated)))

@@ -1,4 +1,4 @@
-"""What the layers above know of a table: its name, its key, its columns, complete rows."""
+"""Metadata of tables for the layers above: name, key, columns, and complete rows."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
 
 
 class Tables:
-    """The tables met so far, by Table or mapped class."""
+    """Tables used so far, by Table or mapped class."""
 
     def __init__(self) -> None:
         self._specs: dict[Any, TableSpec] = {}
         self._named: dict[str, TableSpec] = {}
 
     def spec(self, table: Any) -> TableSpec:
-        """Spec of a SQLAlchemy Table or mapped class; O(1) after the first call.
+        """Return the spec of a SQLAlchemy Table or mapped class; O(1) after the first call.
 
         Raises
         ------
@@ -86,12 +86,12 @@ class Tables:
             return spec
 
     def named(self, name: str) -> TableSpec | None:
-        """Spec of a table met before, by its full name."""
+        """Return the spec of a table used before, by its full name, or None."""
         return self._named.get(name)
 
 
 class TableSpec:
-    """A SQLAlchemy table as the transactions see it: rows by primary key.
+    """SQLAlchemy table as transactions see it: rows by primary key.
 
     Attributes
     ----------
@@ -104,24 +104,24 @@ class TableSpec:
     key_constraint : str
         Name of the primary key's constraint on the server.
     depends_on_order : bool
-        Whether rows can stand in each other's way while they are written: foreign keys, unique
-        values.
+        True if the order of writes to rows may matter: foreign keys, unique values.
     generated : str or None
-        Name of the key column that the database numbers by itself.
+        Name of the key column whose numbers the database generates.
     overrides_identity : bool
-        Whether the server takes numbers for that column only when told so (GENERATED ALWAYS).
+        True if the server takes explicit numbers for that column only with OVERRIDING SYSTEM VALUE
+        (GENERATED ALWAYS).
     written : tuple of str
-        The columns that a write gives values to; the database computes the others, which are
-        None in rows that are not committed.
+        Columns that a write gives values to; the database computes the others, which are None in
+        uncommitted rows.
     values_of : callable
-        Gives the tuple of a row's values in those columns.
+        Return the tuple of a row's values in those columns.
     defaults, onupdates : dict
-        Column name to what an insert, or an update, that leaves the column out writes there: a
-        callable without arguments, or a SELECT for the server.
+        Column name to the value that an insert, or an update, writes if it leaves the column out:
+        a callable without arguments, or a SELECT for the server.
     shared_select, exclusive_select : sqlalchemy.Select
         Rows whose keys are bound to ``keys``, locked FOR SHARE or FOR UPDATE.
     free_select, plain_select : sqlalchemy.Select
-        The same rows, locked FOR UPDATE as far as nobody else has them locked, or not locked.
+        The same rows, locked FOR UPDATE except those locked by others, or not locked.
     """
 
     def __init__(self, table: Table):
@@ -142,7 +142,7 @@ class TableSpec:
                 f"table {table.fullname}: a CHAR key comes back padded and does not equal "
                 f"itself; use String or Text"
             )
-        # Types of which the database returns one where it takes several.
+        # Types that accept several Python types, of which the database returns one.
         self._normal: dict[str, type[Any]] = {
             str(c.name): Decimal if c.type.asdecimal else float
             for c in table.columns
@@ -216,15 +216,15 @@ class TableSpec:
         return tuple(checked)
 
     def key_of(self, row: Row) -> Key:
-        """Key of a complete row."""
+        """Return the key of a complete row."""
         return tuple([row[name] for name in self.key_columns])
 
     def row(self, values: Sequence[Any]) -> Row:
-        """A read-only row from the values of all columns, in order."""
+        """Build a read-only row from the values of all columns, in order."""
         return MappingProxyType(NamedValues(zip(self._columns, values, strict=True)))
 
     def shown(self, row: Row) -> Row:
-        """`row` for a user, who may change what is in it without changing the row."""
+        """Return `row` for a user, whose in-place changes to its values do not affect the row."""
         if not self._free:
             return row
         return MappingProxyType(
@@ -235,7 +235,7 @@ class TableSpec:
         )
 
     def missing_defaults(self, values: Mapping[str, Any]) -> list[str]:
-        """Columns that `values` leaves to their defaults.
+        """Return the columns that `values` leaves to their defaults.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class TableSpec:
         return [name for name in self.defaults if name not in values]
 
     def complete(self, values: Mapping[str, Any]) -> Row:
-        """Check the values of an insert and make them a whole row.
+        """Check the values of an insert and build a whole row from them.
 
         Defaults and generated keys must be filled in already.
 
@@ -263,7 +263,7 @@ class TableSpec:
         return row
 
     def changed(self, row: Row, values: Mapping[str, Any]) -> Row:
-        """`row` with `values` applied, checked.
+        """Return `row` with `values`, checked and applied.
 
         Raises
         ------
@@ -298,10 +298,10 @@ class TableSpec:
         return checked
 
     def _checked_value(self, name: str, value: Any) -> Any:
-        """`value` if the column takes it, as the type that the database would return."""
+        """Return `value`, as the type that the database would return, if the column accepts it."""
         wanted = self._types[name]
         if wanted is int and type(value) is int:
-            return value  # most keys are, and nothing below is about them
+            return value  # the common case of keys, to which nothing below applies
         if wanted is None:
             single = self._singles.get(name)
             if single is not None and isinstance(value, str):
@@ -334,7 +334,7 @@ class TableSpec:
         return value if step is None else _rounded(value, step)
 
     def _as_own(self, name: str, value: Any) -> Any:
-        """A copy of `value`, so that nobody else changes it in place."""
+        """Return a copy of `value`, so that no other code changes it in place."""
         if isinstance(value, memoryview):
             return bytes(value)  # as the database returns it
         try:
@@ -346,7 +346,7 @@ class TableSpec:
             ) from error
 
     def _as_one(self, name: str, value: str, single: Callable[[str], Any]) -> Any:
-        """The one value that stands for `value`: keys are compared here as well as there."""
+        """Return the canonical form of `value`, so that keys compare here as in the database."""
         try:
             return single(value)
         except (KeyError, ValueError) as error:
@@ -356,10 +356,10 @@ class TableSpec:
             ) from error
 
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
-        """`keys` sorted, the same way in every process. O(n log n)."""
+        """Return `keys` sorted, the same way in every process. O(n log n)."""
         try:
             return sorted(keys)
-        except TypeError:  # no order of their own: members of an enum
+        except TypeError:  # unordered values, such as members of an enum
             return sorted(keys, key=lambda key: [f"{value!r:>24}" for value in key])
 
     def _select_by_key(self) -> Select[Any]:
@@ -370,7 +370,7 @@ class TableSpec:
 
 
 def _single(kind: Any) -> Callable[[str], Any] | None:
-    """For types that take text in several guises: what makes one value of it."""
+    """Return a function from text to its canonical value, for types that accept variant text."""
     if isinstance(kind, Enum) and kind.enum_class is not None:
         return kind.enum_class.__getitem__
     if isinstance(kind, Uuid):
@@ -385,15 +385,15 @@ def _picker(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _rounded(value: Decimal, step: Decimal) -> Decimal:
-    """`value` as a column of this scale keeps it."""
+    """Return `value` as a column of this scale stores it."""
     try:
         return value.quantize(step, ROUND_HALF_UP)
     except InvalidOperation:
-        return value  # NaN, an infinity, or too long: for the database to judge
+        return value  # NaN, an infinity, or too long: left to the database
 
 
 def is_storable(text: str) -> bool:
-    """Whether a database takes `text`: no NUL, no half of a surrogate pair."""
+    """Return whether a database accepts `text`: no NUL, no unpaired surrogate."""
     if "\0" in text:
         return False
     if text.isascii():
@@ -420,7 +420,7 @@ def _plain_table(table: Any) -> Table:
 
 
 def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | None:
-    """Python types a column takes, or None where only the database can tell."""
+    """Return the Python types a column accepts, or None where only the database can tell."""
     if isinstance(column.type, Enum):
         return None
     if type(column.type).__module__.startswith("sqlalchemy."):
@@ -431,7 +431,7 @@ def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | No
 
 
 def _default(column: Column[Any], default: Any) -> Callable[[], Any] | Select[Any]:
-    """A column's default as something to call, or as a SELECT where the server must tell."""
+    """Return a column's default as a callable, or as a SELECT if the server must compute it."""
     if isinstance(default, Numbers):
         return select(default.next_value())
     argument: Any = getattr(default, "arg", None)

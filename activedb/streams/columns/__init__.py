@@ -5,7 +5,7 @@ See README.md.
 
 from __future__ import annotations
 
-import activedb.columns.program  # noqa: F401  # first: it says what is not installed
+import activedb.columns.program  # noqa: F401  # first: it reports missing packages
 
 # isort: split
 from activedb.streams.columns._admission import ColumnAdmission, in_columns

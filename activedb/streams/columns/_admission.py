@@ -1,7 +1,8 @@
-"""Which rows of a batch are events in columns, and what becomes of the others.
+"""Admission of rows to columns, and handling of all other rows.
 
-All rows that are in any way not as most are go the way of `activedb.streams.of_batch`, as objects;
-what that admits comes back into the columns. So rows are refused, late or admitted as always.
+Unusual rows go through `activedb.streams.of_batch`, as objects; the events that it admits are
+merged back into the columns. So the classification as refused, late or admitted is the same as
+without columns.
 """
 
 from __future__ import annotations
@@ -40,40 +41,40 @@ __all__ = ["ColumnAdmission", "ColumnArrivals", "in_columns"]
 _FIRST_US = in_microseconds(datetime.min.replace(tzinfo=UTC))
 _LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
 _KEEPABLE = {type(None), bool, int, float, str, date, Decimal, bytes, UUID}
-"""Types of which the database can keep every value."""
+"""Types whose every value the database can store."""
 
 
 @dataclass(slots=True)
 class ColumnArrivals(Arrivals):
-    """The rows of one batch, sorted.
+    """Classified rows of one batch.
 
     Attributes
     ----------
     events : ColumnEvents
-        Those admitted, in the order of time; there are none one by one.
+        Admitted events in time order; `admitted` is empty.
     """
 
     events: ColumnEvents = field(default_factory=ColumnEvents.none)
 
 
 class ColumnAdmission(Admission):
-    """Sorts rows into admitted, late and refused ones, the admitted ones in columns."""
+    """Classifier of rows as admitted, late or refused, with the admitted ones in columns."""
 
     def none(self) -> ColumnArrivals:
-        """No rows."""
+        """Return no arrivals."""
         return ColumnArrivals()
 
     def of_batch(self, batch: AtomicBatch) -> ColumnArrivals:
-        """Sort the rows of a batch.
+        """Classify the rows of a batch.
 
         Raises
         ------
         BadEvent
-            If the times of some are intervals; nothing has been taken then.
+            If the times of some are intervals; no event has been taken then.
         """
         table = batch.table
         when = values_of(table.column("event_time_us"))
-        if batch.has_intervals or when.array.dtype != np.int64:  # no times, or odd ones
+        if batch.has_intervals or when.array.dtype != np.int64:  # no int64 times
             return self._in_columns(super().of_batch(batch))
         events, good = _read(
             self._state.stream, batch, when, self._state.punctuation_us, self._future.latest_us()
@@ -87,12 +88,12 @@ class ColumnAdmission(Admission):
         return ColumnArrivals([], others.late, others.refused, events.in_order())
 
     def of_events(self, events: Iterable[Occurrence], batch_id: int) -> ColumnArrivals:
-        """Sort events that come from Python.
+        """Classify events from Python.
 
         Raises
         ------
         BadEvent
-            If the times of some are intervals; nothing has been taken then.
+            If the times of some are intervals; no event has been taken then.
         """
         return self._in_columns(super().of_events(events, batch_id))
 
@@ -106,7 +107,7 @@ class ColumnAdmission(Admission):
 
 
 def in_columns(stream: Stream, arrivals: Sequence[Arrival]) -> ColumnEvents:
-    """Events in columns.
+    """Convert arrivals to columns.
 
     Raises
     ------
@@ -130,7 +131,7 @@ def _read(
     punctuation_us: int | None,
     latest_us: int | None,
 ) -> tuple[ColumnEvents, Mask]:
-    """All rows, and which of them are certainly events, and neither late nor from the future."""
+    """Read all rows; also return which are certainly valid, not late and not from the future."""
     table: Any = batch.table
     count = table.num_rows
     types = tuple(stream.types)
@@ -177,7 +178,7 @@ def _unkeepable_ids(ids: Column) -> Mask:
 
 
 def _unkeepable(name: str, values: Values) -> Mask:
-    """Which values a database cannot keep."""
+    """Return for each value whether a database cannot store it."""
     found: list[Any] = values.array.tolist()
     bad = np.zeros(len(found), np.bool_)
     if set(map(type, found)) <= _KEEPABLE:
@@ -191,7 +192,7 @@ def _unkeepable(name: str, values: Values) -> Mask:
 
 
 def _placed(arrivals: Arrivals, rows: Ints) -> Arrivals:
-    """What was found in some rows, with their places among all."""
+    """Translate positions within the selected rows to positions within the batch."""
     places = rows.tolist()
     return Arrivals(
         [replace(arrival, position=places[arrival.position]) for arrival in arrivals.admitted],
@@ -201,7 +202,7 @@ def _placed(arrivals: Arrivals, rows: Ints) -> Arrivals:
 
 
 class _Some:
-    """Some rows of a table of events."""
+    """View of selected rows of an event table."""
 
     def __init__(self, table: EventTable, rows: Ints):
         self._table = table
@@ -218,7 +219,7 @@ class _Some:
         return self._table.column_names
 
     def column(self, name: str) -> EventColumn:
-        """The column called ``name``."""
+        """Return the column called ``name``."""
         column: Any = self._table.column(name)
         if hasattr(column, "take"):
             return _Listed(column.take(self._rows).to_pylist())
@@ -227,11 +228,11 @@ class _Some:
 
 
 class _Listed:
-    """A column that is a list."""
+    """Column backed by a list."""
 
     def __init__(self, values: list[Any]):
         self._values = values
 
     def to_pylist(self) -> list[Any]:
-        """Its values."""
+        """Return the values."""
         return self._values

@@ -1,4 +1,4 @@
-"""The detectors of a stream's rules, which are shown events in columns."""
+"""Detectors of a stream's rules, fed with events in columns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Detections", "Found", "event_columns", "is_among"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """What a batch of events has completed of one rule.
+    """Matches of one rule that a batch of events has completed.
 
     Attributes
     ----------
     subscription : Subscription
     at : array of int64
-        Per match which event of the batch completed it; these rise.
+        Index of the completing event of each match, in ascending order.
     occurrences : list of Occurrence
         The matches.
     """
@@ -37,23 +37,23 @@ class Found:
 
 @dataclass(eq=False, slots=True)
 class Detections:
-    """What the detectors of a stream's rules keep; a value, but for `feed` and `trim`.
+    """State of the detectors of a stream's rules; immutable, except for `feed` and `trim`.
 
     Attributes
     ----------
     subscriptions : tuple of Subscription
-        The rules, in the order of definition.
+        Rules, in the order of definition.
     detectors : mapping of object to ColumnarDetector
-        By what versions of a rule share (`Subscription.detection`); of those that keep anything.
+        Stateful detectors, by the key that versions of a rule share (`Subscription.detection`).
     filters : mapping of object to tuple of EventFilter
-        Likewise, of the others: what they take.
+        Filters of the stateless rules, by the same key.
     since_us : mapping of str to int
-        By name, of the rules that use up events: the time of the first that the detector was fed.
+        Per consuming rule, by name: the time of the first event that its detector was fed.
     used : list of (str, array of int64)
-        Rule and places (batch and position) of events that its matches have used up, in feeds
+        Rule, and places (batch and position) of the events its matches have consumed, in feeds
         since `settled`.
     failing : Subscription or None
-        Whose detector has raised.
+        Rule whose detector has raised.
     """
 
     subscriptions: tuple[Subscription, ...] = ()
@@ -64,9 +64,9 @@ class Detections:
     failing: Subscription | None = None
 
     def going_on(self, subscriptions: Sequence[Subscription]) -> Detections:
-        """What goes on from the same state for these rules, those that are new with nothing.
+        """Return a copy for these rules, with empty state for new rules.
 
-        O(what is kept).
+        Complexity: O(size of the state).
         """
         detectors, filters = {}, {}
         since_us = {}
@@ -85,29 +85,29 @@ class Detections:
         return Detections(tuple(subscriptions), detectors, filters, since_us, list(self.used))
 
     def settled(self) -> Detections:
-        """The same, when what was used up has been noted."""
+        """Return the same state with the list of consumed events cleared, once it is stored."""
         return replace(self, used=[])
 
     @property
     def horizon_us(self) -> int:
-        """How far back the events reach that later matches may need."""
+        """Distance back to the earliest event that later matches may need."""
         return max((d.horizon_us or 0 for d in self.detectors.values()), default=0)
 
     def feed(self, events: ColumnEvents, without: Collection[Subscription] = ()) -> list[Found]:
-        """Show events to all detectors, in the order of time; what they complete.
+        """Feed events, in time order, to all detectors; return the matches they complete.
 
-        If it raises, some have been shown them and others have not.
+        If it raises, some detectors have been fed and others have not.
 
         Parameters
         ----------
         events : ColumnEvents
         without : collection of Subscription
-            Whose detectors are not shown them.
+            Rules whose detectors are not fed.
 
         Raises
         ------
         BadEvent
-            If an event cannot be judged; what a predicate raises passes through.
+            If an event cannot be evaluated; an exception of a predicate propagates.
         """
         columns = event_columns(events)
         found = []
@@ -132,26 +132,26 @@ class Detections:
         return [one for one in found if len(one.at)]
 
     def tell(self) -> None:
-        """Let the rules know how much is kept for them."""
+        """Report to the rules the number of events retained for them."""
         for subscription in self.subscriptions:
             detector = self.detectors.get(subscription.detection)
             if detector is not None:
                 subscription.keeps_in_columns(detector.partials)
 
     def trim(self, before_us: int) -> None:
-        """Forget what no match at or after a time can need."""
+        """Forget state that no match at or after a time can need."""
         for detector in self.detectors.values():
             detector.trim(before_us)
 
 
 def new_detector(rule: Rule) -> ColumnarDetector:
-    """A detector of a rule's event that keeps nothing yet."""
+    """Return a new detector for a rule's event, without state."""
     name = None if isinstance(rule.on, Query) else rule.name
     return ColumnarDetector(rule.on, name=name, matches_max=rule.matches_max)
 
 
 def event_columns(events: ColumnEvents) -> EventColumns:
-    """Events as detectors take them."""
+    """Convert events to the form that detectors take."""
     pa = arrow()
     ids = None if events.ids is None else pa.array(events.ids.tolist(), pa.string())
     return EventColumns(
@@ -160,14 +160,14 @@ def event_columns(events: ColumnEvents) -> EventColumns:
         events.us,
         ids,
         {name: _column(values) for name, values in events.params.items()},
-        # Timestamps that were not given as times of day in UTC are only known one by one.
+        # Timestamps that were not given as datetimes in UTC are only available one by one.
         None if events.stamps is None else [a.occurrence for a in events.arrivals()],
         np.column_stack((events.batch_ids, events.positions)),
     )
 
 
 def is_among(events: ColumnEvents, places: Sequence[Ints]) -> Mask:
-    """Which of some events are at one of these places, arrays of batch and position."""
+    """Return for each event whether it is at one of these places (batch and position)."""
     wanted = {tuple(place) for some in places for place in some.tolist()}
     if not wanted:
         return np.zeros(len(events), np.bool_)
@@ -181,7 +181,7 @@ def _single(
     events: ColumnEvents,
     columns: EventColumns,
 ) -> Found:
-    """What some events trigger of a rule on single events."""
+    """Return the matches of a single-event rule."""
     taken = np.zeros(len(events), np.bool_)
     for each in filters:
         taken[each.rows(columns)] = True
@@ -199,7 +199,7 @@ def _primitives(expression: Expression) -> Iterator[Primitive]:
 
 
 def _column(values: Values) -> Any:
-    """One of numpy if that says it all, of Arrow if there are NULLs."""
+    """Return a NumPy array if that suffices, an Arrow array if there are NULLs."""
     if values.missing is None:
         return values.array
     if values.array.dtype != object and not (values.missing == ABSENT).any():

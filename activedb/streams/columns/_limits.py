@@ -1,4 +1,4 @@
-"""What a program, its tables and its stream have to be like to be processed in columns."""
+"""Requirements on a program, its tables and its stream for processing in columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_in_columns(
     Parameters
     ----------
     tables : iterable of KeyedValues
-        Where the rows of its tables are; each holds floats.
+        Storage of the tables' rows; each holds floats.
     is_alone : bool
         Whether the stream has no other program.
     """

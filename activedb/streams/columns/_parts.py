@@ -1,4 +1,4 @@
-"""The parts of a stream's batches in columns, and the way out of columns where they cannot be."""
+"""Parts of a stream's batches in columns, with a fallback to rows."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from activedb.transactions import Forest, Run, Transaction
 
 __all__ = ["ColumnParts"]
 
-_SMALL = 64  # events that are done one by one rather than in still smaller parts
+_SMALL = 64  # events to process by rows rather than in still smaller parts
 
 
 class ColumnParts:
-    """Processes what a punctuation has passed, all of it as one part, in columns.
+    """Processor in columns of the events that a punctuation has passed, in one part.
 
-    If the database refuses something of that, what has arrived is made durable, and the events are
-    processed in smaller parts, halved as long as one is refused. A small one that is goes to
-    `StreamParts`, event by event: that tells who is to blame, and its result is that which counts.
+    If the database refuses an operation of the part, the arrivals are made durable, and the events
+    are processed in smaller parts, halved while one is refused. A small refused part goes to
+    `StreamParts`, event by event. That identifies the offending events, and its result counts.
 
     Parameters
     ----------
     by_rows : StreamParts
-        With the program's `StreamPrograms`.
+        With the `StreamPrograms` of the program.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ColumnParts:
         self._journal = journal
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
-        """Process what `entry`'s punctuation has passed, from its part on."""
+        """Process the events that `entry`'s punctuation has passed, starting with its part."""
         assert isinstance(arrivals, ColumnArrivals)
         try:
             passed_us = entry.punctuation_us
@@ -82,9 +82,9 @@ class ColumnParts:
         *,
         must: bool = False,
     ) -> bool:
-        """Process a part; False, and nothing has happened, if the database refuses something.
+        """Process a part; return False, with no effects, if the database refuses an operation.
 
-        With `must` that is an error.
+        With `must` a refusal is an error.
         """
         state, program = self._state, self._program
         entry = replace(
@@ -104,7 +104,7 @@ class ColumnParts:
                 raise
             program.take_back()
             return False
-        self._launcher.of_batches.committed(run, is_whole=entry.complete)
+        self._launcher.batch_firings.committed(run, is_whole=entry.complete)
         program.committed(len(passed))
         self._waiting.remove_passed(entry.punctuation_us)
         self._waiting.add(arrivals.events.since(entry.punctuation_us))
@@ -126,7 +126,7 @@ class ColumnParts:
         has_notes = self._state.has_notes
 
         def write(connection: Connection) -> None:
-            if has_notes:  # of rules, which know nothing of what a program processes
+            if has_notes:  # notes of rules, which exclude the events that a program processes
                 self._journal.columns.forget_notes(connection)
             if reached_us is not None:
                 program.write(connection, entry.sequence, reached_us)
@@ -140,11 +140,11 @@ class ColumnParts:
                 connection, final, keep=(), late=late, drop=(), forget_before_us=reached_us
             )
             self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._launcher.of_batches.settle(connection, t.hierarchy.run)
+            self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
 
-    # -- where the database refuses something ----------------------------------------------
+    # -- after a refusal by the database ---------------------------------------------------
 
     def _run_in_pieces(self, entry: LedgerEntry, arrivals: ColumnArrivals, count: int) -> None:
         """Process `count` events that were refused together, in smaller parts."""
@@ -154,7 +154,7 @@ class ColumnParts:
         kept = replace(entry, punctuation_us=before_us, complete=False)
         self._run_part(kept, ColumnEvents.none(), arrivals, must=True)
         batch_events_max = self._forest.settings.batch_events_max
-        if count <= batch_events_max:  # as it is done event by event anyway
+        if count <= batch_events_max:  # StreamParts would take them in one part anyway
             whole = self._following(entry, None)
             self._run_by_rows(whole, self._waiting.passed(punctuation_us))
             return
@@ -172,7 +172,7 @@ class ColumnParts:
             count_max *= 2
 
     def _following(self, entry: LedgerEntry, next_us: int | None) -> LedgerEntry:
-        """The next part of `entry`'s batch, up to a time; None: up to its end."""
+        """Return the next part of `entry`'s batch, up to a time; None: up to its end."""
         last = self._state.last
         assert last is not None
         return replace(
@@ -183,7 +183,7 @@ class ColumnParts:
         )
 
     def _run_by_rows(self, entry: LedgerEntry, passed: ColumnEvents) -> None:
-        """Process events that wait, and that `entry`'s punctuation has passed, one by one."""
+        """Process waiting events that `entry`'s punctuation has passed, one by one."""
         self._state.buffer.add(passed.arrivals())
         self._program.to_rows()
         try:

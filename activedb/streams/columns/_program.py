@@ -1,4 +1,4 @@
-"""The program of a stream in columns: its state, and one part after another of its events."""
+"""Program of a stream in columns: its state, and the parts of its events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from activedb.columns.program import ColumnResults, ColumnRun, ColumnState, Colu
 from activedb.errors import BatchFailed
 from activedb.firing import Letter, storable
 from activedb.metrics import Counters
-from activedb.scheduling import At, Refusal, STransaction, s_transaction_of
+from activedb.scheduling import At, Refusal, STransaction, build_s_transaction
 from activedb.store import Connection
 from activedb.store.journals import ColumnNote, ProgramJournal
 from activedb.streams._declaration import Stream
-from activedb.streams._program_outputs import put_out
+from activedb.streams._program_outputs import post_process
 from activedb.streams._program_tables import take_tables
 from activedb.streams._program_work import Work, letter_of
 from activedb.streams._programs import PROGRAMS_MAX, ProgramsOfStream
@@ -36,7 +36,7 @@ _BEFORE_ALL = At(-(2**62), "", 0)
 
 @dataclass(slots=True)
 class _Left:
-    """What a part leaves behind, to be written with it."""
+    """Effects of a part, to be written with it."""
 
     rows: list[tuple[ColumnTable, ChangedRows]] = field(default_factory=list)
     versions: list[tuple[ColumnTable, ColumnVersions]] = field(default_factory=list)
@@ -46,16 +46,16 @@ class _Left:
 
 
 class ColumnProgram:
-    """The one program of a stream, over columns; see `StreamPrograms`, which it is otherwise like.
+    """Single program of a stream in columns; the counterpart of `StreamPrograms`.
 
-    A part that cannot be run in columns is run by `rows`, which has the state meanwhile.
+    A part that cannot run in columns is run by `rows`, which holds the state meanwhile.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
 
     Parameters
     ----------
     threads : int
-        How many may run s-transactions at once.
+        Maximum number of threads that run s-transactions at once.
 
     Attributes
     ----------
@@ -83,39 +83,39 @@ class ColumnProgram:
         self._counters = counters
         self._threads = threads
         self._tables = [ColumnTable(shared, kept) for shared, kept in of.tables.items()]
-        self._processed = 0  # events of all parts that have committed
+        self._processed = 0  # events of all committed parts
         self._run = self._going_on(ColumnState(of.tables))
-        self._is_by_rows = False  # whether `rows` has the state
-        # Of the part at hand: the state before it, and what it is to write.
+        self._is_by_rows = False  # True while `rows` holds the state
+        # Of the current part: the state before it, and the data it writes.
         self._before: ColumnState | None = None
         self._left = _Left()
 
     @property
     def state(self) -> ColumnState:
-        """What has committed, and what the part at hand has done."""
+        """Committed state, plus the changes of the current part."""
         return self._run.state
 
-    # -- where it stands -------------------------------------------------------------------
+    # -- loading and recovery --------------------------------------------------------------
 
     def begin(self, processed: int) -> None:
-        """Take the tables for this process and this stream, and read them.
+        """Take ownership of the tables for this process and this stream, and load them.
 
         Raises
         ------
         TableOwned
-            If another process uses one.
+            If another process uses one of them.
         DefinitionError
-            If the server itself changes rows of one, or one has a row that no s-transaction can
-            have written.
+            If the server itself changes rows of one of them, or one has a row that no s-transaction
+            can have written.
         """
         specs = [table.kept.spec for table in self._tables]
         take_tables(self._forest, specs, self._name, lambda: self.load(processed))
 
     def absorb(self, events: ColumnEvents, notes: Mapping[ColumnNote, Sequence[bytes]]) -> None:
-        """Need no event again: what reaches back is in versions."""
+        """Need no replayed events: windows are served by stored versions."""
 
     def load(self, processed: int) -> None:
-        """Read what is committed, after so many events of the stream have been processed."""
+        """Load the committed state, after a number of processed events of the stream."""
         state = ColumnState(table.shared for table in self._tables)
         for table in self._tables:
             table.load(state, self._journal)
@@ -124,7 +124,7 @@ class ColumnProgram:
         self._left = _Left()
 
     def take_back(self) -> None:
-        """Go back to what has committed: what an earlier try at a part has done is nothing."""
+        """Return to the committed state; discard the changes of an earlier attempt at a part."""
         if self._is_by_rows:
             self.rows.take_back()
         if self._before is not None:
@@ -133,7 +133,7 @@ class ColumnProgram:
         self._left = _Left()
 
     def committed(self, events: int) -> None:
-        """The part has committed: so many events."""
+        """Record that a part with a number of events has committed."""
         left, self._left, self._before = self._left, _Left(), None
         self._processed += events
         self.state.settle()
@@ -142,15 +142,15 @@ class ColumnProgram:
                 self._counters.add(f"s_transactions_{name}", count)
 
     def to_rows(self) -> StreamPrograms:
-        """Hand the state, which is committed, to `rows`; O(keys and versions)."""
+        """Hand the committed state to `rows`; O(keys + versions)."""
         state = self.state.to_state()
-        state.trim(self.state.mark or _BEFORE_ALL)  # so that what is written from now on is known
+        state.trim(self.state.mark or _BEFORE_ALL)  # so that only later writes count as changes
         self.rows.go_on(state, self._processed)
         self._is_by_rows = True
         return self.rows
 
     def of_rows(self) -> None:
-        """Take the state back, as it is committed, unless it has been read anew since."""
+        """Take the committed state back from `rows`, unless it has been reloaded since."""
         if self._is_by_rows:
             state = ColumnState.of_state(self.rows.state)
             state.settle()
@@ -162,21 +162,21 @@ class ColumnProgram:
     def process(
         self, t: Transaction, events: ColumnEvents, reached_us: int, *, fail_fast: bool
     ) -> list[Letter]:
-        """Run the s-transactions of a part's events; letters of what was refused.
+        """Run the s-transactions of a part's events; return letters of refused events.
 
         Parameters
         ----------
         t : Transaction
-            That of the part.
+            Transaction of the part.
         events : ColumnEvents
             In event-time order.
         reached_us : int
-            All of them are before it, and no later event is.
+            Time reached: all of these events are before it, and no later event is.
         fail_fast : bool
             Raise `BatchFailed` instead of making a letter.
         """
         self.take_back()
-        self.of_rows()  # if the last part was interrupted before that
+        self.of_rows()  # in case the last part was interrupted before this step
         for table in self._tables:
             t.lock_table(table.kept.spec, Mode.X)
         self._before = self.state.copy()
@@ -193,7 +193,7 @@ class ColumnProgram:
         numbers = (self._processed + 1 + ran) * PROGRAMS_MAX
         if self._defined.program.post_processes:
             works = self._works(events.arrivals(ran), numbers, results)
-            self._left.outputs, more = put_out(t, self._stream.name, works)
+            self._left.outputs, more = post_process(t, self._stream.name, works)
         else:
             self._left.outputs, more = self._aborts(events, ran, numbers, results), []
         self._left.committed = int(np.count_nonzero(results.committed))
@@ -206,14 +206,14 @@ class ColumnProgram:
         return letters
 
     def write(self, connection: Connection, sequence: int, reached_us: int) -> None:
-        """Write what the part leaves behind, within its commit.
+        """Write the effects of the part, within its commit.
 
         Parameters
         ----------
         sequence : int
-            The part's number.
+            Sequence number of the part.
         reached_us : int
-            No later event begins before it.
+            Time that no later event precedes.
         """
         for number, (table, changes) in enumerate(self._left.rows):
             table.write(connection, changes)
@@ -232,20 +232,20 @@ class ColumnProgram:
                 before_us = reached_us - table.shared.history_us
                 self._journal.forget_versions(connection, table.kept.spec.name, before_us)
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _going_on(self, state: ColumnState) -> ColumnRun:
         return ColumnRun(self._defined.program, self._threads, state=state)
 
     def _note_changes(self, t: Transaction, first_us: int) -> None:
-        """Note what of the tables has changed in a part whose first event is of `first_us`."""
+        """Collect the table changes of a part whose first event is at `first_us`."""
         assert self._before is not None
         for table in self._tables:
             changes = table.changes(self.state, self._before)
             if changes is not None:
                 self._left.rows.append((table, changes))
                 t.hierarchy.session.rewrites(table.kept.spec)
-            # No other part has had an event of this time or a later one.
+            # No earlier part has had an event of this time or a later one.
             versions = table.versions(self.state, first_us)
             if versions is not None:
                 self._left.versions.append((table, versions))
@@ -253,7 +253,7 @@ class ColumnProgram:
     def _works(
         self, arrivals: Iterable[Arrival], numbers: Ints, results: ColumnResults
     ) -> Iterator[Work]:
-        """What has ended, one by one, for post-processing."""
+        """Yield the completed s-transactions one by one, for post-processing."""
         ended = zip(arrivals, numbers.tolist(), results.outcomes(), strict=True)
         for arrival, number, outcome in ended:
             o = arrival.occurrence
@@ -264,7 +264,7 @@ class ColumnProgram:
     def _aborts(
         self, events: ColumnEvents, ran: Ints, numbers: Ints, results: ColumnResults
     ) -> list[Mapping[str, Any]]:
-        """Records of those that aborted, as `put_out` makes them."""
+        """Return the records of aborted s-transactions, in the form of `post_process`."""
         program = self._defined.program
         aborted, reasons = results.aborts()
         ids = None if events.ids is None else events.ids[ran[aborted]].tolist()
@@ -290,10 +290,10 @@ class ColumnProgram:
         ]
 
     def _letter(self, events: ColumnEvents, row: int) -> Letter:
-        """The letter of an event of which no s-transaction was made."""
+        """Return the letter of an event that could not become an s-transaction."""
         (arrival,) = events.arrivals(np.array([row]))
         o = arrival.occurrence
-        refused = s_transaction_of(self._defined.program, o, At(o.us, "", 0))
+        refused = build_s_transaction(self._defined.program, o, At(o.us, "", 0))
         assert isinstance(refused, Refusal), "columns refuse what is always refused"
         error, reason = refused.error, refused.reason
         return letter_of(self._stream.name, self._defined, arrival, error, reason=reason)

@@ -1,4 +1,4 @@
-"""Events as a program takes them in columns: what it needs of them, as arrays of numbers."""
+"""Conversion of events to the numeric columns that a program takes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import numpy as np
 
 from activedb.columns.events import Column, ColumnEvents, Ints, Mask, Values, objects
 from activedb.columns.program import ColumnRun, EventBatch
-from activedb.scheduling import At, Program, Refusal, s_transaction_of
+from activedb.scheduling import At, Program, Refusal, build_s_transaction
 
 __all__ = ["ProgramBatch"]
 
 
 class ProgramBatch:
-    """The events of types that a program takes.
+    """Events of the types that a program takes.
 
-    Where an event has no value of a parameter that its type does not take either, the column has
-    some number. Of events that lack one which they need, the few, those that can be no
-    s-transactions are found as `s_transaction_of` says; the columns of the others hold objects.
+    If an event lacks a parameter that its type does not use, the column has an arbitrary number
+    there. Events that lack a used parameter are rare. Those that cannot become s-transactions are
+    found with `build_s_transaction`; for the others the columns hold objects.
 
     Parameters
     ----------
     run : ColumnRun
-        That of the program.
+        Run of the program.
     events : ColumnEvents
         In order.
 
@@ -29,9 +29,9 @@ class ProgramBatch:
     ----------
     batch : EventBatch
     rows : array of int64
-        Which of the events are in it.
+        Indices of the events in the batch.
     refused : list of int
-        Which are refused.
+        Indices of the refused events.
     """
 
     def __init__(self, run: ColumnRun, events: ColumnEvents):
@@ -62,7 +62,7 @@ class ProgramBatch:
 
     @staticmethod
     def _lacking(run: ColumnRun, events: ColumnEvents, codes: Ints) -> Mask:
-        """Which events have no value of a parameter that their type takes, but others have."""
+        """Return which events lack a value of a parameter that their type uses, but others have."""
         found = np.zeros(len(events), np.bool_)
         for name in dict.fromkeys(name for name, _ in run.layout.columns):
             values = events.params.get(name)
@@ -73,9 +73,11 @@ class ProgramBatch:
 
 
 def _unusable(program: Program, events: ColumnEvents, rows: Ints) -> list[bool]:
-    """Of which events no s-transaction can be made."""
+    """Return for which events no s-transaction can be made."""
     occurrences = [arrival.occurrence for arrival in events.arrivals(rows)]
-    return [isinstance(s_transaction_of(program, o, At(o.us, "", 0)), Refusal) for o in occurrences]
+    return [
+        isinstance(build_s_transaction(program, o, At(o.us, "", 0)), Refusal) for o in occurrences
+    ]
 
 
 def _column(values: Values, *, has_nulls: bool) -> Column:

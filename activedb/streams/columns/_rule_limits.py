@@ -1,4 +1,4 @@
-"""What a rule has to be like to hear events of a stream that is processed in columns."""
+"""Requirements on a rule that listens to events of a stream in columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_rule_in_columns"]
 
 
 def check_rule_in_columns(rule: Rule, stream: Stream) -> None:
-    """Raise `DefinitionError` if a rule hears of a stream in columns what it cannot be told."""
+    """Raise `DefinitionError` if a rule listens to a stream in columns in an unsupported way."""
     own = {("event", name) for name in stream.types}
     keys = rule.on.keys
     if keys.isdisjoint(own | {("late", stream.name)}):

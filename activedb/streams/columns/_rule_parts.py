@@ -1,4 +1,4 @@
-"""The parts of a stream's batches in columns, of a stream whose rules listen."""
+"""Parts of a stream's batches in columns, for a stream with rules."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["ColumnRuleParts"]
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What a part has done: its row of the ledger, and how many events it has taken."""
+    """Result of a part: its row of the ledger, and the number of events taken."""
 
     entry: LedgerEntry
     count: int
 
 
 class ColumnRuleParts:
-    """Processes what a punctuation has passed, in columns: as one part, or few if it does much.
+    """Processor in columns of the events that a punctuation has passed, in one part or a few.
 
-    If the database refuses something of a part, it is done once more, and asked of the database
-    s-transaction by s-transaction: so the one to blame is undone alone, as event by event.
+    If the database refuses an operation of a part, the part is retried with a check after each
+    s-transaction, so that only the offending one is undone, as in row-wise processing.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class ColumnRuleParts:
         self._on_progress = on_progress
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
-        """Process what `entry`'s punctuation has passed, from its part on."""
+        """Process the events that `entry`'s punctuation has passed, starting with its part."""
         assert isinstance(arrivals, ColumnArrivals)
         fresh = arrivals.events
         try:
@@ -84,7 +84,7 @@ class ColumnRuleParts:
     def _run_part(
         self, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
     ) -> _Done:
-        """Process a part: `passed`, or the first of it."""
+        """Process a part: all of `passed`, or its first events."""
         state = self._state
         run = Run(name=state.run_name(entry), is_batch=True)
         self._launcher.join_running(running_max=DETACHED_MAX)
@@ -101,7 +101,7 @@ class ColumnRuleParts:
         except StoreError:
             run.careful = True
             self._forest.run(body, run)
-        self._launcher.of_batches.committed(run, is_whole=done.entry.complete)
+        self._launcher.batch_firings.committed(run, is_whole=done.entry.complete)
         self._rules.committed(done.count)
         reached_us = done.entry.punctuation_us
         self._waiting.remove_passed(reached_us)
@@ -130,7 +130,7 @@ class ColumnRuleParts:
             late=len(arrivals.late),
             dead=len(letters),
         )
-        # Of events that were left event by event; what is left in columns is noted as dead.
+        # Failed events that were stored as rows; those stored in columns are noted as dead.
         drop = passed.take(rules.is_dead(passed)).places() if self._state.left_in_rows else []
         before_us = None
         left = arrivals.events
@@ -156,7 +156,7 @@ class ColumnRuleParts:
                 connection, final, keep=(), late=late, drop=drop, forget_before_us=before_us
             )
             self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._launcher.of_batches.settle(connection, t.hierarchy.run)
+            self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
         return _Done(final, count)

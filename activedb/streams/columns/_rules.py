@@ -1,4 +1,4 @@
-"""The rules of a stream in columns: their detectors, and one part after another of its events."""
+"""Rules of a stream in columns: their detectors, and the parts of its events."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from activedb.transactions import Transaction
 
 __all__ = ["ColumnRules", "dead_of"]
 
-_PIECE_MAX = 131_072  # events that detectors are shown at once: their matches are objects
+_PIECE_MAX = 131_072  # events fed to detectors at once, as their matches are objects
 
 
 @dataclass(slots=True)
 class _Part:
-    """What the part at hand has come to.
+    """Progress of the current part.
 
     Attributes
     ----------
     detections : Detections
-        As they are after it.
+        State of the detectors after it.
     dead : list of array of int64
         Places of the events that failed.
     ran : int
-        How many s-transactions there were.
+        Number of s-transactions so far.
     ran_us, last_us : int
-        The time of the last one, and of the last event that was taken.
+        Time of the last s-transaction, and of the last event taken.
     piece : int
-        How many events are shown to the detectors at once.
+        Number of events fed to the detectors at once.
     """
 
     detections: Detections
@@ -64,14 +64,14 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Why the events behind one of those shown to the detectors have to be shown again.
+    """Point within a piece from which the events must be fed to the detectors again.
 
     Attributes
     ----------
     count : int
-        So many of the events before that are as they were shown.
+        Number of events before that point, whose results stand.
     letter : Letter or None
-        Of the next event, which failed and is not among them.
+        Letter of the next event, which failed and is not counted.
     is_full : bool
         Whether the part ends here.
     """
@@ -82,20 +82,20 @@ class _Cut:
 
 
 class ColumnRules:
-    """Shows detectors the events of a stream in columns, and runs what they complete.
+    """Executor that feeds detectors the events of a stream in columns and runs triggered rules.
 
-    Events are shown to the detectors many at once. What each of them completes is an s-transaction,
-    one after another in event-time order, as event by event (`STransactions`). If one fails, the
-    detectors go back to where they were, are shown the events before it, and go on behind it with
-    fewer at once: so an event that fails costs O(what they keep) beside those that are shown again,
-    about as many as there are between two that fail.
+    Events are fed to the detectors in large pieces. The matches that one event completes form an
+    s-transaction; these run one after another in event-time order, as in row-wise processing
+    (`STransactions`). If one fails, the detectors return to their earlier state, are fed the events
+    before it again, and continue after it with a smaller piece. A failing event thus costs O(state
+    of the detectors), plus the events fed again, about as many as lie between two failures.
 
-    Not thread-safe: used by the one thread that feeds the stream.
+    Not thread-safe: used only by the thread that feeds the stream.
 
     Parameters
     ----------
     s_transactions_max : int
-        In one part; what is of one time stays together.
+        Bound on the s-transactions of one part; events of equal time stay together.
     """
 
     def __init__(
@@ -117,30 +117,30 @@ class ColumnRules:
         self._counters = counters
         self._s_transactions_max = s_transactions_max
         self._keys = [("event", name) for name in stream.types]
-        self._committed = Detections()  # never shown anything: parts work on what goes on from it
+        self._committed = Detections()  # never fed: parts work on copies
         self._part: _Part | None = None
         self._piece = _PIECE_MAX
-        # What the database says of rules that use up events; None: nothing.
+        # Stored records of consuming rules; None: there are none.
         self._known: dict[str, list[Any]] | None = None
-        self._has_states = False  # whether it has states of detectors, from event by event
+        self._has_states = False  # True if detector states of row-wise processing are stored
 
-    # -- where it stands -------------------------------------------------------------------
+    # -- loading and recovery --------------------------------------------------------------
 
     def begin(self, processed: int) -> None:
-        """Be ready to take up what is committed; see `absorb`."""
+        """Prepare to load the committed state; see `absorb`."""
         self.load(processed)
 
     def load(self, processed: int) -> None:
-        """Forget everything; `absorb` follows."""
+        """Discard all state; `absorb` follows."""
         self._committed, self._part, self._piece = Detections(), None, _PIECE_MAX
 
     def absorb(self, events: ColumnEvents, notes: Mapping[ColumnNote, Sequence[bytes]]) -> None:
-        """Show the detectors what was processed before a restart.
+        """Feed the detectors the events processed before a restart.
 
         Parameters
         ----------
         events : ColumnEvents
-            Those that took effect, in the order of time.
+            Events that took effect, in time order.
         notes : mapping of ColumnNote to sequence of bytes
         """
         used: dict[str, list[Ints]] = {}
@@ -159,7 +159,7 @@ class ColumnRules:
             if detector.uses_up:
                 event, us = (known or {}).get(name, ("", 0))
                 if event != subscription.event:
-                    continue  # it begins anew
+                    continue  # it starts without state
                 since_us[name] = us
                 shown = events.take(events.us >= us)
             refused = self._s_transactions.refusals.of(subscription.rule)
@@ -174,11 +174,11 @@ class ColumnRules:
         self._committed = detections
 
     def take_back(self) -> None:
-        """Go back to what has committed: what an earlier try at a part has done is nothing."""
+        """Return to the committed state; discard the changes of an earlier attempt at a part."""
         self._part = None
 
     def committed(self, events: int) -> None:
-        """The part has committed."""
+        """Record that the part has committed."""
         part, self._part = self._part, None
         if part is not None:
             self._known = _known_of(part.detections)
@@ -189,20 +189,20 @@ class ColumnRules:
     # -- a part ----------------------------------------------------------------------------
 
     def process(self, t: Transaction, events: ColumnEvents, letters: list[Letter]) -> int:
-        """Run what a part's events complete; how many of them, from the first, have been taken.
+        """Run the rules triggered by a part's events; return the number of leading events taken.
 
         Parameters
         ----------
         t : Transaction
-            That of the part.
+            Transaction of the part.
         events : ColumnEvents
             In event-time order.
         letters : list of Letter
-            To which those of what failed are added.
+            Receives the letters of failures.
         """
         part = self._part = _Part(self._committed, self._piece)
         start, count = 0, len(events)
-        without: set[Subscription] = set()  # which cannot take the event at hand
+        without: set[Subscription] = set()  # rules that cannot take the current event
         while start < count:
             listening = self._listening(t)
             piece = events.take(slice(start, start + part.piece))
@@ -247,30 +247,30 @@ class ColumnRules:
         return start
 
     def horizon_us(self) -> int:
-        """How far back the events reach that matches after the part at hand may need."""
+        """Return how far back matches may need events after the current part."""
         assert self._part is not None
         return self._part.detections.horizon_us
 
     def is_dead(self, events: ColumnEvents) -> Mask:
-        """Which of some events have failed in the part at hand."""
+        """Return which of some events have failed in the current part."""
         assert self._part is not None
         return is_among(events, self._part.dead)
 
     def trim(self, reached_us: int) -> None:
-        """No event before a time comes any more."""
+        """Forget expired state; no event before `reached_us` will follow."""
         assert self._part is not None
         if self._part.detections is not self._committed:
             self._part.detections.trim(reached_us)
 
     def write(self, connection: Connection, sequence: int, before_us: int) -> None:
-        """Write what the part leaves behind, within its commit.
+        """Write the effects of the part, within its commit.
 
         Parameters
         ----------
         sequence : int
-            The part's number.
+            Sequence number of the part.
         before_us : int
-            No match needs events before it any more.
+            Time before which no match needs events any more.
         """
         part, journal = self._part, self._journal
         assert part is not None
@@ -288,10 +288,10 @@ class ColumnRules:
         if self._has_states:
             self._rows.forget_of_stream(connection, self._stream.name)
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _listening(self, t: Transaction | None) -> tuple[Subscription, ...]:
-        """The rules on the stream's events as `t` sees them, in the order of definition."""
+        """Return the rules on the stream's events as visible to `t`, in the order of definition."""
         found = {s for key in self._keys for s in self._catalog.listening_to(key, t)}
         places = {entry.name: place for place, entry in enumerate(self._catalog.entries(t))}
         return tuple(sorted(found, key=lambda s: places.get(s.rule.name, -1)))
@@ -304,7 +304,7 @@ class ColumnRules:
         found: Sequence[Found],
         listening: tuple[Subscription, ...],
     ) -> _Cut | None:
-        """Run what events have completed, one event after another, as far as that is certain."""
+        """Run the rules triggered by each event in turn; stop where feeding must be repeated."""
         for row, completed in _by_event(found):
             us = piece.us.item(row)
             if part.ran >= self._s_transactions_max and us > part.ran_us:
@@ -323,10 +323,10 @@ class ColumnRules:
     def _refused(
         self, t: Transaction, piece: ColumnEvents, subscription: Subscription, error: Exception
     ) -> Letter | None:
-        """The letter of an event that a rule's detector has refused; None: all others go on."""
+        """Return the letter of an event a detector refused; None: other rules still take it."""
         (arrival,) = piece.arrivals()
         try:
-            # In the words of a detector that is fed one by one, if that refuses it, too.
+            # Use the error of a row-wise detector, if that refuses the event, too.
             Detector(subscription.rule.on).feed(arrival.occurrence)
         except Exception as own:
             error = own
@@ -337,7 +337,7 @@ class ColumnRules:
 
 
 def _by_event(found: Sequence[Found]) -> Iterator[tuple[int, list[tuple[Found, Occurrence]]]]:
-    """What each event has completed, in the order of events, of rules, and of their detectors."""
+    """Yield the matches per event, ordered by event, rule and detector order."""
     if not found:
         return
     rows = np.concatenate([one.at for one in found])
@@ -359,25 +359,25 @@ def _completed(piece: ColumnEvents, row: int, triggered: list[Triggered]) -> Com
 
 
 def _places(piece: ColumnEvents, row: int) -> Ints:
-    """Where the event in this row arrived."""
+    """Return the arrival place of the event in this row."""
     return np.array([[piece.batch_ids.item(row), piece.positions.item(row)]], np.int64)
 
 
 def dead_of(notes: Mapping[ColumnNote, Sequence[bytes]], events: ColumnEvents) -> Mask:
-    """Which of some events are noted to have failed."""
+    """Return which of some events are noted as failed."""
     return is_among(events, [places for _, places in _noted(notes, ColumnNote.DEAD)])
 
 
 def _noted(
     notes: Mapping[ColumnNote, Sequence[bytes]], note: ColumnNote
 ) -> Iterator[tuple[str, Ints]]:
-    """Places of events that are noted, and under which names."""
+    """Yield the names and places of noted events."""
     for data in notes.get(note, ()):
         yield from places_of_bytes(data)
 
 
 def _known_of(detections: Detections) -> dict[str, list[Any]]:
-    """What is noted of rules that use up events: what they detect, and since when."""
+    """Return the record of consuming rules: their event, and the time of their first event."""
     return {
         s.rule.name: [s.event, detections.since_us[s.rule.name]]
         for s in detections.subscriptions
@@ -386,12 +386,12 @@ def _known_of(detections: Detections) -> dict[str, list[Any]]:
 
 
 def _absorbed(detector: ColumnarDetector, events: ColumnEvents) -> ColumnEvents:
-    """Let a detector absorb events, but for those that it refuses; returns what it took."""
+    """Let a detector absorb events, skipping those it refuses; return the events taken."""
     if not len(events):
         return events
     try:
         detector.absorb(event_columns(events))
-    except Exception:  # a predicate of a rule that was not there when they came
+    except Exception:  # raised by a predicate of a rule that was not defined when they arrived
         if len(events) == 1:
             return ColumnEvents.none()
         middle = len(events) // 2

@@ -1,4 +1,4 @@
-"""The shared table of a program in columns, and the table of the database that its rows are in."""
+"""Shared table of a program in columns, with the database table that stores its rows."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from activedb.streams._program_tables import check_row
 __all__ = ["ChangedRows", "ColumnTable"]
 
 _BEFORE_ALL_US = -(2**62)
-"""The place of what was there before the first s-transaction."""
+"""Place of versions from before the first s-transaction."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ChangedRows:
-    """How rows have changed.
+    """Changes of a table's rows.
 
     Attributes
     ----------
     added, changed : tuple of (array of int64, array of float64)
-        Keys and values of new rows, and of those that have others.
+        Keys and values of new rows, and of rows with new values.
     gone : array of int64
-        Keys of those that are no more.
+        Keys of deleted rows.
     """
 
     added: tuple[Ints, Column]
@@ -43,16 +43,16 @@ class ChangedRows:
 
 
 class ColumnTable:
-    """A shared table of a program in columns; see `ProgramTable`, which it is otherwise like.
+    """Shared table of a program in columns; the counterpart of `ProgramTable`.
 
-    Its versions are kept part by part, as bytes.
+    Versions are stored as bytes, one value or a few per part.
 
     Parameters
     ----------
     shared : SharedTable
         With a size.
     kept : KeyedValues
-        With one key column and floats.
+        With one key column and float values.
     """
 
     def __init__(self, shared: SharedTable, kept: KeyedValues):
@@ -61,12 +61,12 @@ class ColumnTable:
         self.rows = ColumnRows(kept.spec, kept.columns[0])
 
     def load(self, state: ColumnState, journal: ProgramJournal) -> None:
-        """Put what is committed into a new state; O(rows and versions).
+        """Load the committed rows and versions into a new state; O(rows + versions).
 
         Raises
         ------
         DefinitionError
-            If a row cannot be a key and a value of the shared table.
+            If a row is not a valid key and value of the shared table.
         """
         keys, values = self._checked(*journal.read_columns(self.rows))
         state.put(self.shared, keys, values)
@@ -75,12 +75,12 @@ class ColumnTable:
             state.put_versions(self.shared, self._mended(kept, keys, values))
 
     def changes(self, state: ColumnState, before: ColumnState) -> ChangedRows | None:
-        """What has changed since the last `settle`; None: nothing.
+        """Return the changes since the last `settle`; None if there are none.
 
         Parameters
         ----------
         before : ColumnState
-            A copy from then.
+            Copy of the state at that time.
         """
         keys, values, there = state.changes(self.shared)
         place = before.number(self.shared)
@@ -92,22 +92,22 @@ class ColumnTable:
         return ChangedRows((keys[added], values[added]), (keys[differ], values[differ]), keys[gone])
 
     def write(self, connection: Connection, changes: ChangedRows) -> None:
-        """Write rows; a few round trips for however many."""
+        """Write the rows, in a constant number of round trips."""
         self.rows.write(connection, added=changes.added, changed=changes.changed, gone=changes.gone)
 
     # -- versions --------------------------------------------------------------------------
 
     def versions(self, state: ColumnState, first_us: int) -> ColumnVersions | None:
-        """What is to be kept of the versions at or after a time; None: there are none."""
+        """Return the versions at or after a time that must be stored; None if there are none."""
         if not self.shared.history_us:
             return None
         found = state.versions_since(self.shared, first_us)
         return found if len(found) else None
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     def _checked(self, keys: Any, values: Any) -> tuple[Ints, Column]:
-        """Keys and values of rows as arrays, if they can be those of the table."""
+        """Return keys and values of rows as arrays, after checking that the table allows them."""
         size = self.shared.size or 0
         if isinstance(keys, np.ndarray) and isinstance(values, np.ndarray):
             bad = np.flatnonzero((keys < 0) | (keys >= size))
@@ -119,7 +119,7 @@ class ColumnTable:
         return np.asarray(keys, np.int64), np.asarray(values, np.float64)
 
     def _kept_versions(self, journal: ProgramJournal) -> ColumnVersions:
-        """Versions that are kept in columns, and one by one, as another scheduler has left them."""
+        """Return the versions stored in columns and those stored one by one by other schedulers."""
         name = self.kept.spec.name
         found = [ColumnVersions.of_bytes(data) for data in journal.columns.versions(name)]
         records = journal.versions(name)
@@ -137,13 +137,13 @@ class ColumnTable:
             )
         )
         all_ = _joined(found)
-        fit = (all_.keys >= 0) & (all_.keys < (self.shared.size or 0))  # it may have been larger
+        fit = (all_.keys >= 0) & (all_.keys < (self.shared.size or 0))  # the size may have shrunk
         return all_ if fit.all() else all_.take(fit)
 
     def _mended(self, kept: ColumnVersions, keys: Ints, values: Column) -> ColumnVersions:
-        """The same, with the newest as the rows say.
+        """Return the versions, with the newest of each key corrected from the rows.
 
-        The rows count: somebody may have mended them while nobody had the table.
+        The rows are authoritative: they may have been repaired while no process owned the table.
         """
         size = self.shared.size or 0
         of_row = np.full(size, np.nan)
@@ -158,7 +158,7 @@ class ColumnTable:
         written, gone = kept.values.copy(), kept.gone.copy()
         written[newest] = np.where(has_row[known], of_row[known], 0.0)
         gone[newest] = ~has_row[known]
-        has_row[known] = False  # the others have no version that is kept
+        has_row[known] = False  # the remaining keys have rows but no stored versions
         others = np.flatnonzero(has_row)
         return _joined(
             [

@@ -1,4 +1,4 @@
-"""The events of a stream in columns that its punctuation has not passed."""
+"""Events of a stream in columns that wait for the punctuation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["WaitingColumns"]
 
 @dataclass(slots=True)
 class _Run:
-    """Events in the order of time, of which the first `gone` wait no more."""
+    """Sorted run of events; the first `gone` of them no longer wait."""
 
     events: ColumnEvents
     gone: int = 0
@@ -23,20 +23,20 @@ class _Run:
         return len(self.events) - self.gone
 
     def passed(self, punctuation_us: int) -> int:
-        """How many of all a punctuation has passed, with those that wait no more."""
+        """Return the number of leading events that a punctuation has passed, including `gone`."""
         return max(self.gone, int(np.searchsorted(self.events.us, punctuation_us)))
 
     def left(self) -> ColumnEvents:
-        """Those that wait, alone: no part of what is larger."""
+        """Return the waiting events, copied so that the rest of the run can be freed."""
         return self.events.take(np.arange(self.gone, len(self.events)))
 
 
 class WaitingColumns:
-    """Events that wait, in O(log n) runs, each in the order of time.
+    """Buffer of waiting events in O(log n) runs, each sorted by time.
 
-    What a punctuation has passed is the beginning of each run, so that what goes on waiting is not
-    touched, until half of its run is gone: O(log² n) beside what has been passed. A run is more
-    than twice as long as the next one, so each event is merged O(log n) times.
+    The events a punctuation has passed are a prefix of each run. The remaining events are not
+    touched until half of their run is gone: O(log² n) besides the events passed. Each run is more
+    than twice as long as the next, so an event is merged O(log n) times.
     """
 
     def __init__(self) -> None:
@@ -55,17 +55,17 @@ class WaitingColumns:
         self._runs.append(_Run(new))
 
     def passed(self, punctuation_us: int | None) -> ColumnEvents:
-        """What a punctuation has passed, in order; None: it is not known, and has passed none."""
+        """Return the events that a punctuation has passed, in order; none for None (unknown)."""
         if punctuation_us is None:
             return ColumnEvents.none()
         parts = [run.events.take(slice(run.gone, run.passed(punctuation_us))) for run in self._runs]
         return ColumnEvents.joined(parts).in_order()
 
     def first(self, punctuation_us: int, count_max: int) -> tuple[ColumnEvents, int | None]:
-        """The first events that a punctuation has passed, about `count_max` of them, in order.
+        """Return the first events that a punctuation has passed, about `count_max`, in order.
 
-        Events of one time stay together. As `EventTimeBuffer.first` it also tells a punctuation
-        that has passed these and no more, None if they are all.
+        Events of equal time stay together. As in `EventTimeBuffer.first`, also return a punctuation
+        that has passed exactly these events, None if they are all.
         """
         passed = self.passed(punctuation_us)
         if len(passed) <= count_max:
@@ -76,7 +76,7 @@ class WaitingColumns:
         return passed.take(slice(count)), passed.us.item(count)
 
     def remove_passed(self, punctuation_us: int | None) -> None:
-        """Drop it: it has been processed durably."""
+        """Drop the events that a punctuation has passed, after they have been processed durably."""
         if punctuation_us is None:
             return
         for run in self._runs:
@@ -86,11 +86,11 @@ class WaitingColumns:
         self._runs = [run for run in self._runs if len(run)]
 
     def newest_us(self) -> int | None:
-        """The time of the last one; None if there is none. O(runs)."""
+        """Return the time of the latest event; None if there is none. O(runs)."""
         return max((run.events.us.item(-1) for run in self._runs), default=None)
 
     def restore(self, parts: Iterable[ColumnEvents], punctuation_us: int | None) -> None:
-        """Go back to what is kept: events that waited once, of which some have been passed."""
+        """Restore from stored events, of which the punctuation has passed some."""
         self._runs = []
         for part in parts:
             passed = 0 if punctuation_us is None else _Run(part).passed(punctuation_us)

@@ -1,0 +1,84 @@
+"""Check that docstrings open with an imperative verb or a noun and use no private idioms."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PLACES = (
+    "activedb",
+    "lockmgr",
+    "coupling",
+    "spark_bridge",
+    "pytest_activedb",
+    "benchmarks",
+    "tools",
+)
+OPENINGS = frozenset(
+    word
+    for words in (
+        # question words and pronouns
+        "what who whose whom whether which how where when why that this these those it its",
+        "they their them there nobody nothing something someone everything everybody none",
+        # prepositions and conjunctions
+        "of as for from in with by at on to between before after around beside behind under",
+        "over or and but so if also again only not likewise same like else",
+        # verbs in the third person
+        "makes takes tells reads holds keeps finds gives checks counts raises writes runs does",
+        "is are has says knows stands lives listens asks waits calls returns sends stops starts",
+    )
+    for word in words.split()
+)
+
+IDIOMS = {
+    r"\bgives? way\b|\bgave way\b": "name the victim, or the transaction that is rolled back",
+    r"\bcome to nothing\b": "failed for good",
+    r"\bfallen due\b|\bfalls due\b": "runnable, or due",
+    r"\bin hand\b": "pending",
+    r"\btells? of\b|\btold of\b": "report, list or describe",
+    r"\bnobody\b": "no transaction, no process, no caller",
+    r"\bthose of which\b|\bthat of which\b": "name the subject",
+}
+
+
+def complaints(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the complaint for each docstring that breaks a rule."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        docstring = ast.get_docstring(node)
+        if not docstring:
+            continue
+        line = node.body[0].lineno
+        first = docstring.split()[0].strip("`.,:;()").lower()
+        if first in OPENINGS:
+            yield line, f'docstring opens with "{first}": open with an imperative verb or a noun'
+        for idiom, instead in IDIOMS.items():
+            found = re.search(idiom, docstring, re.IGNORECASE)
+            if found:
+                yield line, f'docstring says "{found[0]}": {instead}'
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the complaints about the given files and folders; return 1 if there are any."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("places", nargs="*", default=PLACES, help="files or folders")
+    places = [Path(place) for place in parser.parse_args(arguments).places]
+    files = [f for p in places for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
+    found = 0
+    for file in files:
+        for line, complaint in complaints(file.read_text(encoding="utf-8")):
+            print(f"{file}:{line}: {complaint}")
+            found += 1
+    return min(found, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
