@@ -2,7 +2,7 @@
 # the first command makes .venv, later ones only look whether it is still right.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench docs sbom audit lock image clean java
+.PHONY: help demo check test test-all lint bench docs sbom audit lock image clean java
 
 # -- the virtual environment -----------------------------------------------------------------------
 #
@@ -26,7 +26,7 @@ NO_VENV = $(shell $(call FIND_PYTHON,pass)) lacks the module ensurepip; install 
 	(Debian/Ubuntu: sudo apt-get install python3-venv) or name another Python: make PYTHON=/path/to/python3
 
 # Java is asked for before anything is installed, also by make -j.
-$(STAMP): $(if $(filter demo test bench,$(MAKECMDGOALS)),| java)
+$(STAMP): $(if $(filter demo test-all bench,$(MAKECMDGOALS)),| java)
 	@$(if $(shell $(call FIND_PYTHON,pass)),,$(error $(NO_PYTHON)))
 	@$(eval base := $(shell $(call FIND_PYTHON,import ensurepip)))
 	@$(if $(base),,$(error $(NO_VENV)))
@@ -60,9 +60,8 @@ java:
 
 # The tests wait more than they compute; each process has servers of its own.
 TEST_PROCESSES ?= 3
-# `make test` starts no test later than this; the time includes installation.
-TEST_MINUTES ?= 70
-TEST_UNTIL := $(shell echo $$(($$(date +%s) + 60 * $(TEST_MINUTES))))
+# With TEST_MINUTES no test starts later than so many minutes from now, installation included.
+TEST_UNTIL := $(if $(TEST_MINUTES),$(shell echo $$(($$(date +%s) + 60 * $(TEST_MINUTES)))),inf)
 
 # -- what people run -------------------------------------------------------------------------------
 
@@ -73,25 +72,29 @@ help: ## List these targets
 	@echo 'DEMO_ARGS="--events 5000"  options of activedb demo (--help lists them)'
 	@echo 'PYTEST_ARGS="-k lockmgr"   options of pytest'
 	@echo 'TEST_PROCESSES=4           run the tests in so many processes; else in 3'
-	@echo 'TEST_MINUTES=20            make test begins no test later than that; else 70'
+	@echo 'TEST_MINUTES=70            no test begins later than that; else all are run'
 	@echo 'BENCH_ARGS=--json          options of the benchmark'
 
 demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgres
 	@.venv/bin/activedb demo $(DEMO_ARGS)
 
-PYTEST = .venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
+PYTEST = ACTIVEDB_TEST_UNTIL=$(TEST_UNTIL) .venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
-test: java lint ## Check style, types and imports, then run the tests, the long ones while there is time
-	ACTIVEDB_TEST_UNTIL=$(TEST_UNTIL) $(PYTEST)
+check: lint ## Check style, types and imports, then run the quick tests that need no server
+	$(PYTEST) -m 'not (long or spark or crash or server)' $(PYTEST_ARGS)
 
-test-all: java lint ## Check style, types and imports, then run all tests, however long they take
-	$(PYTEST)
+test: lint ## The same with all tests but the long ones
+	$(PYTEST) -m 'not (long or spark or crash)' $(PYTEST_ARGS)
+
+test-all: java lint ## The same with all tests; CI runs them for TEST_MINUTES=70
+	$(PYTEST) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and imports only
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/python -m tools.words
 
 # The lock manager is measured compiled, too, where there is a C compiler.
 COMPILED = .venv/compiled

@@ -61,10 +61,25 @@ def _is_long(item: pytest.Item) -> bool:
     )
 
 
+_SERVERS = {"postgres_url", "database_url", "plain_postgres_url"}
+
+
+def _needs_server(item: pytest.Item) -> bool:
+    """Return whether a test asks for a server, itself or by the parameter of a fixture."""
+    params = getattr(item, "callspec", None)
+    values = () if params is None else params.params.values()
+    return not _SERVERS.isdisjoint(getattr(item, "fixturenames", ())) or any(
+        isinstance(value, str) and value == "postgres" for value in values
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let no test hang for ever; long ones come last, by module, mixed; all are if asked to."""
     for item in items:
         item.add_marker(pytest.mark.timeout(TEST_S))
+        if _needs_server(item):
+            item.add_marker(pytest.mark.server)
     chance = random.Random(_SEED)
     places = {item.path: chance.random() for item in items}
     if os.environ.get("ACTIVEDB_TEST_ORDER") == "random":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from activedb.columns.program._run import ColumnRun
-from activedb.scheduling import At, SerialOrder, State, STransaction, s_transaction_of
+from activedb.scheduling import At, SerialOrder, State, STransaction, build_s_transaction
 from activedb.scheduling.tpg import TPG
 from benchmarks import streams
 from benchmarks._streams_breakdown import PHASES, SCHEDULERS, Measured
@@ -186,7 +186,7 @@ def test_breakdown_of_time_is_no_more_than_the_threads_had(name: str) -> None:
     for number, event in enumerate(
         application.module.columns(40, accounts=10, aborts=0.5).occurrences()
     ):
-        made = s_transaction_of(program, event, At(event.us, "", number))
+        made = build_s_transaction(program, event, At(event.us, "", number))
         assert isinstance(made, STransaction)
         transactions.append(made)
     began_s = time.perf_counter()

@@ -27,9 +27,9 @@ ABOVE = (  # what calls it back from within, waits in it, or keeps values beneat
     "transactions/test_own_thread.py",
     "transactions/test_nesting.py",
     "transactions/test_threads.py",
-    "engine/test_changed_in_place.py",
-    "engine/test_liveness.py",
-    "engine/test_tries.py",
+    "firing/test_changed_in_place.py",
+    "firing/test_liveness.py",
+    "firing/test_tries.py",
 )
 
 RUN_TESTS = """

@@ -6,6 +6,7 @@ import json
 from collections import deque
 
 import networkx as nx
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def test_random_independent_cover_is_the_least_one(lineage: Lineage, data: st.Da
     assert cover.is_independent == model.is_independent(set(cover.sources))
 
 
+@pytest.mark.long
 @given(lineages(batches_max=5), st.data())
 def test_random_consecutive_cover_is_consecutive_and_independent(
     lineage: Lineage, data: st.DataObject
@@ -115,6 +117,7 @@ def test_random_consecutive_cover_is_consecutive_and_independent(
         assert numbers == list(between)
 
 
+@pytest.mark.long
 @given(lineages(), st.data())
 def test_random_disjoint_independent_covers_share_no_transaction(
     lineage: Lineage, data: st.DataObject
@@ -147,6 +150,7 @@ def test_random_non_intrusive_plan_is_the_largest_prefix(
     assert {each.transaction for each in plan.kept} == live - set(plan.transactions)
 
 
+@pytest.mark.long
 @given(lineages(), st.data())
 def test_random_plans_say_what_becomes_of_everything(lineage: Lineage, data: st.DataObject) -> None:
     model = naive(lineage)
@@ -228,6 +232,7 @@ class Fed:
         return {id: [b.pieces or (Piece(b.id),) for b in of] for id, of in batches.items()}
 
 
+@pytest.mark.long
 def test_random_independent_cover_breaks_nothing() -> None:
     """No transaction stands behind a compensated one that it follows in control order either."""
     for random in (worlds := Worlds(150 * SCALE, "independent covers", followed=5)):
@@ -259,6 +264,7 @@ def test_random_independent_cover_breaks_nothing() -> None:
         assert not audit_batches(lineage, history), SEED
 
 
+@pytest.mark.long
 @given(
     workflows(relax=[Requirement.COMPLETION, Requirement.MONOTONIC_EXECUTION]),
     st.data(),

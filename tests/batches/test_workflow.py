@@ -41,6 +41,7 @@ def test_workflow_programs_come_in_an_order_that_agrees_with_both_kinds_of_edges
     assert repr(workflow) == "<Workflow orders → check, bill, report>"
 
 
+@pytest.mark.long
 def test_workflow_graph_is_a_copy() -> None:
     workflow = Workflow([Program("p", "a")], sources="a")
     workflow.graph().remove_node("p")

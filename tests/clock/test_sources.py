@@ -172,6 +172,7 @@ def test_fixed_error_clock_reads_its_clock_with_its_error() -> None:
 steps = st.lists(st.integers(0, 200_000_000), min_size=1, max_size=40)
 
 
+@pytest.mark.long
 @settings(max_examples=400 * SCALE, deadline=None)
 @given(
     steps_us=steps,

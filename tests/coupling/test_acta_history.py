@@ -40,6 +40,7 @@ events = (
 )
 
 
+@pytest.mark.long
 @given(st.lists(events).map(tuple).map(History))
 def test_history_as_lines_is_read_back_as_it_was(history: History) -> None:
     lines = list(history.lines())

@@ -85,6 +85,7 @@ def test_child_uses_the_database_object_and_so_does_the_parent(shared: Bank) -> 
     assert shared.committed() == {1: 13, 2: 23}
 
 
+@pytest.mark.long
 def test_child_that_only_ends_leaves_the_parents_sessions_alone(shared: Bank) -> None:
     with shared.db.transaction() as t:
         add(t, shared)
@@ -311,6 +312,7 @@ def test_sockets_of_the_parent_are_not_open_in_the_child(shared: Bank) -> None:
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server_kind", ["memory", "postgres"])
 def test_forks_while_other_threads_are_in_transactions_break_nobody(
     server_kind: str, postgres_url: str

@@ -52,6 +52,7 @@ bounded = settings(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 @bounded
 @given(st.data())

@@ -236,6 +236,7 @@ def test_what_is_used_up_is_not_kept(expression: Expression) -> None:
         assert detector.partials == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expression", [e for e in EXPRESSIONS if Detector(e).horizon_us], ids=repr)
 def test_trim_with_a_window_holds_memory_flat(expression: Expression) -> None:
     detector = Detector(expression)

@@ -59,6 +59,7 @@ def tell(stabilizer: Stabilizer, arrival: Arrival) -> None:
         stabilizer.add(arrival.event)
 
 
+@pytest.mark.long
 @settings(max_examples=400 * SCALE, deadline=None)
 @given(worlds, st.floats(0, 0.9))
 def test_stable_events_are_those_that_nothing_to_come_can_precede_or_overlap(
@@ -135,6 +136,7 @@ def oldest_following(events: list[Occurrence], firsts: list[Occurrence]) -> set[
     return oldest(following)
 
 
+@pytest.mark.long
 @settings(max_examples=400 * SCALE, deadline=None)
 @given(worlds, st.booleans())
 def test_stable_oldest_sets_are_those_of_the_whole_history(world: World, is_local: bool) -> None:

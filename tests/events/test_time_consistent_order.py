@@ -55,6 +55,7 @@ def without_local(stamp: AccuracyInterval) -> AccuracyInterval:
     return replace(stamp, local_us=None, local_clock=None)
 
 
+@pytest.mark.long
 @settings(max_examples=600 * SCALE, deadline=None)
 @given(worlds)
 def test_events_of_correct_clocks_are_never_ordered_against_true_time(world: World) -> None:
@@ -77,6 +78,7 @@ def test_events_of_correct_clocks_are_never_ordered_against_true_time(world: Wor
             assert not certainly_before(b.stamp, a.stamp)
 
 
+@pytest.mark.long
 @settings(max_examples=300 * SCALE, deadline=None)
 @given(worlds)
 def test_composites_of_correct_clocks_are_never_ordered_against_true_time(world: World) -> None:

@@ -17,6 +17,7 @@ from activedb.events import (
     event,
     many,
     precedes,
+    query,
     seq,
 )
 from tests.drawing import SCALE, Worlds
@@ -220,3 +221,21 @@ def test_orders_of_two_intervals_are_before_after_and_at_once() -> None:
     assert count(at("A", 1), at("A", 1, 2)) == 2
     assert count(at("A", 1), at("A", 1)) == 1
     assert count(at("A", 1), at("A", 2)) == 1
+
+
+def test_chosen_match_stays_made_beside_worlds_of_which_nothing_is_known() -> None:
+    """A local clock orders events of one moment: in some worlds no exact times do that."""
+    clock = LocalClock("one", drift_ppb=100_000)
+
+    def local(name: str, low: float, high: float, local_us: int) -> Occurrence:
+        return at(name, low, high, node="n", local_us=local_us, local_clock=clock)
+
+    detector = Detector(seq(query("Q", seq(A, B)), event("C")).context("recent"))
+    first, second = local("A", 1, 1, 1_000_002), local("B", 1, 4, 2_500_000)
+    third = at("C", 2, 5)
+    for o in (first, second, third, local("A", 3, 3, 3_000_001), local("B", 3, 3, 3_000_004)):
+        detector.feed(o)
+    open_choice = next(each for each in detector.undecided if each.us == third.us)
+    made = detector.resolve(open_choice.identity, [0])
+    assert [match.parts["C"] for match in made] == [third]
+    assert open_choice.identity not in {each.identity for each in detector.undecided}

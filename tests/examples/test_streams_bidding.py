@@ -15,6 +15,7 @@ FEW = 20  # items
 PROGRAM = ob.program(FEW)  # compiled once for all tests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", SCHEDULERS)
 def test_every_scheduler_gives_what_the_loop_gives(by: str) -> None:
     events = ob.columns(400, items=FEW, skew=0.8, aborts=0.1, disorder=40, seed=13)
@@ -71,6 +72,7 @@ def test_generator_types_and_aborts_are_as_asked_for() -> None:
     assert many > 0.45 * 5_000
 
 
+@pytest.mark.long
 def test_command_in_a_process_is_right() -> None:
     arguments = ["--events", "500", "--scheduler", "s2pl", "--threads", "3", "--check"]
     status, figures, errors = command("online_bidding", *arguments)

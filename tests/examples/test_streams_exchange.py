@@ -159,6 +159,7 @@ def test_events_of_a_batch_arrive_by_stream_and_punctuations_pass_them(
     assert [punctuation for _, punctuation in batches] == [events[3].us, events[6].us, None]
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.parametrize("minutes", [1, 10, 60])
 def test_day_of_real_bars_gives_the_turnover_of_nested_loops_and_of_sqlite(

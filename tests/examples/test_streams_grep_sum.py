@@ -100,6 +100,7 @@ def test_generator_at_the_defaults_makes_the_paper_s_events() -> None:
     assert computed.codes.mean() == pytest.approx(0.3, abs=0.03)
 
 
+@pytest.mark.long
 def test_command_in_a_process_is_right() -> None:
     arguments = ["--variant", "windowed", "--events", "500", "--aborts", "0.1", "--check"]
     status, figures, errors = command("grep_sum", *arguments, "--scheduler", "tpg")

@@ -95,6 +95,7 @@ def test_generator_disorder_is_bounded_and_no_punctuation_comes_too_early() -> N
         assert punctuation_us is None or (events.us[seen:] >= punctuation_us).all()
 
 
+@pytest.mark.long
 def test_program_is_compiled_as_a_whole() -> None:
     assert supports(PROGRAM) is None
     run = ColumnRun(PROGRAM)
@@ -117,6 +118,7 @@ def test_check_says_what_is_wrong() -> None:
     assert "the first that of key 9" in said[1]
 
 
+@pytest.mark.long
 def test_command_in_a_process_is_right() -> None:
     status, figures, errors = command(
         "streaming_ledger", "--events", "500", "--scheduler", "lwm", "--skew", "0.6", "--check"

@@ -69,6 +69,7 @@ def test_generator_at_the_defaults_makes_the_paper_s_events() -> None:
     assert 0 <= events.params["segment0"].min() <= events.params["segment0"].max() < tp.SEGMENTS
 
 
+@pytest.mark.long
 def test_command_in_a_process_is_right() -> None:
     arguments = ["--events", "500", "--skew", "1.0", "--disorder", "9", "--batch", "100"]
     status, figures, errors = command("toll_processing", *arguments, "--check")

@@ -204,6 +204,7 @@ def test_chain_that_is_long_is_shown_with_its_first_and_last_rules(where: Place)
         ledger.db.signal("E0")
 
 
+@pytest.mark.long
 def test_rule_that_triggers_itself_for_ever_comes_to_the_bound_before_python_s_own(
     where: Place,
 ) -> None:
@@ -363,6 +364,7 @@ def unverified(db: adb.Database) -> adb.Database:
     return db
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frames", [0, 400, 800])
 @pytest.mark.parametrize("coupling", ["immediate", "deferred"])
 @pytest.mark.parametrize("bound", [2, 56, 200])

@@ -125,6 +125,7 @@ def spoil_row(row: Any) -> None:
 WAYS = ("insert", "update", "get", "get_many", "query", "for_update", "returning", "given")
 
 
+@pytest.mark.long
 @given(
     document=documents,
     second=documents,

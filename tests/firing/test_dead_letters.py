@@ -221,7 +221,7 @@ def test_pending_firings_are_those_not_done_the_oldest_first(ledger: Ledger) -> 
     assert ledger.db.pending_firings() == []
 
 
-def bury(url: str, count: int) -> None:
+def move_to_dead_letters(url: str, count: int) -> None:
     """Leave so many letters of the program's rule in the database."""
     with adb.connect(url) as db:
         ledger = open_ledger(db, {1: 0})
@@ -235,7 +235,7 @@ def bury(url: str, count: int) -> None:
 def test_letter_of_a_process_killed_at_a_point_is_run_once(
     database_url: str, tmp_path: Path, point: str
 ) -> None:
-    bury(database_url, 1)
+    move_to_dead_letters(database_url, 1)
     task = {"url": database_url, "point": point}
     with Worker("tests.firing.letters_program", task, tmp_path / "log") as worker:
         worker.wait_ready()
@@ -258,7 +258,7 @@ def test_two_processes_that_retry_at_once_run_each_letter_once(
     database_url: str, tmp_path: Path, scale: int
 ) -> None:
     count = 40 * scale
-    bury(database_url, count)
+    move_to_dead_letters(database_url, count)
     task = {"url": database_url, "point": None}
     logs = [tmp_path / "1", tmp_path / "2"]
     with (

@@ -52,6 +52,7 @@ def trigger(ledger: Ledger, mode: str) -> None:
             t.abort()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("error", SYSTEMIC, ids=lambda error: type(error).__name__)
 def test_firing_that_used_up_its_retries_is_tried_again_by_itself(

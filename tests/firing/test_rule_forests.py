@@ -76,6 +76,7 @@ any_program = programs(modes=MODES, condition_actions=CONDITION_ACTIONS)
 quick = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
+@pytest.mark.long
 @settings(quick, max_examples=150 * SCALE)
 @given(st.data())
 def test_random_rules_in_memory_end_as_the_naive_interpreter_says(
@@ -84,6 +85,7 @@ def test_random_rules_in_memory_end_as_the_naive_interpreter_says(
     check(memory, data.draw(any_program))
 
 
+@pytest.mark.long
 @settings(quick, max_examples=25 * SCALE)
 @given(st.data())
 def test_random_rules_on_postgres_end_as_the_naive_interpreter_says(

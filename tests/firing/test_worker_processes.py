@@ -61,6 +61,7 @@ def test_processes_that_share_a_queue_do_each_job_once_when_one_is_killed(
         assert clerk.letters() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["before flush", "inside flush", "before commit", "after commit"])
 def test_jobs_of_a_worker_killed_at_a_point_of_a_commit_are_done_once(
     database_url: str, tmp_path: Path, point: str
@@ -85,6 +86,7 @@ def test_jobs_of_a_worker_killed_at_a_point_of_a_commit_are_done_once(
         assert clerk.letters() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("coupling", "point"),
     [

@@ -139,6 +139,7 @@ def worth_cutting(sent: list[str]) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WORKS)
 def test_connection_cut_at_any_message_of_a_transaction_leaves_it_done_once(
     wire: Wire, kind: str
@@ -157,6 +158,7 @@ def test_connection_cut_at_any_message_of_a_transaction_leaves_it_done_once(
             assert found(wire, "SELECT count(*) FROM done") == [world.calls]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("coupling", ["detached", "sequential", "causal", "exclusive"])
 def test_connection_cut_at_any_message_leaves_each_firing_done_once(
     wire: Wire, coupling: Any
@@ -214,6 +216,7 @@ def test_firing_of_a_commit_whose_outcome_nobody_could_tell_runs_while_its_trans
         assert found(wire, "SELECT id FROM done ORDER BY id") == [1, 2]
 
 
+@pytest.mark.long
 def test_connection_cut_at_any_message_of_a_feed_leaves_each_event_processed_once(
     wire: Wire,
 ) -> None:

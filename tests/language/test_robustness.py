@@ -83,6 +83,7 @@ def test_any_text_is_read_or_refused_with_its_place(script: str) -> None:
     read(script)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "script",
     [

@@ -66,6 +66,7 @@ def against_intent(program: Program, outcomes: Counter[Outcome]) -> set[str]:
     return set().union(*outcomes) - program.ends()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_program_every_interleaving_ends_as_it_may(name: str) -> None:
     program, seen = CATALOGUE[name]

@@ -68,6 +68,7 @@ def run_until(machine: type[LockMachine], runs: int, wanted: Iterable[str]) -> N
         worlds.met += run(machine, runs, drawn_from=chance.getrandbits(32))
 
 
+@pytest.mark.long
 def test_table_random_programs_agree_with_the_naive_model() -> None:
     told = set(EdgeKind) - {EdgeKind.SOFT, EdgeKind.THREAD}  # THREAD: callers find these
     wanted = ["moved", "ends awaited", "cycles at inheritance", "nowait into a cycle"]
@@ -76,6 +77,7 @@ def test_table_random_programs_agree_with_the_naive_model() -> None:
     run_until(LockMachine, 500, wanted)
 
 
+@pytest.mark.long
 def test_table_random_programs_escalating_lose_no_protection() -> None:
     run_until(EscalationMachine, 300, ["escalations"])
 
@@ -177,6 +179,7 @@ def is_found(
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "faulty", [ReleasesAtSubCommit, IgnoresTheHeir, ForgetsTheThread, DeniesTheWrongOne]
 )

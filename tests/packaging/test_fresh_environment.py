@@ -174,6 +174,7 @@ def test_rules_run_without_any_extra(fresh: Fresh, url: str) -> None:
     assert fresh.checked("python", "-W", "error", "-c", EXAMPLE, url) == "[(7, 2)]\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("extra", "command"),
     [

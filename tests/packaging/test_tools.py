@@ -27,6 +27,7 @@ EXTRAS = sorted(
 """Those that activedb has as it is installed here: an editable install may be older."""
 
 
+@pytest.mark.long
 def test_document_is_valid_complete_and_the_same_each_time() -> None:
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
@@ -99,6 +100,7 @@ def _ask_at(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("advisories")
 def test_audit_names_what_is_known_and_where_it_is_mended(
     capsys: pytest.CaptureFixture[str],
@@ -111,6 +113,7 @@ def test_audit_names_what_is_known_and_where_it_is_mended(
     )
 
 
+@pytest.mark.long
 def test_audit_without_a_service_says_that_nothing_is_known_by_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ def define(db: Database, count: int) -> list[str]:
     return asked
 
 
+@pytest.mark.long
 def test_event_costs_its_own_rules_only_among_ten_thousand(db: Database) -> None:
     costs: dict[int, list[int]] = {}
     for count in (10, 10_000):

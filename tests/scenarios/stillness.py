@@ -118,7 +118,7 @@ class Stillness:
                     waited &= {step.name}
             elif (number := self._connection_of(step, frame)) is not None:
                 node = stage.nodes.get(step.name)
-                if node is not None and node.is_doomed:
+                if node is not None and node.is_rollback_only:
                     return None  # the server is about to end the wait
                 if server is None:
                     server = stage.ground.server_waits()

@@ -42,6 +42,7 @@ def grounds(request: pytest.FixtureRequest) -> Iterator[dict[str, Ground]]:
         ground.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "name"), PLAYED)
 def test_scenario_replayed_reads_the_same(
     mode: str, name: str, grounds: dict[str, Ground], request: pytest.FixtureRequest

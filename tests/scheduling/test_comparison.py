@@ -108,6 +108,7 @@ class WritesLost(Wrong):
                     return
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", Wrong.__subclasses__(), ids=lambda each: each.__name__)
 def test_wrong_scheduler_is_found(wrong: type[Wrong]) -> None:
     found = 0

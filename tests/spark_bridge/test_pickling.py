@@ -47,6 +47,7 @@ def test_functions_of_a_module_beside_the_program_are_taken_along(
     assert type(pickle.loads(dumps(helper.Odd("odd")))) is helper.Odd
 
 
+@pytest.mark.long
 def test_what_is_installed_goes_by_name(tmp_path: Path) -> None:
     data = dumps([SharedTable("t"), os.getcwd, pytest.raises])
     assert len(data) < 400

@@ -176,6 +176,7 @@ def test_checkpoint_of_files_that_was_moved_is_refused(checkpoint: Path) -> None
     assert feed(moved).next_batch_id == 1, "a recording is found wherever the checkpoint is"
 
 
+@pytest.mark.long
 def test_batch_fed_from_python_between_those_of_spark_is_told_from_them() -> None:
     """Its number was Spark's next one."""
 

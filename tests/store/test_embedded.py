@@ -87,6 +87,7 @@ def test_server_started_by_many_threads_at_once_is_one_server(used_folder: Path)
     assert server_processes(used_folder) == []
 
 
+@pytest.mark.long
 def test_server_started_by_two_processes_at_once_stops_with_the_last(server_folder: Path) -> None:
     with User(START_AND_WAIT, server_folder) as one, User(START_AND_WAIT, server_folder) as other:
         url = one.line()
@@ -117,6 +118,7 @@ for _ in range({3 * scale}):
     assert server_processes(used_folder) == []
 
 
+@pytest.mark.long
 def test_server_of_an_interrupted_process_survives_until_it_ends(used_folder: Path) -> None:
     program = f"""{START}
 try:
@@ -139,6 +141,7 @@ except KeyboardInterrupt:
     assert server_processes(used_folder) == []
 
 
+@pytest.mark.long
 def test_server_closed_while_a_forked_child_lives_stops(used_folder: Path) -> None:
     program = f"""{START}
 import os

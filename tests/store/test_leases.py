@@ -270,7 +270,7 @@ def test_intents_are_erased_with_a_commit(ours: Process) -> None:
     with ours.store.short() as connection:
         assert ours.journal.erase_intents(connection, ["i", "j"])
     assert ours.rows() == {}
-    assert ours.journal.fall_due(["i", "j"]) == []
+    assert ours.journal.activate_intents(["i", "j"]) == []
 
 
 def test_intents_that_are_not_erased_because_the_commit_fails_are_there(ours: Process) -> None:
@@ -278,13 +278,13 @@ def test_intents_that_are_not_erased_because_the_commit_fails_are_there(ours: Pr
     with pytest.raises(ZeroDivisionError), ours.store.short() as connection:
         assert ours.journal.erase_intents(connection, ["i"])
         raise ZeroDivisionError
-    assert names(ours.journal.fall_due(["i"])) == ["i"]
+    assert names(ours.journal.activate_intents(["i"])) == ["i"]
 
 
 def test_intents_fall_due_once(ours: Process) -> None:
     ours.journal.intend([firing("i"), firing("j")])
-    assert names(ours.journal.fall_due(["i", "j", "k"])) == ["i", "j"]
-    assert ours.journal.fall_due(["i", "j", "k"]) == []
+    assert names(ours.journal.activate_intents(["i", "j", "k"])) == ["i", "j"]
+    assert ours.journal.activate_intents(["i", "j", "k"]) == []
     assert names(ours.journal.pending()) == ["i", "j"]
     assert ours.journal.claim(10) == []
 
@@ -293,14 +293,14 @@ def test_intents_of_a_shared_journal_fall_due_for_everybody(where: Place) -> Non
     ours = Process(where, is_queued=True)
     ours.journal.intend([firing("i")])
     assert ours.journal.claim(10) == []
-    ours.journal.fall_due(["i"])
+    ours.journal.activate_intents(["i"])
     assert names(ours.journal.claim(10)) == ["i"]
 
 
 def test_intent_of_a_retry_leaves_a_firing_that_is_due(ours: Process) -> None:
     ours.journal.intend([firing("i")])
     ours.journal.intend([firing("i")])
-    ours.journal.fall_due(["i"])
+    ours.journal.activate_intents(["i"])
     ours.journal.intend([firing("i")])
     assert names(ours.journal.pending()) == ["i"]
 
@@ -310,7 +310,7 @@ def test_more_intents_than_a_statement_takes_are_erased_and_fall_due(ours: Proce
     ours.journal.intend([firing(name) for name in all_names])
     with ours.store.short() as connection:
         assert ours.journal.erase_intents(connection, all_names[:1_500])
-    assert len(ours.journal.fall_due(all_names)) == 1_000
+    assert len(ours.journal.activate_intents(all_names)) == 1_000
 
 
 def test_intents_of_a_dead_process_fall_due_when_they_are_claimed(server_place: Place) -> None:

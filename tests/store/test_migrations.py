@@ -48,6 +48,7 @@ def described(engine: Engine) -> dict[str, object]:
     }
 
 
+@pytest.mark.long
 def test_schema_equals_the_sum_of_the_migrations(postgres_url: str) -> None:
     from tests.servers import fresh_database
 
@@ -149,6 +150,7 @@ def _connect(url: str) -> None:
     adb.connect(url).close()
 
 
+@pytest.mark.long
 def test_migrations_of_several_processes_at_once_do_not_collide(database_url: str) -> None:
     processes = multiprocessing.get_context("spawn")
     with processes.Pool(3) as pool:

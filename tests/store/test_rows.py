@@ -330,6 +330,7 @@ def test_many_rows_of_composite_keys_are_written_and_deleted(db: adb.Database) -
         assert t.query(select(func.count(), func.max(pairs.c.n))) == [(200, 199)]
 
 
+@pytest.mark.long
 def test_very_many_rows_of_composite_keys_are_read_and_changed(db: adb.Database) -> None:
     pairs = Table(
         "pairs",

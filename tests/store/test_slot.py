@@ -777,6 +777,7 @@ def test_role_without_the_rights_is_told_which(server: Store, database_url: str)
 # -- the embedded server -----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_data_of_an_older_release_can_be_followed_after_a_restart() -> None:
     from activedb.store.server import EmbeddedServer
     from tests.servers import temporary_folder

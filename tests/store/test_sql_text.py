@@ -10,12 +10,12 @@ from sqlalchemy.exc import DBAPIError
 
 from activedb.errors import UnsupportedStatement
 from activedb.store.sql._plain_text import Edit, PlainText
-from activedb.store.sql._sql_text import understand
+from activedb.store.sql._sql_text import analyse_select
 
 
 def read(sql: str, dialect: str = "postgresql") -> list[str]:
     """Names of what a text reads, in order."""
-    found = understand(PlainText(sql, dialect)).references
+    found = analyse_select(PlainText(sql, dialect)).references
     return sorted(r.name if r.schema is None else f"{r.schema}.{r.name}" for r in found)
 
 
@@ -154,7 +154,7 @@ def test_plain_text_edited_keeps_everything_else() -> None:
 
 def test_understand_takes_comments_away() -> None:
     plain = PlainText("/* a */ SELECT 1 /* b -- */ + /* /* c */ */ 2 -- d", "postgresql")
-    edited = plain.edited(understand(plain).comments)
+    edited = plain.edited(analyse_select(plain).comments)
     assert edited.split() == ["SELECT", "1", "+", "2"]
 
 

@@ -46,6 +46,7 @@ def test_server_that_recovers_is_waited_for_and_that_is_told(
             assert db.run(lambda t: t.id) > 0
 
 
+@pytest.mark.long
 def test_server_that_recovers_is_waited_for_by_default(
     recovering: tuple[str, Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:

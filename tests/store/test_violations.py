@@ -36,7 +36,7 @@ from activedb.errors import (
     StatementCancelled,
     UniqueViolation,
 )
-from activedb.store.server._driver_errors import translated
+from activedb.store.server._driver_errors import translate_errors
 from activedb.store.session import Store
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import WriteSet, insert_rows, is_asleep, rows_of
@@ -328,7 +328,7 @@ def test_statement_that_is_cancelled_is_no_lost_connection(server: Store) -> Non
         number = connection.scalar(text("SELECT pg_backend_pid()"))
 
         def sleep() -> None:
-            with translated("sleep"):
+            with translate_errors("sleep"):
                 connection.execute(text(f"SELECT pg_sleep({2 * PATIENCE_S})"))
 
         sleeping = in_thread(sleep)
@@ -371,5 +371,5 @@ def test_transaction_that_idles_too_long_is_a_lost_connection(server: Store) -> 
                 return other.scalar(query, {"pid": number}) == 0
 
         until(is_gone)
-        with pytest.raises(ConnectionLost, match="look"), translated("look"):
+        with pytest.raises(ConnectionLost, match="look"), translate_errors("look"):
             connection.execute(text("SELECT 1"))

@@ -210,6 +210,7 @@ def test_batch_that_is_tried_again_counts_its_events_once(where: Place) -> None:
     assert len(ledger.letters()) == 1
 
 
+@pytest.mark.long
 def test_rules_that_are_not_due_are_not_looked_at(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 import activedb as adb
@@ -136,6 +137,7 @@ def check(url: str | None, drawn: tuple[list[Occurrence], Plan, int, bool]) -> N
         assert len(ledger.letters()) == dead
 
 
+@pytest.mark.long
 @given(plans())
 @QUICK
 def test_random_batches_on_memory_agree_with_a_replay(
@@ -144,6 +146,7 @@ def test_random_batches_on_memory_agree_with_a_replay(
     check(None, drawn)
 
 
+@pytest.mark.long
 @given(plans())
 @SLOW
 def test_random_batches_on_postgres_agree_with_a_replay(

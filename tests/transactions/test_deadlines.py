@@ -63,7 +63,7 @@ def test_timeout_of_a_transaction_aborts_it_at_its_next_step(bank: Bank) -> None
         bank.db.transaction(timeout=SHORT_S) as t,
     ):
         t.update(bank.accounts, 1, balance=0)
-        until(lambda: t.is_doomed)
+        until(lambda: t.is_rollback_only)
         t.update(bank.accounts, 2, balance=0)
     assert t.path in str(caught.value)
     assert t.state is State.ABORTED
@@ -73,7 +73,7 @@ def test_timeout_of_a_transaction_aborts_it_at_its_next_step(bank: Bank) -> None
 def test_timeout_that_is_over_at_the_commit_keeps_nothing(bank: Bank) -> None:
     with pytest.raises(TransactionTimeout), bank.db.transaction(timeout=SHORT_S) as t:
         t.update(bank.accounts, 1, balance=0)
-        until(lambda: t.is_doomed)
+        until(lambda: t.is_rollback_only)
     assert bank.committed() == {1: 10, 2: 20}
 
 
@@ -109,7 +109,7 @@ def test_timeout_is_not_tried_again(bank: Bank) -> None:
 
     def work(t: Transaction) -> None:
         tries.append(t)
-        until(lambda: t.is_doomed)
+        until(lambda: t.is_rollback_only)
 
     while not tries:  # the limit may be over before a try has begun
         with pytest.raises(TransactionTimeout):
@@ -187,7 +187,7 @@ def test_timeout_of_a_child_leaves_the_statements_of_its_sibling_alone(
 
     def child(s: Transaction) -> None:
         assert started.wait(PATIENCE_S)
-        until(lambda: s.is_doomed)
+        until(lambda: s.is_rollback_only)
         s.get(bank.accounts, 1)
 
     started = threading.Event()

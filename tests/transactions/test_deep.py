@@ -53,6 +53,7 @@ def test_deep_spawns_with_results_end_and_delegate_all_the_way_up(
     assert len(bank.db._forest.pool._alive) <= threads
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 4])
 def test_deep_spawns_joined_by_commits_end(where: Place, threads: int) -> None:
     bank = big_bank(where, threads)
@@ -130,6 +131,7 @@ def test_wide_spawns_that_want_one_row_take_turns(where: Place, threads: int) ->
     assert bank.committed() == {1: 300}
 
 
+@pytest.mark.long
 def test_deep_error_of_the_innermost_child_reaches_the_top_as_it_was(where: Place) -> None:
     bank = big_bank(where, 4)
 
@@ -159,7 +161,7 @@ def test_deep_hierarchy_that_is_cancelled_at_the_top_ends_everywhere(
         if depth == 0:
             add_one(t, bank)
             leaves.append(t)
-            until(lambda: t.is_doomed)
+            until(lambda: t.is_rollback_only)
             add_one(t, bank)
         t.spawn(deeper, depth - 1).result()
 

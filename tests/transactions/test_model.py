@@ -239,6 +239,7 @@ def check(db: adb.Database, table: Table, transactions: list[Subtransaction]) ->
     assert db._forest.locks.dump().count("held") == 0
 
 
+@pytest.mark.long
 @given(TRANSACTIONS)
 @QUICK
 def test_nested_transactions_on_memory_agree_with_the_model(
@@ -247,6 +248,7 @@ def test_nested_transactions_on_memory_agree_with_the_model(
     check(*databases["memory"], transactions)
 
 
+@pytest.mark.long
 @given(TRANSACTIONS)
 @SLOW
 def test_nested_transactions_on_postgres_agree_with_the_model(

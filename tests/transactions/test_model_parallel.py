@@ -247,6 +247,7 @@ def test_parallel_trees_on_postgres_agree_with_the_model(
     check(*databases["postgres"], trees)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["memory", "postgres"])
 @pytest.mark.parametrize(("width", "depth"), [(60, 1), (1, 20), (3, 4)])
 def test_wide_and_deep_trees_agree_with_the_model(

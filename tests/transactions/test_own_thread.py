@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session as ORMSession
 
 import activedb as adb
 from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
-from activedb.store.session import PlainUse
+from activedb.store.session import UserConnection
 from activedb.store.session._memory import MemoryStore
 from activedb.transactions._threads import is_anybody_stalled
 from tests.databases import in_thread, lock_waits, place, until
@@ -783,14 +783,14 @@ def test_join_beside_plain_sql_that_a_detached_rule_waits_for_is_refused(
 
 def test_rule_is_not_refused_while_a_join_has_yet_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Semaphore(0)
-    why_never = PlainUse.why_never
+    hopeless_wait_error = UserConnection.hopeless_wait_error
 
-    def counted(use: PlainUse, thread: int) -> ActiveDBError | None:
-        found = why_never(use, thread)
+    def counted(use: UserConnection, thread: int) -> ActiveDBError | None:
+        found = hopeless_wait_error(use, thread)
         asked.release()
         return found
 
-    monkeypatch.setattr(PlainUse, "why_never", counted)
+    monkeypatch.setattr(UserConnection, "why_never", counted)
     bank = open_bank(adb.connect("memory://"), {1: 10, 2: 20})
     let_go = threading.Event()
 

@@ -174,7 +174,7 @@ def test_limit_holds_in_the_body_and_nothing_waits_for_the_undoing(
     def work(t: Transaction) -> None:
         up(t, db, 0)
         silence.begin()
-        until(lambda: t.is_doomed)
+        until(lambda: t.is_rollback_only)
         is_over.set()
 
     ends(silence, lambda limit_s: db.with_timeout(limit_s).run(work))

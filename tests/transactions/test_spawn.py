@@ -153,7 +153,7 @@ def test_error_in_the_parent_takes_along_inferiors_at_every_depth(bank: Bank) ->
     def grandchild(s: Transaction) -> None:
         s.insert(bank.accounts, {"id": 3, "balance": 1})
         started.set()
-        until(lambda: s.is_doomed)
+        until(lambda: s.is_rollback_only)
         try:
             s.update(bank.accounts, 1, balance=0)
         finally:
@@ -472,7 +472,7 @@ def test_error_of_the_parent_carries_what_its_children_had_raised(bank: Bank) ->
         raise LookupError("before")
 
     def lasts(s: Transaction) -> None:
-        until(lambda: s.is_doomed)
+        until(lambda: s.is_rollback_only)
         s.get(bank.accounts, 1)
 
     with pytest.raises(ZeroDivisionError) as caught, bank.db.transaction() as t:
@@ -496,7 +496,7 @@ def test_child_that_ends_the_program_aborts_all_and_lets_it_end(
         raise kind("out")
 
     def never(s: Transaction) -> None:
-        until(lambda: s.is_doomed)
+        until(lambda: s.is_rollback_only)
         s.get(bank.accounts, 1)
 
     def parent() -> None:
@@ -519,7 +519,7 @@ def test_interrupt_while_the_parent_waits_ends_the_children_first(bank: Bank) ->
     def child(s: Transaction) -> None:
         started.set()
         try:
-            until(lambda: s.is_doomed)
+            until(lambda: s.is_rollback_only)
             s.get(bank.accounts, 1)
         finally:
             ended.append(s)

@@ -21,7 +21,7 @@ from activedb.errors import (
     PlanOutdated,
     ProgramFailed,
 )
-from activedb.firing._batch_firings import FiringsOfBatches
+from activedb.firing._batch_firings import BatchFirings
 from activedb.store.system import pending_firings
 from tests.databases import PATIENCE_S
 from tests.workflows.marking import Marking, chain, marking, rows_of
@@ -289,21 +289,21 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commi
     if where.is_memory:
         pytest.skip("in memory nobody else writes while something commits")
     settles, asks = threading.Event(), threading.Event()
-    settle, must_stay = FiringsOfBatches.settle, FiringsOfBatches.must_stay
+    settle, must_stay = BatchFirings.settle, BatchFirings.must_stay
 
-    def settle_beside(self: FiringsOfBatches, connection: Any, run: Run) -> None:
+    def settle_beside(self: BatchFirings, connection: Any, run: Run) -> None:
         settle(self, connection, run)
         if run.fired:
             settles.set()
             assert asks.wait(PATIENCE_S)  # so it has to leave a row: this may yet fail
 
-    def ask(self: FiringsOfBatches, firing: str) -> bool:
+    def ask(self: BatchFirings, firing: str) -> bool:
         stays = must_stay(self, firing)
         asks.set()
         return stays
 
-    monkeypatch.setattr(FiringsOfBatches, "settle", settle_beside)
-    monkeypatch.setattr(FiringsOfBatches, "must_stay", ask)
+    monkeypatch.setattr(BatchFirings, "settle", settle_beside)
+    monkeypatch.setattr(BatchFirings, "must_stay", ask)
 
     def opened() -> Marking:
         of = marking(where.open(), chain(isolated()))

@@ -135,6 +135,7 @@ def check_lineage(of: Marking) -> None:
         assert set(trace.sources) == set(history.lineage.sources_of(id))
 
 
+@pytest.mark.long
 @given(workflow=workflows(relax=()), data=st.data())
 def test_random_workflow_in_memory_equals_the_naive_one(
     workflow: Workflow, data: st.DataObject
@@ -143,6 +144,7 @@ def test_random_workflow_in_memory_equals_the_naive_one(
         check(*played(db, workflow, data))
 
 
+@pytest.mark.long
 @settings(max_examples=HALF)
 @given(workflow=workflows(relax=()), data=st.data())
 def test_random_workflow_that_forgets_goes_on_as_the_naive_one(
@@ -217,6 +219,7 @@ def test_overlapping_batches_that_are_compensated_and_forgotten_in_any_order() -
                         assert not stands_behind(naive, id), (sizes, id, SEED)
 
 
+@pytest.mark.long
 @settings(max_examples=HALF)
 @given(workflow=workflows(), data=st.data())
 def test_random_relaxed_workflow_has_the_marks_of_what_stands(
@@ -274,6 +277,7 @@ def test_random_workflow_fulfils_all_requirements(workflow: Workflow, data: st.D
             }
 
 
+@pytest.mark.long
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(workflow=workflows(relax=()), data=st.data())
 def test_random_workflow_anywhere_equals_the_naive_one(

@@ -93,6 +93,7 @@ def _us(part: Any) -> Any:
     return tuple(o.us for o in part) if isinstance(part, tuple) else part.us
 
 
+@pytest.mark.long
 @settings(max_examples=200 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_event_is_refused_in_columns_if_it_is_refused_event_by_event(data: Any) -> None:
@@ -105,6 +106,7 @@ def test_event_is_refused_in_columns_if_it_is_refused_event_by_event(data: Any) 
     assert fed_in_columns(expression, found, most) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", ["chronicle", "continuous", "cumulative"])
 @pytest.mark.parametrize("middle", [B, many(B, 1, 2)], ids=repr)
 def test_what_is_used_up_does_not_count(middle: Expression, context: str) -> None:
@@ -140,6 +142,7 @@ def test_event_at_the_bound_is_taken_and_one_above_it_refused(expression: Expres
     assert fed_in_columns(expression, found, most - 1) == ([], {6})
 
 
+@pytest.mark.long
 def test_by_default_the_bound_is_that_of_a_detector() -> None:
     names = "A" * 101 + "B" * 100 + "C"
     found = [Occurrence(name, us, {}) for us, name in enumerate(names)]

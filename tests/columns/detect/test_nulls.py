@@ -15,8 +15,8 @@ from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
 from activedb.events import Detector, event, seq
 from activedb.events.terms import part
+from tests.events.descriptions import Labels, described_match
 
-from ..events.descriptions import Labels, described_match
 from .strategies import batches, events, is_supported, sequences
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
 from activedb.events import Occurrence
+from tests.events.descriptions import Labels, described_made, described_match
+from tests.events.reference import Reference
 
-from ..events.descriptions import Labels, described_made, described_match
-from ..events.reference import Reference
 from .strategies import batches, events, is_supported, sequences
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))

@@ -33,6 +33,7 @@ def observation_text(alias: str) -> str:
 # -- negations and windows ---------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_temperature_that_falls_without_rain_is_found(weather: Stream) -> None:
     fall = both(
         seq(observation("a"), ~event("RAIN"), observation("b"))
@@ -55,6 +56,7 @@ def test_temperature_that_falls_without_rain_is_found(weather: Stream) -> None:
     assert len(expected) > 1000
 
 
+@pytest.mark.long
 def test_silence_of_an_airport_is_told_three_hours_later(weather: Stream) -> None:
     silence = both(
         seq(observation("last"), ~observation("x")).same("origin").within(3 * HOUR),
@@ -265,6 +267,7 @@ def test_every_choice_of_hours_is_found_without_selection(weather: Stream) -> No
     assert len(expected) > 20
 
 
+@pytest.mark.long
 def test_sums_over_a_spell_are_those_of_sql(weather: Stream) -> None:
     heavy = both(
         SPELL.where(part("RAIN").rain.sum() > 0.505).where(part("RAIN").count() <= 4),

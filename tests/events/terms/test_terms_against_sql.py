@@ -6,6 +6,7 @@ import os
 import sqlite3
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ def test_number_as_sqlite_computes_it(term: Term, row: dict[str, Any]) -> None:
     assert term.evaluate({}, o) == in_sqlite(term, row)
 
 
+@pytest.mark.long
 @settings(max_examples=300 * SCALE, deadline=None)
 @given(condition(3), ROWS)
 def test_condition_as_sqlite_judges_it(term: Term, row: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ SIX = [("DEPOSIT", n, n % 3, 0, 5) for n in range(6)]
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 
 
+@pytest.mark.long
 @given(
     EVENTS,
     st.sampled_from(SCHEDULERS),

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 import activedb as adb
@@ -40,6 +41,7 @@ def event_by_event(rules: list[Spec], batches: Batches, *, as_tables: bool) -> d
         return watch.everything()
 
 
+@pytest.mark.long
 def test_event_that_completes_too_many_matches_is_a_dead_letter_as_event_by_event() -> None:
     names = enumerate("AABCC")
     batch = [adb.occurrence(name, timestamp=at(second), n=second) for second, name in names]
@@ -55,6 +57,7 @@ def test_event_that_completes_too_many_matches_is_a_dead_letter_as_event_by_even
     assert len(told["log"]) == 2  # of the two C
 
 
+@pytest.mark.long
 @given(specs(), streams(odd=False), st.sampled_from([1, 3, 2_000]), st.sets(st.integers(1, 5)))
 @QUICK
 def test_tables_in_columns_do_what_event_by_event_does(
@@ -77,6 +80,7 @@ def test_tables_in_columns_do_what_event_by_event_does(
         assert watch.everything() == event_by_event(rules, batches, as_tables=True)
 
 
+@pytest.mark.long
 @given(specs(), streams(odd=True), st.sampled_from([1, 3, 2_000]))
 @QUICK
 def test_odd_events_from_python_do_what_event_by_event_does(
@@ -89,6 +93,7 @@ def test_odd_events_from_python_do_what_event_by_event_does(
         assert watch.everything() == event_by_event(rules, batches, as_tables=False)
 
 
+@pytest.mark.long
 @given(specs(), streams(odd=False), st.lists(st.booleans(), min_size=24, max_size=24))
 @SLOW
 def test_rules_reopened_anywhere_go_on_where_they_were(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 import activedb as adb
@@ -62,6 +63,7 @@ def shown(arrivals: list[Arrival]) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.long
 @given(ARRIVALS, ARRIVALS)
 @settings(max_examples=60, deadline=None)
 def test_events_in_columns_are_what_they_were(first: list[Arrival], second: list[Arrival]) -> None:

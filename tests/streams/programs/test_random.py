@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy import Column, Integer, Table, select
 
@@ -101,6 +102,7 @@ def check(db: adb.Database, p: Parameters, scheduler: str, failing: set[int]) ->
     assert totals["late"] + totals["dead"] == sum(len(each.refused) for each in results)
 
 
+@pytest.mark.long
 @given(parameters(), st.sampled_from(SCHEDULERS), st.sampled_from([1, 4, 2_000]), st.data())
 @QUICK
 def test_random_program_on_memory_gives_the_serial_order(
@@ -112,6 +114,7 @@ def test_random_program_on_memory_gives_the_serial_order(
         check(db, p, scheduler, failing)
 
 
+@pytest.mark.long
 @given(parameters(), st.sampled_from(SCHEDULERS), st.sampled_from([4, 2_000]))
 @SLOW
 def test_random_program_on_postgres_gives_the_serial_order(

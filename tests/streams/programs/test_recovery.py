@@ -71,6 +71,7 @@ def plans(draw: st.DrawFn) -> tuple[list[adb.Occurrence], list[tuple[list[int], 
     return events_of(drawn), plan, draw(st.sampled_from([1, 3, 2_000]))
 
 
+@pytest.mark.long
 @given(plans())
 @settings(
     max_examples=4 * SCALE,

@@ -139,6 +139,7 @@ def test_flush_in_a_savepoint_whose_rule_fails_is_undone_alone(
     assert [balance(db, accounts, key) for key in (1, 2, 3, 4)] == [4, 2, None, 4]
 
 
+@pytest.mark.long
 def test_flush_of_more_rows_than_one_statement_can_name(own_engine: Any, db: adb.Database) -> None:
     class Base(DeclarativeBase):
         metadata = db.metadata
