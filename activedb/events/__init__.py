@@ -37,7 +37,7 @@ from activedb.events._definitions import (
 from activedb.events._detect import detect
 from activedb.events._detector import Detector, Network
 from activedb.events._disjunction import Disjunction
-from activedb.events._expression import Expression, PartsPredicate
+from activedb.events._expression import Expression
 from activedb.events._kleene import Kleene
 from activedb.events._names import name_text
 from activedb.events._nodes import Node
@@ -92,7 +92,6 @@ __all__ = [
     "Occurrence",
     "Order",
     "POList",
-    "PartsPredicate",
     "Periodic",
     "Plus",
     "Primitive",

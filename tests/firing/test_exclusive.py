@@ -213,7 +213,7 @@ def test_exclusive_rule_that_could_not_fall_due_does_so_later(
         raise ConnectionLost("the server is away")
 
     with monkeypatch.context() as away:
-        away.setattr(ledger.db._launcher.journal, "fall_due", lost)
+        away.setattr(ledger.db._launcher.journal, "activate_intents", lost)
         with ledger.db.transaction() as t:
             ledger.db.signal("E", n=1)
             t.abort()

@@ -790,7 +790,7 @@ def test_rule_is_not_refused_while_a_join_has_yet_to_look(monkeypatch: pytest.Mo
         asked.release()
         return found
 
-    monkeypatch.setattr(UserConnection, "why_never", counted)
+    monkeypatch.setattr(UserConnection, "hopeless_wait_error", counted)
     bank = open_bank(adb.connect("memory://"), {1: 10, 2: 20})
     let_go = threading.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,6 @@ from activedb.events import (
     Expression,
     Kleene,
     Negation,
-    PartsPredicate,
     Primitive,
     Query,
     Selection,
@@ -87,7 +87,7 @@ class Plan:
     kleene: tuple[bool, ...]
     greedy: tuple[bool, ...]
     programs: tuple[Program, ...]
-    filters: tuple[PartsPredicate, ...]
+    filters: tuple[Callable[[Mapping[str, Any]], object], ...]
     returns: tuple[tuple[str, Any], ...]
 
     @property

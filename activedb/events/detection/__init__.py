@@ -1,1 +1,3 @@
 """Evaluation of event expressions by a tree of nodes. See README.md."""
+
+__all__: list[str] = []
