@@ -229,6 +229,23 @@ def test_nothing_is_left_open_of_a_peek_whose_connection_is_cut(
     assert all(each.closed for each in cursors)
 
 
+def test_connection_that_is_lost_as_a_peek_ends_is_not_used_again(
+    server: Store, other: Somebody
+) -> None:
+    """The driver would open another one, which has neither the lock nor a transaction."""
+    with slot_of(server) as slot:
+        other.run("INSERT INTO things SELECT n FROM generate_series(1, 5000) n")
+        with slot.peek(10) as peeked:
+            next(peeked.messages)
+            number = slot.connection.scalar(text("SELECT pg_backend_pid()"))
+            other.run(f"SELECT pg_terminate_backend({number}, 10000)")
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match="lost"), slot.peek(10):
+                pass
+            with pytest.raises(ConnectionLost, match="lost"):
+                slot.advance(slot.confirmed + 1)
+
+
 def test_slot_goes_on_where_it_was_recorded_to_be(server: Store, other: Somebody) -> None:
     name = f"s{secrets.token_hex(5)}"
     spec = Tables().spec(server.metadata.tables["things"])

@@ -372,9 +372,12 @@ class Slot:
 
     @property
     def connection(self) -> Connection:
-        """The follower's connection; raises `ConnectionLost` if the slot is not open."""
+        """The follower's connection; raises `ConnectionLost` if it is lost or the slot not open."""
         if self._connection is None:
             raise ConnectionLost(f"slot {self.name} is not open")
+        if self._connection.invalidated:
+            # SQLAlchemy would open another connection, which does not hold the lock.
+            raise ConnectionLost(f"the connection that follows slot {self.name} was lost")
         return self._connection
 
     # -- the end ---------------------------------------------------------------------------
