@@ -49,6 +49,7 @@ _KERNELS = "of names and numbers made here, and functions of the program's own"
 _SPARK = "what this program has pickled for its tasks, by way of Spark's own connections"
 
 KNOWN = {
+    "activedb/__init__.py __getattr__ importlib.import_module": "modules of activedb, named there",
     "activedb/cli/_event_files.py _parquet importlib.import_module": "pyarrow, by its name",
     "activedb/cli/_job.py _execute util.spec_from_file_location": "the file that the caller names",
     "activedb/clock/_kernel.py ntp_adjtime ctypes.CDLL": "the C library of this process",
