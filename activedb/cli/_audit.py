@@ -17,12 +17,12 @@ _SHOWN_MAX = 200
 
 
 def run_audit(file: Path, reporter: Reporter) -> bool:
-    """Audit a file of JSON lines and print what is wrong; returns whether nothing is.
+    """Audit a file of JSON lines and print the violations; return whether there are none.
 
     Raises
     ------
     ConfigurationError
-        If there is no such file, or a line is no event.
+        If there is no such file, or a line is not an event.
     """
     with reporter.working(f"auditing {file}"):
         history = _read(file, reporter)
@@ -31,7 +31,7 @@ def run_audit(file: Path, reporter: Reporter) -> bool:
     reporter.rows(
         f"{file}: {len(history):,} events, {len(violations):,} violation"
         f"{'' if len(violations) == 1 else 's'}",
-        ("axiom", "transaction", "lines", "what is wrong"),
+        ("axiom", "transaction", "lines", "violation"),
         [
             (str(v.axiom), str(v.transaction), ", ".join(map(str, _lines(v))), v.message)
             for v in violations[:_SHOWN_MAX]

@@ -1,4 +1,4 @@
-"""``activedb batches``: atomic batches of workflows, where they come from, and giving them up."""
+"""``activedb batches``: atomic batches of workflows, their lineage and their compensation."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="List the atomic batches of workflows, tell where one comes from and goes to, which "
-    "batches hang together with it, and compensate it.",
+    help="List the atomic batches of workflows, show their lineage and independent covers, and "
+    "compensate them.",
     no_args_is_help=True,
 )
 
-Id = Annotated[str, typer.Argument(help="The batch's id, as ls prints it: calls#3.")]
+Id = Annotated[str, typer.Argument(help="Id of the batch, as ls prints it: calls#3.")]
 File = Annotated[
     Path | None,
-    typer.Argument(help="A Python file that opens the database, instead of --url."),
+    typer.Argument(help="Python file that opens the database, instead of --url."),
 ]
-Which = Annotated[
-    str | None, typer.Option("--workflow", help="The workflow, if there are several.")
+Which = Annotated[str | None, typer.Option("--workflow", help="Workflow, if there are several.")]
+Svg = Annotated[
+    Path | None, typer.Option("--svg", help="Also draw the transaction graph into this SVG file.")
 ]
-Svg = Annotated[Path | None, typer.Option("--svg", help="Also draw it into this file.")]
 Url = Annotated[
     str | None,
-    typer.Option(help="Database URL; ACTIVEDB_URL by default, else the embedded Postgres."),
+    typer.Option(help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 
 
 @app.command("ls")
@@ -50,19 +50,22 @@ def ls(
     workflow: Which = None,
     state: Annotated[
         str | None,
-        typer.Option(help="Only those: whole, 'partially dropped', dropped or withdrawn."),
+        typer.Option(
+            help="Only batches that are whole, 'partially dropped', dropped or withdrawn."
+        ),
     ] = None,
     derived: Annotated[
-        bool, typer.Option("--derived", help="Also the batches that programs gave out.")
+        bool,
+        typer.Option("--derived", help="Include derived batches, which transactions have output."),
     ] = False,
     svg: Svg = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """List the batches, with what became of them and which of their transactions have failed."""
+    """List the batches, with their states and their failed transactions."""
     reporter = Reporter(as_json=as_json)
-    doing = reporter.looking("looking at the database")
+    doing = reporter.looking("reading the database")
     with reporter.own_output(), doing, _history(file, url, workflow) as history:
         found = [
             batch
@@ -91,16 +94,16 @@ def lineage(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Tell where a batch or transaction comes from, and what comes from it."""
+    """Show the lineage of a batch or transaction: its ancestors and its descendants."""
     reporter = Reporter(as_json=as_json)
-    doing = reporter.looking("looking at the database")
+    doing = reporter.looking("reading the database")
     with reporter.own_output(), doing, _history(file, url, workflow) as history:
         found = history.trace(id)
         _draw(svg, history, id)
     rows = [("before", each) for each in found.before] + [("after", each) for each in found.after]
     reporter.rows(
-        f"{id} is {found.state}; its sources: {', '.join(found.sources) or 'none'}",
-        ("", "id", "kind", "of", "state"),
+        f"{id} is {found.state}; sources: {', '.join(found.sources) or 'none'}",
+        ("", "id", "kind", "name", "state"),
         [(place, each.id, each.kind, each.name, each.state) for place, each in rows],
         {"workflow": history.name, **found.record()},
     )
@@ -112,24 +115,24 @@ def cover(
     file: File = None,
     workflow: Which = None,
     consecutive: Annotated[
-        bool, typer.Option("--consecutive", help="Fill the gaps between its batches.")
+        bool, typer.Option("--consecutive", help="Include the batches between those of the cover.")
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Stop its construction after so many rounds.")
+        int | None, typer.Option(min=1, help="Stop the construction after this number of rounds.")
     ] = None,
     svg: Svg = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Tell which source batches hang together with a batch: its least independent cover."""
+    """Show the least independent cover of a batch: source batches to be dropped together."""
     reporter = Reporter(as_json=as_json)
-    doing = reporter.looking("looking at the database")
+    doing = reporter.looking("reading the database")
     with reporter.own_output(), doing, _history(file, url, workflow) as history:
         found = history.cover(id, consecutive=consecutive, rounds=rounds)
         _draw(svg, history, id)
     reporter.rows(
-        f"the independent cover of {id}",
+        f"independent cover of {id}",
         ("",),
         [(line,) for line in found.explain()],
         {"workflow": history.name, **found.record()},
@@ -141,16 +144,18 @@ def compensate(
     id: Id,
     file: Annotated[
         Path | None,
-        typer.Argument(help="The Python file that defines the workflow; not needed with --plan."),
+        typer.Argument(help="Python file that defines the workflow; not needed with --plan."),
     ] = None,
-    mode: Annotated[str, typer.Option(help="full, non-intrusive or 'independent cover'.")] = "full",
+    mode: Annotated[
+        str, typer.Option(help="Mode: full, non-intrusive or 'independent cover'.")
+    ] = "full",
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only tell what would be done, and do nothing.")
+        bool, typer.Option("--plan", help="Only print the plan; compensate nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     allow_interference: Annotated[
         bool,
-        typer.Option("--allow-interference", help="Also if other batches lose something by it."),
+        typer.Option("--allow-interference", help="Compensate even if other batches are affected."),
     ] = False,
     workflow: Which = None,
     svg: Svg = None,
@@ -158,11 +163,14 @@ def compensate(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Compensate what a batch has triggered: all of it or nothing, in one transaction.
+    """Compensate everything that a batch has triggered, in one transaction.
 
-    First prints what will be done, and asks. Exits with 0 if it was done, with 1 if not: it is
-    compensated already, others would be affected, an action is missing or has failed. With --plan,
-    with 0 if it can be done, with 1 if others would be affected or an action is missing.
+    The command first prints the plan and asks for confirmation. It exits with 0 if the batch is
+    compensated now. It exits with 1 if not: the batch was compensated before, other batches would
+    be affected, or a compensating action is missing or has failed.
+
+    With --plan it exits with 0 if compensation is possible, and with 1 if other batches would be
+    affected or an action is missing.
     """
     reporter = Reporter(as_json=as_json)
     if file is None and not plan:
@@ -181,7 +189,7 @@ def compensate(
                 _ask(found)
             db.batches(name).compensate(plan=found, allow_interference=allow_interference)
     reporter.rows(
-        f"the plan for {id}" if plan else f"{id} is compensated",
+        f"plan for {id}" if plan else f"{id} is compensated",
         ("",),
         [(line,) for line in found.explain()],
         {"workflow": name, "done": not plan, "plan": found.record()},
@@ -197,13 +205,13 @@ def _ask(plan: CompensationPlan) -> None:
             "nobody can be asked here whether to do it: look with --plan, then say --yes"
         )
     typer.echo("\n".join(plan.explain()), err=True)
-    if not typer.confirm("Do it?", err=True):
+    if not typer.confirm("Execute this plan?", err=True):
         raise typer.Exit(1)
 
 
 @contextmanager
 def _database(file: Path | None, url: str | None) -> Iterator[Database]:
-    """The database; an id that is not recorded is a wrong argument."""
+    """Yield the database; report an id that is not recorded as a wrong argument."""
     with opened(file, url) as db:
         try:
             yield db
@@ -218,7 +226,7 @@ def _history(file: Path | None, url: str | None, workflow: str | None) -> Iterat
 
 
 def _name(db: Database, workflow: str | None) -> str:
-    """The workflow that is meant: the only one, if none is named."""
+    """Return the chosen workflow: the only one, if none is named."""
     if workflow is not None:
         return workflow
     names = db.recorded_workflows()

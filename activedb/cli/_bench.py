@@ -1,4 +1,4 @@
-"""``activedb bench``: how fast this machine and its server are."""
+"""``activedb bench``: speed of this machine and its server."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ __all__ = ["bench"]
 
 def bench(
     seconds: Annotated[
-        float, typer.Option(min=0.01, max=3_600, help="How long each figure is measured.")
+        float, typer.Option(min=0.01, max=3_600, help="Seconds for each measurement.")
     ] = 2.0,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Threads; by default as set.")
+        int | None,
+        typer.Option(min=1, max=256, help="Number of threads. Default: the setting threads."),
     ] = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Measure small transactions, rules and events with this machine and its server.
+    """Measure the speed of small transactions, rules and events on this machine and its server.
 
-    In a schema of its own, which is dropped at the end. The figures tell whether a server is slow
-    or far away, and what to expect of small rules; they are no comparison with anything.
+    Uses a temporary schema, which is dropped at the end. The figures show whether the server is
+    slow or far away, and what speed to expect of small rules. They do not compare activedb with
+    other systems.
     """
     reporter = Reporter(as_json=as_json)
-    # What is measured is not watched, whatever programs are set to.
+    # The monitor stays off during the measurement, whatever the settings say.
     settings = Settings.load(url=url, threads=threads, monitor="off")
     with reporter.working("opening a database"), _opened(settings) as db:
         found = []
@@ -46,8 +48,8 @@ def bench(
             reporter.update(f"{each.name}: {each.value:,.1f} {each.unit}")
     where = "embedded" if settings.url is None else mask_url(settings.url)
     reporter.rows(
-        f"{where}, {settings.threads} threads, {seconds:g} s for each figure",
-        ("what", "figure", ""),
+        f"{where}, {settings.threads} threads, {seconds:g} s per measurement",
+        ("measurement", "value", "unit"),
         [(each.name, f"{each.value:,.2f}", each.unit) for each in found],
         {
             "url": where,
@@ -60,7 +62,7 @@ def bench(
 
 @contextmanager
 def _opened(settings: Settings) -> Iterator[Database]:
-    """A database in a schema of its own, on the server that the settings name."""
+    """Yield a database in a temporary schema, on the server that the settings name."""
     if settings.url == "memory://":
         with connect("memory://", threads=settings.threads, monitor="off") as db:
             yield db
@@ -70,6 +72,6 @@ def _opened(settings: Settings) -> Iterator[Database]:
         if server_url is None:
             server_url = stack.enter_context(EmbeddedServer.start(settings.folder)).url
         scratch = stack.enter_context(scratch_schema(server_url, lazily=False))
-        # With the address alone a schema that the settings name would come first.
+        # With only the address, a schema from the settings would come first.
         here = settings.model_copy(update={"url": scratch, "db_schema": None})
         yield stack.enter_context(Database(here, SystemClock()))

@@ -1,4 +1,4 @@
-"""``activedb dashboard``: a page in the browser of what a running process does."""
+"""``activedb dashboard``: a page in the browser about a running process."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ def dashboard(
     attach_token: AttachToken = None,
     host: Annotated[
         str,
-        typer.Option(help="Where to listen; other computers reach it only if not on loopback."),
+        typer.Option(help="Address to listen on; other computers cannot reach a loopback address."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="On which port; 0 for any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")
     ] = 8088,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="ACTIVEDB_DASHBOARD_TOKEN",
-            help="What visitors have to know: at least 16 characters. Needed if --host is not "
-            "loopback.",
+            help="Token that visitors must give, at least 16 characters. Required if --host is not "
+            "a loopback address.",
         ),
     ] = None,
     writable: Annotated[
         bool,
         typer.Option(
             "--writable",
-            help="Let visitors enable and disable rules and make open decisions, if the monitor "
-            "allows it, too. Without --token one is made up and said.",
+            help="Let visitors enable and disable rules and resolve decisions, if the monitor also "
+            "allows it. Without --token, the command generates a token and prints it.",
         ),
     ] = False,
     no_open: Annotated[
-        bool, typer.Option("--no-open", help="Do not open a browser, only say the address.")
+        bool, typer.Option("--no-open", help="Do not open a browser; only print the address.")
     ] = False,
     show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show a traceback when it fails.")
+        bool, typer.Option("--traceback", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
-    """Show in the browser what a running process does, until interrupted.
+    """Serve a dashboard of a running process for the browser, until interrupted.
 
     The process must have its monitor on: adb.connect(…, monitor="on") or ACTIVEDB_MONITOR=on.
 
-    Ctrl-C ends it (status 130), SIGTERM as well (status 0).
+    Ctrl-C (status 130) or SIGTERM (status 0) stops the dashboard.
     """
     from activedb.monitor import attach as attached
 

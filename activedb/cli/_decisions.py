@@ -1,4 +1,4 @@
-"""``activedb decisions``: choices that the order of events leaves open, and deciding them."""
+"""``activedb decisions``: choices that the order of events leaves open, and how to decide them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ __all__ = ["app"]
 _SHORT_MAX = 120  # characters of a candidate in a list
 
 app = typer.Typer(
-    help="List the choices that the order of events leaves open, and decide them.\n\nA decision is "
-    "about possible matches of a rule's event: their timestamps do not tell whether they are to be "
-    "made.",
+    help="List and resolve decisions.\n\nA decision is a choice among candidates: possible "
+    "matches of a rule's event that the timestamps alone do not decide.",
     no_args_is_help=True,
 )
 
-Id = Annotated[str, typer.Argument(help="Its id, as list prints it.")]
+Id = Annotated[str, typer.Argument(help="Id of the decision, as list prints it.")]
 
 
 @app.command("list")
 def list_(
-    rule: Annotated[str | None, typer.Option(help="Only those of a rule.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also those that are decided.")] = False,
+    rule: Annotated[str | None, typer.Option(help="Only decisions of this rule.")] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Include decisions that have been made.")
+    ] = False,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """List the decisions that are open."""
+    """List the open decisions."""
     reporter = Reporter(as_json=as_json)
-    with reporter.looking("looking at the database"), opened(None, url) as db:
+    with reporter.looking("reading the database"), opened(None, url) as db:
         found = db.decisions.list(rule, open=None if all_ else True)
-    count = counted(len(found), "decision")
     reporter.first_rows(
-        count if all_ else f"{count} open",
+        counted(len(found), "decision" if all_ else "open decision"),
         ("id", "rule", "time", "status", "candidates"),
         [(each.id, each.rule, _time(each), each.status, _short(each)) for each in found],
         {"decisions": [each.record() for each in found]},
@@ -51,9 +51,9 @@ def list_(
 
 @app.command("show")
 def show(id: Id, url: Url = None, as_json: Json = False, show_traceback: Trace = False) -> None:
-    """Show one decision: its candidates with their numbers, and why each is not certain."""
+    """Show one decision: its numbered candidates, and why each is not certain."""
     reporter = Reporter(as_json=as_json)
-    with reporter.looking("looking at the database"), opened(None, url) as db:
+    with reporter.looking("reading the database"), opened(None, url) as db:
         try:
             decision = db.decisions.get(id)
         except RowNotFound as error:
@@ -66,33 +66,33 @@ def resolve(
     id: Id,
     choose: Annotated[
         list[int] | None,
-        typer.Option("--choose", help="The number of a candidate that is made; may be repeated."),
+        typer.Option("--choose", help="Number of a candidate to accept; may be repeated."),
     ] = None,
-    nothing: Annotated[bool, typer.Option("--nothing", help="No candidate is made.")] = False,
-    by: Annotated[str | None, typer.Option(help="The name to record with the decision.")] = None,
+    nothing: Annotated[bool, typer.Option("--nothing", help="Accept no candidate.")] = False,
+    by: Annotated[str | None, typer.Option(help="Name to record with the decision.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option(help="A Python file that declares the rule, to run it here if that is due."),
+        typer.Option(help="Python file that declares the rule, to run it here if it is due."),
     ] = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Decide: the chosen candidates are made and trigger the rule, the others never are.
+    """Resolve a decision: chosen candidates trigger the rule, the others are discarded.
 
-    The process that has the rule's event does it, within seconds or when it starts: until then the
-    decision is chosen, afterwards resolved. Of a rule of a stream's program that is with the next
-    part of the stream.
+    The process that detects the rule's event applies the choice within seconds, or when it starts.
+    For a rule of a stream's program, it does so with the next part of the stream. Until then the
+    decision has the status chosen, afterwards resolved.
 
-    Exits with 0 if it is decided, with 1 if it was decided before or can no longer be made, with 2
-    if there is no such decision or candidate.
+    Exits with 0 if the choice is recorded, with 1 if the decision was made before or can no longer
+    be made, and with 2 if there is no such decision or candidate.
     """
     if bool(choose) == nothing:
         raise ConfigurationError("say what is made: --choose NUMBER, or --nothing")
     reporter = Reporter(as_json=as_json)
     with (
         reporter.own_output(),
-        reporter.looking("looking at the database"),
+        reporter.looking("reading the database"),
         opened(file, url) as db,
     ):
         try:

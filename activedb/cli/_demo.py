@@ -18,7 +18,7 @@ _FILES = 12
 
 
 def run_demo(*, events: int, seed: int, url: str | None, reporter: Reporter) -> bool:
-    """Run the ward and recount it; returns whether the two agree."""
+    """Run the ward and recount it; return whether the two agree."""
     ward = Ward(workers=_WORKERS, events=events, seed=seed)
     with reporter.working("generating events and opening the database"):
         sightings = ward.sightings()
@@ -42,7 +42,7 @@ def run_demo(*, events: int, seed: int, url: str | None, reporter: Reporter) -> 
             reporter.note(difference)
         recount = "an independent replay in event-time order gives"
         reporter.note(
-            f"{recount} other rows: {len(differences)} differences"
+            f"{recount} different rows: {len(differences)} differences"
             if differences
             else f"{recount} the same rows"
         )

@@ -1,4 +1,4 @@
-"""``activedb doctor``: what is wrong with this machine and its server, and what to do."""
+"""``activedb doctor``: problems of this machine and its server, with advice."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ _STYLES: dict[Verdict, str] = {"ok": "green", "note": "yellow", "problem": "bold
 
 
 def doctor(url: Url = None, as_json: Json = False, show_traceback: Trace = False) -> None:
-    """Check this machine and the database server, and say what to do.
+    """Check this machine and the database server, and suggest fixes.
 
-    Looks at Python, the extras, Java and Spark, limits, disk, clocks, the embedded server's folder,
-    and of the server at version, rights, encoding, time zone, notifications, room. Nothing is
-    changed anywhere. A note is worth knowing; a problem keeps activedb from working.
+    On this machine: Python, the extras, Java and Spark, the limit of file handles, the disk, the
+    clock, the folder of the embedded server. On the server: version, encryption, rights, encoding,
+    time zone, clock, sessions, free connections. Nothing is changed. A note is worth knowing; a
+    problem keeps activedb from working.
 
-    Exits with 0 if there is no problem, with 1 if there is one.
+    Exits with 0 if there are no problems, and with 1 otherwise.
     """
     reporter = Reporter(as_json=as_json)
     found: list[Finding] = []
     try:
         settings = Settings.load(url=url)
     except ConfigurationError as error:
-        found.append(Finding("settings", "problem", str(error), "correct that setting"))
+        found.append(Finding("settings", "problem", str(error), "correct this setting"))
         settings = None
-    with reporter.looking("looking at this machine"):
+    with reporter.looking("checking this machine"):
         for check in machine_checks(settings):
             found += _found_by(check())
         if settings is not None:
-            reporter.update("asking the server")
+            reporter.update("checking the server")
             found += _found_by(server_checks(settings))
     counts: Counter[Verdict] = Counter(finding.verdict for finding in found)
     reporter.says(
@@ -57,17 +58,17 @@ def doctor(url: Url = None, as_json: Json = False, show_traceback: Trace = False
 
 
 def _found_by(check: Iterator[Finding]) -> Iterator[Finding]:
-    """What a check finds; what the machine keeps it from looking at is a finding, too."""
+    """Yield the findings of a check; an error that stops the check is a finding, too."""
     try:
         yield from check
     except (OSError, RuntimeError) as error:  # a link that leads to itself is either of them
         text = " ".join(str(error).split())
-        said = f"cannot be looked at: {type(error).__name__}: {text}"
-        yield Finding("machine", "problem", said, "make that readable, or name another place")
+        said = f"cannot be checked: {type(error).__name__}: {text}"
+        yield Finding("machine", "problem", said, "make it readable, or choose another folder")
 
 
 def _text(found: Sequence[Finding], counts: Counter[Verdict]) -> Text:
-    """A line for each finding, what to do below it, and how many there are."""
+    """Return a line for each finding, its advice below it, and the totals."""
     text = Text()
     wide = max(len(each.what) for each in found)
     for each in found:

@@ -1,4 +1,4 @@
-"""What ``activedb doctor`` looks at on this machine."""
+"""Machine checks of ``activedb doctor``."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from activedb.store.server import POSTGRES_VERSION, check_programs, home_of
 __all__ = ["connections_max", "machine_checks"]
 
 _PYTHON_TESTED = ((3, 11), (3, 13))
-_HANDLES_MORE = 256  # beside the connections: Spark, files, pipes
+_HANDLES_MORE = 256  # besides the connections: Spark, files, pipes
 _DISK_MIN = 200 * 2**20  # bytes
 _DISK_SCARCE = 2 * 2**30
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*;\s*extra == ['\"]([\w-]+)['\"]")
-_FOR_PEOPLE = ("dev", "bench", "berkeleydb", "docs")  # extras of who develops activedb
+_FOR_PEOPLE = ("dev", "bench", "berkeleydb", "docs")  # extras for developers of activedb
 
 
 def connections_max(settings: Settings) -> int:
-    """How many connections one process opens at most."""
+    """Return the maximum number of connections of one process."""
     return 6 * settings.threads + 25
 
 
 def machine_checks(
     settings: Settings | None,
 ) -> tuple[Callable[[], Iterator[Finding]], ...]:
-    """The checks, in order; without settings those that need none."""
+    """Return the checks, in order; without settings those that need none."""
     without = (_python, _extras, _java)
     if settings is None:
         return (*without, _clock)
@@ -59,15 +59,15 @@ def _python() -> Iterator[Finding]:
         yield Finding(
             "python",
             "note",
-            f"{version}; tested are {first[0]}.{first[1]} to {last[0]}.{last[1]}",
-            f"if something is odd, use Python {last[0]}.{last[1]}",
+            f"{version}; tested versions are {first[0]}.{first[1]} to {last[0]}.{last[1]}",
+            f"if problems occur, use Python {last[0]}.{last[1]}",
         )
     else:
         yield Finding("python", "ok", version)
 
 
 def _extras() -> Iterator[Finding]:
-    """The extras of the package: which are installed whole, in part, or not at all."""
+    """Check the extras of the package: installed completely, in part, or not at all."""
     wanted: dict[str, list[str]] = defaultdict(list)
     for requirement in importlib.metadata.requires("activedb") or ():
         found = _REQUIREMENT.match(requirement)
@@ -80,9 +80,11 @@ def _extras() -> Iterator[Finding]:
         missing = [name for name, version in versions.items() if version is None]
         install = f"pip install 'activedb[{extra}]'"
         if len(missing) == len(names):
-            yield Finding(f"extra {extra}", "note", "not installed", f"if you want it: {install}")
+            yield Finding(f"extra {extra}", "note", "not installed", f"if you need it: {install}")
         elif missing:
-            yield Finding(f"extra {extra}", "note", f"lacks {', '.join(missing)}", install)
+            yield Finding(
+                f"extra {extra}", "note", f"incomplete: {', '.join(missing)} not installed", install
+            )
         else:
             said = ", ".join(f"{name} {version}" for name, version in versions.items())
             yield Finding(f"extra {extra}", "ok", said)
@@ -96,13 +98,13 @@ def _version(name: str) -> str | None:
 
 
 def _java() -> Iterator[Finding]:
-    """What Spark needs: a problem only where Spark is installed."""
+    """Check Spark's requirements: a problem only if Spark is installed."""
     if _version("pyspark") is None:
         yield Finding(
             "java",
             "note",
-            "not looked for, as Spark is not installed",
-            "for activedb run and demo: pip install 'activedb[spark]', and a JDK 17 or newer",
+            "not checked, because Spark is not installed",
+            "for activedb run and demo: pip install 'activedb[spark]', and install JDK 17 or newer",
         )
         return
     try:
@@ -126,8 +128,8 @@ def _clock() -> Iterator[Finding]:
         yield Finding(
             "clock",
             "note",
-            "the kernel does not know that it is synchronised",
-            "start ntpd, chronyd or systemd-timesyncd, if timestamps of several machines matter",
+            "the kernel does not report that its clock is synchronised",
+            "if timestamps of several machines matter, start ntpd, chronyd or systemd-timesyncd",
         )
 
 
@@ -140,13 +142,13 @@ def _handles(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "file handles",
             "problem",
-            f"{limit:,} per process, and {needed:,} may be needed with threads={settings.threads}",
+            f"{limit:,} per process; threads={settings.threads} may need {needed:,}",
             f"ulimit -n {max(needed, 1_024)} before the program (at most {hard:,} without root)",
         )
 
 
 def _folder(settings: Settings) -> Iterator[Finding]:
-    """The embedded server's programs and folder, if there is no other server."""
+    """Check the embedded server's programs and folder, if there is no other server."""
     if settings.url is not None:
         return
     try:
@@ -158,17 +160,19 @@ def _folder(settings: Settings) -> Iterator[Finding]:
         return
     version = f"PostgreSQL {POSTGRES_VERSION}"
     if home is not None:
-        yield Finding("embedded server", "ok", f"{version}, its data in {home}")
+        yield Finding("embedded server", "ok", f"{version}; its data is in {home}")
         return
     nearest = _nearest(settings.folder)
     if os.access(nearest, os.W_OK | os.X_OK):
-        yield Finding("embedded server", "ok", f"{version}; {settings.folder} is made when needed")
+        yield Finding(
+            "embedded server", "ok", f"{version}; {settings.folder} is created when needed"
+        )
     else:
         yield Finding(
             "embedded server",
             "problem",
-            f"{settings.folder} cannot be made, as {nearest} cannot be written to",
-            "set ACTIVEDB_FOLDER to a folder that can, or ACTIVEDB_URL to a server of your own",
+            f"{settings.folder} cannot be created, because {nearest} is not writable",
+            "set ACTIVEDB_FOLDER to a writable folder, or ACTIVEDB_URL to your own server",
         )
 
 
@@ -177,16 +181,16 @@ def _disk(settings: Settings) -> Iterator[Finding]:
     free = shutil.disk_usage(nearest).free
     said = f"{free / 2**30:,.1f} GiB free for {settings.folder}"
     if free < _DISK_MIN:
-        yield Finding("disk", "problem", said, f"make room there, or move {settings.folder}")
+        yield Finding("disk", "problem", said, f"free disk space there, or move {settings.folder}")
     elif free < _DISK_SCARCE:
-        yield Finding("disk", "note", said, "make room before long: checkpoints and data grow")
+        yield Finding("disk", "note", said, "free disk space soon: checkpoints and data grow")
     else:
         yield Finding("disk", "ok", said)
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
-    # Of os.path: those of Path raise where a name is too long, a link leads to itself or a folder
-    # may not be entered, and doctor is there to tell of such a one.
+    """Return the folder, or the nearest existing one above it."""
+    # From os.path: the methods of Path raise if a name is too long, a link leads to itself or a
+    # folder may not be entered, and doctor has to report such a folder.
     whole = Path(os.path.realpath(folder))
     return next(each for each in (whole, *whole.parents) if os.path.isdir(each))

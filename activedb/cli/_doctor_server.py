@@ -1,4 +1,4 @@
-"""What ``activedb doctor`` looks at on the database server."""
+"""Server checks of ``activedb doctor``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SKEW_S_MAX = 1.0
 
 
 def server_checks(settings: Settings) -> Iterator[Finding]:
-    """Everything about the server; one finding if it cannot be asked."""
+    """Yield the findings about the server; a single one if it cannot be asked."""
     if settings.url == "memory://":
-        yield Finding("server", "ok", "none: memory:// keeps everything in the process")
+        yield Finding("server", "ok", "none: memory:// keeps all data in the process")
         return
     try:
         with server_of(settings) as url:
             if url is None:
-                yield Finding("server", "ok", "the embedded one, which is made when needed")
+                yield Finding("server", "ok", "the embedded server, which is created when needed")
                 return
             facts = server_facts(url, settings.db_schema)
             tables = _tables(url, settings, facts)
@@ -40,22 +40,22 @@ def server_checks(settings: Settings) -> Iterator[Finding]:
 
 
 def _problem(what: str, error: ActiveDBError) -> Finding:
-    """An error's message, which ends with what to do."""
+    """Return a finding from an error's message, which ends with the advice."""
     found, _, advice = str(error).rpartition("; ")
-    return Finding(what, "problem", found or str(error), advice or "see what the server's log says")
+    return Finding(what, "problem", found or str(error), advice or "read the server's log")
 
 
 def version_of(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
-    """Which server it is."""
+    """Check which server it is."""
     where = "embedded" if settings.url is None else mask_url(settings.url)
     said = f"PostgreSQL {facts.version} ({where}), as {facts.role}"
     first, last = _TESTED
     major = facts.number // 10_000
     if major < first:
-        advice = f"use a server of version {first} or newer, or leave the URL out"
+        advice = f"use a server of version {first} or newer, or omit the URL"
         yield Finding("server", "problem", said, advice)
     elif major > last:
-        advice = f"tested are versions {first} to {last}: if something is odd, use one of these"
+        advice = f"tested versions are {first} to {last}: if problems occur, use one of these"
         yield Finding("server", "note", said, advice)
     else:
         yield Finding("server", "ok", said)
@@ -66,10 +66,10 @@ def _writable(facts: ServerFacts, settings: Settings) -> Finding:
         return Finding(
             "writing",
             "problem",
-            "the server takes no writes: it is a standby, or sets default_transaction_read_only",
-            "name the primary server, as host=a,b&target_session_attrs=read-write does",
+            "the server is read-only: it is a standby, or sets default_transaction_read_only",
+            "connect to the primary, for example with host=a,b&target_session_attrs=read-write",
         )
-    return Finding("writing", "ok", f"database {facts.database} can be written to")
+    return Finding("writing", "ok", f"database {facts.database} is writable")
 
 
 def _encryption(facts: ServerFacts, settings: Settings) -> Finding:
@@ -77,10 +77,10 @@ def _encryption(facts: ServerFacts, settings: Settings) -> Finding:
         return Finding(
             "encryption",
             "note",
-            "the connection goes over the network in plain text",
+            "the connection crosses the network in plain text",
             "add ?sslmode=verify-full&sslrootcert=… to the URL (docs/security.md)",
         )
-    said = "TLS" if facts.is_encrypted else "none, and not needed within this computer"
+    said = "TLS" if facts.is_encrypted else "none, and not needed on this computer"
     return Finding("encryption", "ok", said)
 
 
@@ -89,8 +89,8 @@ def _encoding(facts: ServerFacts, settings: Settings) -> Finding:
         return Finding(
             "encoding",
             "problem",
-            f"{facts.encoding}: not every text can be kept",
-            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and use that",
+            f"{facts.encoding}: the database cannot store every text",
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and use that database",
         )
     return Finding("encoding", "ok", "UTF8")
 
@@ -102,25 +102,26 @@ def _zone(facts: ServerFacts, settings: Settings) -> Finding:
 def _skew(facts: ServerFacts, settings: Settings) -> Finding:
     apart = abs(facts.ahead_s) - facts.uncertain_s
     way = "ahead of" if facts.ahead_s > 0 else "behind"
-    said = f"the server's is {abs(facts.ahead_s):,.3f} s {way} this computer's"
+    said = f"the server's clock is {abs(facts.ahead_s):,.3f} s {way} this computer's"
     said += f" (± {facts.uncertain_s:,.3f} s)"
     if apart > min(settings.future_max_s, 60.0):
-        advice = "correct the clock that is wrong: events would be refused as from the future"
+        advice = "correct the wrong clock: else events are refused as being from the future"
         return Finding("clocks", "problem", said, advice)
     if apart > _SKEW_S_MAX:
-        advice = "synchronise both (NTP), if times of several machines are compared"
+        advice = "if times of several machines are compared, synchronise both clocks (NTP)"
         return Finding("clocks", "note", said, advice)
     return Finding("clocks", "ok", said)
 
 
 def _listening(facts: ServerFacts, settings: Settings) -> Finding:
     if facts.is_pooled or not facts.may_listen:
-        why = "a pooler between here and the server" if facts.is_pooled else "something"
+        why = "a pooler" if facts.is_pooled else "something"
         return Finding(
             "sessions",
             "problem",
-            f"{why} does not keep sessions, which leases, locks and notifications belong to",
-            "connect to the server itself, or set the pooler to session pooling",
+            f"{why} before the server does not keep sessions, which leases, locks and "
+            "notifications need",
+            "connect to the server directly, or set the pooler to session pooling",
         )
     return Finding("sessions", "ok", "kept; LISTEN and NOTIFY work")
 
@@ -134,7 +135,7 @@ def _room(facts: ServerFacts, settings: Settings) -> Finding:
             "connections",
             "note",
             f"{said}; one process may need {needed} under load (threads={settings.threads})",
-            "raise max_connections at the server, or lower threads",
+            "raise max_connections on the server, or lower the setting threads",
         )
     return Finding("connections", "ok", said)
 
@@ -149,8 +150,8 @@ def _log(facts: ServerFacts, settings: Settings) -> Finding:
         )
     if not facts.may_replicate:
         advice = "to follow changes: ALTER ROLE … REPLICATION, as a superuser"
-        return Finding("activedb follow", "note", "the role has no REPLICATION", advice)
-    return Finding("activedb follow", "ok", "wal_level is logical, and the role may replicate")
+        return Finding("activedb follow", "note", "the role lacks REPLICATION", advice)
+    return Finding("activedb follow", "ok", "wal_level is logical, and the role has REPLICATION")
 
 
 CHECKS: tuple[Callable[[ServerFacts, Settings], Finding], ...] = (
@@ -163,11 +164,11 @@ CHECKS: tuple[Callable[[ServerFacts, Settings], Finding], ...] = (
     _room,
     _log,
 )
-"""What is judged by the facts alone."""
+"""Checks that need only the facts."""
 
 
 def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:
-    """Activedb's own tables: their version, and whether this role may make, or use, them."""
+    """Check activedb's own tables: their version, and this role's right to create or use them."""
     try:
         found = database_migrations(url, settings.db_schema)
         lacking = [] if found.due else lacking_rights(url, settings.db_schema)
@@ -175,15 +176,17 @@ def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:
         return _problem("tables", error)
     schema = settings.db_schema or facts.schema
     if found.are_newer:
-        said = f"version {found.found}, and this activedb knows those up to {found.newest}"
-        return Finding("tables", "problem", said, "install the newer activedb that has made them")
+        said = f"version {found.found}; this activedb supports versions up to {found.newest}"
+        return Finding("tables", "problem", said, "install the newer activedb that created them")
     if found.due:
-        said = f"version {found.found or 'none'}; {found.newest} is the newest"
+        said = f"version {found.found or 'none'}; the newest is {found.newest}"
         if facts.may_make_tables if facts.schema_exists else facts.may_make_schemas:
-            advice = "nothing: the next program that connects migrates them (or activedb migrate)"
+            advice = (
+                "none needed: the next program that connects migrates them (or activedb migrate)"
+            )
             return Finding("tables", "note", said, advice)
-        said += f", and {facts.role} may not make tables in schema {schema}"
-        advice = "activedb migrate as their owner, or GRANT CREATE ON SCHEMA … to this role"
+        said += f", and {facts.role} may not create tables in schema {schema}"
+        advice = "run activedb migrate as their owner, or GRANT CREATE ON SCHEMA … to this role"
         return Finding("tables", "problem", said, advice)
     if lacking:
         tables = sorted({table for table, _ in lacking})

@@ -1,4 +1,4 @@
-"""Rows as events: which column says the type and the time, and how the time is written."""
+"""Conversion of rows to events: the columns of type and time, and the format of the time."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _IDS = ("id", "event_id", "eventid", "uuid")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a user has said about the columns; None and empty: to be guessed.
+    """Options about the columns; None and empty: to be guessed.
 
     Attributes
     ----------
     type, timestamp, id : str or None
-        Names of columns; of `type` also a type that all rows have, in single quotes.
+        Names of columns; `type` may also be a type for all rows, in single quotes.
     time_format : str or None
-        As `datetime.strptime` takes it.
+        Format for `datetime.strptime`.
     unit : str or None
-        Of numbers: one of `UNITS`.
+        Unit of numbers: one of `UNITS`.
     zone : tzinfo
-        Of times that do not say theirs.
+        Time zone of times without one.
     text : frozenset of str
         Columns whose values are text, whatever they look like.
     nulls : frozenset of str
-        Texts that stand for no value.
+        Texts that mean no value.
     """
 
     type: str | None = None
@@ -53,26 +53,25 @@ class Reading:
 
 @dataclass(slots=True)
 class Columns:
-    """Makes events of rows.
+    """Converter of rows to events.
 
     Attributes
     ----------
     type : str or None
-        The column with the type; None if all rows have one, `constant`.
+        The column with the type; None if all rows have the type `constant`.
     constant : str
     timestamp : str
     id : str or None
     clock : callable
-        From a value of that column to seconds or a datetime; ValueError if it is none.
+        Converts a value of that column to seconds or a datetime; raises ValueError if it is none.
     written : str
-        How times are written, for people.
+        Description of the format of times, for users.
     zone : tzinfo
-        Of times that do not say theirs.
+        Time zone of times without one.
     notes : list of str
-        What was guessed.
+        Notes on the guesses that were made.
     is_dated : bool
-        Whether the times of the events made so far are dates, and not counted from a beginning of
-        their own.
+        Whether the times of the events so far are dates, rather than counted from some beginning.
     """
 
     type: str | None
@@ -92,23 +91,23 @@ class Columns:
     def of(
         cls, rows: Sequence[Row], said: Reading, types: Sequence[str], *, has_texts: bool
     ) -> Columns:
-        """The columns of rows such as these.
+        """Determine the columns of rows such as these.
 
         Parameters
         ----------
         rows : sequence of mapping
-            The first ones, at least one.
+            The first rows, at least one.
         said : Reading
         types : sequence of str
-            The types that the patterns name: if no column says the type and there is one only, it
-            is that of all rows.
+            The types that the patterns name: if no column has the type and there is only one type,
+            it is that of all rows.
         has_texts : bool
-            Whether all values are texts, as in CSV: then those that are numbers become numbers.
+            Whether all values are texts, as in CSV: then texts of numbers become numbers.
 
         Raises
         ------
         ConfigurationError, DefinitionError
-            If type or time of the rows cannot be told.
+            If type or time of the rows cannot be determined.
         """
         notes: list[str] = []
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -126,7 +125,7 @@ class Columns:
                 notes.append(f"type: column {type_}")
             elif len(types) == 1:
                 constant = types[0]
-                notes.append(f"type: all rows are {constant}, as no column says it")
+                notes.append(f"type: all rows are {constant}, as no column has the type")
             else:
                 raise ConfigurationError(
                     f"no column of the input says the type of its events ({', '.join(names)}): "
@@ -163,12 +162,12 @@ class Columns:
         )
 
     def moment_us(self, text: str, option: str) -> int:
-        """A time that an option gives, written as those of the rows are.
+        """Return a time given by an option, in the format of the rows' times.
 
         Raises
         ------
         ConfigurationError
-            If it is none.
+            If it is not a time.
         """
         for clock in (self.clock, iso_clock(self.zone)):
             try:
@@ -178,14 +177,14 @@ class Columns:
         raise ConfigurationError(f"{option} {text!r} is no time; the input's are {self.written}")
 
     def time_us(self, row: Row) -> int | None:
-        """The time of a row in microseconds; None if it has none."""
+        """Return the time of a row in microseconds; None if it has none."""
         try:
             return Occurrence("-", self.clock(row[self.timestamp])).us
         except (BadEvent, KeyError, OverflowError, TypeError, ValueError):
             return None
 
     def occurrence(self, row: Row) -> Occurrence | Refusal:
-        """The event of a row, or why it is none."""
+        """Return the event of a row, or the reason why it is none."""
         name: Any = self.constant
         if self.type is not None:
             name = row.get(self.type)
@@ -197,7 +196,7 @@ class Columns:
         try:
             moment = self.clock(value)
         except (OverflowError, TypeError, ValueError):
-            return Refusal(f"column {self.timestamp} is no time: {self.written}", _shown(value))
+            return Refusal(f"column {self.timestamp} is not a time: {self.written}", _shown(value))
         self.is_dated = isinstance(moment, datetime)
         id_ = None if self.id is None else row.get(self.id)
         if id_ is not None:
@@ -210,7 +209,7 @@ class Columns:
         try:
             return Occurrence(name, moment, params, id=id_)
         except BadEvent as error:
-            return Refusal("it is no event", str(error))
+            return Refusal("it is not a valid event", str(error))
 
     def _value(self, column: str, text: str) -> Any:
         if text in self.nulls:
@@ -225,7 +224,7 @@ class Columns:
 
 
 def _guess(names: Iterable[str], known: Sequence[str]) -> str | None:
-    """The first of the known names that a column has."""
+    """Return the first of the known names that a column has."""
     by_name = {name.lower().replace(" ", "_"): name for name in reversed(list(names))}
     return next((by_name[name] for name in known if name in by_name), None)
 

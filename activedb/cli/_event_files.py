@@ -1,4 +1,4 @@
-"""Rows of files with events: CSV, JSON lines, Parquet, plain or gzipped, or standard input."""
+"""Rows of event files: CSV, JSON lines, Parquet, plain or gzipped, or standard input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SUFFIXES = {
 }
 _GZIP = b"\x1f\x8b"
 _PARQUET = b"PAR1"
-_FIELD_MAX = 1 << 27  # characters; csv's own bound is far below what JSON in a column needs
+_FIELD_MAX = 1 << 27  # characters; csv's own bound is far below the size of JSON in a column
 _ROWS_AT_ONCE = 10_000
 _STDIN = Path("-")
 
@@ -40,14 +40,14 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a row is no event.
+    """Reason why a row is not an event.
 
     Attributes
     ----------
     reason : str
         The same for all rows with the same fault.
     detail : str
-        What it is in this row; perhaps empty.
+        Detail about this row; may be empty.
     """
 
     reason: str
@@ -61,10 +61,10 @@ class EventFile:
     Attributes
     ----------
     path : Path
-        ``-`` for standard input, which can be read once.
+        ``-`` for standard input, which can be read only once.
     format : {"csv", "json", "parquet"}
     header : tuple of str
-        Names of a CSV file's columns; empty: its first line has them.
+        Names of a CSV file's columns; empty: they are in its first line.
     delimiter, encoding : str
     """
 
@@ -84,12 +84,12 @@ class EventFile:
         delimiter: str | None = None,
         encoding: str = "utf-8",
     ) -> EventFile:
-        """A file of which what is not said is told by its name, or how it begins.
+        """Return the file; missing options are inferred from its name or first bytes.
 
         Raises
         ------
         ConfigurationError
-            If there is no such file, or an option has no meaning.
+            If there is no such file, or an option is meaningless.
         """
         suffix = next((s.lower() for s in reversed(path.suffixes) if s.lower() != ".gz"), "")
         if format is None:
@@ -117,21 +117,21 @@ class EventFile:
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """Name of the file for messages."""
         return "standard input" if self.path == _STDIN else str(self.path)
 
     @property
     def is_rereadable(self) -> bool:
-        """Whether it can be read again from its beginning."""
+        """True if it can be read again from its beginning."""
         return self.path != _STDIN and self.path.is_file()
 
     def rows(self) -> Iterator[tuple[int, Row | Refusal]]:
-        """Its rows, each with its number: of a text file the line it ends in, from 1.
+        """Yield the rows with their numbers: in a text file the last line of the row, from 1.
 
         Raises
         ------
         ConfigurationError
-            If it cannot be opened, is not of its format, or its header is not as it should be.
+            If it cannot be opened, is not in its format, or has an invalid header.
         FeedFailed
             If reading stops half-way.
         """
@@ -140,7 +140,7 @@ class EventFile:
                 if self.format == "parquet":
                     yield from _parquet(raw)
                     return
-                # Bytes that are no text are kept, so that they cost one row and not the file.
+                # Undecodable bytes are kept, so that they cost one row and not the file.
                 with io.TextIOWrapper(
                     raw, encoding=_without_bom(self.encoding), errors="surrogateescape", newline=""
                 ) as text:
@@ -162,7 +162,7 @@ class EventFile:
                     raise ConfigurationError(
                         f"{self.title}: the header is no CSV ({error}); check --format"
                     ) from error
-                yield reader.line_num, Refusal("it is no CSV", str(error))
+                yield reader.line_num, Refusal("it is not valid CSV", str(error))
                 continue
             if not fields:
                 continue
@@ -193,7 +193,7 @@ def _json(text: IO[str]) -> Iterator[tuple[int, Row | Refusal]]:
         try:
             row = json.loads(stripped)
         except (ValueError, RecursionError) as error:
-            yield number, Refusal("it is no JSON", str(error))
+            yield number, Refusal("it is not valid JSON", str(error))
             continue
         yield number, _object(row)
 
@@ -212,7 +212,7 @@ def _json_array(text: str) -> Iterator[tuple[int, Row | Refusal]]:
 def _object(row: Any) -> Row | Refusal:
     if isinstance(row, dict):
         return row
-    return Refusal("it is no JSON object", f"it is {json.dumps(row)[:60]}")
+    return Refusal("it is not a JSON object", f"it is {json.dumps(row)[:60]}")
 
 
 def _parquet(raw: Any) -> Iterator[tuple[int, Row | Refusal]]:
@@ -237,9 +237,9 @@ def _parquet(raw: Any) -> Iterator[tuple[int, Row | Refusal]]:
 
 
 def _opened(path: Path) -> Any:
-    """The bytes of a file, unzipped: a binary file object."""
+    """Return the bytes of a file, decompressed: a binary file object."""
     if path == _STDIN:
-        # A copy, so that closing it leaves standard input alone.
+        # A copy, so that closing it leaves standard input open.
         source = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
         zipped = source.peek(2)[:2] == _GZIP
         return gzip.GzipFile(fileobj=source) if zipped else source
@@ -256,11 +256,11 @@ def _opened(path: Path) -> Any:
     if not path.is_file():  # a pipe
         return gzip.GzipFile(fileobj=file)
     file.close()
-    return gzip.open(path)  # which closes what it has opened itself
+    return gzip.open(path)  # closes the file that it has opened itself
 
 
 def _begins_as(path: Path) -> str:
-    if path == _STDIN or path.is_fifo():  # what has been looked at could not be read again
+    if path == _STDIN or path.is_fifo():  # the bytes that were examined could not be read again
         raise ConfigurationError(
             f"{'standard input' if path == _STDIN else path} has no name to tell its format: write "
             f"--format {' or '.join(FORMATS)}"
@@ -291,11 +291,11 @@ def _without_bom(encoding: str) -> str:
 
 
 def _is_text(text: str) -> bool:
-    """Whether it has none of the bytes that the encoding does not know."""
+    """Return whether a text has no bytes that the encoding cannot decode."""
     if text.isascii():
         return True
     try:
         text.encode()
-    except UnicodeEncodeError:  # surrogates stand for those bytes
+    except UnicodeEncodeError:  # surrogates stand for these bytes
         return False
     return True

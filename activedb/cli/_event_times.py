@@ -1,4 +1,4 @@
-"""How times are written in a file of events."""
+"""Formats of times in a file of events."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ WHOLE = re.compile(r"-?\d+")
 
 Moment: TypeAlias = int | float | datetime
 Clock: TypeAlias = Callable[[Any], Moment]
-"""From a value of the time column to a time; raises ValueError or TypeError if it is none."""
+"""Converts a value of the time column to a time; raises ValueError or TypeError if it is none."""
 
-_DATES_FROM_S = 10**8  # smaller times are counted from a beginning of their own, not from 1970
+_DATES_FROM_S = 10**8  # smaller times are counted from some other beginning, not from 1970
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of this name.
+    """Return the time zone of this name.
 
     Raises
     ------
     ConfigurationError
-        If there is none.
+        If there is no such time zone.
     """
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
@@ -43,16 +43,16 @@ def zone_of(name: str) -> tzinfo:
 def clock_of(
     first: Any, *, form: str | None, unit: str | None, zone: tzinfo, is_text: bool
 ) -> tuple[Clock, str]:
-    """How times are read, and what to call that.
+    """Return a reader of times, with the name of their format.
 
     Parameters
     ----------
     first : object
-        The first of them: tells what is not said.
+        The first time, from which the format is inferred if it is not given.
     form, unit : str or None
-        As `datetime.strptime` takes it; what numbers count, one of `UNITS`.
+        Format for `datetime.strptime`; unit of numbers, one of `UNITS`.
     zone : tzinfo
-        Of times that do not say theirs.
+        Time zone of times without one.
     is_text : bool
         Whether numbers come as texts.
 
@@ -61,7 +61,7 @@ def clock_of(
     ConfigurationError
         If there is no such unit, or both are given.
     """
-    where = f" in {zone}" if zone is not UTC else ", UTC where they do not say"
+    where = f" in {zone}" if zone is not UTC else ", UTC if they have no zone"
     if form is not None and unit is not None:
         raise ConfigurationError("--time-format is for texts and --unit for numbers: give one")
     if form is not None:
@@ -81,7 +81,7 @@ def clock_of(
 
 
 def _unit(first: float) -> str:
-    """What a number of this size must count, if it is of this century."""
+    """Return the unit of a number of this size, if it is a time in this century."""
     size = abs(first)
     return "s" if size < 1e11 else "ms" if size < 1e14 else "us" if size < 1e17 else "ns"
 
@@ -94,7 +94,7 @@ def _formatted(form: str, zone: tzinfo) -> Clock:
 
 
 def iso_clock(zone: tzinfo) -> Clock:
-    """What reads ISO 8601; times without a zone are in this one."""
+    """Return a reader of ISO 8601; times without a zone are in the given one."""
 
     def read(value: Any) -> datetime:
         if not isinstance(value, str):
@@ -106,7 +106,7 @@ def iso_clock(zone: tzinfo) -> Clock:
 
 def _of_date(zone: tzinfo) -> Clock:
     def read(value: Any) -> datetime:
-        if hasattr(value, "to_pydatetime"):  # pandas' kind, with nanoseconds
+        if hasattr(value, "to_pydatetime"):  # the pandas type, with nanoseconds
             value = value.to_pydatetime(warn=False)
         if isinstance(value, datetime):
             return _aware(value, zone)

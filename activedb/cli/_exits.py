@@ -1,19 +1,19 @@
-"""What the process exits with, and what it says when something went wrong.
+"""Exit statuses of the process, and its error messages.
 
 ========== ======================================================================
 status     meaning
 ========== ======================================================================
 0          done
-1          the run failed; or what was asked for is not so: (demo) the outcome disagrees with the
-           recount, (audit) violations, (doctor) problems, (migrate --check) migrations are due,
-           (rules analyze --strict) findings, (dead-letter retry) some are left, (batches
+1          the run or a check failed, or the request was not met: (demo) the outcome disagrees
+           with the recount, (audit) violations, (doctor) problems, (migrate --check) migrations
+           are due, (rules analyze --strict) findings, (dead-letter retry) some are left, (batches
            compensate) it was not done, (decisions resolve) it was decided before
 2          wrong usage, configuration or definition
 3          no database server answers
-130        interrupted (a follower that Ctrl-C has ended, too); a worker or follower told twice
+130        interrupted (also a follower ended by Ctrl-C); a second signal to a worker or follower
 ========== ======================================================================
 
-They are stable: a status keeps its meaning. `docs/cli.md` has the same table.
+The statuses are stable: each keeps its meaning. `docs/cli.md` has the same table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INTERRUPTED = 130
 
 
 def status_of(error: Exception) -> int:
-    """The status for an error that ends a command."""
+    """Return the status for an error that ends a command."""
     if isinstance(error, ServerUnreachable):
         return 3
     if isinstance(error, ConfigurationError | DefinitionError):
@@ -42,7 +42,7 @@ def status_of(error: Exception) -> int:
 
 
 def message_of(error: Exception) -> str:
-    """One line that says what went wrong."""
+    """Return one line about an error."""
     if isinstance(error, RuleSyntaxError):  # the text's own line, with a caret below it
         return str(error)
     text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""What a look at the machine or the server has found."""
+"""Findings of checks on the machine or the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["Finding", "Verdict"]
 
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
-"""As it should be; worth knowing; keeps activedb, or what was installed for it, from working."""
+"""No problem; worth knowing; activedb, or something installed for it, cannot work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,11 @@ class Finding:
     Attributes
     ----------
     what : str
-        What was looked at.
+        Subject of the check.
     verdict : {"ok", "note", "problem"}
     found : str
     advice : str
-        What to do; empty if nothing is to be done.
+        Advice; empty if there is nothing to do.
     """
 
     what: str
@@ -34,5 +34,5 @@ class Finding:
         assert bool(self.advice) == (self.verdict != "ok"), "each finding says what to do"
 
     def record(self) -> dict[str, Any]:
-        """The same, as JSON takes it."""
+        """Return a JSON-serialisable dict."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""``activedb follow``: let changes made by anybody trigger the rules of a file."""
+"""``activedb follow``: changes made by any program trigger the rules of a file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def run_follower(
 ) -> bool:
     """Load the file and follow changes for its rules, until a signal.
 
-    Returns whether it was Ctrl-C; SIGTERM is a good end.
+    Return True if the signal was Ctrl-C; SIGTERM is a normal end.
 
     Raises
     ------
     ConfigurationError, DefinitionError
-        If the file is not as it should be, or its database cannot be followed.
+        If the file is not valid, or its database cannot be followed.
     """
     with ExitStack() as stack:
         with reporter.working("opening the database"):
@@ -68,12 +68,12 @@ def run_follower(
 
 
 def stop_following(file: Path, url: str | None, slot: str, reporter: Reporter) -> None:
-    """Drop a slot with all that belongs to it.
+    """Drop a slot with its recorded state.
 
     Raises
     ------
     ConfigurationError
-        If it is being followed, or is another one's.
+        If it is being followed, or belongs to another program.
     """
     with opened(file, url) as db:
         is_dropped = db.unfollow(slot)

@@ -10,5 +10,5 @@ __all__ = ["grafana"]
 
 
 def grafana() -> None:
-    """Print the dashboard for Grafana, as JSON: import it there, or provision it as a file."""
+    """Print the Grafana dashboard as JSON, to import it or to provision it as a file."""
     typer.echo(grafana_dashboard(), nl=False)

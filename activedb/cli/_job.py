@@ -42,7 +42,7 @@ def run_job(options: Options, reporter: Reporter) -> None:
     Raises
     ------
     ConfigurationError, DefinitionError
-        If file, input or stream are not as they should be.
+        If file, input or stream are not valid.
     """
     if options.input is not None and not options.input.exists():
         raise ConfigurationError(f"the input {options.input} does not exist; check --input")
@@ -75,10 +75,10 @@ def feed_stream(
     follow: bool = False,
     resume: bool = False,
 ) -> Outcome:
-    """Feed a stream from its source to its end, with progress; returns the figures.
+    """Feed a stream from its source to its end, with progress; return the figures.
 
     Detached rules that an earlier process left unfinished are started first. With `resume`, an
-    empty checkpoint goes on behind the last batch of the database.
+    empty checkpoint continues behind the last batch of the database.
     """
     if isinstance(stream.source, Staged):
         return take_staged(
@@ -103,7 +103,7 @@ def feed_stream(
         began = time.monotonic()
         recovered = db.recover()
         if recovered:
-            reporter.note(f"{recovered} detached rules of an earlier run are finished first")
+            reporter.note(f"first finishing {recovered} detached rules of an earlier run")
         told: set[str] = set()
 
         def progress(events: int) -> None:
@@ -121,7 +121,7 @@ def feed_stream(
 
 
 def feed_class() -> Any:
-    """What feeds streams: named by an entry point, because it stands above this package."""
+    """Return the feed class, from an entry point since its layer is above this package."""
     for entry in importlib.metadata.entry_points(group="activedb.feeds", name="spark"):
         return entry.load()
     raise ConfigurationError("nothing here feeds streams; reinstall activedb")
@@ -146,12 +146,12 @@ def _load(options: Options) -> tuple[Database, Stream]:
 
 
 def _databases_of(file: Path) -> list[Database]:
-    """Run a user's file; the databases that it makes, each once.
+    """Run a user's file; return the databases that it creates, each once.
 
     Raises
     ------
     ConfigurationError, DefinitionError
-        If it cannot be run, or makes none.
+        If it cannot be run, or creates no database.
     """
     found = [value for value in vars(_execute(file)).values() if isinstance(value, Database)]
     if not found:
@@ -161,7 +161,7 @@ def _databases_of(file: Path) -> list[Database]:
 
 @contextmanager
 def opened(file: Path | None, url: str | None) -> Iterator[Database]:
-    """The database at a URL, or the one that a file opens."""
+    """Yield the database at a URL, or the one that a file opens."""
     if file is None:
         with connect(url) as db:
             yield db

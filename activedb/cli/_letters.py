@@ -1,4 +1,4 @@
-"""``activedb pending`` and ``activedb dead-letter``: what is due, and what could not be done."""
+"""``activedb pending`` and ``activedb dead-letter``: due firings, and failed ones."""
 
 from __future__ import annotations
 
@@ -25,36 +25,38 @@ _WORDS: dict[Outcome, str] = {
     "failed": "failed again",
     "undefined": "no such rule",
     "unreadable": "unreadable",
-    "event": "of an event",
+    "event": "not a rule",
 }
 
 app = typer.Typer(
-    help="List dead letters, and run their rules again.\n\nA dead letter is an event that could "
-    "not be processed, or a rule that failed alone.",
+    help="List dead letters, and retry their rules.\n\nA dead letter records an event that could "
+    "not be processed, or a rule that failed in a separate transaction.",
     no_args_is_help=True,
 )
 
 Url = Annotated[
     str | None,
-    typer.Option(help="Database URL; ACTIVEDB_URL by default, else the embedded Postgres."),
+    typer.Option(help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 
 
 @app.command("ls")
 def ls(
     source: Annotated[
-        str | None, typer.Option(help="Only those of a stream, or of 'rule NAME'.")
+        str | None, typer.Option(help="Only dead letters of this source: a stream, or 'rule NAME'.")
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Only those of a kind: event or rule.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Only dead letters of this kind: event or rule.")
+    ] = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
     """List the dead letters."""
     reporter = Reporter(as_json=as_json)
-    with reporter.looking("looking at the database"), opened(None, url) as db:
+    with reporter.looking("reading the database"), opened(None, url) as db:
         letters = db.dead_letters(source, kind=kind)
     reporter.first_rows(
         counted(len(letters), "dead letter"),
@@ -66,15 +68,15 @@ def ls(
 
 @app.command("show")
 def show(
-    source: Annotated[str, typer.Argument(help="Its source, as ls prints it.")],
-    identity: Annotated[str, typer.Argument(help="Its identity, as ls prints it.")],
+    source: Annotated[str, typer.Argument(help="Source of the dead letter, as ls prints it.")],
+    identity: Annotated[str, typer.Argument(help="Identity of the dead letter, as ls prints it.")],
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Show one dead letter with its payload: the event, or the rule's occurrence."""
+    """Show one dead letter with its payload: the event, or the rule's event occurrence."""
     reporter = Reporter(as_json=as_json)
-    with reporter.looking("looking at the database"), opened(None, url) as db:
+    with reporter.looking("reading the database"), opened(None, url) as db:
         found = [x for x in db.dead_letters(source) if x.identity == identity]
     if not found:
         raise _no_letter(source, identity)
@@ -85,25 +87,28 @@ def show(
 
 @app.command("retry")
 def retry(
-    file: Annotated[Path, typer.Argument(help="A Python file that declares the rules.")],
+    file: Annotated[Path, typer.Argument(help="Python file that declares the rules.")],
     source: Annotated[
-        str | None, typer.Argument(help="Only those of a source, as 'rule NAME'.")
+        str | None, typer.Argument(help="Only dead letters of this source, as 'rule NAME'.")
     ] = None,
-    identity: Annotated[str | None, typer.Argument(help="Only this one of the source.")] = None,
+    identity: Annotated[
+        str | None, typer.Argument(help="Only the dead letter of SOURCE with this identity.")
+    ] = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Run the rules of dead letters again, with those that FILE defines.
+    """Retry the rules of dead letters, as FILE defines them now.
 
-    Each runs in a top-level transaction of its own, which deletes the letter as it commits. A rule
-    that fails again keeps its letter, with the new reason. Letters of events cannot be run again.
+    Each rule runs in a separate top-level transaction, which deletes the dead letter on commit. If
+    the rule fails again, its dead letter stays, with the new reason. Dead letters of events cannot
+    be retried.
 
-    Exits with 0 if all are done, with 1 if some are left (those of events count only if SOURCE
-    names them), with 2 if FILE or SOURCE is not as it should be.
+    Exits with 0 if all are done, with 1 if some are left, and with 2 if FILE or SOURCE is not
+    valid. Dead letters of events count only if SOURCE names them.
     """
     reporter = Reporter(as_json=as_json)
-    with reporter.own_output(), reporter.working("running dead letters again"):
+    with reporter.own_output(), reporter.working("retrying dead letters"):
         results = _retried(file, source, identity, url, reporter)
     counts = Counter(result.outcome for result in results)
     said = ", ".join(f"{counts[outcome]:,} {word}" for outcome, word in _WORDS.items())
@@ -145,7 +150,8 @@ def _retried(
         if source is not None and identity is not None:
             return [db.retry_letter(source, identity)]
         return db.retry_letters(
-            source, on_progress=lambda number, of: reporter.update(f"{number:,} of {of:,} letters")
+            source,
+            on_progress=lambda number, of: reporter.update(f"{number:,} of {of:,} dead letters"),
         )
 
 
@@ -155,9 +161,9 @@ def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
     Raises
     ------
     ConfigurationError, DefinitionError
-        If file or URL are not as they should be.
+        If file or URL are not valid.
     """
-    doing = reporter.looking("looking at the database")
+    doing = reporter.looking("reading the database")
     with reporter.own_output(), doing, opened(file, url) as db:
         pending = db.pending_firings()
     reporter.first_rows(
@@ -187,7 +193,7 @@ def _no_letter(source: str, identity: str | None) -> ConfigurationError:
 
 
 def _short(o: Occurrence) -> str:
-    """An occurrence on one short line."""
+    """Return an occurrence on one short line."""
     kind, name = o.key
     what = name if kind in ("event", "composite") else f"{kind} {name}"
     text = f"{what} {', '.join(f'{key}={value!r}' for key, value in o.params.items())}".rstrip()

@@ -1,4 +1,4 @@
-"""Commands and their options; `_exits` says what the process exits with."""
+"""Commands and their options; `_exits` has the exit statuses."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def every_command(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="How long to wait for a server that is starting or does not answer yet; "
-            "ACTIVEDB_WAIT_S by default, else 10 for one that says that it is starting.",
+            help="Time to wait for a server that is starting or does not answer yet. Default: "
+            "ACTIVEDB_WAIT_S, else 10 for a server that reports that it is starting.",
         ),
     ] = None,
 ) -> None:
@@ -83,44 +83,47 @@ def every_command(
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="A Python file that declares rules and a stream.")],
+    file: Annotated[Path, typer.Argument(help="Python file that declares the rules and a stream.")],
     input: Annotated[
         Path | None,
-        typer.Option(help="File or folder with the stream's events, if files are its source."),
+        typer.Option(help="File or folder with the events, for a stream that reads files."),
     ] = None,
     url: Url = None,
     stream: Annotated[
-        str | None, typer.Option(help="Which stream, if the file declares several.")
+        str | None, typer.Option(help="Stream to feed, if the file declares several.")
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Spark's checkpoint; .activedb/checkpoints/<stream> by default."),
+        typer.Option(help="Spark's checkpoint folder. Default: .activedb/checkpoints/<stream>."),
     ] = None,
     fail_fast: Annotated[
-        bool, typer.Option(help="Stop at an offending event; else it becomes a dead letter.")
+        bool,
+        typer.Option(help="Stop at an invalid event, instead of recording it as a dead letter."),
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for new events until interrupted.")] = False,
     resume: Annotated[
         bool,
         typer.Option(
-            help="The checkpoint is lost: with an empty one, go on behind the last batch of the "
-            "database."
+            help="Continue after the last batch that the database has recorded, with an empty "
+            "checkpoint; for use when the checkpoint is lost."
         ),
     ] = False,
     scale_out: Annotated[
         bool | None,
-        typer.Option(help="Spread the work over Spark's executors; by default as set."),
+        typer.Option(
+            help="Distribute the work over Spark's executors. Default: the setting scale_out."
+        ),
     ] = None,
     spark_master: Annotated[
         str | None,
-        typer.Option(help="Where Spark runs: local[4], spark://…, k8s://… or yarn."),
+        typer.Option(help="Spark master: local[4], spark://…, k8s://… or yarn."),
     ] = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
     """Feed a stream through Spark into the rules of FILE.
 
-    Run it again to go on where it stopped, also after a crash.
+    To continue after a stop or a crash, run the same command again.
     """
     if url is not None:
         os.environ["ACTIVEDB_URL"] = url
@@ -144,16 +147,16 @@ def run(
 
 @app.command()
 def demo(
-    events: Annotated[int, typer.Option(min=1, help="How many events to generate.")] = 20_000,
+    events: Annotated[int, typer.Option(min=1, help="Number of events to generate.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Run the hospital ward: generated events through Spark and rules into Postgres.
+    """Run the hospital ward demo: generated events pass through Spark and rules into Postgres.
 
-    Everything is kept in the schema activedb_demo, which is emptied first. Ends by recounting
-    the outcome with an independent replay, and fails if the two disagree.
+    All data is in the schema activedb_demo, which is emptied first. At the end, an independent
+    replay computes the outcome again. The command fails if the two disagree.
     """
     if not run_demo(events=events, seed=seed, url=url, reporter=Reporter(as_json=as_json)):
         raise typer.Exit(1)
@@ -161,13 +164,14 @@ def demo(
 
 @app.command()
 def audit(
-    file: Annotated[Path, typer.Argument(help="A recorded history: JSON lines.")],
+    file: Annotated[Path, typer.Argument(help="Recorded history, as JSON lines.")],
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
     """Check a recorded history of transactions against the axioms of rule execution.
 
-    Exits with 0 if it obeys all of them, with 1 if not, with 2 if FILE is no history.
+    Exits with 0 if the history satisfies all axioms, with 1 if it violates one, and with 2 if FILE
+    is not a history.
     """
     if not run_audit(file, Reporter(as_json=as_json)):
         raise typer.Exit(1)
@@ -176,33 +180,34 @@ def audit(
 @app.command()
 def pending(
     file: Annotated[
-        Path | None, typer.Argument(help="A job's file: the database is the one it opens.")
+        Path | None, typer.Argument(help="Python file that opens the database, instead of --url.")
     ] = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """List the rules that are due in transactions of their own and not done, oldest first."""
+    """List the pending firings, oldest first: runs of rules that are due but not done."""
     run_pending(file, url, Reporter(as_json=as_json))
 
 
 @app.command()
 def work(
-    file: Annotated[Path, typer.Argument(help="A Python file that declares the rules.")],
+    file: Annotated[Path, typer.Argument(help="Python file that declares the rules.")],
     poll_s: Annotated[
-        float, typer.Option(help="Look for work at least as often as this, in seconds.")
+        float, typer.Option(help="Maximum time between two checks for work, in seconds.")
     ] = 5.0,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Run what other processes have recorded for the rules of FILE, until interrupted.
+    """Run the firings that other processes have recorded for the rules of FILE, until interrupted.
 
-    Any number of workers share the detached, sequential and exclusive rules that other
-    processes leave to them (firings = "queue"), and what a killed process has left.
+    Any number of workers share the work: detached, sequential and exclusive rules that other
+    processes leave to workers (firings = "queue"), and firings that a killed process has left
+    unfinished.
 
-    Ctrl-C or SIGTERM ends a worker when the rules that it runs have ended (status 0); a
-    second one at once (status 130), and other workers run them again.
+    Ctrl-C or SIGTERM stops a worker after its running rules have ended (status 0). A second signal
+    stops it at once (status 130), and other workers run these rules again.
     """
     reporter = Reporter(as_json=as_json)
     with reporter.own_output():
@@ -211,38 +216,39 @@ def work(
 
 @app.command()
 def follow(
-    file: Annotated[Path, typer.Argument(help="A Python file that declares the rules.")],
+    file: Annotated[Path, typer.Argument(help="Python file that declares the rules.")],
     table: Annotated[
         list[str] | None,
-        typer.Option(help="A table to follow; several times. By default all with such rules."),
+        typer.Option(help="Table to follow; may be repeated. Default: all tables with such rules."),
     ] = None,
     slot: Annotated[
-        str, typer.Option(help="Name of the server's replication slot, made by the first call.")
+        str, typer.Option(help="Name of the replication slot, which the first call creates.")
     ] = "activedb",
     poll_s: Annotated[
-        float, typer.Option(help="Seconds between two looks when there is nothing to do.")
+        float, typer.Option(help="Seconds between two checks for changes while idle.")
     ] = 1.0,
     whole_rows: Annotated[
         bool,
-        typer.Option(help="Set REPLICA IDENTITY FULL, so that old rows are told whole."),
+        typer.Option(help="Set REPLICA IDENTITY FULL, so that changes contain the whole old row."),
     ] = False,
     drop: Annotated[
-        bool, typer.Option(help="Drop the slot and what belongs to it, and follow no more.")
+        bool, typer.Option(help="Drop the slot and its recorded state, and exit.")
     ] = False,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Let changes that anybody commits in Postgres trigger the rules of FILE, until interrupted.
+    """Trigger the rules of FILE when other programs commit changes, until interrupted.
 
-    Detached, sequential and causal rules on inserted, updated or deleted rows run once for
-    each change by other programs, also over crashes. The server's wal_level must be logical.
+    Detached, sequential and causal rules on inserted, updated or deleted rows run once for each
+    change by another program, even across crashes. The server's wal_level must be logical.
 
-    From the first call on the server keeps its log for the slot, also while nobody follows:
-    call again to go on, or with --drop to end that.
+    The first call creates a replication slot. From then on the server keeps its write-ahead log
+    for the slot, even while no follower runs. Run the command again to continue, or with --drop to
+    remove the slot.
 
-    SIGTERM ends it when the rules that it runs have ended (status 0), Ctrl-C as well (status
-    130); a second signal at once (status 130), and the next call runs them again.
+    SIGTERM (status 0) or Ctrl-C (status 130) stops the follower after its running rules have ended.
+    A second signal stops it at once (status 130), and the next call runs these rules again.
     """
     reporter = Reporter(as_json=as_json)
     with reporter.own_output():
@@ -270,7 +276,7 @@ def main() -> None:
     """Run the command line and exit with its status."""
     try:
         started()
-        # Of a flush that the server refused psycopg warns; the error says the same and more.
+        # psycopg warns of a flush that the server refused; the error says the same and more.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
         status = _status(sys.argv[1:])
     except KeyboardInterrupt:  # between two steps
@@ -284,7 +290,7 @@ def _status(arguments: list[str]) -> int:
         ended = app(arguments, standalone_mode=False)
     except TyperException as error:
         if str(error):  # a call without arguments has shown the help
-            typer.echo(f"error: {str(error).rstrip('.')}; --help shows how to call it", err=True)
+            typer.echo(f"error: {str(error).rstrip('.')}; --help shows the usage", err=True)
         return 2
     except KeyboardInterrupt:
         ended = INTERRUPTED
@@ -295,5 +301,5 @@ def _status(arguments: list[str]) -> int:
             typer.echo(f"error: {message_of(error)}", err=True)
         return status_of(error)
     if ended == INTERRUPTED:  # typer turns an interrupt into this status, too
-        typer.echo("interrupted; run the command again to go on", err=True)
+        typer.echo("interrupted; run the command again to continue", err=True)
     return ended if isinstance(ended, int) else 0

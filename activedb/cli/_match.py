@@ -24,30 +24,30 @@ def match(
     pattern: Annotated[
         str,
         typer.Argument(
-            help="A file of CREATE QUERY statements, or a pattern: 'SEQ(EXIT, ENTER) WITHIN 45s'."
+            help="File of CREATE QUERY statements, or a pattern: 'SEQ(EXIT, ENTER) WITHIN 45s'."
         ),
     ],
     input: Annotated[
         Path,
-        typer.Option(help="The events: CSV, JSON lines or Parquet, perhaps gzipped; - for stdin."),
+        typer.Option(help="File of events: CSV, JSON lines or Parquet, also gzipped; - for stdin."),
     ],
     query: Annotated[
-        list[str] | None, typer.Option(help="Only the query of this name; may be repeated.")
+        list[str] | None, typer.Option(help="Run only the query of this name; may be repeated.")
     ] = None,
     type: Annotated[
         str | None,
-        typer.Option(help="Column with the type of the event, or the type of all: \"'BAR'\"."),
+        typer.Option(help="Column with the event type, or a quoted type for all rows: \"'BAR'\"."),
     ] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Column with its time.")] = None,
-    id: Annotated[str | None, typer.Option(help="Column with its id, if it has one.")] = None,
+    timestamp: Annotated[str | None, typer.Option(help="Column with the event time.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column with the event id.")] = None,
     time_format: Annotated[
-        str | None, typer.Option(help="How times are written, as strptime takes it: %Y%m%d%H%M.")
+        str | None, typer.Option(help="Format of times, as for strptime: %Y%m%d%H%M.")
     ] = None,
     unit: Annotated[
-        str | None, typer.Option(help=f"What numbers as times count: {', '.join(UNITS)}.")
+        str | None, typer.Option(help=f"Unit of times that are numbers: {', '.join(UNITS)}.")
     ] = None,
     zone: Annotated[
-        str, typer.Option(help="Time zone of times that do not say theirs, and of the output.")
+        str, typer.Option(help="Time zone of times without one, and of the output.")
     ] = "UTC",
     text: Annotated[
         list[str] | None,
@@ -55,59 +55,69 @@ def match(
     ] = None,
     null: Annotated[
         list[str] | None,
-        typer.Option(help="What stands for no value in CSV, besides nothing; may be repeated."),
+        typer.Option(help="CSV text that means no value, besides an empty field; may be repeated."),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Names of the columns of CSV without a header: a,b,c.")
+        str | None, typer.Option(help="Column names of a CSV file without a header: a,b,c.")
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Of CSV; , by default.")] = None,
-    encoding: Annotated[str, typer.Option(help="Of CSV and JSON lines.")] = "utf-8",
+    delimiter: Annotated[
+        str | None, typer.Option(help="Delimiter of CSV. Default: a comma; in .tsv files a tab.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Encoding of CSV and JSON lines.")] = "utf-8",
     format: Annotated[
-        str | None, typer.Option(help=f"{', '.join(FORMATS)}; by default as the name says.")
+        str | None,
+        typer.Option(help=f"Format: {', '.join(FORMATS)}. Default: detected from the file."),
     ] = None,
     context: Annotated[
-        str | None, typer.Option(help=f"Of all queries: {', '.join(Context)}.")
+        str | None, typer.Option(help=f"Consumption context of all queries: {', '.join(Context)}.")
     ] = None,
     selection: Annotated[
-        str | None, typer.Option(help=f"Of all queries: {', '.join(Selection)}.")
+        str | None, typer.Option(help=f"Selection policy of all queries: {', '.join(Selection)}.")
     ] = None,
     skip: Annotated[
         str | None,
-        typer.Option(help=f"Of all queries: {', '.join(SkipTo)}; the last two as 'to_first PART'."),
+        typer.Option(
+            help=f"Skip policy of all queries: {', '.join(SkipTo)}; the last two: 'to_first PART'."
+        ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(help="Let time go on until then after the last event, written as its times."),
+        typer.Option(
+            help="Advance the clock to this time after the last event; in the input's format."
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many matches.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this number of matches.")
+    ] = None,
     ordered: Annotated[
         bool,
         typer.Option(
-            "--ordered", help="Refuse rows that are not in time order; else all are sorted."
+            "--ordered", help="Refuse rows that are out of time order, instead of sorting."
         ),
     ] = False,
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Stop at the first row that is refused.")
+        bool, typer.Option("--fail-fast", help="Stop at the first refused row.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(help="Write the matches into this file, a JSON object a line; - for stdout."),
+        typer.Option(help="Write the matches as JSON lines into this file; - for stdout."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
     show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show a traceback when it fails.")
+        bool, typer.Option("--traceback", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
-    """Run patterns over a file of events, and print what matches.
+    """Match patterns against a file of events, and print the matches.
 
-    No database is needed. Each row is an event: one column has its type, one
-    its time, and all others are its parameters. In CSV what looks like a
-    number, true or false is one. A file in time order is read a row at a time;
-    another one is read into memory and sorted. Time ends with the last event,
-    unless --until says more.
+    No database is needed. Each row is an event: one column has its type, one its time, and all
+    other columns are its parameters. In CSV, a value that looks like a number, true or false is
+    read as such. A file in time order is read row by row; any other file is read into memory and
+    sorted. Time ends with the last event, unless --until gives a later time.
 
-    Rows that are no events are counted with the reason, and do not end the run;
-    but if nothing is left that was not refused, the status is 1.
+    A row that is not a valid event is refused and counted with the reason, and the run continues.
+    If all rows, or all events of the queries, are refused, the status is 1.
     """
     queries = {
         name: chosen(expression, context, selection, skip)

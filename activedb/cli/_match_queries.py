@@ -1,4 +1,4 @@
-"""The patterns that ``activedb match`` runs: of a file, of the command line; chosen and changed."""
+"""Patterns that ``activedb match`` runs, from a file or the command line, with their options."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _STATEMENT = re.compile(r"\s*(--|(CREATE|DROP|ALTER)\b)", re.IGNORECASE)
 
 
 class _AnyFunction(FunctionNames):
-    """Takes every name: no action runs here."""
+    """Function names that accept every name: no action runs here."""
 
     def function(self, reference: Any) -> Callable[..., Any]:
         return lambda t, o: None
 
 
 def queries_of(pattern: str, names: Sequence[str]) -> dict[str, Expression]:
-    """The patterns by the name that their matches are reported with.
+    """Return the patterns by the name that their matches are reported with.
 
     Parameters
     ----------
     pattern : str
-        The name of a file in the rule language: its queries, without any the patterns of its
+        The name of a file in the rule language: its queries or, if it has none, the patterns of its
         rules; or the text of statements or of one pattern.
     names : sequence of str
-        Only those; queries or rules. Empty: all.
+        Names of the queries or rules to return. Empty: all.
 
     Raises
     ------
     ConfigurationError
         If the file cannot be read.
     DefinitionError
-        If the text has no meaning, has no such pattern, or one needs more than events.
+        If the text is meaningless, has no such pattern, or one needs more than events.
     """
     path = Path(pattern)
     if path.suffix in _SUFFIXES or (len(pattern) < 256 and path.is_file()):
@@ -72,12 +72,12 @@ def queries_of(pattern: str, names: Sequence[str]) -> dict[str, Expression]:
 def chosen(
     expression: Expression, context: str | None, selection: str | None, skip: str | None
 ) -> Expression:
-    """The same pattern with another context, selection or skip, where they are given.
+    """Return the same pattern with another context, selection or skip, if given.
 
     Raises
     ------
     PatternError
-        If there is no such choice, or the pattern has none to make.
+        If there is no such option, or it does not apply to the pattern.
     """
     if isinstance(expression, Query):
         pattern = chosen(expression.pattern, context, selection, skip)

@@ -1,4 +1,4 @@
-"""What ``activedb match`` prints: tables for people, one JSON object, or a file of JSON lines."""
+"""Output of ``activedb match``: tables for people, one JSON object, or a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ __all__ = ["MatchReport"]
 
 _SHOWN_MAX = 200
 _LONG = 60  # characters of a value
-_WIDTH = 10_000  # without a terminal lines are as long as they are
+_WIDTH = 10_000  # without a terminal lines are not wrapped
 _ELEMENTS_SHOWN = 3
 _PARAMS_SHOWN = 8
 _STDOUT = Path("-")
 
 
 class MatchReport:
-    """Prints matches as they are made, and the figures at the end.
+    """Report that prints matches as they are made, and the figures at the end.
 
     Parameters
     ----------
     as_json : bool
-        One object; written as the matches are made, so that none is kept.
+        Print one object; written as the matches are made, so that none is kept.
     output : Path or None
         A file that gets the matches, an object a line; ``-`` for standard output, and then the
         figures go to standard error.
     zone : tzinfo
-        In which times are shown.
+        Time zone of the shown times.
     """
 
     def __init__(self, *, as_json: bool, output: Path | None, zone: tzinfo):
@@ -62,14 +62,14 @@ class MatchReport:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep the output open; a reader of standard output that has gone ends the process.
+        """Keep the output open; exit if the reader of standard output has gone.
 
         Raises
         ------
         ConfigurationError
             If the output file cannot be written.
         SystemExit
-            With 1 if nobody reads standard output any more, as other programs end then.
+            With 1 if no process reads standard output any more, as is usual for programs.
         """
         with ExitStack() as stack:
             if self._output == _STDOUT:
@@ -85,7 +85,7 @@ class MatchReport:
                 yield
                 sys.stdout.flush()
             except BrokenPipeError:
-                # What is still in the buffer goes nowhere, so that the exit does not fail on it.
+                # Discard the rest of the buffer, so that the exit does not fail on it.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise SystemExit(1) from None
 
@@ -95,7 +95,7 @@ class MatchReport:
         if self._lines is not None:
             self._lines.write(f"{_dumped(self._as_dict(query, match))}\n")
             if self._output == _STDOUT:
-                self._lines.flush()  # somebody may be waiting for it
+                self._lines.flush()  # a reader may be waiting for it
         elif self._as_json:
             sys.stdout.write('{"matches": [\n' if not self._count else ",\n")
             sys.stdout.write(_dumped(self._as_dict(query, match)))
@@ -123,14 +123,14 @@ class MatchReport:
         if not console.is_terminal:
             console = Console(file=out, width=_WIDTH)
         if self._rows:
-            zone = f"when ({self._zone})" if self._is_dated else "when"
+            zone = f"time ({self._zone})" if self._is_dated else "time"
             table = Table(zone, "query", "parts", "parameters", box=None, header_style="bold")
             for row in self._rows:
                 table.add_row(*(Text(printable(cell)) for cell in row))
             console.print(table)
         if self._left_out:
             console.print(
-                Text(f"… and {self._left_out:,} more: --json or --output FILE gives all of them")
+                Text(f"… and {self._left_out:,} more; --json or --output FILE prints all of them")
             )
         if self._rows:
             console.print()
@@ -145,7 +145,7 @@ class MatchReport:
         def row(label: str, count: int, note: str = "") -> None:
             table.add_row(Text(printable(label)), f"{count:,}", Text(printable(note)))
 
-        note = "put in the order of their times" if figures.is_sorted else ""
+        note = "sorted by time" if figures.is_sorted else ""
         row("rows read", figures.rows, note)
         for reason, (count, first, detail) in figures.refused.items():
             shown = f": {detail}" if detail else ""
@@ -153,12 +153,13 @@ class MatchReport:
         if figures.unheard:
             types = ", ".join(name for name, _ in figures.unheard.most_common(_ELEMENTS_SHOWN))
             more = ", …" if len(figures.unheard) > _ELEMENTS_SHOWN else ""
-            row("of other types", figures.unheard.total(), f"{types}{more}")
+            row("other types", figures.unheard.total(), f"{types}{more}")
         for name, count in figures.matches.items():
             still = partials[name]
-            row(f"matches of {name}", count, f"{still:,} events still kept" if still else "")
+            kept = f"{still:,} events kept for partial matches" if still else ""
+            row(f"matches of {name}", count, kept)
         if figures.is_cut:
-            table.add_row("", "", "ended at the limit")
+            table.add_row("", "", "stopped at the limit")
         return table
 
     def _figures_as_dict(
@@ -212,7 +213,7 @@ class MatchReport:
         return moment_of(us).astimezone(self._zone)
 
     def _when(self, us: int, near: int | None = None) -> str:
-        """A time for people, without the date if it is that of `near`."""
+        """Return a time for people, without the date if it is that of `near`."""
         if not self._is_dated:
             return str(self._moment(us))
         date = self._date(us).replace(tzinfo=None)

@@ -1,4 +1,4 @@
-"""Patterns over the rows of a file: in time order, a row at a time if the file is in order."""
+"""Patterns over the rows of a file, in time order; an ordered file is read a row at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from activedb.events import Detector, Expression, Occurrence
 
 __all__ = ["Figures", "Matching", "Progress"]
 
-_FIRST_ROWS = 100  # what is looked at to tell the columns
+_FIRST_ROWS = 100  # rows from which the columns are inferred
 _TRIM_EVERY = 1_000  # events
 _TELL_EVERY = 1_000  # rows
 
@@ -25,13 +25,13 @@ _Rows: TypeAlias = Iterator[tuple[int, Row | Refusal]]
 
 @dataclass(slots=True)
 class Figures:
-    """What a run has come to so far.
+    """Figures of a run so far.
 
     Attributes
     ----------
     rows : int
     refused : dict of str to (int, int, str)
-        Reason to how many rows, the first one's number, and what it was there.
+        Reason to the number of rows, the first one's number, and its detail.
     unheard : Counter of str
         Events of types that no pattern names.
     seen : Counter of str
@@ -39,13 +39,13 @@ class Figures:
     matches : Counter of str
         By query; each has an entry.
     taken : int
-        How many events queries have taken; an event counts for each query that has.
+        Number of events that queries have taken; an event counts once for each query.
     first_us, last_us : int or None
-        Of the events that were fed.
+        Times of the first and last event that were fed.
     is_sorted : bool
-        Whether the events had to be put in order.
+        Whether the events had to be sorted.
     is_cut : bool
-        Whether it ended at the limit.
+        Whether the run ended at the limit.
     """
 
     rows: int = 0
@@ -74,7 +74,7 @@ class Figures:
         self.refused[refusal.reason] = (count + 1, first, detail)
 
     def check_taken(self, title: str) -> None:
-        """Check that not all was refused, rows or events that queries wait for.
+        """Check that not all rows, or all events that queries wait for, were refused.
 
         Raises
         ------
@@ -97,16 +97,16 @@ class Matching:
     ----------
     file : EventFile
     queries : mapping of str to Expression
-        By the name that their matches are reported with.
+        Patterns by the name that their matches are reported with.
     said : Reading
     is_ordered : bool
-        Whether the file must be in time order: a row before its predecessor is refused. Else a
+        Whether the file must be in time order: a row before its predecessor is refused. Otherwise a
         file that is not in order is read into memory and sorted.
     fail_fast : bool
         Whether a refused row ends the run.
     until : str or None
-        How far time goes on after the last event, written as times in the file are; None: no
-        further.
+        Time up to which the clock advances after the last event, written as times in the file are;
+        None: not at all.
     """
 
     def __init__(
@@ -135,26 +135,26 @@ class Matching:
 
     @property
     def partials(self) -> dict[str, int]:
-        """How many events each query still keeps, for matches that may come."""
+        """Number of events that each query still keeps, for possible matches."""
         return {name: detector.partials for name, detector in self._detectors.items()}
 
     @property
     def unseen(self) -> list[str]:
-        """Types that the patterns name and of which there was no event."""
+        """Types that the patterns name but no event has."""
         return [name for name in self.types if name not in self.figures.seen]
 
     def run(self, tell: Progress, note: Progress) -> Iterator[tuple[str, Occurrence]]:
-        """Each match with its query's name, in the order in which they are made.
+        """Yield each match with its query's name, in the order in which they are made.
 
         Parameters
         ----------
         tell, note : callable
-            Get how far it is, and what has been guessed of the columns.
+            Receive the progress, and the guesses about the columns.
 
         Raises
         ------
         ConfigurationError, DefinitionError
-            If the input is not what the options say.
+            If the input does not fit the options.
         FeedFailed
             If the input cannot be read to its end, or a row is refused with `fail_fast`.
         """
@@ -170,9 +170,9 @@ class Matching:
             yield name, match
 
     def _rows(self) -> tuple[_Rows, list[Row]]:
-        """All rows, and the first ones."""
+        """Return all rows, and the first ones."""
         rows = self._file.rows()
-        # Who insists on the order may be waiting for each row.
+        # With a required order, each row may be awaited.
         head = list(islice(rows, 1 if self._is_ordered else _FIRST_ROWS))
         first = [row for _, row in head if not isinstance(row, Refusal)]
         if not first:
@@ -187,7 +187,7 @@ class Matching:
         return chain(head, rows), first
 
     def _in_order(self, rows: _Rows, tell: Progress) -> Iterator[tuple[int, Occurrence]]:
-        """The events with their rows' numbers, in time order."""
+        """Return the events with their rows' numbers, in time order."""
         if self._is_ordered:
             return self._checked(self._events(rows, tell))
         if self._file.is_rereadable and self._is_in_order(tell):
@@ -204,7 +204,7 @@ class Matching:
         last_us: int | None = None
         for number, row in self._file.rows():
             if number % _TELL_EVERY == 0:
-                tell(f"{number:,} rows looked at for their order")
+                tell(f"{number:,} rows checked for their order")
             us = None if isinstance(row, Refusal) else self.columns.time_us(row)
             if us is not None:
                 if last_us is not None and us < last_us:
@@ -233,7 +233,7 @@ class Matching:
         last_us: int | None = None
         for number, o in events:
             if last_us is not None and o.us < last_us:
-                refusal = Refusal("it is before the row above it", f"{o.timestamp}")
+                refusal = Refusal("it is earlier than the row before it", f"{o.timestamp}")
                 self.figures.refuse(number, refusal, fail_fast=self._fail_fast)
                 continue
             last_us = o.us
@@ -270,14 +270,14 @@ class Matching:
             try:
                 found = detector.feed(o)
             except BadEvent as error:
-                refusal = Refusal(f"query {name} cannot judge it", str(error))
+                refusal = Refusal(f"query {name} cannot evaluate it", str(error))
                 self.figures.refuse(number, refusal, fail_fast=self._fail_fast)
                 continue
             self.figures.taken += 1
             yield from ((name, match) for match in found)
 
     def _advance(self, us: int) -> Iterator[tuple[str, Occurrence]]:
-        """What time completes before `us`, in the order of its times."""
+        """Yield the matches that time completes before `us`, in time order."""
         due = []
         for name, detector in self._detectors.items():
             due_us = detector.due_us

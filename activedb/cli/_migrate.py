@@ -20,26 +20,30 @@ __all__ = ["migrate"]
 
 def migrate(
     check: Annotated[
-        bool, typer.Option("--check", help="Only tell what is to be done; exit with 1 if any is.")
+        bool,
+        typer.Option(
+            "--check", help="Only list the migrations that are due; exit with 1 if there are any."
+        ),
     ] = False,
     sql: Annotated[
-        bool, typer.Option("--sql", help="Only print the statements, for psql or a review.")
+        bool, typer.Option("--sql", help="Only print the SQL statements, for psql or a review.")
     ] = False,
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
-            help="With --sql: as of tables of this version (0 for none), without asking a server.",
+            help="With --sql: start from this version (0: no tables), without contacting a server.",
         ),
     ] = None,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Bring activedb's own tables in the database to the newest version, and tell what was done.
+    """Migrate activedb's own tables to the newest version, and list the migrations.
 
-    Programs do that themselves when they connect, unless their role may not. All of it is one
-    transaction. Exits with 0; with --check, with 1 if something is to be done.
+    Programs do this themselves when they connect, unless their role lacks the rights. All
+    migrations run in one transaction. Exits with 0; with --check, exits with 1 if migrations are
+    due.
     """
     reporter = Reporter(as_json=as_json)
     if check and sql:
@@ -50,7 +54,7 @@ def migrate(
     if since is not None:
         _print_sql(None if since.strip("0") == "" else since, reporter, as_json=as_json)
         return
-    with reporter.looking("looking at the tables"), server_of(settings) as server:
+    with reporter.looking("reading the tables"), server_of(settings) as server:
         found = database_migrations(server, settings.db_schema)
         if found.are_newer:
             raise ConfigurationError(
@@ -58,8 +62,8 @@ def migrate(
                 f"to {found.newest}: install the newer activedb that has made them"
             )
         if found.due and not check and not sql:
-            reporter.update(f"doing {len(found.due)} migrations")
-            connect(url, monitor="off").close()  # nobody looks at so short a life
+            reporter.update(f"running {len(found.due)} migrations")
+            connect(url, monitor="off").close()  # the monitor is useless for such a short time
     if sql:
         _print_sql(found.found, reporter, as_json=as_json)
         return
@@ -84,9 +88,9 @@ def _report(found: Migrations, reporter: Reporter, *, done: bool) -> None:
     if not found.due:
         title = f"activedb's tables are up to date (version {version})"
     elif done:
-        title = f"activedb's tables were of version {version}, and are of {found.newest} now"
+        title = f"activedb's tables were migrated from version {version} to {found.newest}"
     else:
-        title = f"activedb's tables are of version {version}; {found.newest} is the newest"
+        title = f"activedb's tables have version {version}; the newest is {found.newest}"
     record = {
         "found": found.found,
         "newest": found.newest,
@@ -94,7 +98,7 @@ def _report(found: Migrations, reporter: Reporter, *, done: bool) -> None:
         "migrations": [{"version": name, "purpose": purpose} for name, purpose in found.due],
     }
     if found.due:
-        head = "done" if done else "to be done"
-        reporter.rows(title, (head, "what it is for"), found.due, record)
+        head = "done" if done else "due"
+        reporter.rows(title, (head, "purpose"), found.due, record)
     else:
         reporter.says(title, record)

@@ -1,4 +1,4 @@
-"""Options that many commands have."""
+"""Options shared by many commands."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["Attach", "AttachToken", "Json", "Trace", "Url"]
 
 Url = Annotated[
     str | None,
-    typer.Option(help="Database URL; ACTIVEDB_URL by default, else the embedded Postgres."),
+    typer.Option(help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 Attach = Annotated[
     str | None,
     typer.Option(
-        help="Address of the process to look at; by default that of the process whose monitor "
-        "has written it into the settings' folder."
+        help="Address of the monitor to read. Default: the address that the newest process has "
+        "written into the settings folder."
     ),
 ]
 AttachToken = Annotated[
     str | None,
     typer.Option(
         envvar="ACTIVEDB_MONITOR_TOKEN",
-        help="The token of that process, if its monitor has one.",
+        help="Token of that monitor, if it requires one.",
     ),
 ]

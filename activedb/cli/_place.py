@@ -1,4 +1,4 @@
-"""The database that commands look at without opening it: nothing is made or migrated there."""
+"""Database of commands that inspect it without opening it: nothing is created or migrated there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["server_of"]
 
 @contextmanager
 def server_of(settings: Settings) -> Iterator[str | None]:
-    """The URL of the server that the settings name; None: an embedded one that is not there yet.
+    """Yield the URL of the server in the settings; None: an embedded one that does not exist yet.
 
-    An embedded one that is there is started, and stopped with the block if nobody else uses it.
+    An existing embedded server is started, and stopped with the block if no other process uses it.
 
     Raises
     ------

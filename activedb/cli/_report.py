@@ -1,4 +1,4 @@
-"""What people see: progress while it runs, a table at the end, or one JSON object."""
+"""Output for users: progress during a run, a table at the end, or one JSON object."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outcome:
     Attributes
     ----------
     figures : dict
-        Label to number or text, in the order shown; the JSON object has the same.
+        Label to number or text, in display order; the JSON object has the same.
     """
 
     figures: dict[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Reporter:
 
     @contextmanager
     def own_output(self) -> Iterator[None]:
-        """With JSON, send what a user's file prints to standard error."""
+        """Send the output of a user's file to standard error if the result is JSON."""
         with redirect_stdout(sys.stderr) if self._as_json else nullcontext():
             yield
 
@@ -104,7 +104,7 @@ class Reporter:
 
     @contextmanager
     def looking(self, doing: str) -> Iterator[None]:
-        """Show progress if the block, which is short as a rule, takes longer than a second."""
+        """Show progress if the block, which is usually short, takes longer than a second."""
         self._began = self._printed = time.monotonic()
         latch = threading.Lock()
         shown: list[Status] = []
@@ -135,7 +135,7 @@ class Reporter:
             self._status = None
 
     def progress(self, db: Database, run: StreamRun, events: int, batch: object = None) -> None:
-        """Count `events` more, which are durable now; `batch`: what the feed says of its last."""
+        """Count `events` more, which are durable now; `batch`: the feed's last report."""
         self._events += events
         counts = db.counters()
         rate = self._events / max(time.monotonic() - self._began, 1e-9)
@@ -146,7 +146,7 @@ class Reporter:
         self.update(text if batch is None else f"{text}; {batch}")
 
     def update(self, text: str) -> None:
-        """Say how far it is; without a terminal only now and then."""
+        """Show the progress; without a terminal only now and then."""
         now = time.monotonic()
         if self._status is not None:
             self._status.update(text)
@@ -155,7 +155,7 @@ class Reporter:
             self._line(text)
 
     def note(self, text: str) -> None:
-        """Say something in passing."""
+        """Print a note."""
         self._line(text)
 
     def result(self, title: str, outcome: Outcome) -> None:
@@ -207,7 +207,7 @@ class Reporter:
         rows: Sequence[Sequence[str | Text]],
         as_json: Mapping[str, Any],
     ) -> None:
-        """Print the first rows of what may be many, and say so; or one JSON object with all."""
+        """Print the first rows, and say if there are more; or one JSON object with all."""
         self.rows(title, columns, rows[:_SHOWN_MAX], as_json)
         if len(rows) > _SHOWN_MAX:
             self.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
@@ -217,7 +217,7 @@ class Reporter:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things: 1 dead letter, 2 dead letters."""
+    """Return a count with its noun: 1 dead letter, 2 dead letters."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""``activedb roles``: which rights the roles at the server need, as a table or as statements."""
+"""``activedb roles``: rights that the server's roles need, as a table or as statements."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ __all__ = ["roles"]
 def roles(
     schema: Annotated[
         str | None,
-        typer.Option(help="Schema of the tables; ACTIVEDB_DB_SCHEMA by default, else public."),
+        typer.Option(help="Schema of the tables. Default: ACTIVEDB_DB_SCHEMA, else public."),
     ] = None,
     owner: Annotated[
-        str, typer.Option(help="The role that owns and migrates the tables.")
+        str, typer.Option(help="Role that owns and migrates the tables.")
     ] = "activedb_owner",
-    runner: Annotated[str, typer.Option(help="The role that runs rules.")] = "activedb_runner",
+    runner: Annotated[str, typer.Option(help="Role that runs rules.")] = "activedb_runner",
     sql: Annotated[
-        bool, typer.Option("--sql", help="Print the statements that make them, for psql.")
+        bool,
+        typer.Option("--sql", help="Print the SQL statements that create the roles, for psql."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
     show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show a traceback when it fails.")
+        bool, typer.Option("--traceback", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
-    """Show the two roles with the least rights: one migrates, one runs rules and can do no more.
+    """Show the rights of two roles: one that migrates the tables, and one that only runs rules.
 
-    Nothing is asked of any server, and nothing done: activedb roles --sql | psql does it.
+    Each role has the fewest rights that it needs. The command contacts no server. To create the
+    roles: activedb roles --sql | psql.
     """
     where = schema or Settings.load().db_schema or "public"
     statements = role_statements(schema=where, owner=owner, runner=runner)

@@ -1,4 +1,4 @@
-"""``activedb rules``: a file's rules, and what can be told of them without running them."""
+"""``activedb rules``: a file's rules, and static analysis of them."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="List, show and analyze the rules of a file; load a text of the rule language into a "
+    help="List, show and analyze the rules of a file; load statements of the rule language into a "
     "database; enable and disable the rules of a database.\n\n"
-    "For ls, show, analyze and explain the file is loaded as by activedb run, over an empty "
-    "database in memory unless it or --url names one.",
+    "The commands ls, show, analyze and explain load the file as activedb run does. They use an "
+    "empty database in memory unless the file or --url names one.",
     no_args_is_help=True,
 )
 
-File = Annotated[Path, typer.Argument(help="A Python file that declares rules.")]
+File = Annotated[Path, typer.Argument(help="Python file that declares the rules.")]
 Url = Annotated[
-    str | None, typer.Option(help="Database URL for the file's connect(); memory:// by default.")
+    str | None, typer.Option(help="Database URL for the file's connect(). Default: memory://.")
 ]
-Name = Annotated[str, typer.Argument(help="The rule's name.")]
+Name = Annotated[str, typer.Argument(help="Name of the rule.")]
 Program = Annotated[
     Path | None,
-    typer.Argument(help="A Python file that opens the database, instead of --url."),
+    typer.Argument(help="Python file that opens the database, instead of --url."),
 ]
 Database = Annotated[
     str | None,
-    typer.Option("--url", help="Database URL; ACTIVEDB_URL by default, else the embedded one."),
+    typer.Option("--url", help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 
 
 @app.command("ls")
@@ -81,7 +81,7 @@ def show(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Show one rule: its event, what it may do, which rules trigger it and which it triggers."""
+    """Show one rule: its event, its effects, the rules that trigger it, the rules it triggers."""
     from activedb.analysis import printable, profile_named, rule_as_dict, rule_text
 
     reasons: dict[str, str] = {}
@@ -107,20 +107,20 @@ def show(
 def analyze(
     file: File,
     svg: Annotated[
-        Path | None, typer.Option(help="Also draw the triggering graph into this file.")
+        Path | None, typer.Option(help="Also draw the triggering graph into this SVG file.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 if anything is not sure.")
+        bool, typer.Option("--strict", help="Exit with 1 if there are findings.")
     ] = False,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Tell which rules may trigger which, whether that ends, and whether the order matters.
+    """Analyze which rules trigger each other, whether they terminate, and whether order matters.
 
-    Prints the triggering graph, cycles, pairs of rules that do not commute, rules of which the
-    source does not tell what they do, and patterns of which one event may complete so many matches
-    that it is refused, each with the reason.
+    Prints the triggering graph, its cycles, pairs of rules that do not commute, rules whose effects
+    their source does not show, and patterns for which one event may complete so many matches that
+    it is refused. Each finding has a reason.
     """
     from activedb.analysis import draw_svg, draw_text
 
@@ -144,7 +144,7 @@ def explain(
     event: Annotated[
         str,
         typer.Argument(
-            help="A signal's or stream event's name, 'insert TABLE', 'update TABLE[.COLUMN]' or "
+            help="Name of a signal or stream event, 'insert TABLE', 'update TABLE[.COLUMN]' or "
             "'delete TABLE'."
         ),
     ],
@@ -152,9 +152,9 @@ def explain(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Show which rules an event can trigger, in which order, and what these can in turn.
+    """Show which rules an event can trigger, in which order, and which rules these can trigger.
 
-    With --url also the decisions of these rules that are open in that database.
+    With --url, also shows the open decisions of these rules in that database.
     """
     from activedb.analysis import explain, explained
 
@@ -176,10 +176,10 @@ def enable(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Let a rule be triggered again, and end its quarantine if it is in one.
+    """Enable a rule, and end its quarantine if it is in one.
 
-    The change is kept in the database. Programs that run take it over when they call
-    db.rules.refresh(), others when they start.
+    The change is stored in the database. Running programs apply it when they call
+    db.rules.refresh(), other programs when they start.
     """
     _switch(name, file, url, enabled=True, as_json=as_json)
 
@@ -192,34 +192,38 @@ def disable(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Keep a rule from being triggered; what it has been triggered for still runs.
+    """Disable a rule: events no longer trigger it, but its pending firings still run.
 
-    The change is kept in the database. Programs that run take it over when they call
-    db.rules.refresh(), others when they start.
+    The change is stored in the database. Running programs apply it when they call
+    db.rules.refresh(), other programs when they start.
     """
     _switch(name, file, url, enabled=False, as_json=as_json)
 
 
 @app.command("load")
 def load(
-    file: Annotated[Path, typer.Argument(help="A text of the rule language: ward.rules.")],
+    file: Annotated[
+        Path, typer.Argument(help="File with statements of the rule language, such as ward.rules.")
+    ],
     program: Program = None,
     url: Database = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="A module whose functions CALL may name; several times."),
+        typer.Option(help="Module whose functions CALL may name; may be repeated."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, and leave all as it was.")
+        bool, typer.Option("--dry-run", help="Check all statements, but change nothing.")
     ] = False,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Execute the statements of FILE: CREATE QUERY, CREATE RULE, ALTER, DROP; all or none.
+    """Execute the statements of FILE (CREATE QUERY, CREATE RULE, ALTER, DROP) in one transaction.
 
-    Its tables are those of the database, and those that PROGRAM declares; its streams those of
-    PROGRAM, or any if there is none. The database keeps the names, versions and settings of the
-    rules; programs run them that load the same file with db.rules.load_file.
+    If one statement fails, none takes effect. The statements can name the tables of the database
+    and of PROGRAM, and the streams of PROGRAM; without PROGRAM, they can name any stream.
+
+    The database stores the names, versions and settings of the rules. To run the rules, a program
+    loads the same file with db.rules.load_file.
     """
     with ExitStack() as stack, Reporter(as_json=as_json).looking("opening the database"):
         with redirect_stdout(sys.stderr):
@@ -239,8 +243,8 @@ def load(
         typer.echo(f"queries: {', '.join(queries)}")
 
 
-class _DryRun(Exception):  # no error: it takes back what was tried
-    """Ends a transaction that is not to commit."""
+class _DryRun(Exception):  # not an error: it rolls back what was tried
+    """Exception that ends a transaction which must not commit."""
 
 
 def _loaded(
@@ -285,8 +289,8 @@ def _analysis(
 ) -> Analysis:
     """Load a file and analyze its rules.
 
-    `reasons` gets why some of them are in quarantine, `columns` those of each declared table,
-    `decisions` those of each rule that are open.
+    `reasons` receives the reasons of rules in quarantine, `columns` the columns of each declared
+    table, `decisions` the open decisions of each rule.
     """
     with ExitStack() as open_ones:
         with redirect_stdout(sys.stderr):
@@ -314,7 +318,7 @@ def _analysis(
 
 
 def _left_open(decisions: Sequence[Decision]) -> dict[str, LeftOpen]:
-    """Open decisions by rule; they are given in the order of time."""
+    """Return open decisions by rule; they are given in the order of time."""
     from activedb.analysis import LeftOpen
 
     by_rule: dict[str, list[Decision]] = {}

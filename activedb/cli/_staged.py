@@ -1,4 +1,4 @@
-"""``activedb run`` of a stream whose batches a query of Spark publishes."""
+"""``activedb run`` of a stream whose batches a Spark query publishes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def take_staged(
     follow: bool,
     resume: bool,
 ) -> Outcome:
-    """Take what is published for a stream, with progress; returns the figures.
+    """Take the published batches of a stream, with progress; return the figures.
 
     Detached rules that an earlier process left unfinished are started first.
     """
@@ -35,11 +35,13 @@ def take_staged(
     run = db.stream_run(stream)
     run.fail_fast = fail_fast
     before = run.totals()
-    with reporter.working("waiting for what Spark publishes" if follow else "taking what is there"):
+    with reporter.working(
+        "waiting for batches from Spark" if follow else "taking the published batches"
+    ):
         began = time.monotonic()
         recovered = db.recover()
         if recovered:
-            reporter.note(f"{recovered} detached rules of an earlier run are finished first")
+            reporter.note(f"first finishing {recovered} detached rules of an earlier run")
         run.on_progress = lambda events: reporter.progress(db, run, events)
         db.take_staged(stream, follow=follow)
         run.finish()

@@ -1,4 +1,4 @@
-"""``activedb status``: what is recorded in a database, at a glance."""
+"""``activedb status``: overview of the records in a database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
             ("dead", _of("dead")),
             ("undecided", _of("undecided")),
             ("batches", _of("batches")),
-            ("not taken", _of("staged_batches")),
+            ("batches to take", _of("staged_batches")),
             ("producers", _of("producers")),
             ("punctuation", lambda row: _time(row["punctuation"])),
             ("batch", lambda row: row["position"]["batch_id"]),
@@ -63,11 +63,11 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
         "pending firings",
         (
             ("rule", _of("rule")),
-            ("run by a process", _of("held")),
+            ("running", _of("held")),
             ("for any worker", _of("free")),
             ("left by a dead process", _of("left")),
-            ("only if an abort comes", _of("intent")),
-            ("the oldest since", lambda row: _time(row["oldest"])),
+            ("only on abort", _of("intent")),
+            ("oldest since", lambda row: _time(row["oldest"])),
         ),
     ),
     (
@@ -82,12 +82,12 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
     ),
     (
         "decisions",
-        "decisions not made",
+        "unresolved decisions",
         (
             ("rule", _of("rule")),
             ("status", _of("status")),
             ("decisions", _of("count")),
-            ("the oldest since", lambda row: _time(row["oldest"])),
+            ("oldest since", lambda row: _time(row["oldest"])),
         ),
     ),
     (
@@ -135,20 +135,21 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
 
 
 def status(url: Url = None, as_json: Json = False, show_traceback: Trace = False) -> None:
-    """Show what is recorded in a database: streams, rules, what is due, dead letters, leases.
+    """Show what a database records: streams, rules, pending firings, dead letters, leases.
 
-    Nobody's file is loaded, and nothing is changed or migrated; programs may run meanwhile. Those
-    of this folder whose monitor is on are named: activedb top shows what they do.
+    The command loads no program file, and neither changes nor migrates the tables. Other programs
+    may run at the same time. Processes of this settings folder whose monitor is on are listed, too;
+    activedb top shows what they do.
     """
     reporter = Reporter(as_json=as_json)
     settings = Settings.load(url=url)
     monitors = [each._asdict() for each in addresses(settings.folder)]
-    with reporter.looking("looking at the database"), server_of(settings) as server:
+    with reporter.looking("reading the database"), server_of(settings) as server:
         overview = None if server is None else read_overview(server, settings.db_schema)
     if overview is None:
         reporter.says(
             f"there is no database in {settings.folder} yet; activedb demo, or the first program "
-            f"that connects, makes one",
+            f"that connects, creates it",
             {"url": None, "schema": None, "version": None, "monitors": monitors},
         )
         return
@@ -157,16 +158,16 @@ def status(url: Url = None, as_json: Json = False, show_traceback: Trace = False
         reporter.json({**_record(overview, shown_url), "monitors": monitors})
         return
     found = overview.migrations
-    of = "none of activedb's tables" if found.found is None else f"tables of version {found.found}"
-    newer = f" ({found.newest} is the newest: activedb migrate)" if found.due else ""
+    of = "no activedb tables" if found.found is None else f"tables of version {found.found}"
+    newer = f" (the newest is {found.newest}; run activedb migrate)" if found.due else ""
     typer.echo(
         f"{shown_url}, schema {overview.schema}: {of}{newer}, "
-        f"{overview.connections} connection{'' if overview.connections == 1 else 's'} of activedb"
+        f"{overview.connections} activedb connection{'' if overview.connections == 1 else 's'}"
     )
     if found.are_newer:
-        typer.echo("a newer activedb has made these tables; this one may not understand them")
+        typer.echo("a newer activedb created these tables; this version may not understand them")
     for each in monitors:
-        typer.echo(f"process {each['pid']} can be looked into at {each['url']}: activedb top")
+        typer.echo(f"process {each['pid']} has its monitor at {each['url']}: activedb top shows it")
     for field, title, columns in _TABLES:
         _print(reporter, title, columns, getattr(overview, field))
 
@@ -212,7 +213,7 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def _time(iso: str | None) -> str:
-    """A time in UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return "" if iso is None else iso[:19].replace("T", " ")
 
 

@@ -1,4 +1,4 @@
-"""``activedb top``: what a running process does, in the terminal."""
+"""``activedb top``: activity of a running process, in the terminal."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ _RATES = (
 def top(
     attach: Attach = None,
     attach_token: AttachToken = None,
-    every: Annotated[float, typer.Option(min=_EVERY_S_MIN, help="Seconds between two looks.")] = 1,
-    once: Annotated[bool, typer.Option("--once", help="Look once, print it and end.")] = False,
+    every: Annotated[
+        float, typer.Option(min=_EVERY_S_MIN, help="Seconds between two refreshes.")
+    ] = 1,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Look once, and print all of it as one JSON object.")
+        bool, typer.Option("--json", help="Print one snapshot as one JSON object and exit.")
     ] = False,
     show_traceback: Trace = False,
 ) -> None:
     """Show what a running process does: transactions, waits, deadlocks, rules, streams.
 
-    The process has to be opened with monitor = "on" (ACTIVEDB_MONITOR=on). Goes on until Ctrl-C;
-    without a terminal it looks once.
+    The process must have its monitor on: monitor = "on" or ACTIVEDB_MONITOR=on. The display
+    refreshes until Ctrl-C; without a terminal it is printed once.
     """
     from activedb.monitor import attach as attached  # it takes a while to import
 
@@ -64,7 +66,7 @@ def top(
 
 
 def _follow(state: Callable[[int], dict[str, Any]], console: Console, every_s: float) -> None:
-    """Look again and again, until Ctrl-C."""
+    """Look repeatedly, until Ctrl-C."""
     before = state(0)
     rows = max(_LEAST_ROWS, min(_ROWS_MAX, (console.height - _FIXED_LINES) // 4 - 3))
     shown = screen(before, None, rows)
@@ -81,15 +83,14 @@ def _follow(state: Callable[[int], dict[str, Any]], console: Console, every_s: f
 
 
 def screen(state: Mapping[str, Any], before: Mapping[str, Any] | None, rows: int) -> RenderableType:
-    """What is shown of a state.
+    """Return the display of a state.
 
     Parameters
     ----------
     before : mapping, optional
-        The state of an earlier look, for what there is of each thing in a second. None: since the
-        process began.
+        The state of an earlier look, for rates per second. None: since the process began.
     rows : int
-        How many rows each table has at most.
+        Maximum number of rows of each table.
     """
     parts: list[RenderableType] = [_head(state), _rates(state, before)]
     parts += _transactions(state, rows)
@@ -129,7 +130,7 @@ def _rates(state: Mapping[str, Any], before: Mapping[str, Any] | None) -> Text:
 def _transactions(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
     forest, now_s = state["forest"], state["process"]["now_s"]
     table = _table(
-        f"{forest['total']:,} live transactions, the oldest first",
+        f"{forest['total']:,} live transactions, oldest first",
         ("id", "transaction", "rule", "state", "age", "waits for", "thread"),
     )
     for node in forest["shown"][:rows]:
@@ -157,7 +158,7 @@ def _waits(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
         return []
     table = _table(
         f"{locks['total']:,} locks, {locks['waits_total']:,} waits",
-        ("waits", "for", "in mode", "behind"),
+        ("transaction", "waits for", "mode", "blocked by"),
     )
     behind: dict[int, list[int]] = {}
     for edge in locks["edges"]:
@@ -167,7 +168,7 @@ def _waits(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
         waiter = request["id"]
         _row(table, (str(waiter), request["resource"], request["mode"], _ids(behind.get(waiter))))
     for found in state["deadlocks"][-1:]:
-        told = f"{_ids(found['ids'])}: {found['victim']} gave way"
+        told = f"{_ids(found['ids'])}; victim {found['victim']}"
         _row(
             table, (f"deadlock {found['n']}", ", ".join(found["resources"]), "", told), style="red"
         )
@@ -188,7 +189,7 @@ def _rules(
         return float((rule["fired"] - counted.get(rule["name"], 0)) / seconds)
 
     table = _table(
-        f"{len(state['rules']):,} rules, the busiest first",
+        f"{len(state['rules']):,} rules, busiest first",
         ("rule", "mode", "state", "matched", "fired", "per s", "aborted", "p99", "partials"),
     )
     busiest = sorted(state["rules"], key=lambda rule: (-rate(rule), -rule["matched"]))
@@ -217,11 +218,11 @@ def _streams(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
         return []
     table = _table(
         f"{len(state['streams']):,} streams",
-        ("stream", "events", "late", "dead", "undecided", "waiting", "batches", "behind"),
+        ("stream", "events", "late", "dead", "undecided", "waiting", "batches", "lag"),
     )
     for stream in state["streams"][:rows]:
         behind_s = stream["behind_s"]
-        # An older activedb does not tell what is undecided.
+        # An older activedb does not report undecided events.
         names = ("events", "late", "dead", "undecided", "waiting", "batches")
         counts = (stream.get(name, 0) for name in names)
         _row(

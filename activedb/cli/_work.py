@@ -1,4 +1,4 @@
-"""``activedb work``: be a worker for the rules of a file."""
+"""``activedb work``: a worker for the rules of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from activedb.cli._job import opened
-from activedb.cli._report import Outcome, Reporter
+from activedb.cli._report import Outcome, Reporter, counted
 from activedb.database import Database
 
 __all__ = ["Stop", "run_worker", "told_to_stop"]
@@ -26,7 +26,7 @@ def run_worker(file: Path, url: str | None, poll_s: float, reporter: Reporter) -
     Raises
     ------
     ConfigurationError, DefinitionError
-        If the file is not as it should be, or its database is in memory.
+        If the file is not valid, or its database is in memory.
     """
     with ExitStack() as stack:
         with reporter.working("opening the database"):
@@ -54,7 +54,8 @@ def _progress(
 ) -> Callable[[int, int], None]:
     def progress(taken: int, running: int) -> None:
         if stop.is_set():
-            reporter.note(f"ending {running:,} that are running; once more leaves them to others")
+            rules = counted(running, "running rule")
+            reporter.note(f"waiting for {rules} to end; a second signal stops at once")
             return
         failed = db.counters().get("rules_failed", 0)
         reporter.update(f"{taken:,} firings taken, {running:,} running, {failed:,} failed")
@@ -63,19 +64,19 @@ def _progress(
 
 
 class Stop(threading.Event):
-    """Set when the process is told to stop; ``interrupted``: by Ctrl-C."""
+    """Event set when the process is told to stop; ``interrupted``: by Ctrl-C."""
 
     interrupted = False
 
 
 @contextmanager
 def told_to_stop() -> Iterator[Stop]:
-    """An event that the first SIGINT or SIGTERM sets; the second one ends the process at once."""
+    """Yield an event set by the first SIGINT or SIGTERM; the second ends the process at once."""
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
-            # What runs is undone by the server, and others take it over, as after any crash.
+            # The server rolls back what runs, and other workers take it over, as after any crash.
             if os.isatty(2):
                 os.write(2, b"\x1b[?25h\n")  # the cursor, which the progress line has hidden
             os._exit(_INTERRUPTED)

@@ -1,6 +1,6 @@
-"""The web dashboard of a running process; see README.md.
+"""Web dashboard of a running process; see README.md.
 
-Needs the extra ``dashboard``, which brings NiceGUI: ``pip install 'activedb[dashboard]'``.
+It needs the extra ``dashboard``, which brings NiceGUI: ``pip install 'activedb[dashboard]'``.
 """
 
 from activedb.dashboard._server import serve

@@ -1,13 +1,14 @@
-"""Who may look: checks before anything else sees a request, of pages and of web sockets alike.
+"""Access control: checks made on every request, for pages and web sockets alike.
 
-- Without a token, ``Host`` must name this computer: a page elsewhere that has its own name point
-  here (DNS rebinding) is refused.
+- Without a token, ``Host`` must name this computer: a page elsewhere whose own name resolves to
+  this address (DNS rebinding) is refused.
 - ``Origin``, where a browser sends one, must be this server: other pages can neither open the web
   socket nor post a form.
-- With a token: the cookie that was given for it, or ``Authorization: Bearer``. A browser gets the
-  cookie by opening an address with ``?token=``, which is then taken out of it, or by the form.
+- With a token, a request needs the cookie that was given for it, or ``Authorization: Bearer``. A
+  browser gets the cookie through the form, or by opening an address with ``?token=``, from which
+  the token is then removed.
 
-Nothing here writes a token, a cookie or an address with its query into a log.
+This module never logs a token, a cookie or an address with its query.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MONTH_S = 30 * 24 * 3600
 _log = logging.getLogger(__name__)
 
 _HEADERS = {
-    # The framework of the pages makes functions from text in the browser, hence 'unsafe-eval'.
+    # The framework compiles functions from text in the browser, hence 'unsafe-eval'.
     "content-security-policy": (
         "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
         "style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
@@ -51,14 +52,14 @@ _HEADERS = {
 
 
 class Access:
-    """Who may look at a dashboard that is bound to a host.
+    """Access rules of a dashboard that is bound to a host.
 
     Parameters
     ----------
     host : str
-        Where the server listens.
+        Address on which the server listens.
     token : str or None
-        What somebody has to know; at least 16 characters. Needed unless `host` is loopback.
+        Secret of at least 16 characters that visitors must know. Needed unless `host` is loopback.
 
     Raises
     ------
@@ -84,29 +85,29 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether one has to know a token."""
+        """True if visitors need a token."""
         return self._token is not None
 
     def is_token(self, given: str) -> bool:
-        """Whether this is the token; takes as long for any other of its length."""
+        """Return whether this is the token; takes as long for any other of its length."""
         return self._token is not None and hmac.compare_digest(given.encode(), self._token)
 
     @property
     def cookie(self) -> str:
-        """What a browser that knows the token is given; tells nothing about the token."""
+        """Cookie for a browser that has given the token; it reveals nothing about the token."""
         assert self._token is not None
         return hmac.new(self._token, b"cookie of the activedb dashboard", sha256).hexdigest()
 
     def is_cookie(self, given: str) -> bool:
-        """Whether this is the cookie's value."""
+        """Return whether this is the cookie's value."""
         return self._token is not None and hmac.compare_digest(given.encode(), self.cookie.encode())
 
     def is_for_us(self, host: str) -> bool:
-        """Whether a ``Host`` header names this server.
+        """Return whether a ``Host`` header names this server.
 
-        Without a token only the names of loopback do. With one any name will do, as a computer,
-        or a proxy in front of it, has more names than it knows of: a page that has a name of its
-        own point here has no cookie for that name.
+        Without a token only the names of loopback are accepted. With a token any name is, as a
+        computer, or a proxy in front of it, has more names than it knows of: a page whose own name
+        resolves to this address has no cookie for that name.
         """
         if not host or any(c in host for c in " /\\@"):
             return False
@@ -114,14 +115,14 @@ class Access:
 
 
 def _name(host: str) -> str:
-    """The name in a ``Host`` header, without the port."""
+    """Return the name in a ``Host`` header, without the port."""
     if host.startswith("["):
         return f"{host.partition(']')[0]}]".lower()
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()
 
 
 class AccessMiddleware:
-    """Lets a request through, or answers it: 403 to strangers, 401 to those without the token."""
+    """Middleware that lets a request through or refuses it (403: stranger, 401: no token)."""
 
     def __init__(self, app: ASGIApp, access: Access):
         self.app = app
@@ -141,24 +142,25 @@ class AccessMiddleware:
             await response(scope, receive, _with_headers(send))
 
     async def _refused(self, scope: Scope, receive: Receive) -> Response | None:
-        """What to answer in place of the page; None: it may be shown."""
+        """Return the answer to send in place of the page; None if the page may be shown."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._access.is_for_us(host):
             _log.warning("a request for another host was refused")
             return PlainTextResponse(
-                "This address does not name the dashboard; open it as the command says.", 403
+                "This is not the address of the dashboard; open the one that the command prints.",
+                403,
             )
         if origin is not None and urlsplit(origin).netloc != host:
             _log.warning("a request from a page of another origin was refused")
-            return PlainTextResponse("Pages of other origins may not use the dashboard.", 403)
+            return PlainTextResponse("Pages of other origins cannot use the dashboard.", 403)
         if not self._access.needs_token:
             return None
         is_get = scope["type"] == "http" and scope["method"] == "GET"
         if scope["type"] == "http" and scope["path"] == _LOGIN:
             return await self._login(Request(scope, receive))
         if is_get and b"token=" in scope["query_string"]:
-            return self._exchanged(scope)  # also with a cookie: a token is to stand nowhere
+            return self._exchanged(scope)  # also with a cookie: a token must not stay in an address
         name = _cookie_name(scope)
         if self._access.is_cookie(_cookies(headers).get(name, "")):
             return None
@@ -167,15 +169,15 @@ class AccessMiddleware:
             return None
         if is_get:
             return _form(_here(scope))
-        return PlainTextResponse("The dashboard needs its token.", 401)
+        return PlainTextResponse("The dashboard requires a token.", 401)
 
     def _exchanged(self, scope: Scope) -> Response:
-        """For ``?token=`` the cookie and the address without it; the form if it is wrong."""
+        """Exchange ``?token=`` for the cookie and the address without it; else show the form."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = dict(query).get("token", "")
         if not self._access.is_token(given):
             _log.warning("a wrong token was refused")
-            return _form(_here(scope), "This is not the token.")
+            return _form(_here(scope), "The token is wrong.")
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         return self._admitted(scope, f"{_path(scope)}?{rest}" if rest else _path(scope))
 
@@ -186,14 +188,14 @@ class AccessMiddleware:
         async for chunk in request.stream():
             body += chunk
             if len(body) > _BODY_MAX:
-                return PlainTextResponse("That is too long.", 413)
+                return PlainTextResponse("The request is too long.", 413)
         given = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
         then = given.get("then", "/")
         if not then.startswith("/") or then.startswith(("//", "/\\")):
             then = "/"
         if not self._access.is_token(given.get("token", "")):
             _log.warning("a wrong token was refused")
-            return _form(then, "This is not the token.")
+            return _form(then, "The token is wrong.")
         return self._admitted(request.scope, then)
 
     def _admitted(self, scope: Scope, then: str) -> Response:
@@ -211,7 +213,7 @@ class AccessMiddleware:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Of this port alone: browsers do not tell the ports of a host apart."""
+    """Return a cookie name for this port alone: browsers share cookies between ports of a host."""
     server = scope.get("server")
     return f"activedb_dashboard_{server[1] if server else 0}"
 
@@ -222,7 +224,7 @@ def _cookies(headers: Headers) -> dict[str, str]:
 
 
 def _path(scope: Scope) -> str:
-    """The path asked for, as one on this server: never ``//elsewhere``."""
+    """Return the requested path as one on this server: never ``//elsewhere``."""
     return "/" + str(scope["path"]).lstrip("/\\")
 
 
@@ -265,7 +267,7 @@ input, button {{ font: inherit; padding: .5rem .75rem }}
 @media (prefers-color-scheme: dark) {{ .problem {{ color: #ff8182 }} }}
 </style></head><body><main><form method="post" action="/login">
 <h1>activedb dashboard</h1>{said}
-<label for="token">Token, as given to <code>activedb dashboard --token</code></label>
+<label for="token">Token of <code>activedb dashboard --token</code></label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <input type="hidden" name="then" value="{then}">
 <button>Open</button></form></main></body></html>

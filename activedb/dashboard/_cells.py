@@ -1,4 +1,4 @@
-"""Columns, rows and cells of tables, and how two sets of rows differ."""
+"""Columns, rows and cells of tables, and the difference between two sets of rows."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ def cell(
     tone: str | None = None,
     hint: str | None = None,
 ) -> Any:
-    """A cell of a table.
+    """Return a cell of a table.
 
     Parameters
     ----------
     shown : str, float or None
-        Its text; a moment in a column of ages.
+        Its text; in a column of ages, a moment.
     sort : float or str or None
-        By what its column is sorted, if not by its text.
+        Sort key, if the text is not.
     href : str or None
-        A page of the dashboard that it leads to.
+        Page of the dashboard to link to.
     tone : str or None
-        ``good``, ``bad``, ``warn``, ``accent`` or ``muted``: what it means, beside its words.
+        ``good``, ``bad``, ``warn``, ``accent`` or ``muted``: the meaning of the text, shown as a
+        colour.
     hint : str or None
-        More words, for those who point at it.
+        Longer text, shown as a tooltip.
     """
     given = {"sort": sort, "href": href, "tone": tone, "hint": hint}
     more = {name: value for name, value in given.items() if value is not None}
@@ -47,22 +48,22 @@ class Column:
     Attributes
     ----------
     name, label : str
-        The key of its cells, and what the header says.
+        The key of its cells, and the text of the header.
     align : str
         ``right`` for numbers.
     kind : str
-        What its cells are, and so how the browser shows them: ``age``, moments, as how long ago;
-        ``time``, moments, by the clock; ``span``, durations in seconds; ``transaction``, numbers
-        of transactions, or lists of number, name and level of indentation; ``action``, buttons.
-        Else texts, numbers or what `cell` makes.
+        Type of the cells, which decides how the browser shows them. ``age``: moments, as the time
+        since then; ``time``: moments, as clock times; ``span``: durations in seconds;
+        ``transaction``: numbers of transactions, or lists of number, name and level of indentation;
+        ``action``: buttons. Otherwise texts, numbers or results of `cell`.
     sort : bool
         Whether the header sorts the rows.
     wide : bool
-        Left out where there is little room.
+        Whether the column is left out on narrow screens.
     wrap : bool
-        Whether its cells may take several lines; for texts.
+        Whether a cell may take several lines; for texts.
     tones : mapping of str to str
-        What some of its texts mean: their `cell` tones.
+        Tones (see `cell`) of some of its texts.
     """
 
     name: str
@@ -76,20 +77,20 @@ class Column:
 
 
 def packed(row: Row, columns: Sequence[Column]) -> list[Any]:
-    """A row as it is sent: its key, its tone, and its cells in the order of the columns."""
+    """Return a row as it is sent: its key, its tone, and its cells in the order of the columns."""
     cells = (_rounded(row.get(column.name), column.kind) for column in columns)
     return [row["key"], row.get("tone", ""), *cells]
 
 
 def _rounded(value: Any, kind: str) -> Any:
-    """A number with as many digits as are shown: milliseconds, or four figures of a duration."""
+    """Round a number to the digits that are shown: milliseconds, or four figures of a duration."""
     if not isinstance(value, float):
         return value
     return float(f"{value:.4g}") if kind == "span" else round(value, 3)
 
 
 def difference(old: Mapping[str, Row], new: Mapping[str, Row]) -> dict[str, Any] | None:
-    """What makes `new` of `old`: rows to put, keys to drop, the order if it is another one."""
+    """Return the patch from `old` to `new`: rows to put, keys to drop, the order if changed."""
     put = [row for key, row in new.items() if old.get(key) != row]
     drop = [key for key in old if key not in new]
     patch: dict[str, Any] = {"put": put, "drop": drop}

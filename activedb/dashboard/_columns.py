@@ -1,4 +1,4 @@
-"""The columns of the tables, in the order shown."""
+"""Columns of the tables, in display order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KINDS = {
     "clock": "muted",
     "composite": "accent",
 }
-WAITS_FOR_IT, WANTS_MORE = "waits for it", "wants it in a stronger mode"
+WAITING, UPGRADING = "waiting", "waiting to upgrade"
 
 FOREST = (
     Column("transaction", "Transaction", sort=False, kind="transaction"),
@@ -56,21 +56,21 @@ LOCKS = (
     Column("resource", "Resource", wrap=True),
     Column("transaction", "Transaction", kind="transaction"),
     Column("mode", "Mode"),
-    Column("has", "Has it", tones={WAITS_FOR_IT: "warn", WANTS_MORE: "warn"}),
+    Column("has", "Status", tones={WAITING: "warn", UPGRADING: "warn"}),
 )
 WAITS = (
-    Column("waiter", "Waits", kind="transaction"),
-    Column("blocker", "For", kind="transaction"),
-    Column("resource", "Because of", wrap=True),
+    Column("waiter", "Transaction", kind="transaction"),
+    Column("blocker", "Blocked by", kind="transaction"),
+    Column("resource", "Resource", wrap=True),
     Column("kind", "Kind"),
 )
 DEADLOCKS = (
     Column("n", "Number", "right"),
-    Column("at", "When", kind="time"),
-    Column("victim", "Gave way", kind="transaction"),
+    Column("at", "Time", kind="time"),
+    Column("victim", "Victim", kind="transaction"),
     Column("ids", "Transactions in the cycle"),
     Column("resources", "Resources", wide=True, wrap=True),
-    Column("replay", "Step by step", sort=False),
+    Column("replay", "Replay", sort=False),
 )
 RULES = (
     Column("rule", "Rule", wrap=True),
@@ -79,7 +79,7 @@ RULES = (
     Column("coupling", "Coupling", wrap=True),
     Column("matched", "Matched", "right"),
     Column("fired", "Fired", "right"),
-    Column("not", "Not met", "right", wide=True),
+    Column("not", "Condition false", "right", wide=True),
     Column("aborted", "Aborted", "right"),
     Column("p50", "p50", "right", kind="span"),
     Column("p99", "p99", "right", kind="span"),
@@ -91,11 +91,11 @@ DECISIONS = (
     Column("at", "Time"),
     Column("n", "Number", "right"),
     Column("candidate", "Candidate", wrap=True),
-    Column("why", "Not certain", wrap=True),
+    Column("why", "Why not certain", wrap=True),
     Column("id", "Decision", wide=True),
 )
 EVENTS = (
-    Column("at", "When", kind="time"),
+    Column("at", "Time", kind="time"),
     Column("kind", "Kind", tones=KINDS),
     Column("name", "Event", wrap=True),
     Column("transaction", "Transaction", kind="transaction"),
@@ -107,8 +107,8 @@ RECENT = (
     Column("state", "State", tones=STATES),
     Column("rule", "Rule", wrap=True),
     Column("coupling", "Coupling", wide=True),
-    Column("took", "Took", "right", kind="span"),
-    Column("error", "Why", wrap=True),
+    Column("took", "Duration", "right", kind="span"),
+    Column("error", "Reason", wrap=True),
 )
 STREAMS = (
     Column("stream", "Stream"),
@@ -119,13 +119,13 @@ STREAMS = (
     Column("waiting", "Waiting", "right"),
     Column("batches", "Batches", "right"),
     Column("punctuation", "Punctuation", kind="time"),
-    Column("behind", "Behind", "right", kind="span"),
+    Column("behind", "Lag", "right", kind="span"),
 )
 COUNTERS = (Column("name", "Counter", wrap=True), Column("value", "Count", "right"))
 BATCHES = (
     Column("batch", "Batch"),
     Column("stream", "Stream"),
-    Column("kind", "Came from"),
+    Column("kind", "Origin"),
     Column("state", "State", tones=BATCH_STATES),
     Column("failed", "Failed", wrap=True),
 )
@@ -137,9 +137,9 @@ LETTERS = (
     Column("reason", "Reason", wrap=True),
 )
 STEPS = (
-    Column("at", "After", "right", "span"),
-    Column("what", "What", wrap=True),
-    Column("text", "In words", sort=False, wrap=True),
+    Column("at", "Elapsed", "right", "span"),
+    Column("what", "Step", wrap=True),
+    Column("text", "Description", sort=False, wrap=True),
     Column("resource", "Resource", wrap=True),
     Column("mode", "Mode"),
     Column("other", "Other", kind="transaction"),

@@ -1,4 +1,4 @@
-"""The parts of pages that change while one looks at them; the browser gets differences only."""
+"""Page elements that update while they are shown; the browser gets only the differences."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from activedb.dashboard._history import POINTS_MAX, Point
 __all__ = ["Change", "Figure", "Line", "LiveChart", "LiveFigures", "LivePage", "LiveTable", "text"]
 
 Change = tuple[int, str, Any]
-"""What a browser is to be told: an element's id, a method of its component, the argument."""
+"""A message to a browser: an element's id, a method of its component, the argument."""
 
 _ECHARTS = Path(nicegui.__file__).parent / "elements" / "echart" / "dist"
 
 
 def text(tag: str, content: str = "", classes: str = "", **attributes: str) -> TextElement:
-    """An HTML element with a text, which the browser shows as it is."""
+    """Return an HTML element whose text the browser shows literally."""
     made = TextElement(tag=tag, text=content)
     if classes:
         made.classes(classes)
@@ -34,22 +34,22 @@ def text(tag: str, content: str = "", classes: str = "", **attributes: str) -> T
 
 
 class LiveTable(Element, component="live_table.js"):
-    """A table of which only changed rows are sent.
+    """Table that sends only the rows that have changed.
 
     Parameters
     ----------
     caption : str
-        What it is about; read aloud, and the name of its scrolling region.
+        Subject of the table; read aloud, and the name of its scrolling region.
     columns : sequence of Column
     rows : sequence of Row
     empty : str
-        What to say, and to do, when there are no rows.
+        Text for a table without rows: the reason, and what to do.
     now_s : float
-        The moment of `rows`, from which ages are told.
+        The time of `rows`, from which ages are computed.
     filterable : bool
-        Whether there is a field that leaves only rows with a text.
+        Whether there is a search field that hides rows without a text.
     height : str
-        The most it takes, in CSS units; more is scrolled.
+        Maximum height, in CSS units; more rows are scrolled.
     on_act : callable or None
         Called with the row's key and the text of its button.
     """
@@ -73,7 +73,7 @@ class LiveTable(Element, component="live_table.js"):
         self.props["columns"] = [asdict(column) for column in columns]
         self.props["empty"] = empty
         self.props["filterable"] = filterable
-        self.props["filterLabel"] = "Show only rows with"
+        self.props["filterLabel"] = "Filter"
         self.props["height"] = height
         self.props["first"] = {
             "put": [packed(row, columns) for row in self._shown.values()],
@@ -90,7 +90,7 @@ class LiveTable(Element, component="live_table.js"):
             self.on("act", act, ["key", "action"])
 
     def show(self, rows: Sequence[Row], now_s: float) -> Change | None:
-        """What makes these rows of those shown; None if they are the same. O(rows)."""
+        """Return the change that shows these rows; None if they are shown already. O(rows)."""
         new = {row["key"]: row for row in rows}
         patch = difference(self._shown, new)
         self._shown = new
@@ -106,12 +106,12 @@ class LiveTable(Element, component="live_table.js"):
 
 
 class LivePage(Element, component="live_page.js"):
-    """Where the browser hears of changes, and says when it has drawn them.
+    """Component that receives changes in the browser and acknowledges those it has drawn.
 
     Parameters
     ----------
     on_taken : callable
-        Called with the number of the message.
+        Called with the number of the acknowledged message.
     """
 
     def __init__(self, on_taken: Callable[[int], None]):
@@ -119,7 +119,7 @@ class LivePage(Element, component="live_page.js"):
         self.on("taken", lambda event: on_taken(int(event.args)))
 
     def tell(self, changes: Sequence[Change], number: int) -> None:
-        """Send changes as one message, behind all that was sent before."""
+        """Send changes as one message, after all messages sent before."""
         self.client.outbox.enqueue_message(
             "activedb", {"number": number, "changes": changes}, self.client.id
         )
@@ -127,7 +127,7 @@ class LivePage(Element, component="live_page.js"):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number with its name and unit; ``tone`` ``bad`` or ``warn`` where it asks for attention."""
+    """A number with name and unit; ``tone`` ``bad`` or ``warn`` if it needs attention."""
 
     name: str
     value: str
@@ -142,7 +142,7 @@ class LiveFigures(Element, component="live_figures.js"):
     Parameters
     ----------
     caption : str
-        What they are about; read aloud.
+        Subject of the figures; read aloud.
     figures : sequence of Figure
     """
 
@@ -153,7 +153,7 @@ class LiveFigures(Element, component="live_figures.js"):
         self.props["first"] = [asdict(figure) for figure in figures]
 
     def show(self, figures: Sequence[Figure]) -> Change | None:
-        """All of them, if any has changed."""
+        """Return a change with all figures, if any has changed."""
         if list(figures) == self._shown:
             return None
         self._shown = list(figures)
@@ -162,7 +162,7 @@ class LiveFigures(Element, component="live_figures.js"):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a chart over time: its name, where its values are found, how it is drawn."""
+    """A line of a chart over time: its name, the source of its values, its style."""
 
     name: str
     value: Callable[[Point], float | None]
@@ -176,9 +176,9 @@ class LiveChart(Element, component="live_chart.js", esm={"nicegui-echart": str(_
     Parameters
     ----------
     label : str
-        What it is about; read aloud, with what `show` says.
+        Subject of the chart; read aloud, with the text that `show` gives.
     first : mapping
-        What the browser's ``push`` or ``draw`` is given first.
+        First argument of the browser's ``push`` or ``draw``.
     """
 
     def __init__(self, label: str, first: Mapping[str, Any], **props: Any):
@@ -192,7 +192,7 @@ class LiveChart(Element, component="live_chart.js", esm={"nicegui-echart": str(_
     def of_lines(
         cls, label: str, unit: str, lines: Sequence[Line], points: Sequence[Point]
     ) -> LiveChart:
-        """Lines over time; the browser keeps the points."""
+        """Return a chart of lines over time; the browser keeps the points."""
         return cls(
             label,
             {"points": _values(lines, points), "clear": True},
@@ -204,17 +204,17 @@ class LiveChart(Element, component="live_chart.js", esm={"nicegui-echart": str(_
 
     @classmethod
     def of_options(cls, label: str, options: Mapping[str, Any], said: str) -> LiveChart:
-        """A chart of any kind; `draw` draws it anew."""
+        """Return a chart of any kind; `draw` redraws it."""
         return cls(label, {"options": dict(options), "said": said}, kind="options")
 
     def push(
         self, lines: Sequence[Line], points: Sequence[Point], *, clear: bool, said: str
     ) -> Change:
-        """New points."""
+        """Return a change that adds points."""
         return self.id, "push", {"points": _values(lines, points), "clear": clear, "said": said}
 
     def draw(self, options: Mapping[str, Any], said: str) -> Change:
-        """Draw anew."""
+        """Return a change that redraws the chart."""
         return self.id, "draw", {"options": dict(options), "said": said}
 
 

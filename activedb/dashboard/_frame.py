@@ -1,4 +1,4 @@
-"""What all pages have in common: heading, navigation, what is looked at, and how fresh it is."""
+"""Common parts of all pages: heading, navigation, the observed process, freshness of the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = (
     ("/batches", "Batches"),
 )
 
-# Light or dark as the system says, until somebody chooses; the choice stays in the browser.
+# Light or dark as the system prefers, until the user chooses; the browser keeps the choice.
 THEME = """<script>
 document.addEventListener("DOMContentLoaded", () => {
   const chosen = localStorage.getItem("activedb-dark");
@@ -40,14 +40,14 @@ _TOGGLE_THEME = """() => {
 
 @contextmanager
 def frame(poller: Poller, title: str, path: str) -> Iterator[Live]:
-    """A page; the block fills its main part.
+    """Yield a page; the block fills its main part.
 
     Parameters
     ----------
     title : str
-        Its heading.
+        Heading of the page.
     path : str
-        Which entry of the navigation it belongs to.
+        Entry of the navigation that the page belongs to.
     """
     ui.page_title(f"{short(title, 60)} · activedb")
     live = Live(poller)
@@ -61,9 +61,9 @@ def frame(poller: Poller, title: str, path: str) -> Iterator[Live]:
                         link.props["aria-current"] = "page"
         _buttons(live)
     with text("div", classes="adb-main") as main:  # the framework's page is the <main>
-        ui.skip_link("Skip to the page", target=main)
+        ui.skip_link("Skip to content", target=main)
         text("h1", title)
-        live.figures("The process that is looked at", _process).classes("adb-status")
+        live.figures("Observed process", _process).classes("adb-status")
         _alarm(live)
         yield live
 
@@ -84,7 +84,7 @@ def _buttons(live: Live) -> None:
 
 def _process(snapshot: Snapshot) -> list[Figure]:
     if snapshot.state is None:
-        return [Figure("Process", "not seen yet")]
+        return [Figure("Process", "no data yet")]
     process = snapshot.state["process"]
     return [
         Figure("Process", f"{short(process['host'], 40)}, pid {process['pid']}"),
@@ -95,13 +95,13 @@ def _process(snapshot: Snapshot) -> list[Figure]:
 
 
 def _alarm(live: Live) -> None:
-    """What is wrong with looking, in place of silence."""
+    """Show an alert while the process cannot be read."""
     alarm = text("p", "", "adb-alarm", role="alert")
 
     def show(snapshot: Snapshot) -> None:
         said = snapshot.error
         if said and snapshot.state is not None:
-            said = f"What is shown is old. {said}"
+            said = f"The data shown is old. {said}"
         alarm.set_visibility(bool(said))
         alarm.text = said
 
@@ -111,7 +111,7 @@ def _alarm(live: Live) -> None:
 
 @contextmanager
 def section(title: str, explanation: str = "") -> Iterator[Element]:
-    """A part of a page with a heading, and a sentence on how to read it."""
+    """Yield a section of a page with a heading, and a sentence on how to read it."""
     with text("section", classes="adb-section") as made:
         text("h2", title)
         if explanation:

@@ -1,4 +1,4 @@
-"""The wait-for graph as ECharts options: transactions on a circle, arrows to whom they wait for."""
+"""Wait-for graph as ECharts options: transactions on a circle, an arrow for each wait."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def graph_options(
     marked: Collection[int] = (),
     newest: Value | None = None,
 ) -> dict[str, Any]:
-    """The graph of some edges.
+    """Return the graph of some edges.
 
     Parameters
     ----------
     labels : mapping of int to str
-        Transactions to draw, in their order round the circle; at most `NODES_MAX` are.
+        Transactions to draw, in their order round the circle; at most `NODES_MAX` are drawn.
     edges : sequence of mapping
         ``waiter``, ``blocker``, ``resource`` and, if it is known, ``mode``.
     victim : int or None
-        Who gives way.
+        The victim of the deadlock.
     marked : collection of int
         Transactions in a cycle.
     newest : mapping or None
-        The edge that came last.
+        The most recent edge.
     """
     shown = list(labels)[:NODES_MAX]
     places = _circle(len(shown))
@@ -82,9 +82,9 @@ def graph_options(
 
 
 def graph_said(edges: Sequence[Value], total: int) -> str:
-    """The graph in words."""
+    """Return the graph in words."""
     if not edges:
-        return "nobody waits"
+        return "no waits"
     said = "; ".join(f"{edge['waiter']} waits for {edge['blocker']}" for edge in edges[:8])
     return said if total <= 8 else f"{said}; and {total - 8:,} more waits"
 
@@ -111,7 +111,7 @@ def _link(edge: Value, is_named: bool, is_newest: bool) -> dict[str, Any]:
 
 
 def _circle(number: int) -> list[tuple[float, float]]:
-    """Places round a circle, from the left end clockwise; a single one in the middle."""
+    """Return places round a circle, from the left end clockwise; a single one in the middle."""
     if number == 1:
         return [(0.0, 0.0)]
     turns = [2 * math.pi * n / number + math.pi for n in range(number)]

@@ -1,4 +1,4 @@
-"""The last minutes of a process as points of charts: rates from differences of counters."""
+"""Recent history of a process as points of charts: rates from differences of counters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 __all__ = ["History", "Point"]
 
-POINTS_MAX = 600  # five minutes, looked at twice a second
+POINTS_MAX = 600  # five minutes, at two looks per second
 
-# What is drawn as a rate: name → the counters that are added up.
+# Rates to draw: name → the counters that are added up.
 _RATES: dict[str, tuple[str, ...]] = {
     "committed": ("transactions_committed",),
     "aborted": ("transactions_aborted",),
@@ -25,14 +25,14 @@ _RATES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was measured at one look.
+    """Measurements of one look.
 
     Attributes
     ----------
     at_s : float
-        When, by the clock of the process that is looked at; seconds since 1970.
+        Time of the look by the clock of the observed process; seconds since 1970.
     rates : dict of str to float
-        By name, per second, between the look before and this one.
+        By name, per second, between the previous look and this one.
     latencies_s : dict of str to float
         Quantiles in seconds, by ``transaction p50`` and the like.
     """
@@ -43,11 +43,11 @@ class Point:
 
 
 class History:
-    """At most `POINTS_MAX` points, oldest first.
+    """Bounded list of at most `POINTS_MAX` points, oldest first.
 
     ``number`` grows by one with each point, ``generation`` with each `clear`.
 
-    One thread adds; others may look at `points`, which is a copy. Adding is O(1).
+    One thread adds points; others may read `points`, which is a copy. Adding is O(1).
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class History:
         self._before: Mapping[str, Any] | None = None
 
     def add(self, state: Mapping[str, Any]) -> Point | None:
-        """Take a state; the first one, and one of the same moment, makes no point."""
+        """Add a state; the first one, and one with the same time as the last, makes no point."""
         before, self._before = self._before, state
         if before is None:
             return None
@@ -82,7 +82,7 @@ class History:
         return point
 
     def clear(self) -> None:
-        """Forget all, as another process is looked at from now on."""
+        """Drop all points, as another process is observed from now on."""
         self._points.clear()
         self._before = None
         self.generation += 1

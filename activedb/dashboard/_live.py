@@ -1,4 +1,4 @@
-"""One page in one browser: parts that are shown anew with each look, as fast as it can take it."""
+"""One page in one browser: parts updated on each look, as fast as the browser can keep up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from activedb.dashboard._poller import Poller, Snapshot
 
 __all__ = ["Live"]
 
-_ANSWER_S = 10.0  # what was sent to a browser that is away or busy reaches it in order, later
+_ANSWER_S = 10.0  # messages to a browser that is away or busy still reach it in order, later
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ _Part = Callable[[Snapshot], Change | None]
 class Live:
     """The changing parts of a page.
 
-    The browser is sent the differences of the newest look, and the next ones only when it has
-    taken these: one that is slow sees fewer looks, and never lags behind.
+    The browser is sent the differences of the newest look, and the next ones only after it has
+    acknowledged these: a slow browser gets fewer looks, and never lags behind.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Live:
         self._is_running = False
 
     def part(self, show: _Part) -> None:
-        """Have `show` called with each snapshot, in the page's context."""
+        """Call `show` with each snapshot, in the page's context."""
         self._parts.append(show)
 
     def table(
@@ -67,7 +67,7 @@ class Live:
         on_act: Callable[[str, str], object] | None = None,
         shared: bool = True,
     ) -> LiveTable:
-        """A table of what `rows` makes of a snapshot; `shared`: the same for all who look."""
+        """Add a table of the rows that `rows` returns; `shared`: the same rows for all viewers."""
 
         def made(snapshot: Snapshot) -> list[Row]:
             return snapshot.once(rows) if shared else rows(snapshot)
@@ -87,7 +87,7 @@ class Live:
         return table
 
     def figures(self, caption: str, of: Callable[[Snapshot], list[Figure]]) -> LiveFigures:
-        """Figures of what `of` makes of a snapshot."""
+        """Add the figures that `of` returns for a snapshot."""
         figures = LiveFigures(caption, self.poller.snapshot.once(of))
         self.part(lambda snapshot: figures.show(snapshot.once(of)))
         return figures
@@ -95,7 +95,7 @@ class Live:
     def lines(
         self, label: str, unit: str, lines: Sequence[Line], said: Callable[[Snapshot], str]
     ) -> LiveChart:
-        """Lines over the last minutes, of which each look sends the new points only."""
+        """Add a chart of the last minutes; each look sends only its new points."""
         history = self.poller.history
         chart = LiveChart.of_lines(label, unit, lines, history.points)
         sent = history.number, history.generation
@@ -115,13 +115,13 @@ class Live:
         return chart
 
     def now(self, table: LiveTable, rows: Callable[[Snapshot], list[Row]]) -> None:
-        """Show other rows of the last snapshot at once, as somebody has chosen."""
+        """Show other rows of the last snapshot at once, after a choice of the user."""
         change = table.show(rows(self.poller.snapshot), _now_s(self.poller.snapshot))
         if change is not None:
             self.tell(change)
 
     def tell(self, change: Change) -> None:
-        """Tell the browser of one change, outside of the looks."""
+        """Send one change to the browser, outside of the looks."""
         self._send([change])
 
     def _start(self) -> None:
@@ -130,7 +130,7 @@ class Live:
             background_tasks.create(self._run(), name="dashboard page")
 
     async def _run(self) -> None:
-        number = -1  # also what has happened between the building of the page and now
+        number = -1  # so that changes since the page was built are sent, too
         try:
             with self.poller.watching(), self._client:
                 while not self._client.is_deleted:
@@ -145,12 +145,12 @@ class Live:
             self._is_running = False
 
     def _changes(self, snapshot: Snapshot) -> list[Change]:
-        """What each part has to tell; one that fails says so in the log, and tells nothing."""
+        """Return the change of each part; a part that fails is logged and skipped."""
         changes = []
         for part in self._parts:
             try:
                 change = part(snapshot)
-            except Exception as error:  # one look that cannot be shown; the next ones may
+            except Exception as error:  # this look cannot be shown; the next ones may be
                 _log.error("a part of a page cannot be shown: %s", type(error).__name__)
                 continue
             if change is not None:

@@ -1,4 +1,4 @@
-"""One look at the process for all pages: how often, what is kept, and who is told.
+"""Poller of the process, shared by all pages, with the bounded data that it keeps.
 
 However many browsers are open, the process is asked once per look, and what a page shows is
 computed once per look (`Snapshot.once`).
@@ -35,23 +35,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one look has found; pages share it, nobody changes it.
+    """Result of one look; shared by all pages and never modified.
 
     Attributes
     ----------
     number : int
         Grows by one with each look.
     state : mapping or None
-        As ``/api/state`` tells it, the last one that was told; None: none so far.
+        The last state received, in the form of ``/api/state``; None if there is none yet.
     error : str
-        Why the last look has failed, and what to do; empty if it has not.
+        Reason why the last look failed, and what to do; empty if it did not fail.
     events, recent : list
-        The last events and the last transactions that have ended, oldest first.
+        The last events, and the last transactions that have ended, oldest first.
     skipped : int
-        Events and ended transactions since the look before that the process did not tell, as it
-        tells only so many at once.
+        Events and ended transactions since the previous look that the process left out, as its
+        answers are bounded.
     seconds : float
-        How long the look took.
+        Duration of the look.
     """
 
     number: int
@@ -64,14 +64,14 @@ class Snapshot:
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, make: Callable[[Snapshot], _T]) -> _T:
-        """What `make` makes of it, made once for all who ask."""
+        """Return `make` of this snapshot, computed once for all callers."""
         if make not in self._made:
             self._made[make] = make(self)
         return cast(_T, self._made[make])
 
 
 class Poller:
-    """Looks at a source, twice a second while somebody watches, seldom otherwise.
+    """Poller of a source, twice a second while a page is watched, seldom otherwise.
 
     Everything but the look itself runs on the event loop that calls `run`; the look runs on a
     thread, as it may wait for another process.
@@ -79,10 +79,9 @@ class Poller:
     Parameters
     ----------
     source : Source
-        What is looked at: ``activedb.monitor.Monitor`` or ``RemoteMonitor``.
+        The source to poll: ``activedb.monitor.Monitor`` or ``RemoteMonitor``.
     every_s, idle_s : float
-        Seconds between two looks with and without watchers. After an error it looks as seldom as
-        without.
+        Seconds between two looks with and without watchers. After an error the longer one is used.
     """
 
     def __init__(self, source: Source, *, every_s: float = 0.5, idle_s: float = 2.0):
@@ -99,7 +98,7 @@ class Poller:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While the block runs somebody looks at a page."""
+        """Count a watcher of a page for the duration of the block."""
         self._watchers += 1
         self._wanted.set()
         try:
@@ -108,13 +107,13 @@ class Poller:
             self._watchers -= 1
 
     async def after(self, number: int) -> Snapshot:
-        """The newest snapshot as soon as there is one behind that number."""
+        """Wait for a snapshot after that number, and return the newest one."""
         while self.snapshot.number <= number:
             await self._told.wait()
         return self.snapshot
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look repeatedly, until cancelled."""
         while True:
             is_watched = self._watchers > 0 and not self.snapshot.error
             self._wanted.clear()
@@ -127,7 +126,7 @@ class Poller:
             await self.look()
 
     async def look(self) -> None:
-        """Look once, and tell those who wait in `after`."""
+        """Look once, and wake the tasks that wait in `after`."""
         began_s = asyncio.get_running_loop().time()
         try:
             state: Mapping[str, Any] = await asyncio.to_thread(self.source.state, self._since)
@@ -145,7 +144,7 @@ class Poller:
         self._started_s = state["process"]["started_s"]
         if is_another or self._since < since:
             self.history.clear()
-            if since > 0:  # it was asked for what comes after a number of another process
+            if since > 0:  # the `since` that was sent was a number of another process
                 self._since = 0
             events, recent = [], []
         self.history.add(state)

@@ -1,6 +1,6 @@
-"""The rows that tables show of a snapshot, as pure functions of it.
+"""Rows of the tables, as pure functions of a snapshot.
 
-A row function is given to `Snapshot.once`, so it runs once per look for all browsers together.
+A row function is passed to `Snapshot.once`, so it runs once per look for all browsers together.
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ __all__ = [
 
 Value = Mapping[str, Any]
 
-_NAMELESS = re.compile("[0-9a-f]{32}")  # the number of a run that nobody has given a name
+_NAMELESS = re.compile("[0-9a-f]{32}")  # the generated number of a run without a name
 
 
 def transaction(id: int | None, name: str = "", level: int = 0) -> Any:
-    """The cell of a transaction: its number, and its name and level if it has any."""
+    """Return the cell of a transaction: its number, and its name and level if it has any."""
     if id is None:
         return ""
     return [id, name, level] if level else [id, name] if name else id
 
 
 def transaction_name(id: int) -> str:
-    """A transaction's number; those below zero are processes of the server."""
+    """Return a transaction's number; numbers below zero are processes of the server."""
     return str(id) if id >= 0 else f"server process {-id}"
 
 
 def label(told: Value) -> str:
-    """What a transaction is called: the function that it runs, or its place in its hierarchy."""
+    """Return a transaction's name: the function that it runs, or its place in its hierarchy."""
     name = told.get("called") or told["label"]
     return "" if _NAMELESS.fullmatch(name) else short(name, 40)
 
 
 def resource_name(resource: Any) -> str:
-    """A resource of a lock as one text: accounts / 7."""
+    """Return a resource of a lock as one text: accounts / 7."""
     if isinstance(resource, str) or not isinstance(resource, Sequence):
         return short(resource)
     return short(" / ".join(str(part) for part in resource))
 
 
 def ids(values: Sequence[int], most: int = 8) -> str:
-    """Some transactions' numbers, the rest counted."""
+    """Return some transactions' numbers, and a count of the rest."""
     shown = ", ".join(str(value) for value in values[:most])
     return shown if len(values) <= most else f"{shown} and {len(values) - most:,} more"
 
 
 def forest(snapshot: Snapshot) -> list[Row]:
-    """The live transactions, children below their parents. O(n)."""
+    """Return the live transactions, children below their parents. O(n)."""
     nodes: list[Value] = _of(snapshot, "forest", "shown")
     known = {node["id"]: node for node in nodes}
     below: dict[int | None, list[Value]] = {}
@@ -99,7 +99,7 @@ def _node(node: Value, level: int, because: str) -> Row:
     waits = node["waits_for"]
     said = f"{ids(waits, 3)}: {because}" if waits and because else ids(waits, 3)
     if node["causes"] and not waits:
-        said = f"the fate of {ids(node['causes'], 3)}" if node["state"] == "committing" else ""
+        said = f"the outcome of {ids(node['causes'], 3)}" if node["state"] == "committing" else ""
     return {
         "key": str(node["id"]),
         "transaction": transaction(node["id"], label(node), level),
@@ -114,7 +114,7 @@ def _node(node: Value, level: int, because: str) -> Row:
 
 
 def waiting_only(snapshot: Snapshot) -> list[Row]:
-    """The hierarchies in which somebody waits."""
+    """Return the hierarchies in which a transaction waits."""
     nodes: list[Value] = _of(snapshot, "forest", "shown")
     tops = {node["top"] for node in nodes if node["waits_for"]}
     kept = {str(node["id"]) for node in nodes if node["top"] in tops}
@@ -122,14 +122,14 @@ def waiting_only(snapshot: Snapshot) -> list[Row]:
 
 
 def locks(snapshot: Snapshot) -> list[Row]:
-    """Who has what, and who asks for it, by resource."""
+    """Return the holders, retainers and waiters of each lock, by resource."""
     labels = _labels(snapshot)
     found: list[tuple[str, int, Row]] = []
     for lock in _of(snapshot, "locks", "shown"):
-        has = "holds" if lock["held"] else "retains"
+        has = "held" if lock["held"] else "retained"
         found.append(_lock(lock, labels, has, 0))
     for request in _of(snapshot, "locks", "queue"):
-        has = _columns.WANTS_MORE if request["upgrade"] else _columns.WAITS_FOR_IT
+        has = _columns.UPGRADING if request["upgrade"] else _columns.WAITING
         found.append(_lock(request, labels, has, 1))
     found.sort(key=lambda each: (each[0], each[1]))
     return [row for _, _, row in found]
@@ -150,7 +150,7 @@ def _lock(lock: Value, labels: Mapping[int, str], has: str, place: int) -> tuple
 
 
 def waits(snapshot: Snapshot) -> list[Row]:
-    """The edges of the wait-for graph."""
+    """Return the edges of the wait-for graph."""
     labels = _labels(snapshot)
     return [
         {
@@ -165,7 +165,7 @@ def waits(snapshot: Snapshot) -> list[Row]:
 
 
 def deadlocks(snapshot: Snapshot) -> list[Row]:
-    """The last deadlocks, newest first."""
+    """Return the last deadlocks, newest first."""
     return [
         {
             "key": str(each["n"]),
@@ -181,7 +181,7 @@ def deadlocks(snapshot: Snapshot) -> list[Row]:
 
 
 def rules(snapshot: Snapshot) -> list[Row]:
-    """The catalog, in order of definition; with a button each if rules may be switched."""
+    """Return the catalog, in order of definition; each with a button if rules may be switched."""
     state = snapshot.state or {}
     is_writable = bool(state.get("process", {}).get("writable"))
     return [_rule(rule, is_writable) for rule in state.get("rules", [])]
@@ -222,7 +222,7 @@ def _rule(rule: Value, is_writable: bool) -> Row:
 
 
 def decisions(found: Sequence[Value]) -> list[Row]:
-    """The candidates of open decisions, each with a button; of the first ones."""
+    """Return the candidates of the first open decisions, each with a button."""
     rows: list[Row] = []
     for each in found:
         for n, candidate in enumerate(each["texts"]):
@@ -246,7 +246,7 @@ DECISIONS_SHOWN = EVENTS_SHOWN = 200
 
 
 def event(told: Value) -> Row:
-    """An event."""
+    """Return the row of an event."""
     return {
         "key": str(told["seq"]),
         "at": told["at_s"],
@@ -265,18 +265,18 @@ def _params(params: Any) -> Any:
 
 
 def recent(snapshot: Snapshot) -> list[Row]:
-    """The transactions that ended last, newest first."""
+    """Return the transactions that ended last, newest first."""
     return [ended(each) for each in reversed(snapshot.recent[-EVENTS_SHOWN:])]
 
 
 def aborts(snapshot: Snapshot) -> list[Row]:
-    """The transactions that aborted last, newest first."""
+    """Return the transactions that aborted last, newest first."""
     kept = [each for each in snapshot.recent if each["state"] == "aborted"]
     return [ended(each) for each in reversed(kept[-50:])]
 
 
 def ended(each: Value) -> Row:
-    """A transaction in short form."""
+    """Return the row of an ended transaction."""
     took_s = None if each["ended_s"] is None else each["ended_s"] - each["began_s"]
     error = short(each["error"], 100)
     return {
@@ -292,7 +292,7 @@ def ended(each: Value) -> Row:
 
 
 def streams(snapshot: Snapshot) -> list[Row]:
-    """The streams, and how far they are."""
+    """Return the streams with their progress."""
     return [
         {
             "key": stream["name"],
@@ -311,7 +311,7 @@ def streams(snapshot: Snapshot) -> list[Row]:
 
 
 def counters(snapshot: Snapshot) -> list[Row]:
-    """All counters of the process by name."""
+    """Return all counters of the process by name."""
     return [
         {"key": name, "name": name.replace("_", " "), "value": value}
         for name, value in sorted((snapshot.state or {}).get("counters", {}).items())
@@ -319,13 +319,13 @@ def counters(snapshot: Snapshot) -> list[Row]:
 
 
 def batch_link(id: str | None, workflow: str) -> str:
-    """The page of a workflow's batches; with `id` it tells and draws a batch's lineage."""
+    """Return the link to a workflow's batches; with `id` the page draws that batch's lineage."""
     query = {"workflow": workflow} if id is None else {"workflow": workflow, "id": id}
     return f"/batches?{urlencode(query)}"
 
 
 def _number(value: int | None, *, tone: str = "") -> Any:
-    """A count; in a colour if there is anything to count."""
+    """Return a count; coloured if it is not zero."""
     if tone and value:
         return cell(value, tone=tone)
     return value

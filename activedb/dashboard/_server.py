@@ -1,4 +1,4 @@
-"""The server of the dashboard: pages, their poller, and who may come in."""
+"""Server of the dashboard: pages, their poller, and access control."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _GRACE_S = 2
-_BUILD_S = 10.0  # a page that asks the process may take so long
+_BUILD_S = 10.0  # time limit for a page that asks the process
 _STYLE = Path(__file__).with_name("style.css")
 
-# A drawing is a document of its own: nothing in it runs, and nothing is fetched for it.
+# A drawing is a separate document: it runs no scripts and loads no resources.
 _DRAWING_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; sandbox"
 
 _is_used = False
@@ -52,23 +52,23 @@ def serve(
     Parameters
     ----------
     source : Source
-        What is shown: ``db.monitor`` of this process, or a ``RemoteMonitor`` of another one.
+        The monitor to show: ``db.monitor`` of this process, or a ``RemoteMonitor`` of another one.
     host : str
-        Where to listen. Other computers reach it only if this is not loopback.
+        Address to listen on. Other computers reach it only if this is not loopback.
     port : int
-        On which port; 0 for any that is free.
+        Port to listen on; 0 for any that is free.
     token : str or None
-        What visitors have to know; needed unless `host` is loopback and nothing is `writable`.
+        Secret that visitors must know; needed unless `host` is loopback and nothing is `writable`.
     writable : bool
-        Whether rules can be enabled and disabled, and open decisions made, if the source allows it
-        as well.
+        Whether visitors can enable and disable rules, and make open decisions, if the source allows
+        it as well.
     on_ready : callable
-        Called with the address, without the token, when it answers.
+        Called with the address, without the token, once the server answers.
 
     Raises
     ------
     ConfigurationError
-        If a token is missing or too short, or the address cannot be listened on.
+        If a token is missing or too short, or the server cannot listen on the address.
     KeyboardInterrupt
         When Ctrl-C has ended it.
     """
@@ -94,7 +94,7 @@ def serve(
             title="activedb",
             favicon="⚡",
             dark=None,
-            tailwind=False,  # it would look at every change of the page, for classes of its own
+            tailwind=False,  # it would scan every change of the page for its own classes
             show_welcome_message=False,
             reconnect_timeout=10.0,
             message_history_length=100,
@@ -107,7 +107,7 @@ def serve(
             lifespan="on",
             timeout_graceful_shutdown=_GRACE_S,
         )
-        before = signal.signal(signal.SIGTERM, _ended)  # uvicorn hands it on when it has stopped
+        before = signal.signal(signal.SIGTERM, _ended)  # uvicorn re-raises it after its stop
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
@@ -115,7 +115,7 @@ def serve(
 
 
 def _ended(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the dashboard as if it were done."""
+    """End the dashboard on SIGTERM as if it were done."""
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -123,7 +123,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen()  # who comes before the first page is ready waits for it
+        listener.listen()  # clients that connect before the first page is ready wait for it
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
@@ -192,7 +192,7 @@ def _add_pages(poller: Poller, *, is_writable: bool) -> None:
     async def drawing(workflow: str | None = None, id: str | None = None) -> Response:
         try:
             found = await asyncio.to_thread(poller.source.batches, workflow, id)
-        except ActiveDBError:  # the page that shows it says why
+        except ActiveDBError:  # the page that shows it reports the error
             found = {"svg": None}
         return Response(
             found["svg"] or "",

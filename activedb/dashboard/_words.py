@@ -1,4 +1,4 @@
-"""Numbers, durations and moments, as people read them."""
+"""Human-readable numbers, durations and moments."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _SHORT_MAX = 120
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands set apart: 12,345."""
+    """Return a whole number with thousands separated: 12,345."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def many(number: int, thing: str) -> str:
-    """So many of a thing: 1 late event, 2 late events."""
+    """Return a count with its noun: 1 late event, 2 late events."""
     return f"{count(number)} {thing}{'' if number == 1 else 's'}"
 
 
 def rate(value: float | None) -> str:
-    """How often something happens each second; small ones with one decimal."""
+    """Return a rate per second; small ones with one decimal."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:,.1f}"
 
 
 def duration(seconds: float | None) -> str:
-    """A duration in the unit that suits it: 12 µs, 3.4 ms, 5.6 s, 2 min 3 s, 4 h 5 min."""
+    """Return a duration in a suitable unit: 12 µs, 3.4 ms, 5.6 s, 2 min 3 s, 4 h 5 min."""
     if seconds is None:
         return NOTHING
     if seconds < 0:
@@ -50,12 +50,12 @@ def duration(seconds: float | None) -> str:
 
 
 def clock_time(seconds: float | None) -> str:
-    """A moment as the clock of this computer shows it: 14:03:27.125."""
+    """Return a moment as local clock time: 14:03:27.125."""
     return moment(seconds)[-12:]
 
 
 def moment(seconds: float | None) -> str:
-    """A moment with its date: 2026-01-31 14:03:27.125."""
+    """Return a moment with its date: 2026-01-31 14:03:27.125."""
     if seconds is None:
         return NOTHING
     try:
@@ -65,7 +65,7 @@ def moment(seconds: float | None) -> str:
 
 
 def short(value: Any, length_max: int = _SHORT_MAX) -> str:
-    """A text on one line, at most so long, without characters that are not printed."""
+    """Return a text on one line, at most `length_max` long, without unprintable characters."""
     if value is None:
         return ""
     text = " ".join(str(value).split())

@@ -40,7 +40,7 @@ export default {
             </tr>
           </tbody>
         </table>
-        <p v-if="!visible.length" class="adb-empty">{{ order.length ? "No row has this text." : empty }}</p>
+        <p v-if="!visible.length" class="adb-empty">{{ order.length ? "No matching rows." : empty }}</p>
       </div>
     </div>`,
   props: {

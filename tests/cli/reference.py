@@ -11,7 +11,7 @@ import typer
 from activedb.cli._main import app
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-BEGIN = "<!-- made from the commands' own help: see tests/cli/test_reference.py -->\n"
+BEGIN = "<!-- generated from the help texts of the commands: see tests/cli/test_reference.py -->\n"
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -31,7 +31,7 @@ def _below(words: str, command: Any) -> Iterator[tuple[str, Any]]:
 def reference() -> str:
     """The part of the page that is made: a table of all commands, a section for each."""
     found = list(commands())
-    table = "| command | what for |\n|---|---|\n" + "".join(
+    table = "| command | purpose |\n|---|---|\n" + "".join(
         f"| [`{words}`](#activedb-{words.replace(' ', '-')}) | {_cell(_first(command))} |\n"
         for words, command in found
     )
@@ -72,7 +72,7 @@ def _said(option: Any) -> str:
     default = option.default
     if option.is_flag or default in (None, "", (), []) or callable(default):
         return str(option.help)
-    return f"{str(option.help).rstrip('.')}; {default} by default."
+    return f"{str(option.help).rstrip('.')} (default: {default})."
 
 
 def _cell(text: str | None) -> str:

@@ -60,7 +60,7 @@ def test_doctor_changes_nothing(call: Caller, database_url: str, tmp_path: Path)
     engine.dispose()
     embedded = findings(call("doctor", "--json"))
     assert embedded["embedded server"]["verdict"] == "ok"
-    assert "made when needed" in embedded["server"]["found"]
+    assert "created when needed" in embedded["server"]["found"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,7 +120,7 @@ def test_role_without_rights_is_told_what_it_lacks(call: Caller, database_url: s
     engine.dispose()
     assert (empty.status, blind.status, full.status) == (1, 1, 1)
     tables = findings(empty)["tables"]
-    assert "may not make tables in schema public" in tables["found"]
+    assert "may not create tables in schema public" in tables["found"]
     assert "GRANT CREATE" in tables["advice"]
     assert findings(empty)["activedb follow"]["verdict"] == "note"
     assert "permission denied for table activedb_version" in findings(blind)["tables"]["found"]
@@ -146,7 +146,7 @@ def test_standby_and_newer_tables_are_problems(call: Caller, database_url: str) 
     ("changed", "what", "verdict", "says"),
     [
         ({"number": 140_012, "version": "14.12"}, "server", "problem", "version 15 or newer"),
-        ({"number": 190_001, "version": "19.1"}, "server", "note", "tested are versions 15 to 18"),
+        ({"number": 190_001, "version": "19.1"}, "server", "note", "tested versions are 15 to 18"),
         ({"encoding": "SQL_ASCII"}, "encoding", "problem", "ENCODING 'UTF8'"),
         ({"is_local": False, "is_encrypted": False}, "encryption", "note", "sslmode=verify-full"),
         ({"is_local": False, "is_encrypted": True}, "encryption", "ok", ""),

@@ -72,7 +72,7 @@ def test_interrupt_while_a_command_loads_what_it_needs_is_one_line(tmp_path: Pat
     command = [*ENTRIES["module"], "demo", "--url", "memory://", "--events", "10"]
     done = interrupted(command, "spark_bridge", tmp_path)
     assert done.returncode == 130
-    assert done.stderr.splitlines()[-1:] == ["interrupted; run the command again to go on"]
+    assert done.stderr.splitlines()[-1:] == ["interrupted; run the command again to continue"]
     assert "Traceback" not in done.stderr
 
 

@@ -32,7 +32,7 @@ def test_migrate_checks_then_applies_then_has_nothing_to_do(
     done = call("migrate", "--url", database_url)
     assert done.status == 0, done.err
     assert not list(tmp_path.iterdir()), "it is not watched, whatever programs are set to"
-    assert f"are of {versions[-1]} now" in done.out
+    assert f"were migrated from version none to {versions[-1]}" in done.out
     assert versions[0] in done.out
 
     again = call("migrate", "--check", "--json", "--url", database_url)

@@ -116,7 +116,7 @@ def test_table_is_sorted_and_filtered_from_the_keyboard(inside: Visit) -> None:
     page.get_by_role("searchbox").fill("NOTIFY")
     expect(rules.locator("tbody tr")).to_have_count(1)
     page.get_by_role("searchbox").fill("nothing has this")
-    expect(page.get_by_text("No row has this text.")).to_be_visible()
+    expect(page.get_by_text("No matching rows.")).to_be_visible()
 
 
 @pytest.mark.long
@@ -161,7 +161,7 @@ def test_open_decision_is_made_only_after_a_yes_and_then_gone(inside: Visit) -> 
     other = inside.open("/rules")  # opened before it is decided
     decide.click()
     page.get_by_role("alertdialog").get_by_role("button", name="Decide").click()
-    expect(page.get_by_text("It is decided")).to_be_visible()
+    expect(page.get_by_text("Decision recorded")).to_be_visible()
     expect(region.locator("tbody tr")).to_have_count(2)
     other.get_by_role("button", name="Decide d0 0").click()
     other.get_by_role("alertdialog").get_by_role("button", name="Decide").click()
@@ -213,7 +213,7 @@ def test_stranger_sees_a_form_and_comes_in_with_the_token(address: str, visit: O
     assert answer.status == 401
     page.get_by_label("Token").fill("a wrong one, of course")
     page.get_by_role("button", name="Open").click()
-    expect(page.get_by_role("alert")).to_have_text("This is not the token.")
+    expect(page.get_by_role("alert")).to_have_text("The token is wrong.")
     page.get_by_label("Token").fill(TOKEN)
     page.get_by_role("button", name="Open").click()
     expect(page.get_by_role("heading", name="Locks", exact=True)).to_be_visible()

@@ -356,5 +356,5 @@ def test_migrate_twice_on_postgres_succeeds(database_url: str, tmp_path: Path) -
     for _ in range(2):
         done = activedb("migrate", folder=tmp_path, url=database_url)
         assert done.returncode == 0, done.stderr
-        assert done.stderr in ("", "looking at the tables\n")  # said if it takes over a second
+        assert done.stderr in ("", "reading the tables\n")  # said if it takes over a second
     assert rows(database_url, "SELECT count(*) FROM activedb_ledger") == [(0,)]

@@ -97,6 +97,7 @@ def seen(other: Somebody) -> list[str]:
     return other.value("SELECT array_agg(what ORDER BY id) FROM seen") or []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("told", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_follower_runs_rules_for_changes_by_others_until_it_is_told_to_stop(
     folder: Path, database_url: str, other: Somebody, told: signal.Signals, status: int
@@ -117,6 +118,7 @@ def test_follower_runs_rules_for_changes_by_others_until_it_is_told_to_stop(
     assert other.value("SELECT count(*) FROM activedb_pending_firings") == 0
 
 
+@pytest.mark.long
 def test_follower_told_twice_leaves_what_it_runs_to_the_next_one(
     folder: Path, database_url: str, other: Somebody
 ) -> None:

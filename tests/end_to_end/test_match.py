@@ -102,7 +102,7 @@ def test_pattern_over_a_csv_file_is_shown_as_a_table(match: Callable[..., Done])
     done = match(PATTERN, "--input", "log.csv")
     assert (done.status, "\x1b" in done.out) == (0, False)
     lines = [line.split() for line in done.out.splitlines()]
-    assert lines[0] == ["when", "query", "parts", "parameters"]
+    assert lines[0] == ["time", "query", "parts", "parameters"]
     assert lines[1] == ["10", "pattern", "EXIT", "2;", "ENTER", "10", "worker=7,", "room=B"]
     assert ["rows", "read", "6"] in lines
     assert any(line[:4] == ["matches", "of", "pattern", "1"] for line in lines)
@@ -172,7 +172,7 @@ def test_time_ends_with_the_last_event_unless_it_goes_on(match: Callable[..., Do
 def test_limit_ends_the_run_and_says_so(match: Callable[..., Done]) -> None:
     done = match("ANY(EXIT, ENTER)", "--input", "log.csv", "--limit", 3, "--json")
     assert (times(done), done.result["cut"]) == ([2, 10, 15], True)
-    assert "ended at the limit" in match("EXIT", "--input", "log.csv", "--limit", 1).out
+    assert "stopped at the limit" in match("EXIT", "--input", "log.csv", "--limit", 1).out
     # Two queries that one event completes: the second one's match is beyond the limit.
     both = match("ward.rules", "--input", "log.csv", "--json", "--limit", 1)
     assert sum(each["matches"] for each in both.result["queries"].values()) == 1
@@ -334,7 +334,7 @@ def test_type_of_all_rows_is_the_only_one_a_pattern_names(
     (tmp_path / "bars.csv").write_text("minute_time,close\n1,5\n2,6\n", encoding="utf-8")
     done = match("SEQ(BAR AS a, BAR AS b) WITHIN 5s", "--input", "bars.csv", "--json")
     assert times(done) == [2]
-    assert "type: all rows are BAR, as no column says it" in done.err
+    assert "type: all rows are BAR, as no column has the type" in done.err
     assert "time: column minute_time" in done.err
 
 
@@ -352,16 +352,16 @@ def test_rows_that_are_no_events_are_counted_with_reason_and_first_row(
     refused = {each["reason"]: each for each in done.result["refused"]}
     assert {reason: (each["rows"], each["first_row"]) for reason, each in refused.items()} == {
         "it has too few or too many fields": (1, 3),
-        "column time is no time: seconds since 1970": (2, 4),
+        "column time is not a time: seconds since 1970": (2, 4),
         "it has no time in column time": (1, 6),
         "it has no type in column type": (1, 7),
         "it is not utf-8": (1, 8),
-        "it is no CSV": (1, 9),
+        "it is not valid CSV": (1, 9),
     }
     assert done.result["rows"] == 8
     people = match(PATTERN, "--input", "bad.csv")
     assert people.status == 0
-    assert "column time is no time: seconds since 1970; first row 4: 'soon'" in people.out
+    assert "column time is not a time: seconds since 1970; first row 4: 'soon'" in people.out
 
 
 def test_lines_that_are_no_json_objects_are_counted(
@@ -374,10 +374,10 @@ def test_lines_that_are_no_json_objects_are_counted(
     )
     result = match("A", "--input", "bad.jsonl", "--json").result
     assert [(each["reason"], each["first_row"]) for each in result["refused"]] == [
-        ("it is no JSON", 2),
-        ("it is no JSON object", 3),
+        ("it is not valid JSON", 2),
+        ("it is not a JSON object", 3),
         ("it has no type in column type", 5),
-        ("column time is no time: seconds since 1970", 6),
+        ("column time is not a time: seconds since 1970", 6),
         ("it has no time in column time", 7),
     ]
     assert result["queries"]["pattern"]["matches"] == 1
@@ -390,7 +390,7 @@ def test_event_that_a_query_cannot_judge_is_counted(
     result = match("A WHERE x > 1", "--input", "v.csv", "--json").result
     assert result["queries"]["pattern"]["matches"] == 2
     (refused,) = result["refused"]
-    assert (refused["reason"], refused["first_row"]) == ("query pattern cannot judge it", 3)
+    assert (refused["reason"], refused["first_row"]) == ("query pattern cannot evaluate it", 3)
     assert "'high'" in refused["detail"]
 
 
@@ -401,7 +401,7 @@ def test_first_refused_row_ends_the_run_if_told_so(match: Callable[..., Done]) -
         file.write(rows)
     done = match("A", "--input", "bad.csv", "--fail-fast")
     assert done.status == 1
-    assert "row 3 is refused: column time is no time" in done.err
+    assert "row 3 is refused: column time is not a time" in done.err
 
 
 @pytest.mark.long
@@ -414,7 +414,7 @@ def test_first_refused_row_ends_the_run_if_told_so(match: Callable[..., Done]) -
         ),
         (
             "type,time\nEXIT,1\nENTER,2\n",
-            "every row of bad.csv was refused: query pattern cannot judge it; first row 2",
+            "every row of bad.csv was refused: query pattern cannot evaluate it; first row 2",
         ),
         (
             "type,time\nEXIT,1\nOTHER,2\n",
@@ -448,12 +448,12 @@ def test_input_of_which_something_is_taken_exits_with_zero(match: Callable[..., 
 def test_disorder_is_sorted_or_refused(match: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "late.csv").write_text("type,time\nB,2\nA,1\nB,3\n", encoding="utf-8")
     done = match("SEQ(A, B)", "--input", "late.csv")
-    assert "put in the order of their times" in done.out
+    assert "sorted by time" in done.out
     assert times(match("SEQ(A, B)", "--input", "late.csv", "--json")) == [2, 3]
     insisting = match("SEQ(A, B)", "--input", "late.csv", "--json", "--ordered").result
     assert insisting["matches"] == []
     (refused,) = insisting["refused"]
-    assert (refused["reason"], refused["first_row"]) == ("it is before the row above it", 3)
+    assert (refused["reason"], refused["first_row"]) == ("it is earlier than the row before it", 3)
 
 
 @pytest.mark.parametrize(

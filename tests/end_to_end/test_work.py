@@ -98,6 +98,7 @@ def worker(
         process.communicate(timeout=PATIENCE_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 def test_worker_runs_what_others_have_recorded_until_it_is_told_to_stop(
     folder: Path, database_url: str, clerk: Clerk, told: signal.Signals
@@ -116,6 +117,7 @@ def test_worker_runs_what_others_have_recorded_until_it_is_told_to_stop(
     assert clerk.db.pending_firings() == []
 
 
+@pytest.mark.long
 def test_worker_told_twice_leaves_what_it_runs_to_the_next_one(
     folder: Path, database_url: str, clerk: Clerk
 ) -> None:
@@ -124,7 +126,7 @@ def test_worker_told_twice_leaves_what_it_runs_to_the_next_one(
         until((folder / "begun").exists)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
-        until(lambda: "ending 1 that are running" in process.stderr.readline())  # type: ignore[union-attr]
+        until(lambda: "waiting for 1 running rule" in process.stderr.readline())  # type: ignore[union-attr]
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
     assert clerk.rung() == []

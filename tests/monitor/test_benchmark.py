@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pytest
+
 from benchmarks.monitor import Workload
 from tests.databases import until
 
@@ -26,6 +28,7 @@ def test_workload_runs_rules_and_is_watched_only_if_asked() -> None:
         assert monitor.state()["forest"]["total"] == 0
 
 
+@pytest.mark.long
 def test_workload_that_is_polled_is_looked_at_by_another_process() -> None:
     with closing(Workload("memory://", "polled", watched=True)) as polled:
         looks: list[int] = []

@@ -102,6 +102,7 @@ def test_counters_over_threads_are_those_of_a_naive_count(where: Place) -> None:
     assert told("store_reachable") == 1
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(
     st.lists(

@@ -57,6 +57,7 @@ def test_state_forest_has_whole_hierarchies_with_parents_first(watched: Watched)
     assert watched.state()["forest"]["total"] == 0
 
 
+@pytest.mark.long
 def test_state_forest_that_is_too_large_shows_the_oldest_hierarchies(memory: Any) -> None:
     watched = memory()
     watched.db._forest.locks = LockManager()  # one that does not verify itself

@@ -129,7 +129,7 @@ def test_story_of_a_cancellation_and_of_a_limit_of_time(watched: Watched) -> Non
     watched.since = watched.state()["last_seq"]
 
     def slow(t: adb.Transaction) -> None:
-        until(lambda: t.is_doomed)
+        until(lambda: t.is_rollback_only)
         t.get(watched.accounts, 1)
 
     with pytest.raises(TransactionTimeout):
@@ -185,7 +185,7 @@ def test_story_of_a_rule_beside_one_that_failed_says_who_takes_it_along(watched:
     def good(t: adb.Transaction, o: adb.Occurrence) -> None:
         ids["good"] = t.id
         has_begun.set()
-        until(lambda: t.is_doomed)
+        until(lambda: t.is_rollback_only)
         t.get(watched.accounts, 1)
 
     watched.since = watched.state()["last_seq"]

@@ -1,4 +1,4 @@
-"""The pages; each module has one function that fills it."""
+"""The pages; each module has one function that fills its page."""
 
 from activedb.dashboard.pages._batches import batches_page
 from activedb.dashboard.pages._events import events_page

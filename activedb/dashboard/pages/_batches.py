@@ -20,41 +20,44 @@ __all__ = ["batches_page"]
 Value = Mapping[str, Any]
 
 _TRACE = (
-    Column("place", "Where"),
+    Column("place", "Position"),
     Column("id", "Id"),
     Column("kind", "Kind"),
-    Column("of", "Of"),
+    Column("of", "Name"),
     Column("state", "State"),
 )
 
 
 async def batches_page(poller: Poller, workflow: str | None, id: str | None) -> None:
-    """Streams change as one looks; batches, letters and pending rules are as of the opening."""
+    """Show live streams; batches, letters and pending rules are those of the time of opening."""
     with frame(poller, "Batches", "/batches") as live:
         with section(
             "Streams",
-            "Late: arrived behind the punctuation, kept aside. Waiting: not passed by it yet. "
-            "Behind: how far the punctuation is behind the clock.",
+            "Late: arrived behind the punctuation, and set aside. Waiting: not yet passed by the "
+            "punctuation. Lag: how far the punctuation is behind the clock.",
         ):
             live.table(
                 "Streams",
                 _columns.STREAMS,
                 _rows.streams,
-                empty="No stream is open. Declare one with db.stream(…) and feed it: activedb run.",
+                empty="No open streams. Declare one with db.stream(…), and feed it: activedb run.",
                 height="20rem",
             )
         source = poller.source
         found, problem = await _asked(lambda: source.batches(workflow, id))
-        with section("Atomic batches", "As of the opening of this page."):
-            text("button", "Look again", "adb-button", type="button").on(
+        with section("Atomic batches", "As of the time this page was opened."):
+            text("button", "Refresh", "adb-button", type="button").on(
                 "click", js_handler="() => window.location.reload()"
             )
             _batches(found, problem, id)
         letters, problem = await _asked(source.letters)
-        with section("Dead letters", "Events nobody could process, rules that failed alone."):
+        with section(
+            "Dead letters",
+            "Events that could not be processed, and rules that failed in a separate transaction.",
+        ):
             _letters(letters, problem)
         pending, problem = await _asked(source.pending)
-        with section("Pending rules", "Due in transactions of their own, and not done."):
+        with section("Pending firings", "Rules that are due in a separate transaction."):
             _pending(pending, problem)
 
 
@@ -84,7 +87,7 @@ def _batches(found: Value | None, problem: str, id: str | None) -> None:
         "Batches",
         _columns.BATCHES,
         [_batch(batch, name) for batch in found["batches"]],
-        empty="No batches of any workflow are recorded. db.workflow(…) makes them; see "
+        empty="No batches are recorded. Batches belong to workflows: db.workflow(…), "
         "docs/workflows.md.",
         filterable=True,
         height="24rem",
@@ -93,7 +96,7 @@ def _batches(found: Value | None, problem: str, id: str | None) -> None:
         text(
             "p",
             f"{count(found['total'] - len(found['batches']))} more are not shown; "
-            "activedb batches ls --json has all.",
+            "activedb batches ls --json lists all.",
             "adb-small",
         )
     if found["svg"]:
@@ -109,7 +112,7 @@ def _batches(found: Value | None, problem: str, id: str | None) -> None:
 
 
 def _size(svg: str) -> str:
-    """The size of a drawing, as its first tag tells it."""
+    """Return the size of a drawing, as its first tag gives it."""
     found = re.search(r'<svg[^>]*? width="([0-9.]+)" height="([0-9.]+)"', svg)
     return f"width: {found[1]}px; height: {found[2]}px" if found else "width: 100%"
 
@@ -120,7 +123,7 @@ def _batch(batch: Value, workflow: str) -> Row:
         "key": batch["id"],
         "batch": cell(short(batch["id"], 60), href=_rows.batch_link(batch["id"], workflow)),
         "stream": short(batch["stream"], 60),
-        "kind": short(batch.get("transaction"), 60) or "outside",
+        "kind": short(batch.get("transaction"), 60) or "external",
         "state": batch["state"],
         "failed": cell(short(failed, 120), tone="bad") if failed else "",
     }
@@ -140,8 +143,8 @@ def _trace(trace: Value, workflow: str) -> None:
         for row in trace[place]
     ]
     sources = ", ".join(trace["sources"]) or "none"
-    text("p", f"{short(trace['id'], 60)} is {trace['state']}; its sources: {short(sources, 300)}.")
-    LiveTable("Before and after it", _TRACE, rows, empty="Nothing comes before or after it.")
+    text("p", f"{short(trace['id'], 60)} is {trace['state']}; sources: {short(sources, 300)}.")
+    LiveTable("Ancestors and descendants", _TRACE, rows, empty="No ancestors or descendants.")
 
 
 def _letters(found: Value | None, problem: str) -> None:
@@ -162,8 +165,8 @@ def _letters(found: Value | None, problem: str) -> None:
             }
             for letter in found["letters"]
         ],
-        empty="None. What cannot be processed comes here with its reason; "
-        "activedb dead-letter retry runs rules again.",
+        empty="No dead letters. Each failure would be listed with its reason; "
+        "activedb dead-letter retry retries rules.",
         filterable=True,
         height="20rem",
     )
@@ -176,12 +179,13 @@ def _pending(found: Any, problem: str) -> None:
     due = found["pending"] if isinstance(found, Mapping) else found
     names = list(dict.fromkeys(key for each in due for key in each))
     LiveTable(
-        "Pending rules",
+        "Pending firings",
         [Column(name, name.replace("_", " ").capitalize()) for name in names],
         [
             {"key": str(n), **{key: short(value, 100) for key, value in each.items()}}
             for n, each in enumerate(due)
         ],
-        empty="None is due. A worker runs what others leave to it: activedb work FILE.",
+        empty="No pending firings. Workers run those that other processes leave to them: "
+        "activedb work FILE.",
         height="20rem",
     )

@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def events_page(poller: Poller) -> None:
-    """Events as they are raised, newest first, of one kind or all."""
+    """Show events as they are raised, newest first, of one kind or all."""
     with frame(poller, "Events", "/events") as live:
         live.figures("Events", lambda snapshot: _figures(poller, snapshot))
         chosen = "all"
@@ -38,7 +38,7 @@ def events_page(poller: Poller) -> None:
         with section(
             "Event stream",
             "Newest first, at most 200. A match is a composite event: all parts of a rule's "
-            "pattern have happened. Pause to read.",
+            "pattern have occurred. Pause stops the updates.",
         ):
             with text("div", classes="adb-buttons", role="group", aria_label="Kind of events"):
                 buttons = {kind: _button(name) for kind, name in _KINDS.items()}
@@ -46,8 +46,8 @@ def events_page(poller: Poller) -> None:
                 "Events",
                 _columns.EVENTS,
                 rows,
-                empty="No event of this kind lately. Rules hear of rows, signals, streams and the "
-                "clock; events that no rule listens to may not be told.",
+                empty="No recent events of this kind. Events come from rows, signals, streams and "
+                "the clock; those that no rule is on may not be listed.",
                 filterable=True,
                 height="40rem",
                 shared=False,
@@ -89,8 +89,8 @@ def _figures(poller: Poller, snapshot: Snapshot) -> list[Figure]:
         Figure("Matches", rate(rates.get("matches")), "/s"),
         Figure("Rules fired", rate(rates.get("fired")), "/s"),
         Figure("Partial matches", count(counters.get("partials", 0)), "kept"),
-        Figure("Waiting", count(counters.get("events_waiting", 0)), "events of streams"),
+        Figure("Waiting", count(counters.get("events_waiting", 0)), "stream events"),
     ]
     if snapshot.skipped:
-        figures.append(Figure("Not told", count(snapshot.skipped), "since the look before"))
+        figures.append(Figure("Not shown", count(snapshot.skipped), "since the last update"))
     return figures

@@ -1,4 +1,4 @@
-"""Who has which lock, who waits for whom, and the deadlocks there were."""
+"""Lock table, wait-for graph and past deadlocks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["locks_page"]
 
 
 def locks_page(poller: Poller) -> None:
-    """The wait-for graph, waits, deadlocks and the lock table."""
+    """Show the wait-for graph, waits, deadlocks and the lock table."""
     with frame(poller, "Locks", "/locks") as live:
         live.figures("Locks", _figures)
         with section(
             "Wait-for graph",
-            "An arrow leads from who waits to whom it waits for. A click on a transaction opens "
-            "its page.",
+            "An arrow points from a waiting transaction to the one that blocks it. A click on a "
+            "transaction opens its page.",
         ):
             shown = poller.snapshot.once(_graph)
             chart = LiveChart.of_options("Wait-for graph", *shown)
@@ -39,21 +39,23 @@ def locks_page(poller: Poller) -> None:
                 "Waits",
                 _columns.WAITS,
                 _rows.waits,
-                empty="Nobody waits for anybody.",
+                empty="No transaction is waiting.",
                 height="16rem",
             )
-        with section("Deadlocks", "Each can be replayed: the waits in the order they arose."):
+        with section(
+            "Deadlocks", "Each can be replayed: the waits in the order in which they began."
+        ):
             live.table(
                 "Deadlocks",
                 _columns.DEADLOCKS,
                 _rows.deadlocks,
-                empty="There was none since the process began to tell.",
+                empty="No deadlocks since the monitor was started.",
                 height="16rem",
             )
         with section(
             "Lock table",
-            "A transaction holds what it uses itself, and retains what its children committed "
-            "or may take.",
+            "A transaction holds locks that it uses itself, and retains locks for its children: "
+            "those of committed children, and those that children may take.",
         ):
             live.table(
                 "Locks",
@@ -72,8 +74,8 @@ def _figures(snapshot: Snapshot) -> list[Figure]:
     waiting = locks.get("waits_total", len(locks.get("queue", ())))
     return [
         Figure("Locks", count(total), "", f"{count(left)} not shown" if left else ""),
-        Figure("Requests that wait", count(waiting), tone="warn" if waiting else ""),
-        Figure("Deadlocks kept", count(len(state["deadlocks"]))),
+        Figure("Blocked requests", count(waiting), tone="warn" if waiting else ""),
+        Figure("Recent deadlocks", count(len(state["deadlocks"]))),
     ]
 
 

@@ -1,4 +1,4 @@
-"""At a glance: how much, how fast, and what needs somebody."""
+"""Overview: throughput, latency, and conditions that need attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from activedb.dashboard._words import count, duration, many, rate, short
 
 __all__ = ["overview_page"]
 
-_ATTENTION = (Column("what", "What", wrap=True), Column("do", "What to do", sort=False, wrap=True))
+_ATTENTION = (Column("what", "Issue", wrap=True), Column("do", "Action", sort=False, wrap=True))
 _OLD_S = 5.0
 _LATELY_S = 300.0
 
@@ -24,7 +24,7 @@ _THROUGHPUT = (
 
 
 def _ms(name: str, colour: str) -> Line:
-    """A quantile in milliseconds."""
+    """Return the line of a quantile in milliseconds."""
 
     def value(point: Point) -> float | None:
         seconds = point.latencies_s.get(name)
@@ -42,7 +42,7 @@ _LATENCY = (
 
 
 def overview_page(poller: Poller) -> None:
-    """Figures, two charts, what needs attention, and all counters."""
+    """Show figures, two charts, what needs attention, and all counters."""
     with frame(poller, "Overview", "/") as live:
         live.figures("Now", lambda snapshot: _figures(poller, snapshot))
         with text("div", classes="adb-columns"):
@@ -52,23 +52,23 @@ def overview_page(poller: Poller) -> None:
                 )
             with section(
                 "Latency",
-                "In ms: half of all took no longer than p50, 99 of 100 than p99.",
+                "In ms. p50 is the median, p99 the 99th percentile.",
             ):
                 live.lines("Latency", "ms", _LATENCY, _latency_said)
         with section("Needs attention"):
             live.table(
-                "What needs attention",
+                "Needs attention",
                 _ATTENTION,
                 _attention,
-                empty="Nothing: no quarantined rules, open decisions, long waits, fresh deadlocks "
-                "or dead letters.",
+                empty="No quarantined rules, open decisions, long waits, recent deadlocks or dead "
+                "letters.",
             )
-        with section("Aborted lately", "Of the last thousand transactions that have ended."):
+        with section("Recently aborted", "Among the last 1,000 transactions that ended."):
             live.table(
-                "Transactions aborted lately",
+                "Recently aborted transactions",
                 _columns.RECENT,
                 _rows.aborts,
-                empty="None of them has aborted.",
+                empty="None of them aborted.",
                 height="18rem",
             )
         with section("Counters", "Since the process opened its database."):
@@ -76,7 +76,7 @@ def overview_page(poller: Poller) -> None:
                 "Counters",
                 _columns.COUNTERS,
                 _rows.counters,
-                empty="Nothing has been counted yet.",
+                empty="No counters yet.",
                 filterable=True,
                 height="18rem",
             )
@@ -121,7 +121,7 @@ def _throughput_said(poller: Poller) -> str:
 def _latency_said(snapshot: Snapshot) -> str:
     latency = (snapshot.state or {}).get("latency_s", {}).get("transaction", {})
     half, longest = duration(latency.get("p50") or None), duration(latency.get("p99") or None)
-    return f"half of the transactions take no more than {half}, 99 of 100 no more than {longest}"
+    return f"transactions take {half} in the median, and {longest} in the 99th percentile"
 
 
 def _attention(snapshot: Snapshot) -> list[Row]:
@@ -137,13 +137,13 @@ def _attention(snapshot: Snapshot) -> list[Row]:
         if rule["quarantined"]:
             add(
                 f"rule {short(rule['name'], 60)} is in quarantine",
-                f"mend it, then: activedb rules enable {short(rule['name'], 60)}",
+                f"fix it, then run activedb rules enable {short(rule['name'], 60)}",
                 "/rules",
             )
         if rule.get("undecided"):
             add(
                 f"rule {short(rule['name'], 60)} has {many(rule['undecided'], 'open decision')}",
-                "the page of the rules lists them; make them there, or with activedb decisions",
+                "resolve them on the Rules page, or with activedb decisions",
                 "/rules",
             )
     now_s = state["process"]["now_s"]
@@ -153,14 +153,14 @@ def _attention(snapshot: Snapshot) -> list[Row]:
             add(
                 f"transaction {node['id']} {_rows.label(node)} waits for "
                 f"{_rows.ids(node['waits_for'], 3)}",
-                "see on the page of the blocker what it does; a wait ends after lock_timeout_ms",
+                "the blocker's page shows what it does; a wait times out after lock_timeout_ms",
                 f"/transactions/{int(node['waits_for'][0])}",
             )
     fresh = [each for each in state["deadlocks"] if now_s - each["at_s"] < _LATELY_S]
     if fresh:
         add(
             f"{many(len(fresh), 'deadlock')} in the last five minutes",
-            "victims are tried again; if it costs too much, lock in one order",
+            "victims are retried; to avoid deadlocks, lock rows in the same order everywhere",
             "/locks",
         )
     for stream in state["streams"]:
@@ -168,25 +168,25 @@ def _attention(snapshot: Snapshot) -> list[Row]:
         if stream["dead"]:
             add(
                 f"stream {name} has {many(stream['dead'], 'dead letter')}",
-                "activedb dead-letter ls tells the reasons",
+                "activedb dead-letter ls shows the reasons",
                 "/batches",
             )
         if stream["undecided"]:
             add(
                 f"stream {name} has {many(stream['undecided'], 'open decision')}",
-                "the page of the rules lists them; make them there, or with activedb decisions",
+                "resolve them on the Rules page, or with activedb decisions",
                 "/rules",
             )
         if stream["late"]:
             add(
                 f"stream {name} has {many(stream['late'], 'late event')}",
-                "they are kept aside; a longer delay of the stream waits for them",
+                "they are set aside; a longer delay of the stream would include them",
                 "/batches",
             )
     dropped = state["counters"].get("partials_dropped", 0)
     if dropped:
         add(
-            f"{many(dropped, 'event')} kept for patterns had to be forgotten",
+            f"{many(dropped, 'event')} kept for patterns had to be dropped",
             "raise partials_max, or make the pattern expire sooner",
             "/rules",
         )

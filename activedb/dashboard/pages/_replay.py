@@ -1,4 +1,4 @@
-"""A deadlock, step by step: the waits in the order they arose, the cycle, and who gave way."""
+"""Step-by-step replay of a deadlock: the waits in the order they arose, the cycle, the victim."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAY_S = 1.5
 
 
 async def replay_page(poller: Poller, n: int) -> None:
-    """The graph as it was at each step; stepped by buttons, or played."""
+    """Show the graph as it was at each step; stepped by buttons, or played."""
     with frame(poller, f"Deadlock {n}", "/locks") as live:
         try:
             deadlock = await asyncio.to_thread(poller.source.deadlock, n)
@@ -36,8 +36,8 @@ async def replay_page(poller: Poller, n: int) -> None:
             text(
                 "p",
                 problem
-                or f"Deadlock {n} is not kept any more, or there was none. The process "
-                "keeps the last ones; they are on the page of locks.",
+                or f"Deadlock {n} does not exist, or is no longer kept. The Locks page lists "
+                "the recent ones.",
                 "adb-alarm",
             )
             text("a", "Locks", href="/locks")
@@ -48,18 +48,18 @@ async def replay_page(poller: Poller, n: int) -> None:
 
 def _head(deadlock: Value) -> None:
     LiveFigures(
-        "The deadlock",
+        "Deadlock",
         [
-            Figure("When", clock_time(deadlock["at_s"])),
-            Figure("Gave way", str(deadlock["victim"])),
-            Figure("Chosen by", short(deadlock["policy"], 60)),
+            Figure("Time", clock_time(deadlock["at_s"])),
+            Figure("Victim", str(deadlock["victim"])),
+            Figure("Policy", short(deadlock["policy"], 60)),
             Figure("Transactions", str(len(deadlock["nodes"]))),
         ],
     )
 
 
 class _Replay:
-    """Which step is shown, and the elements that show it."""
+    """The step that is shown, and the elements that show it."""
 
     def __init__(self, live: Live, deadlock: Value):
         self._live = live
@@ -70,7 +70,9 @@ class _Replay:
 
     def build(self) -> None:
         """Fill the page."""
-        with section("Step by step", "An arrow leads from who waits to whom it waits for."):
+        with section(
+            "Step by step", "An arrow points from a waiting transaction to the one that blocks it."
+        ):
             with text("div", classes="adb-buttons", role="group", aria_label="Steps"):
                 self._button("First", lambda: self._go(0))
                 self._button("Back", lambda: self._go(self._at - 1))
@@ -81,11 +83,14 @@ class _Replay:
             self._chart = LiveChart.of_options("Wait-for graph of the step", *self._drawing())
             with text("ol", classes="adb-steps"):
                 self._items = [text("li", short(step["text"], 300)) for step in self._steps]
-        with section("Transactions", "Each leads to its story, while it is kept."), text("ul"):
+        with (
+            section("Transactions", "Each links to its story, as long as that is kept."),
+            text("ul"),
+        ):
             for id, label in self._labels.items():
                 with text("li"):
-                    gave_way = ", which gave way" if id == self._deadlock["victim"] else ""
-                    text("a", f"{id} {short(label, 80)}{gave_way}", href=f"/transactions/{id}")
+                    role = ", the victim" if id == self._deadlock["victim"] else ""
+                    text("a", f"{id} {short(label, 80)}{role}", href=f"/transactions/{id}")
         self._timer = ui.timer(_PLAY_S, self._played, active=False, immediate=False)
         self._mark()
 
@@ -142,6 +147,6 @@ class _Replay:
 
 
 def _cycles(edges: list[Value]) -> set[int]:
-    """Transactions that wait for themselves in the end."""
+    """Return the transactions that wait for themselves, directly or through others."""
     graph = nx.DiGraph((edge["waiter"], edge["blocker"]) for edge in edges)
     return {id for part in nx.strongly_connected_components(graph) if len(part) > 1 for id in part}

@@ -1,4 +1,4 @@
-"""The rule catalog and the open decisions; switching and deciding if that is allowed."""
+"""The rule catalog and the open decisions, with switches and buttons if changes are allowed."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _RESOLVE = Column("act", "Decide", kind="action", sort=False)
 
 
 async def rules_page(poller: Poller, *, is_writable: bool) -> None:
-    """Each rule with what it did, and what it leaves open; changed after a question, if allowed."""
+    """Show each rule with its runs, and the open decisions; changes are confirmed first."""
     with frame(poller, "Rules", "/rules") as live:
         live.figures("Rules", _figures)
         how = (
-            "Enable or disable asks first; the change is kept in the database."
+            "Enable and Disable ask for confirmation; the database stores the change."
             if is_writable
-            else "Rules cannot be switched here: the dashboard was started without --writable."
+            else "Read-only: the dashboard was started without --writable."
         )
         with section(
             "Catalog",
-            f"In order of definition. Not met: its condition was false. Partials: events kept for "
-            f"later matches. Latencies are of one firing. {how}",
+            f"In order of definition. Partials: events kept for partial matches. p50 and p99: the "
+            f"latency of one firing. {how}",
         ):
             live.table(
                 "Rules",
                 (*_columns.RULES, *([_SWITCH] if is_writable else [])),
                 _rows.rules,
-                empty="The process has no rules. Declare one with @db.rule(on=…), or load a text: "
+                empty="No rules. Declare one with @db.rule(on=…), or load a file: "
                 "activedb rules load FILE.",
                 filterable=True,
                 height="44rem",
@@ -71,9 +71,9 @@ async def _ask(poller: Poller, name: str, action: str) -> None:
         return
     enabled = action == "Enable"
     said = (
-        "It will be triggered again, and its quarantine, if it is in one, ends."
+        "Events will trigger it again. If it is in quarantine, the quarantine ends."
         if enabled
-        else "Events will not trigger it any more. What it has been triggered for still runs."
+        else "Events will no longer trigger it. Its pending firings still run."
     )
     if not await _is_sure(f"{action} rule {short(name, 80)}?", action, lambda: text("p", said)):
         return
@@ -92,35 +92,37 @@ class _Decisions:
         self._found: dict[str, Any] = {"total": 0, "decisions": []}
 
     async def add(self, live: Live) -> None:
-        """Put the section into the page; the rows are those of its opening, less what is made."""
+        """Add the section to the page; its rows are those of the opening, less the decided ones."""
         problem = ""
         try:
             await self._look()
         except Exception as error:
             problem = short(error, 300)
         how = (
-            "Decide shows all candidates of a decision, and asks which of them are made."
+            "Decide shows all candidates of a decision, and asks which ones to accept."
             if self._is_writable
-            else "Decide with activedb decisions resolve, or here: start the dashboard with "
-            "--writable, and the process with monitor_writable."
+            else "Resolve them with activedb decisions resolve; or here, if the dashboard has "
+            "--writable and the process monitor_writable."
         )
         with section(
             "Open decisions",
-            f"As of the opening of this page: possible matches that the timestamps alone do not "
-            f"decide, the oldest first. {how}",
+            f"Possible matches that the timestamps alone do not decide, oldest first, as of the "
+            f"time this page was opened. {how}",
         ):
             if problem:
                 text("p", problem, "adb-alarm")
                 return
             more = self._found["total"] - len(self._found["decisions"])
             if more > 0:
-                said = f"{count(more)} more are not shown; activedb decisions list --json has all."
+                said = (
+                    f"{count(more)} more are not shown; activedb decisions list --json lists all."
+                )
                 text("p", said, "adb-small")
             live.table(
                 "Open decisions",
                 (*_columns.DECISIONS, *([_RESOLVE] if self._is_writable else [])),
                 lambda _: _rows.decisions(self._found["decisions"]),
-                empty="None is open.",
+                empty="No open decisions.",
                 on_act=self._ask if self._is_writable else None,
                 shared=False,
             )
@@ -129,7 +131,7 @@ class _Decisions:
         self._found = await asyncio.to_thread(self._poller.source.decisions)
 
     async def _ask(self, key: str, action: str) -> None:
-        """Ask which candidates of a row's decision are made, and have them made."""
+        """Ask which candidates of a row's decision to make, and make them."""
         id, _, number = key.rpartition(" ")
         found = [each for each in self._found["decisions"] if each["id"] == id]
         if action != "Decide" or not found:
@@ -137,7 +139,7 @@ class _Decisions:
         boxes: list[ui.checkbox] = []
 
         def choices() -> None:
-            text("p", "Those that are ticked are made and trigger the rule, the others never are.")
+            text("p", "Selected candidates trigger the rule; the others are discarded.")
             for n, each in enumerate(found[0]["texts"]):
                 boxes.append(ui.checkbox(f"{n}: {short(each, 300)}", value=str(n) == number))
 
@@ -147,14 +149,14 @@ class _Decisions:
         chosen = [n for n, box in enumerate(boxes) if box.value]
         if not await _is_done(lambda: self._poller.source.resolve(id, chosen)):
             return
-        with suppress(Exception):  # those shown before stay
+        with suppress(Exception):  # the previous ones remain
             await self._look()
         await self._poller.look()
-        ui.notify("It is decided", type="positive")
+        ui.notify("Decision recorded", type="positive")
 
 
 async def _is_sure(question: str, action: str, explain: Callable[[], object]) -> bool:
-    """Ask in a dialog, which `explain` fills, whether to do something."""
+    """Ask for confirmation in a dialog, which `explain` fills."""
     with (
         ui.dialog() as dialog,
         text("div", classes="adb-dialog", role="alertdialog", aria_label=question),
@@ -174,7 +176,7 @@ async def _is_sure(question: str, action: str, explain: Callable[[], object]) ->
 
 
 async def _is_done(do: Callable[[], None]) -> bool:
-    """Have the process do something; what goes wrong is shown."""
+    """Run a change in the process and return whether it worked; show an error otherwise."""
     try:
         await asyncio.to_thread(do)
     except Exception as error:

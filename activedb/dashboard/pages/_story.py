@@ -1,4 +1,4 @@
-"""A transaction tells its story: what it did, in which order, and how it ended."""
+"""Story of a transaction: its steps in order, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOK_S = 1.0
 
 
 async def story_page(poller: Poller, id: int) -> None:
-    """What is kept of a transaction; looked at again each second while it is live."""
+    """Show the record of a transaction, refreshed each second while it is live."""
     with frame(poller, f"Transaction {id}", "/transactions"):
         story, problem = await _fetched(poller, id)
         place = text("div", classes="adb-stack")
@@ -65,8 +65,8 @@ def _tell(id: int, story: Value | None, problem: str) -> None:
         text(
             "p",
             problem
-            or f"Transaction {id} is not kept any more, or there was none. The process keeps the "
-            "last ones only; those that have ended lately are on the page of transactions.",
+            or f"Transaction {id} does not exist, or is no longer kept. The Transactions page "
+            "lists those that finished recently.",
             "adb-alarm",
         )
         text("a", "Transactions", href="/transactions")
@@ -79,17 +79,17 @@ def _tell(id: int, story: Value | None, problem: str) -> None:
                 text("p", short(story["error"], 2_000), "adb-small adb-code")
             if story.get("deadlock") is not None:
                 text("a", "Replay the deadlock", href=f"/deadlocks/{int(story['deadlock'])}")
-    with section("What happened", "In the order of time, from its begin."):
+    with section("What happened", "In time order, from its begin."):
         LiveTable(
             "Steps",
             _columns.STEPS,
             [_step(step, n, story["began_s"]) for n, step in enumerate(story["steps"])],
-            empty="No steps are kept.",
+            empty="No recorded steps.",
             filterable=len(story["steps"]) > 12,
             height="40rem",
         )
     if story["children"]:
-        with section("Children", "Subtransactions and rules it triggered, on one line of time."):
+        with section("Children", "Subtransactions and triggered rules, on one timeline."):
             LiveChart.of_options(
                 "Children over time", _bars(story), f"{count(len(story['children']))} children"
             ).style(f"height: {5 + 1.7 * min(_BARS_MAX, len(story['children']) + 1):.1f}rem")
@@ -99,7 +99,7 @@ def _tell(id: int, story: Value | None, problem: str) -> None:
                 [_rows.ended(child) for child in story["children"]],
                 empty="",
             )
-    with section("Versions it made", "Rows it wrote; they count when its whole line commits."):
+    with section("Rows written", "They take effect when the transaction and its superiors commit."):
         LiveTable(
             "Writes",
             _columns.WRITES,
@@ -112,7 +112,7 @@ def _tell(id: int, story: Value | None, problem: str) -> None:
                 }
                 for n, write in enumerate(story["writes"])
             ],
-            empty="It has written nothing.",
+            empty="No rows written.",
         )
 
 
@@ -123,7 +123,7 @@ def _head(story: Value) -> None:
         Figure("State", state, tone="bad" if state == "aborted" else ""),
         Figure("Name", _rows.label(story) or "–"),
         Figure("Began", clock_time(story["began_s"])),
-        Figure("Took", "is live" if ended_s is None else duration(ended_s - story["began_s"])),
+        Figure("Duration", "live" if ended_s is None else duration(ended_s - story["began_s"])),
     ]
     if story["rule"]:
         figures.append(Figure("Rule", short(story["rule"], 60), "", story["coupling"] or ""))
@@ -131,7 +131,7 @@ def _head(story: Value) -> None:
         figures.append(Figure("Thread", short(story["thread"], 40)))
     if (story["tries"] or 1) > 1:
         figures.append(Figure("Tries", count(story["tries"])))
-    LiveFigures("The transaction", figures)
+    LiveFigures("Transaction", figures)
     with text("p", "", "adb-small adb-links"):
         _link("Parent", story["parent"])
         if story["top"] != story["id"] and story["top"] != story["parent"]:
@@ -171,7 +171,7 @@ def _step(step: Value, n: int, began_s: float) -> Row:
 
 
 def _bars(story: Value) -> dict[str, Any]:
-    """The transaction and its children as bars over the time since its begin, in milliseconds."""
+    """Return the transaction and its children as bars over the milliseconds since its begin."""
     began_s = story["began_s"]
     shown = [story, *story["children"][: _BARS_MAX - 1]]
     until_s = max([each["ended_s"] or each["began_s"] for each in shown])

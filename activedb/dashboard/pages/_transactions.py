@@ -1,4 +1,4 @@
-"""The live forest, and what has ended."""
+"""The live forest, and the transactions that have ended."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ __all__ = ["transactions_page"]
 
 
 def transactions_page(poller: Poller) -> None:
-    """Hierarchies as trees, those that wait on their own, and the last that have ended."""
+    """Show hierarchies as trees, waiting hierarchies apart, and the last ended transactions."""
     with frame(poller, "Transactions", "/transactions") as live:
         live.figures("Live transactions", _figures)
-        with section("Waiting", "Hierarchies in which somebody waits for a lock, whole."):
+        with section("Waiting", "Complete hierarchies in which a transaction waits for a lock."):
             live.table(
-                "Hierarchies that wait",
+                "Waiting hierarchies",
                 _columns.FOREST,
                 _rows.waiting_only,
-                empty="Nobody waits for a lock.",
+                empty="No transaction is waiting for a lock.",
                 height="20rem",
             )
         with section(
             "Live forest",
-            "Oldest first. A subtransaction stands below its parent; a rule's has its name and "
-            "coupling.",
+            "Oldest first. Subtransactions are below their parents; those of rules have the rule's "
+            "name and coupling.",
         ):
             live.table(
                 "Live transactions",
                 _columns.FOREST,
                 _rows.forest,
-                empty="No transaction is live at this moment. They are listed while they run: "
-                "db.transaction(), db.run(), rules, streams.",
+                empty="No live transactions. They are listed while they run: db.transaction(), "
+                "db.run(), rules, streams.",
                 filterable=True,
             )
-        with section("Ended lately", "Newest first. Each leads to its story, while it is kept."):
+        with section(
+            "Recently finished", "Newest first. Each links to its story, as long as that is kept."
+        ):
             live.table(
-                "Transactions that have ended",
+                "Recently finished transactions",
                 _columns.RECENT,
                 _rows.recent,
-                empty="None has ended since the dashboard began to look.",
+                empty="No transaction has finished since the dashboard was started.",
                 filterable=True,
             )
 
@@ -57,6 +59,6 @@ def _figures(snapshot: Snapshot) -> list[Figure]:
     return [
         Figure("Live", count(forest["total"]), "", f"{count(left)} not shown" if left else ""),
         Figure("Top-level", count(tops)),
-        Figure("Of rules", count(sum(1 for node in shown if node["rule"]))),
+        Figure("Run by rules", count(sum(1 for node in shown if node["rule"]))),
         Figure("Waiting", count(waiting), tone="warn" if waiting else ""),
     ]
