@@ -202,7 +202,8 @@ def compensate(
 def _ask(plan: CompensationPlan) -> None:
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            "nobody can be asked here whether to do it: look with --plan, then say --yes"
+            "there is no terminal to ask for confirmation: inspect the plan with --plan, then "
+            "pass --yes"
         )
     typer.echo("\n".join(plan.explain()), err=True)
     if not typer.confirm("Execute this plan?", err=True):

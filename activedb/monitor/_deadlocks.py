@@ -15,7 +15,7 @@ __all__ = ["Deadlocks", "Found", "Wait", "edge_text", "replay", "summary"]
 
 _KEPT = 50
 _WAITS_MAX = 50
-_DEPENDENT = "who depends on others gives way"
+_DEPENDENT = "the dependent transaction is the victim"
 
 
 class Wait(NamedTuple):
@@ -156,7 +156,7 @@ def replay(found: Found, showing: Showing) -> dict[str, Any]:
     for place, wait in enumerate(found.waits):
         text = _capital(wait_text(wait, showing, names)) + "."
         steps.append({"text": text, "edges": edges[: place + 1]})
-    cycle = "That closes a cycle: nobody in it can go on."
+    cycle = "That closes a cycle: no transaction in it can proceed."
     if not found.is_ordered:
         cycle = "Together they are a cycle; which wait came first is not known."
     if found.left_out:

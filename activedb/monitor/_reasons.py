@@ -104,7 +104,7 @@ def _said(t: Transaction, error: BaseException | None, deadlock: int | None) -> 
     if isinstance(error, Deadlock):
         if deadlock is None:
             return "A transaction below it was the victim of a deadlock, and could not go on alone."
-        return f"It gave way as the victim of deadlock {deadlock}, so that the others could go on."
+        return f"It was the victim of deadlock {deadlock}, so that the others could proceed."
     if isinstance(error, RuleInQuarantine):
         return f"Rule {error.rule} is in quarantine, so it is not run."
     if isinstance(error, RuleFailed):
@@ -122,7 +122,7 @@ def _said(t: Transaction, error: BaseException | None, deadlock: int | None) -> 
         if not other:
             return "It had to abort with another transaction."
         if other > t.id:  # ids grow, so it began later
-            return f"Transaction {other} below it was aborted, and nobody caught that."
+            return f"Transaction {other} below it was aborted, and no caller caught the error."
         return f"Transaction {other}, whose fate it shares, was aborted."
     known = _of_kind(error)
     if known is not None:

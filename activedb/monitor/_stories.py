@@ -157,5 +157,5 @@ def _text(step: Step, resource: str | None, showing: Showing) -> str:
         case "committing":
             return "its work is done; it commits"
         case "deadlock":
-            return f"gives way as the victim of deadlock {about}"
+            return f"is the victim of deadlock {about}"
     return what

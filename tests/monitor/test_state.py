@@ -343,7 +343,7 @@ def test_deadlock_in_which_a_dependent_gives_way_names_it_and_not_the_requester(
     assert short["victim"] == tries[0]
     told = watched.monitor.deadlock(short["n"])
     assert told is not None
-    assert told["policy"] == "who depends on others gives way"
+    assert told["policy"] == "the dependent transaction is the victim"
     assert [step["edges"][-1]["kind"] for step in told["steps"][:-2]][-1] in ("held", "retained")
     assert "dependency" in {edge["kind"] for edge in told["steps"][-2]["edges"]}
     assert tries[0] in {node["id"] for node in told["nodes"]}

@@ -115,7 +115,10 @@ def test_story_of_a_child_whose_abort_nobody_caught_says_that(watched: Watched) 
         watched.db.run(work)
     top = only_ended(watched, parent=None)
     (child,) = top["children"]
-    assert top["why"] == f"Transaction {child['id']} below it was aborted, and nobody caught that."
+    assert (
+        top["why"]
+        == f"Transaction {child['id']} below it was aborted, and no caller caught the error."
+    )
 
 
 def test_story_of_a_cancellation_and_of_a_limit_of_time(watched: Watched) -> None:
@@ -289,9 +292,7 @@ def test_story_of_a_deadlock_is_tried_again_and_says_which(watched: Watched) -> 
     for run in runs:
         run.result(PATIENCE_S)
     victim = only_ended(watched, state="aborted")
-    assert victim["why"] == (
-        "It gave way as the victim of deadlock 1, so that the others could go on."
-    )
+    assert victim["why"] == ("It was the victim of deadlock 1, so that the others could proceed.")
     assert victim["deadlock"] == 1
     assert [s["what"] for s in victim["steps"]][-4:] == ["waited", "deadlock", "failed", "aborted"]
     again = only_ended(watched, label=victim["label"], state="committed")
