@@ -75,8 +75,8 @@ REVIEWED = {
         "_OF_KEYS.format('pg_advisory_xact_lock')": OURS,
         "_OF_KEYS.format('pg_advisory_xact_lock_shared')": OURS,
     },
-    "activedb/store/session/_wakeups.py Hints.__init__": {"_channel(schema)": QUOTED},
-    "activedb/store/session/_wakeups.py Hints._driver": {"self._listen": COMPILED},
+    "activedb/store/session/_wakeups.py Wakeups.__init__": {"_channel(schema)": QUOTED},
+    "activedb/store/session/_wakeups.py Wakeups._driver": {"self._listen": COMPILED},
     "activedb/store/session/_postgres.py PostgresStore.lock_table": {"name": QUOTED},
     "activedb/store/sql/_rewriting.py edits_of": {"listed": COMPILED},
     "activedb/store/session/_savepoints.py roll_back_to": {
