@@ -202,7 +202,8 @@ def outcome_of_tries(
     ledger = open_ledger(place.open())
     for number, (pattern, options) in enumerate(rules):
 
-        @ledger.db.rule(on=pattern, name=f"rule{number}", **options)
+        # One after another: the order of rules that run beside each other is open.
+        @ledger.db.rule(on=pattern, name=f"rule{number}", priority=number, **options)
         def rule(t: Transaction, o: Occurrence) -> None:
             ledger.write(t, f"{o.name} {[(c.name, c.us) for c in o.constituents]}")
 
