@@ -201,7 +201,6 @@ def outcome_of_tries(
     """What rules write, refuse and keep, where the parts of a stream are tried again or not."""
     ledger = open_ledger(place.open())
     for number, (pattern, options) in enumerate(rules):
-
         # One after another: the order of rules that run beside each other is open.
         @ledger.db.rule(on=pattern, name=f"rule{number}", priority=number, **options)
         def rule(t: Transaction, o: Occurrence) -> None:
