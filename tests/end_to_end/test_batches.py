@@ -136,7 +136,7 @@ def test_batches_wrong_arguments_exit_with_2(call: Callable[..., Done]) -> None:
         (("cover", "calls#9"), "activedb batches ls shows them"),
         (("ls", "--workflow", "uses"), "did you mean 'usage'"),
         (("compensate", "calls#1"), "name the FILE"),
-        (("compensate", "calls#1", "job.py", "--mode", "independent cover"), "say --yes"),
+        (("compensate", "calls#1", "job.py", "--mode", "independent cover"), "pass --yes"),
     ):
         done = call(*arguments)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
