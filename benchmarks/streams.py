@@ -62,7 +62,7 @@ ELSEWHERE: Final = {
     f"{name}_compiled_per_s": {"MorphStream, two cores": application.morphstream_per_s}
     for name, application in APPLICATIONS.items()
 }
-"""With C = 0 and two threads. S-Store came to 160,000 to 290,000 there."""
+"""Reference throughput with C = 0 and two threads. S-Store came to 160,000 to 290,000 there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ class Start(StrEnum):
 
     AT_EVENT = "at the event"
     AT_COMMIT_POINT = "at the commit point"
-    """At the commit point of the triggering transaction, in its deferred cycles."""
+    """Commit point of the triggering transaction, in its deferred cycles."""
     AFTER_COMMIT = "after the triggering commit"
     AT_EVENT_OR_ABORT = "at the event or the abort"
-    """At the event or at the abort of the triggering transaction; the engine chooses."""
+    """Event or abort of the triggering transaction, whichever the engine chooses."""
     WHEN_TRUE = "when the condition is true"
 
 
@@ -27,7 +27,7 @@ class Durability(StrEnum):
     """Means by which a triggered rule survives a crash and runs once."""
 
     WITH_COMMIT = "with the triggering commit"
-    """Its effects are part of the triggering transaction; no record is needed."""
+    """Effects are part of the triggering transaction; no record is needed."""
     RECORDED_BY_COMMIT = "recorded by the triggering commit"
     RECORDED_AT_EVENT = "recorded at the event"
     """Recorded when the event happens, whatever the outcome of the triggering transaction."""

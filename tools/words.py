@@ -48,15 +48,24 @@ IDIOMS = {
 }
 
 
-def complaints(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the complaint for each docstring that breaks a rule."""
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring, those of attributes and constants included."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        docstring = ast.get_docstring(node)
-        if not docstring:
-            continue
-        line = node.body[0].lineno
+        for statement in node.body:
+            if (
+                isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+                and isinstance(statement.value.value, str)
+                and statement.value.value.strip()
+            ):
+                yield statement.lineno, statement.value.value
+
+
+def complaints(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the complaint for each docstring that breaks a rule."""
+    for line, docstring in docstrings(source):
         first = docstring.split()[0].strip("`.,:;()").lower()
         if first in OPENINGS:
             yield line, f'docstring opens with "{first}": open with an imperative verb or a noun'

@@ -14,7 +14,7 @@ class BatchKind(StrEnum):
     """Origin of a batch."""
 
     SOURCE = "source"
-    """From outside the workflow."""
+    """Batch from outside the workflow."""
     OUTPUT = "output"
     """Output of a transaction."""
     INPUT = "input"
@@ -89,11 +89,11 @@ class State(StrEnum):
     """Outcome of a transaction."""
 
     EXECUTED = "executed"
-    """It has committed and stands."""
+    """Committed and not compensated."""
     FAILED = "failed"
-    """It has aborted without effects, and may still be executed."""
+    """Aborted without effects; may be executed again."""
     COMPENSATED = "compensated"
-    """It had committed, and so had its compensation."""
+    """Committed, and then compensated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Requirement(StrEnum):
     COMPLETION = "completion"
     """All transactions that a batch triggers are executed."""
     MONOTONIC_EXECUTION = "monotonic execution"
-    """At any time, the standing part of a composite transaction is a prefix of its graph."""
+    """Requirement that the standing part of a composite transaction is a prefix of its graph."""
 
 
 def relaxed_of(names: Iterable[str], program: str) -> frozenset[Requirement]:

@@ -164,7 +164,7 @@ CHECKS: tuple[Callable[[ServerFacts, Settings], Finding], ...] = (
     _room,
     _log,
 )
-"""Checks that need only the facts."""
+"""Diagnostics that need only the facts."""
 
 
 def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:

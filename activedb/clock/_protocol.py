@@ -36,7 +36,7 @@ class ClockStatus(Enum):
     SYNCHRONIZED = "synchronized"
     """Synchronised to reference time; the error is the synchronisation distance."""
     UNKNOWN = "unknown"
-    """Not synchronised; the error is a configured one, not a bound."""
+    """Unsynchronised clock; the error is a configured value, not a bound."""
     FIXED = "fixed"
     """The error is a configured bound, vouched for by the user."""
     SIMULATED = "simulated"

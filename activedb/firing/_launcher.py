@@ -497,7 +497,7 @@ class Launcher:
     def run_in_background(
         self, name: str, work: Callable[[], None], turn: Turn | None = None
     ) -> None:
-        """Run internal work of the engine on a thread of the pool; `join` waits for it, too."""
+        """Run internal work on a thread of the pool; `join` waits for it, too."""
 
         def do() -> None:
             try:

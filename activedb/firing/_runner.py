@@ -39,7 +39,7 @@ class Runner:
 
     Parameters
     ----------
-    trails : Trails
+    contexts : TriggerContexts
         Takes the letters of rules that fail alone, and the rules that wait for later.
     counters : Counters
         Has the counters ``rules_fired`` and ``rules_failed``.
@@ -63,14 +63,14 @@ class Runner:
 
     def __init__(
         self,
-        trails: TriggerContexts,
+        contexts: TriggerContexts,
         counters: Counters,
         launcher: Launcher,
         *,
         cascade_max: int,
         breadth_first: bool,
     ):
-        self._contexts = trails
+        self._contexts = contexts
         self._counters = counters
         self._launcher = launcher
         self._cascade_max = cascade_max
@@ -85,9 +85,9 @@ class Runner:
         around, running = _running_in(t)
         depth = 0 if running is None else running.depth
         if self._breadth_first and not deferred and around is not None and around.parent:
-            trail = self._contexts.of(t)
+            context = self._contexts.of(t)
             with self._contexts.latch:
-                trail.next_level += items
+                context.next_level += items
             return
         while items:
             depth += 1
@@ -217,7 +217,7 @@ class Runner:
         label: str,
         deferred: bool,
     ) -> None:
-        rule, trail = item.rule, self._contexts.of(t)
+        rule, context = item.rule, self._contexts.of(t)
         fails_alone = rule.on_abort is OnAbort.RULE
         try:
             if fails_alone:
@@ -228,7 +228,7 @@ class Runner:
                 rule=rule.name,
                 deferred=deferred,
                 priority=priority,
-                group=trail.cycles.taken - 1 if deferred else trail.events,
+                group=context.cycles.taken - 1 if deferred else context.events,
             )
         except Exception as error:
             if is_systemic(error, t) and isinstance(error, StoreError):
@@ -246,7 +246,7 @@ class Runner:
             self._counters.add("rules_failed")
             self.quarantine.failed(rule.name, error)
             with self._contexts.latch:
-                trail.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
+                context.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
             return
         if fails_alone:
             self.quarantine.succeeded(rule.name)
@@ -259,17 +259,17 @@ class Runner:
         The action of a causal rule is recorded by the commit of `s`, which depends on the
         triggering transaction.
         """
-        trail = self._contexts.of(s)
-        trail.events += 1
+        context = self._contexts.of(s)
+        context.events += 1
         if action.rule.coupling is not Coupling.CAUSAL or s.parent is not None:
-            self._launcher.fire(s, [action], trail.events, self._contexts.undated_in(s))
+            self._launcher.fire(s, [action], context.events, self._contexts.undated_in(s))
             return
         undated = self._contexts.undated_in(s)
-        firings, letters = self._launcher.prepare(s, [action], trail.events, undated)
+        firings, letters = self._launcher.prepare(s, [action], context.events, undated)
         self._counters.add("rules_failed", len(letters))
         with self._contexts.latch:
-            trail.firings += firings
-            trail.letters += letters
+            context.firings += firings
+            context.letters += letters
 
 
 def _call_here(t: Transaction, call: Callable[[], None]) -> None:

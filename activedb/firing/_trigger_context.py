@@ -73,8 +73,8 @@ class TriggerContexts:
     Attributes
     ----------
     latch : threading.Lock
-        Guards the trail of a transaction against its parallel children; no other latch is taken
-        under it.
+        Guards the trigger context of a transaction against its parallel children; no other latch
+        is taken under it.
     """
 
     def __init__(self, cycles_max: int):
@@ -83,21 +83,21 @@ class TriggerContexts:
         self._contexts: dict[int, TriggerContext] = {}
 
     def of(self, t: Transaction) -> TriggerContext:
-        """Return the trail of a live transaction, created if missing."""
-        trail = self._contexts.get(t.id)
-        if trail is None:
+        """Return the trigger context of a live transaction, created if missing."""
+        context = self._contexts.get(t.id)
+        if context is None:
             with self.latch:
-                trail = self._contexts.setdefault(
+                context = self._contexts.setdefault(
                     t.id, TriggerContext(DeferredCycles(self._cycles_max))
                 )
-        return trail
+        return context
 
     def get(self, t: Transaction) -> TriggerContext | None:
-        """Return the trail of a transaction, if it has one."""
+        """Return the trigger context of a transaction, if it has one."""
         return self._contexts.get(t.id)
 
     def end(self, t: Transaction) -> TriggerContext | None:
-        """Remove and return the trail of a transaction that has ended, if it has one."""
+        """Remove and return the trigger context of a transaction that has ended, if it has one."""
         return self._contexts.pop(t.id, None)
 
     def defer(self, t: Transaction, items: list[Triggered]) -> None:
@@ -105,46 +105,46 @@ class TriggerContexts:
 
         In the transaction of a deferred rule, they wait for the parent's next cycle instead.
         """
-        trail = self.of(t)
+        context = self.of(t)
         with self.latch:
             if t.deferred and t.parent is not None:
-                trail.next_cycle += items
+                context.next_cycle += items
             else:
                 for item in items:
-                    trail.cycles.defer(item)
+                    context.cycles.defer(item)
 
     def undated_in(self, t: Transaction) -> Container[int]:
         """Return the `undated` occurrences, by identity, of `t` and its superiors; O(depth)."""
         found: list[dict[int, Occurrence]] = []
         node: Transaction | None = t
         while node is not None:
-            trail = self._contexts.get(node.id)
-            if trail is not None and trail.undated:
-                found.append(trail.undated)
+            context = self._contexts.get(node.id)
+            if context is not None and context.undated:
+                found.append(context.undated)
             node = node.parent
         return ChainMap(*found)
 
     def take_level(self, t: Transaction) -> list[Triggered]:
         """Take the rules of the next level below `t`, so that they no longer wait."""
-        trail = self.of(t)
+        context = self.of(t)
         with self.latch:
-            found, trail.next_level = trail.next_level, []
+            found, context.next_level = context.next_level, []
         return found
 
-    def pass_on(self, trail: TriggerContext, above: Transaction) -> None:
-        """Merge the trail of a committed subtransaction into the trail of its parent."""
+    def pass_on(self, context: TriggerContext, above: Transaction) -> None:
+        """Merge the trigger context of a committed subtransaction into that of its parent."""
         mine = self.of(above)
         with self.latch:
-            mine.fed += trail.fed
-            mine.before += trail.before
-            mine.choices += trail.choices
-            mine.letters += trail.letters
-            mine.firings += trail.firings
-            mine.intents |= trail.intents
-            mine.next_level += trail.next_level
-            mine.undated |= trail.undated
+            mine.fed += context.fed
+            mine.before += context.before
+            mine.choices += context.choices
+            mine.letters += context.letters
+            mine.firings += context.firings
+            mine.intents |= context.intents
+            mine.next_level += context.next_level
+            mine.undated |= context.undated
             if above.deferred and above.parent is not None:
-                mine.next_cycle += trail.next_cycle
+                mine.next_cycle += context.next_cycle
             else:
-                for item in trail.next_cycle:
+                for item in context.next_cycle:
                     mine.cycles.defer(item)

@@ -166,13 +166,13 @@ class Triggering:
     def at_commit_point(self, t: Transaction) -> None:
         """Run the deferred cycles of `t`; at the top, record letters, choices and firings."""
         self._transaction_events.committing(t)
-        trail = self._contexts.get(t)
-        if trail is None:
+        context = self._contexts.get(t)
+        if context is None:
             if t.parent is None and self.catalog.drafts:
                 self.kept.at_commit_point(t, (), self.catalog.given_up(t))
             return
         try:
-            while cycle := trail.cycles.next_cycle():
+            while cycle := context.cycles.next_cycle():
                 self.runner.run_children(t, cycle, deferred=True)
         except CycleBoundReached as error:
             pending: list[Triggered] = error.pending  # type: ignore[assignment]  # deferred items
@@ -180,53 +180,53 @@ class Triggering:
         if t.parent is not None:
             return
         gone = self.catalog.given_up(t) if self.catalog.drafts else {}
-        if trail.fed or gone:
-            self.kept.at_commit_point(t, trail.fed, gone)
-        if trail.letters:
-            self._write_letters(t, trail.letters)
-        if trail.choices:
-            self._write_choices(t, trail.choices)
-        if trail.firings:
-            self._launcher.record(t, trail.firings)
-        self._exclusive.at_commit_point(t, trail.intents)
+        if context.fed or gone:
+            self.kept.at_commit_point(t, context.fed, gone)
+        if context.letters:
+            self._write_letters(t, context.letters)
+        if context.choices:
+            self._write_choices(t, context.choices)
+        if context.firings:
+            self._launcher.record(t, context.firings)
+        self._exclusive.at_commit_point(t, context.intents)
 
     def aborting(self, t: Transaction) -> None:
         """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
-        trail = self._contexts.get(t)
-        if trail is not None:
-            fed, trail.fed = trail.fed, []
+        context = self._contexts.get(t)
+        if context is not None:
+            fed, context.fed = context.fed, []
             self.withdraw(fed)
-            for subscription, o in reversed(trail.taken):
+            for subscription, o in reversed(context.taken):
                 subscription.in_hand.insert(0, o)
-            trail.taken = []
-            for subscription, state in reversed(trail.before):
+            context.taken = []
+            for subscription, state in reversed(context.before):
                 subscription.restore(state)
                 self.lines.moved(subscription)
-            trail.before = []
+            context.before = []
 
     def ended(self, t: Transaction) -> None:
-        """Pass the trail of `t` on to its parent; after a top-level commit, start its firings."""
+        """Pass the trigger context of `t` to its parent; at the top, start its firings."""
         if self.catalog.drafts:
             self.catalog.ended(t)
-        trail = self._contexts.end(t)
+        context = self._contexts.end(t)
         if t.state is State.ABORTED:
             self._transaction_events.aborted(t)
-        if trail is None:
+        if context is None:
             return
         if t.state is State.ABORTED:
-            self._causal.aborted(trail.firings)
+            self._causal.aborted(context.firings)
             if t.parent is None:
                 self._launcher.ended(t)
-                if trail.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
+                if context.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
                     self._launcher.look()  # the server may have committed
                 self._exclusive.tried(t.hierarchy.run)
                 if not t.hierarchy.run.is_retried:
                     self.failed(t.hierarchy.run.name)
         elif t.parent is not None:
-            self._contexts.pass_on(trail, t.parent)
+            self._contexts.pass_on(context, t.parent)
         else:
             newest: dict[Subscription, int] = {}
-            for fed in trail.fed:
+            for fed in context.fed:
                 newest[fed.subscription] = max(
                     newest.get(fed.subscription, fed.occurrence.us), fed.occurrence.us
                 )
@@ -234,9 +234,9 @@ class Triggering:
                 subscription.trim(us)
                 if not subscription.is_timed:
                     self.lines.moved(subscription)
-            self._launcher.start(self._causal.committed(trail.firings))
+            self._launcher.start(self._causal.committed(context.firings))
             self._launcher.ended(t)
-            self._exclusive.committed(t.hierarchy.run, trail.intents)
+            self._exclusive.committed(t.hierarchy.run, context.intents)
 
     def gave_up(self, run: Run, error: BaseException) -> None:
         """Handle a run that has failed for good, unless its work is repeated later."""
@@ -357,9 +357,9 @@ class Triggering:
         """
         if not taken.undecided and not taken.decided:
             return
-        trail = self._contexts.of(t)
+        context = self._contexts.of(t)
         with self._contexts.latch:
-            trail.choices.append((subscription, taken))
+            context.choices.append((subscription, taken))
         if not taken.undecided:
             return
         rule = subscription.rule
@@ -419,10 +419,10 @@ class Triggering:
     def keep(self, t: Transaction, fed: list[Fed], *, undated: bool = False) -> None:
         """Make `t` responsible for fed occurrences; `undated` is as for `occurred`."""
         if fed:
-            trail = self._contexts.of(t)
-            trail.fed += fed
+            context = self._contexts.of(t)
+            context.fed += fed
             if undated:
-                trail.undated |= {id(each.occurrence): each.occurrence for each in fed}
+                context.undated |= {id(each.occurrence): each.occurrence for each in fed}
 
     def take(self, t: Transaction, subscription: Subscription) -> None:
         """Take the first match from a rule's `in_hand`; an abort of top-level `t` puts it back."""
@@ -430,9 +430,9 @@ class Triggering:
 
     def keep_firings(self, t: Transaction, firings: list[Firing]) -> None:
         """Record firings with the top-level commit above `t`, and start them after it."""
-        trail = self._contexts.of(t)
+        context = self._contexts.of(t)
         with self._contexts.latch:
-            trail.firings += firings
+            context.firings += firings
 
     def add_dead_letter(self, t: Transaction, letter: Letter) -> None:
         """Write a letter with the top-level commit above `t`."""
@@ -440,10 +440,10 @@ class Triggering:
 
     def take_back(self, t: Transaction, fed: list[Fed]) -> None:
         """Withdraw the occurrences fed for one failed event of `t`, while `t` goes on."""
-        trail = self._contexts.of(t)
+        context = self._contexts.of(t)
         for item in fed:
-            if item in trail.fed:
-                trail.fed.remove(item)
+            if item in context.fed:
+                context.fed.remove(item)
         self.withdraw(fed)
 
     def advance(
@@ -483,8 +483,8 @@ class Triggering:
         """Start the rules triggered in `t` by one event, each in its coupling mode."""
         for listener in self.listeners:
             listener.triggered(t, triggered)
-        trail = self._contexts.of(t)
-        trail.events += 1
+        context = self._contexts.of(t)
+        context.events += 1
         modes = [(item, item.rule.coupling) for item in triggered]
         detached = [item for item, mode in modes if mode is Coupling.DETACHED]
         dependent = [item for item, mode in modes if mode in _AFTER_COMMIT]
@@ -493,19 +493,19 @@ class Triggering:
         immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
         undated = self._contexts.undated_in(t) if detached or dependent or exclusive else ()
         if detached:
-            self._launcher.fire(t, detached, trail.events, undated)
+            self._launcher.fire(t, detached, context.events, undated)
         if dependent:
-            firings, letters = self._launcher.prepare(t, dependent, trail.events, undated)
-            self._keep_lost(trail, letters)
+            firings, letters = self._launcher.prepare(t, dependent, context.events, undated)
+            self._keep_lost(context, letters)
             with self._contexts.latch:
-                trail.firings += firings
+                context.firings += firings
             self._causal.begin(t, [f for f in firings if _is_causal(f)])
         if exclusive:
-            names, letters = self._exclusive.intend(t, exclusive, trail.events, undated)
-            self._keep_lost(trail, letters)
+            names, letters = self._exclusive.intend(t, exclusive, context.events, undated)
+            self._keep_lost(context, letters)
             self._contexts.of(t.top)  # the top decides on them, even if `t` aborts
             with self._contexts.latch:
-                trail.intents |= names
+                context.intents |= names
         if deferred:
             self._contexts.defer(t, deferred)
         if immediate:
@@ -513,15 +513,15 @@ class Triggering:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _keep_lost(self, trail: TriggerContext, letters: list[Letter]) -> None:
+    def _keep_lost(self, context: TriggerContext, letters: list[Letter]) -> None:
         """Keep letters of firings whose occurrence cannot be encoded."""
         if letters:
             self.counters.add("rules_failed", len(letters))
-            self._keep_letters(trail, letters)
+            self._keep_letters(context, letters)
 
-    def _keep_letters(self, trail: TriggerContext, letters: list[Letter]) -> None:
+    def _keep_letters(self, context: TriggerContext, letters: list[Letter]) -> None:
         with self._contexts.latch:
-            trail.letters += letters
+            context.letters += letters
 
 
 def _is_set(item: Triggered) -> bool:

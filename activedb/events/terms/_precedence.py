@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["AND", "ATOM", "COMPARISON", "NOT", "OR", "PRODUCT", "SUM", "written"]
 
 OR, AND, NOT, COMPARISON, SUM, PRODUCT, ATOM = range(7)
-"""From the loosest to the tightest, as in SQL."""
+"""Operators from the loosest to the tightest, as in SQL."""
 
 
 def written(term: Term, binds: int) -> str:

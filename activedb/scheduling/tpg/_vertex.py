@@ -25,7 +25,7 @@ class OperationState(IntEnum):
     EXE = 2
     """Run; its versions are in the state."""
     ABT = 3
-    """Its s-transaction aborts; its versions are not in the state."""
+    """The s-transaction aborts; the versions of the operation are not in the state."""
 
 
 BLK, RDY, EXE, ABT = OperationState

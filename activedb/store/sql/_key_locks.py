@@ -53,7 +53,7 @@ GUARD_TO_INSERT_ONE: Select[Any] = select(
 """The last column is the transaction's number, which an inserting transaction needs anyway."""
 
 GUARD_TO_INSERT_ONE_ALONE: Select[Any] = select(_TABLE_SHARED, func.pg_advisory_xact_lock(_KEY))
-"""Same without the number, for a role that may not query it."""
+"""Statement without the number, for a role that may not query it."""
 
 GUARD_ABSENT_ONE: Select[Any] = select(_TABLE_SHARED, func.pg_advisory_xact_lock_shared(_KEY))
 
