@@ -59,7 +59,7 @@ _OPEN_MAX = 10_000
 """Upper bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
 _DROPPING_MAX = 10_000
-"""Upper bound on the events for which a plain detector records what was dropped."""
+"""Upper bound on the events for which `trim` keeps what a memoryless detector has dropped."""
 _WORLD_MATCHES_MAX = 1_000
 """Upper bound on the matches that one event completes in a world that is tried."""
 
@@ -180,6 +180,7 @@ class Detector:
     __slots__ = (
         "__weakref__",
         "_advanced_us",
+        "_ages",
         "_clocks",
         "_decisions",
         "_durations_us",
@@ -313,8 +314,9 @@ class Detector:
         # Events that nodes have forgotten, but on which doubtful matches still depend.
         self._remembered: list[tuple[int, Occurrence]] = []
         self.forgotten = 0
-        # Heap of the entries to drop first; used once the bound has been reached.
-        self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
+        # Heap of the entries to drop first, or None if it must be built anew; see `_bound`.
+        self._oldest: list[tuple[int, str, int, int, int, Entry, Node]] | None = None
+        self._ages = count()
 
     # -- properties --------------------------------------------------------------------------
 
@@ -427,7 +429,7 @@ class Detector:
             ):
                 found = plain.feed(o)
                 bound = self._partials_max
-                if bound is not None and (shared.fresh or plain.groups.count > bound):
+                if shared.fresh is not None or (bound is not None and plain.groups.count > bound):
                     self._bound_plain(plain, o)
                 return found
         if self._single is not None:
@@ -934,9 +936,10 @@ class Detector:
         """
         log = self._log
         number = next((n for n in range(len(log) - 1, -1, -1) if log[n].o is o), -1)
-        if number < 0 and self._memoryless is None:
+        if number < 0 and (self._memoryless is None or not self.accepts(o)):
             return
         later = []
+        self._oldest = None  # undoing brings back entries
         while len(log) > max(number, 0):
             record = log.pop()
             roll_back(record.journal)
@@ -968,6 +971,7 @@ class Detector:
     def undo(self, mark: object) -> None:
         """Undo the feeds and advances since `mark`. REQUIRES: `keeps_log`."""
         assert isinstance(mark, _Mark)
+        self._oldest = None
         while self._log and self._log[-1] is not mark.last:
             roll_back(self._log.pop().journal)
         if self._told_us is not None and not mark.has_begun:
@@ -981,8 +985,8 @@ class Detector:
         self._handed_out &= self._open.keys()
 
     def _remember(self, record: _Record) -> None:
-        # Open choices do not follow from the kept events.
-        if self.keeps_log or self._shared.keeps_ends:
+        # Neither open choices nor what was dropped follow from the kept events.
+        if self.keeps_log or self._shared.keeps_ends or self._shared.fresh is not None:
             self._log.append(record)
 
     # -- bounds ------------------------------------------------------------------------------
@@ -1004,7 +1008,8 @@ class Detector:
             before_us = due_us
         log = self._log
         until_us = before_us - (self.horizon_us or 0)
-        while log and log[0].us < until_us:
+        most = None if self.keeps_log or self._shared.keeps_ends else _DROPPING_MAX
+        while log and (log[0].us < until_us or (most is not None and len(log) > most)):
             log.popleft()
         self._shared.undoable_step = log[0].step if log else self._shared.step + 1
         tells_worlds = self._tries_worlds and self._shared.is_inexact
@@ -1015,13 +1020,8 @@ class Detector:
             self._remember_deciding(known)
         self._trimmed_us = before_us
         oldest = self._oldest
-        if len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
-            # Most of the entries are gone. The heap is rebuilt when the bound is reached again.
-            self._collect(None)
-        log = self._log
-        until_us = before_us - (self.horizon_us or 0)
-        while log and log[0].us < until_us:
-            log.popleft()
+        if oldest is not None and len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
+            self._oldest = None  # most of its entries are gone
         shared = self._shared
         if shared.is_inexact:
             shared.awaited = [o for o in shared.awaited if o.high_us >= before_us]
@@ -1079,55 +1079,49 @@ class Detector:
     def _bound(self, journal: Journal, *, refuses: bool = True) -> None:
         """Enforce the bound on the number of partials.
 
-        The oldest entries are tracked only once there are too many. From then on nothing is shared,
-        as dropping an entry would affect the other detectors.
+        The oldest entries are tracked only once there were too many. From then on nothing is
+        shared, as dropping an entry would affect the other detectors.
         """
         assert self._partials_max is not None
-        for entry, node in self._shared.fresh or ():
-            heappush(self._oldest, (entry[0], entry[1], entry[2], node.index, entry, node))
+        if self._oldest is not None:
+            for entry, node in self._shared.fresh or ():
+                heappush(self._oldest, self._age(entry, node))
         if self.partials <= self._partials_max:
             return
+        if self._refuses and not refuses:
+            return  # the step was accepted before, and is redone
         if self._shared.fresh is None:
             for node in self._nodes:
                 if isinstance(node, SharedNode):
                     node.part_for_good()
+        if self._refuses:
+            raise PartialsExceeded(
+                f"{self._root.name} keeps {self.partials} occurrences, more than "
+                f"{self._partials_max}: shorten its window, raise partials_max, or let it "
+                'drop the oldest with on_full="drop_oldest"'
+            )
+        if self._shared.fresh is None:
+            self._track()
         while self.partials > self._partials_max:
-            if self._refuses and not refuses:
-                return  # the step was accepted before, and is redone
-            if self._refuses:
-                raise PartialsExceeded(
-                    f"{self._root.name} keeps {self.partials} occurrences, more than "
-                    f"{self._partials_max}: shorten its window, raise partials_max, or let it "
-                    'drop the oldest with on_full="drop_oldest"'
-                )
-            if self._shared.fresh is None or not self._oldest:
-                self._collect([])
-            item = heappop(self._oldest)
-            journal.append((self._keep_again, (item,)))
-            if item[5].drop(item[4], journal):
+            if not self._oldest:
+                self._oldest = [self._age(e, node) for node in self._nodes for e in node.kept()]
+                heapify(self._oldest)
+            entry, node = heappop(self._oldest)[-2:]
+            if node.drop(entry, journal):
                 self.dropped += 1
                 journal.append((self._undrop, ()))
 
-    def _collect(self, fresh: list[tuple[Entry, Node]] | None) -> None:
-        """Build the heap of kept entries and track new ones in `fresh`; None: stop tracking."""
+    def _track(self) -> None:
+        """Let the nodes report new entries, and the log contain all steps, from now on."""
+        fresh: list[tuple[Entry, Node]] = []
         self._shared.fresh = fresh
         for node in self._nodes:
             if isinstance(node, SharedNode):
                 node.hear(fresh)
-        self._oldest = (
-            []
-            if fresh is None
-            else [
-                (entry[0], entry[1], entry[2], node.index, entry, node)
-                for node in self._nodes
-                for entry in node.kept()
-            ]
-        )
-        heapify(self._oldest)
 
-    def _keep_again(self, item: tuple[int, str, int, int, Entry, Node]) -> None:
-        if self._shared.fresh is not None:
-            heappush(self._oldest, item)
+    def _age(self, entry: Entry, node: Node) -> tuple[int, str, int, int, int, Entry, Node]:
+        """Return an item of the heap; the number tells entries of one event in a node apart."""
+        return *entry[:3], node.index, next(self._ages), entry, node
 
     def _undrop(self) -> None:
         self.dropped -= 1
@@ -1143,9 +1137,7 @@ class Detector:
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
         # Withdrawing `o` restores what was dropped for it.
-        self._log.append(_Record(o, o.us, journal, {}, ()))
-        if len(self._log) > _DROPPING_MAX:
-            self._log.popleft()
+        self._remember(_Record(o, o.us, journal, {}, ()))
 
     # -- state -------------------------------------------------------------------------------
 

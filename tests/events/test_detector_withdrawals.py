@@ -18,7 +18,7 @@ from activedb.events import (
 )
 from tests.drawing import SCALE, Worlds
 
-from .generation import CONTEXTS, EVERYTHING, random_expression
+from .generation import CONTEXTS, EVERYTHING, Plan, random_expression
 
 A, B, C = event("A"), event("B"), event("C")
 SECOND_US = 1_000_000
@@ -119,6 +119,48 @@ def test_events_withdrawn_after_a_trim_are_as_if_never_fed() -> None:
             random.shuffle(withdrawn)
             for o in withdrawn:
                 detector.withdraw(o)
+        until_us = round((second + 6) * SECOND_US)
+        last = [Occurrence(name, second + 0.5, {"w": 0, "x": 2}) for name in "ABC"]
+        made = [
+            [*(match for o in last for match in each.feed(o)), *each.advance(until_us)]
+            for each in (detector, never)
+        ]
+        assert repr(made[0]) == repr(made[1]), f"{expression}: {fed}"
+        worlds.met["made"] += len(made[1])
+
+
+@pytest.mark.parametrize("shape", ["memoryless", "everything"])
+def test_events_withdrawn_from_a_full_detector_are_as_if_never_fed(shape: str) -> None:
+    worlds = Worlds(300 * SCALE, "withdrawn when full", shape, made=20, dropped=150, again=100)
+    plan = EVERYTHING if shape == "everything" else Plan(ending=False)
+    for random in worlds:
+        expression, partials_max = random_expression(random, plan), random.randint(1, 4)
+        detector, never = (Detector(expression, partials_max=partials_max) for _ in range(2))
+        if detector.horizon_us is None:
+            continue  # a skip without a window: what a trim forgets depends on withdrawn matches
+        for each in (detector, never):
+            each.advance(0)
+        second, fed = 0.0, list[str]()
+        for _ in range(5):
+            withdrawn = list[Occurrence]()
+            is_withdrawn = random.random() < 0.6
+            for _ in range(random.randint(1, 5)):
+                second += random.choice([0, 0.5, 1])
+                o = Occurrence(random.choice("ABC"), second, {"w": 0, "x": random.randrange(3)})
+                fed.append(f"{o}{' (withdrawn)' * is_withdrawn}")
+                before = detector.dropped
+                detector.feed(o)
+                worlds.met["dropped"] += detector.dropped - before
+                if is_withdrawn:
+                    withdrawn.append(o)
+                else:
+                    never.feed(o)
+            for o in reversed(withdrawn):
+                detector.withdraw(o)
+            worlds.met["again"] += bool(withdrawn) and detector.dropped > 0
+            assert (detector.partials, detector.dropped) == (never.partials, never.dropped), fed
+            for each in (detector, never):
+                each.trim(round(second * SECOND_US))
         until_us = round((second + 6) * SECOND_US)
         last = [Occurrence(name, second + 0.5, {"w": 0, "x": 2}) for name in "ABC"]
         made = [

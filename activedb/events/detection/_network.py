@@ -244,7 +244,7 @@ class SharedNode(Node):
             self._has_parted = True
             self.hub.without(self).join(self)
 
-    def hear(self, fresh: list[tuple[Entry, Node]] | None) -> None:
+    def hear(self, fresh: list[tuple[Entry, Node]]) -> None:
         """Report new entries of the hub to `fresh`. REQUIRES: no detector can join the hub."""
         node = self.hub.node
         node.shared.fresh = fresh

@@ -47,7 +47,7 @@ class Shared:
         True if sequences keep events that can only be the last, as an interval that possibly
         precedes them may be fed later.
     fresh : list of (Entry, Node) or None
-        The entries first kept in this moment, if the detector is at its bound.
+        The entries first kept in this moment, if the detector has reached its bound.
     step, undoable_step : int
         The number of the current step, and of the first step that can still be undone.
     doubtful : dict of int to Rivals
