@@ -184,6 +184,7 @@ class Detector:
         "_clocks",
         "_decisions",
         "_durations_us",
+        "_expired",
         "_handed_out",
         "_is_free",
         "_is_marked",
@@ -243,6 +244,7 @@ class Detector:
             raise PatternError(f"on_many takes 'refuse' or 'truncate', not {on_many!r}")
         self.expression = expression
         self.dropped = 0
+        self._expired = 0  # how often `_bound` forgot what had expired; only ever grows
         self._partials_max = partials_max
         self._refuses = on_full == "refuse"
         self._shared = Shared(
@@ -332,8 +334,8 @@ class Detector:
         `partials` may stay the same: other detectors may have been fed the shared events before.
         """
         if type(self._plain) is SequenceNode:
-            return self.dropped + self._plain.groups.count
-        return self.dropped + sum([node.kept_events for node in self._nodes])
+            return self.dropped + self._expired + self._plain.groups.count
+        return self.dropped + self._expired + sum([node.kept_events for node in self._nodes])
 
     @property
     def truncated(self) -> int:
@@ -497,7 +499,7 @@ class Detector:
             if self._shared.is_inexact or record.chosen is not None:
                 made = self._judge(made, record, reader)
             if self._partials_max is not None:
-                self._bound(record.journal, refuses=refuses)
+                self._bound(record.us, record.journal, refuses=refuses)
             return made
         except BaseException:
             roll_back(record.journal)
@@ -1003,9 +1005,7 @@ class Detector:
         until no such event is kept any more. From then on, searches are as fast as for exact events
         again.
         """
-        due_us = self.due_us
-        if due_us is not None and due_us < before_us:
-            before_us = due_us
+        before_us = self._decided_us(before_us)
         log = self._log
         until_us = before_us - (self.horizon_us or 0)
         most = None if self.keeps_log or self._shared.keeps_ends else _DROPPING_MAX
@@ -1034,6 +1034,11 @@ class Detector:
                 for node in self._nodes:
                     node.become_exact(journal)
             self._forget_decided()
+
+    def _decided_us(self, us: int) -> int:
+        """Return `us`, or the time of the next timer if that is before."""
+        due_us = self.due_us
+        return us if due_us is None else min(us, due_us)
 
     def _forget_decided(self) -> None:
         """Forget the status of occurrences that nothing refers to any more."""
@@ -1076,11 +1081,11 @@ class Detector:
             )
         )
 
-    def _bound(self, journal: Journal, *, refuses: bool = True) -> None:
-        """Enforce the bound on the number of partials.
+    def _bound(self, us: int, journal: Journal, *, refuses: bool = True) -> None:
+        """Enforce the bound on the number of partials at time `us`.
 
-        The oldest entries are tracked only once there were too many. From then on nothing is
-        shared, as dropping an entry would affect the other detectors.
+        What has expired by then is forgotten first. Entries are tracked only once there were too
+        many. From then on nothing is shared, as dropping an entry would affect the other detectors.
         """
         assert self._partials_max is not None
         if self._oldest is not None:
@@ -1088,20 +1093,23 @@ class Detector:
                 heappush(self._oldest, self._age(entry, node))
         if self.partials <= self._partials_max:
             return
+        if self._shared.fresh is None:
+            self._track()
+        if not self._shared.is_inexact:
+            before_us, before = self._decided_us(us), self.partials
+            for node in self._nodes:
+                node.expire(before_us, journal)
+            self._expired += before - self.partials
+        if self.partials <= self._partials_max:
+            return
         if self._refuses and not refuses:
             return  # the step was accepted before, and is redone
-        if self._shared.fresh is None:
-            for node in self._nodes:
-                if isinstance(node, SharedNode):
-                    node.part_for_good()
         if self._refuses:
             raise PartialsExceeded(
                 f"{self._root.name} keeps {self.partials} occurrences, more than "
                 f"{self._partials_max}: shorten its window, raise partials_max, or let it "
                 'drop the oldest with on_full="drop_oldest"'
             )
-        if self._shared.fresh is None:
-            self._track()
         while self.partials > self._partials_max:
             if not self._oldest:
                 self._oldest = [self._age(e, node) for node in self._nodes for e in node.kept()]
@@ -1117,6 +1125,7 @@ class Detector:
         self._shared.fresh = fresh
         for node in self._nodes:
             if isinstance(node, SharedNode):
+                node.part_for_good()
                 node.hear(fresh)
 
     def _age(self, entry: Entry, node: Node) -> tuple[int, str, int, int, int, Entry, Node]:
@@ -1129,7 +1138,7 @@ class Detector:
     def _bound_plain(self, plain: SequenceNode | SharedNode, o: Occurrence) -> None:
         journal: Journal = [(plain.withdraw, (o,))]
         try:
-            self._bound(journal)
+            self._bound(o.us, journal)
         except PartialsExceeded:
             roll_back(journal)
             raise

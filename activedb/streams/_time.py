@@ -97,12 +97,12 @@ class StreamTime:
         return first_us is not None and first_us < us
 
     def reached(self, us: int) -> None:
-        """Forget expired matches, in the states that the part writes, as it reaches `us`.
+        """Forget expired matches, in the states that the part has changed, as it reaches `us`.
 
         If the part does not commit, these states are loaded again. The other detectors' states are
         not, so those forget after the commit: see `committed`.
         """
-        _trim(self._whole(), us)
+        _trim([s for s in self._whole() if s.is_changed], us)
 
     # -- states ----------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class StreamTime:
         for subscription in self._whole():
             subscription.written()
         if reached_us is not None:
-            _trim([s for s in self.rules() if s.is_replayable], reached_us)
+            _trim(self.rules(), reached_us)
 
     def take_back(self, t: Transaction) -> None:
         """Return to the committed states; discard the feeds of an earlier attempt.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from activedb.errors import PartialsExceeded
 from activedb.events import (
     AccuracyInterval,
     Detector,
@@ -129,13 +130,36 @@ def test_events_withdrawn_after_a_trim_are_as_if_never_fed() -> None:
         worlds.met["made"] += len(made[1])
 
 
+def is_taken(detector: Detector, o: Occurrence) -> bool:
+    """Feed an event; return whether the detector takes it, rather than refuse it as it is full."""
+    try:
+        detector.feed(o)
+    except PartialsExceeded:
+        return False
+    return True
+
+
+def made_until(detector: Detector, us: int) -> list[Occurrence]:
+    """Return what time completes; nothing if it would fill the detector beyond its bound."""
+    try:
+        return detector.advance(us)
+    except PartialsExceeded:
+        return []
+
+
+@pytest.mark.parametrize("on_full", ["drop_oldest", "refuse"])
 @pytest.mark.parametrize("shape", ["memoryless", "everything"])
-def test_events_withdrawn_from_a_full_detector_are_as_if_never_fed(shape: str) -> None:
-    worlds = Worlds(300 * SCALE, "withdrawn when full", shape, made=20, dropped=150, again=100)
+def test_events_withdrawn_from_a_full_detector_are_as_if_never_fed(
+    shape: str, on_full: str
+) -> None:
+    wanted = {"made": 20, "full": 150, "withdrawn": 100}
     plan = EVERYTHING if shape == "everything" else Plan(ending=False)
+    worlds = Worlds(300 * SCALE, "withdrawn when full", shape, on_full, **wanted)
     for random in worlds:
         expression, partials_max = random_expression(random, plan), random.randint(1, 4)
-        detector, never = (Detector(expression, partials_max=partials_max) for _ in range(2))
+        detector, never = (
+            Detector(expression, partials_max=partials_max, on_full=on_full) for _ in range(2)
+        )
         if detector.horizon_us is None:
             continue  # a skip without a window: what a trim forgets depends on withdrawn matches
         for each in (detector, never):
@@ -148,27 +172,55 @@ def test_events_withdrawn_from_a_full_detector_are_as_if_never_fed(shape: str) -
                 second += random.choice([0, 0.5, 1])
                 o = Occurrence(random.choice("ABC"), second, {"w": 0, "x": random.randrange(3)})
                 fed.append(f"{o}{' (withdrawn)' * is_withdrawn}")
-                before = detector.dropped
-                detector.feed(o)
-                worlds.met["dropped"] += detector.dropped - before
-                if is_withdrawn:
+                dropped, taken = detector.dropped, is_taken(detector, o)
+                worlds.met["full"] += not taken or detector.dropped > dropped
+                if not is_withdrawn:
+                    assert is_taken(never, o) == taken, f"{expression}: {fed}"
+                elif taken:
                     withdrawn.append(o)
-                else:
-                    never.feed(o)
             for o in reversed(withdrawn):
                 detector.withdraw(o)
-            worlds.met["again"] += bool(withdrawn) and detector.dropped > 0
+                worlds.met["withdrawn"] += 1
             assert (detector.partials, detector.dropped) == (never.partials, never.dropped), fed
             for each in (detector, never):
                 each.trim(round(second * SECOND_US))
         until_us = round((second + 6) * SECOND_US)
         last = [Occurrence(name, second + 0.5, {"w": 0, "x": 2}) for name in "ABC"]
-        made = [
-            [*(match for o in last for match in each.feed(o)), *each.advance(until_us)]
-            for each in (detector, never)
-        ]
+        assert len({tuple([is_taken(each, o) for o in last]) for each in (detector, never)}) == 1
+        made = [made_until(each, until_us) for each in (detector, never)]
         assert repr(made[0]) == repr(made[1]), f"{expression}: {fed}"
         worlds.met["made"] += len(made[1])
+
+
+@pytest.mark.parametrize("shape", ["memoryless", "contexts"])
+def test_detector_refuses_an_event_only_if_what_has_not_expired_fills_it(shape: str) -> None:
+    plan = Plan(ending=False)
+    if shape == "contexts":
+        plan = Plan(ending=False, conjunctions=True, contexts=["unrestricted", *CONTEXTS])
+    worlds = Worlds(300 * SCALE, "expired when full", shape, refused=50, expired=100)
+    for random in worlds:
+        expression, partials_max = random_expression(random, plan), random.randint(1, 4)
+        detector = Detector(expression, partials_max=partials_max, on_full="refuse")
+        unbounded = Detector(expression)
+        if detector.horizon_us is None:
+            continue
+        second, fed = 0.0, list[str]()
+        for _ in range(20):
+            second += random.choice([0, 0.5, 1, 3])
+            o = Occurrence(random.choice("ABC"), second, {"w": 0, "x": random.randrange(3)})
+            fed.append(str(o))
+            fresh = Detector(expression)
+            fresh.restore(unbounded.state())
+            fresh.feed(o)
+            before = fresh.partials
+            fresh.trim(o.us)
+            worlds.met["expired"] += fresh.partials <= partials_max < before
+            is_full = fresh.partials > partials_max
+            assert is_taken(detector, o) != is_full, f"{expression}: {fed}"
+            if not is_full:
+                unbounded = fresh
+            else:
+                worlds.met["refused"] += 1
 
 
 def test_end_withdrawn_after_a_trim_does_not_end_a_periodic_event() -> None:

@@ -312,6 +312,13 @@ class CombinationNode(Node):
             entries.insert(bisect_left(entries, entry[:3]), entry)
         self.groups.expire_at(group, held[0][1][0])
 
+    def expire(self, before_us: int, journal: Journal) -> None:
+        if self.horizon_us is not None:
+            before_us -= self.horizon_us + self.shared.spread_us
+            for group in self.groups.expiring(before_us):
+                for entry in group.before(before_us):
+                    self.drop(entry, journal)
+
     def trim(self, before_us: int) -> None:
         if self.horizon_us is not None:
             self.groups.forget(before_us - self.horizon_us - self.shared.spread_us)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from types import MappingProxyType
@@ -181,6 +181,13 @@ class Group:
         """Return the entries by arrival."""
         return {entry[2]: entry for entries in self.lists for entry in entries}
 
+    def before(self, before_us: int) -> list[Entry]:
+        """Return the entries before a time, each once."""
+        found: dict[int, Entry] = {}
+        for entries in self.lists:
+            found.update((e[2], e) for e in entries[: bisect_left(entries, (before_us,))])
+        return list(found.values())
+
     def forget(self, before_us: int) -> int:
         """Remove the entries and spans before a time; return the number of entries removed."""
         expired: list[list[Entry]] = []
@@ -286,15 +293,29 @@ class Groups:
         Complexity: O(log g) for each of the groups with an expired entry, among g; the others are
         not visited.
         """
-        expiry, by_key = self._expiry, self.by_key
-        while expiry and expiry[0][0] < before_us:
-            us, _, group = heappop(expiry)
-            if us != group.due_us or by_key.get(group.key) is not group:
-                continue
-            group.is_in_heap = False
+        for group in self._take_expiring(before_us):
             self.count -= group.forget(before_us)
             oldest_us = group.oldest_us()
             if oldest_us is None:
-                del by_key[group.key]
+                del self.by_key[group.key]
             else:
                 self.expire_at(group, oldest_us)
+
+    def expiring(self, before_us: int) -> Iterator[Group]:
+        """Yield the groups with entries before a time; the caller removes these entries.
+
+        Complexity: as `forget`.
+        """
+        for group in self._take_expiring(before_us):
+            yield group
+            # `forget` will remove the spans, and the group if it is empty.
+            self.expire_at(group, max(before_us, group.oldest_us() or before_us))
+
+    def _take_expiring(self, before_us: int) -> Iterator[Group]:
+        """Take the groups that are due before a time off the heap."""
+        expiry, by_key = self._expiry, self.by_key
+        while expiry and expiry[0][0] < before_us:
+            us, _, group = heappop(expiry)
+            if us == group.due_us and by_key.get(group.key) is group:
+                group.is_in_heap = False
+                yield group

@@ -317,6 +317,10 @@ class SharedNode(Node):
         self.detach()
         return self.hub.node.drop(entry, journal)
 
+    def expire(self, before_us: int, journal: Journal) -> None:
+        self.detach()
+        self.hub.node.expire(before_us, journal)
+
     def trim(self, before_us: int) -> None:
         self.hub.trim(self, before_us)
 

@@ -295,6 +295,9 @@ class Node(ABC):
         """Forget one entry; return whether it was kept."""
         return False
 
+    def expire(self, before_us: int, journal: Journal) -> None:  # noqa: B027  # as `trim`
+        """Forget entries as `trim` does, but so that this can be undone."""
+
     def trim(self, before_us: int) -> None:  # noqa: B027  # most nodes keep nothing
         """Forget entries that no occurrence at or after `before_us` can need."""
 
