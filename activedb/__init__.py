@@ -49,7 +49,18 @@ if TYPE_CHECKING:
         some_of,
         updated,
     )
-    from activedb.streams import AtomicBatch, Files, Kafka, Rate, Replay, Socket, Staged, Stream
+    from activedb.rules import RuleOptions
+    from activedb.streams import (
+        AtomicBatch,
+        Files,
+        Kafka,
+        Rate,
+        Replay,
+        Socket,
+        Staged,
+        Stream,
+        StreamDeclaration,
+    )
     from activedb.transactions import Child, State, Transaction
 
     __version__: str
@@ -101,6 +112,7 @@ _HOMES = {
         "some_of",
         "updated",
     ),
+    "activedb.rules": ("RuleOptions",),
     "activedb.streams": (
         "AtomicBatch",
         "Files",
@@ -110,6 +122,7 @@ _HOMES = {
         "Socket",
         "Staged",
         "Stream",
+        "StreamDeclaration",
     ),
     "activedb.transactions": (
         "Child",
@@ -136,6 +149,7 @@ __all__ = [
     "Producers",
     "Rate",
     "Replay",
+    "RuleOptions",
     "Settings",
     "SimulatedClock",
     "Socket",
@@ -143,6 +157,7 @@ __all__ = [
     "Staged",
     "State",
     "Stream",
+    "StreamDeclaration",
     "SystemClock",
     "Transaction",
     "aborted",

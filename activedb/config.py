@@ -95,8 +95,8 @@ class Settings(BaseSettings):
         it, after all rules at its level have ended (``breadth_first``).
     firings : str
         Process that runs the rules with separate top-level transactions: ``here``, the process that
-        triggers them, or ``queue``, any free worker (`Database.work`). On ``memory://`` always
-        here, as no other process can see it.
+        triggers them, or ``queue``, any free worker (`Database.run_worker`). On ``memory://``
+        always here, as no other process can see it.
     quarantine_after : int
         Number of failures in a row after which a rule that fails alone is no longer run; 0: never.
     partials_max : int
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         Additional settings of Spark, as ``{"spark.executor.memory": "4g"}``; in the environment a
         JSON object. ``repr`` and ``str`` hide values that Spark would hide.
     recording : str
-        Recording of transactions for ``db.history()``: ``off``, ``sampled`` or ``full``.
+        Recording of transactions for ``db.admin.history()``: ``off``, ``sampled`` or ``full``.
     recording_one_in : int
         When sampled: one top-level transaction in this many is recorded, with its inferiors.
     recording_events_max : int

@@ -502,12 +502,12 @@ class FiringsLeft(RuleError):
     ----------
     left : dict of str to str
         Reasons, by the name of what has not ended. The names of firings are those in
-        ``db.pending_firings()``; a firing whose occurrence cannot be stored is missing there, as it
-        is about to become a dead letter. The other names are of internal work: "look for firings of
-        ours", after a connection was lost while some were recorded; a firing's name with a suffix,
-        for an exclusive rule that becomes due once its triggering work has failed; "rule … at …",
-        for a completion by the clock; "abort of …", the event of an abort; "quarantine of …",
-        "expiry of rule …", "silence in stream …".
+        ``db.admin.pending_firings()``; a firing whose occurrence cannot be stored is missing there,
+        as it is about to become a dead letter. The other names are of internal work: "look for
+        firings of ours", after a connection was lost while some were recorded; a firing's name with
+        a suffix, for an exclusive rule that becomes due once its triggering work has failed; "rule
+        … at …", for a completion by the clock; "abort of …", the event of an abort; "quarantine of
+        …", "expiry of rule …", "silence in stream …".
     """
 
     left: Mapping[str, str]

@@ -134,7 +134,7 @@ class Hygiene:
                 "INSERT INTO badges SELECT worker, 'safe' FROM generate_series(0, %s) AS worker",
                 (self.workers - 1,),
             )
-        db.own(badges, changes)
+        db.admin.own(badges, changes)
         stream = db.stream(
             "ward",
             source=source,
@@ -145,7 +145,7 @@ class Hygiene:
             columns=self.columns,
         )
         _define(db, badges, changes)
-        return Opened(db, stream, db.stream_run(stream))
+        return Opened(db, stream, stream.run)
 
     def per_event(self, connection: psycopg.Connection) -> PerEvent:
         """Create the same tables, with the state of earlier events; return the SQL per event."""

@@ -90,8 +90,8 @@ class Ledger:
             params={name: name for name in self.params},
             types=dict.fromkeys(program.types, ()),
         )
-        db.program(program, stream=stream, tables=tables, scheduler="columns")
-        return Opened(db, stream, db.stream_run(stream))
+        stream.program(program, tables=tables, scheduler="columns")
+        return Opened(db, stream, stream.run)
 
     def per_event(self, connection: psycopg.Connection) -> PerEvent:
         """Create the same tables and return one statement per event."""

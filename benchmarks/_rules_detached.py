@@ -86,14 +86,14 @@ class DetachedRules:
     def _one_by_one(self, coupling: str) -> Callable[[int], None]:
         def run(number: int) -> None:
             self._raise_events(coupling)
-            self._db.join()
+            self._db.wait_idle()
 
         return run
 
     def _together(self, number: int) -> None:
         with self._db.transaction():
             self._raise_events("sequential")
-        self._db.join()
+        self._db.wait_idle()
 
     def _raise_events(self, coupling: str) -> None:
         for _ in range(self._firings):

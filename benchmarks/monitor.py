@@ -107,7 +107,7 @@ class Workload:
 
     def look_ms(self, count: int) -> float:
         """Look `count` times at 500 live transactions; return the milliseconds of each."""
-        monitor = self.db.monitor
+        monitor = self.db.admin.monitor
         assert monitor is not None
         with ExitStack() as stack:
             top = stack.enter_context(self.db.transaction())

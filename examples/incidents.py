@@ -129,7 +129,7 @@ def regret(t: adb.Transaction, o: adb.Occurrence) -> None:
 def after(minutes: float) -> None:
     """Advance the clock, and run the rules that are due by then."""
     clock.advance(minutes * MINUTE)
-    db.join()
+    db.wait_idle()
 
 
 def probe(service: str, ms: float, *, minutes_ago: float = 0.0) -> adb.Occurrence:
@@ -159,8 +159,8 @@ def night() -> None:
     after(1)
     db.signal("ACK", incident=5)
     now = clock.now()
-    db.feed(probes, [probe("shop", 80, minutes_ago=3), probe("mail", 900, minutes_ago=1)], now)
-    db.feed(probes, [probe("shop", 700, minutes_ago=5)], now)
+    probes.feed([probe("shop", 80, minutes_ago=3), probe("mail", 900, minutes_ago=1)], now)
+    probes.feed([probe("shop", 700, minutes_ago=5)], now)
     after(12 * 60)
 
 

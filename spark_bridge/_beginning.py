@@ -28,7 +28,7 @@ from spark_bridge._checkpoint import damaged, has_query
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from activedb.streams import Positions, Stream
+    from activedb.streams import Positions, StreamDeclaration
 
 _NAME = "activedb.json"
 _OURS = ("files", "source", "marks")
@@ -78,13 +78,15 @@ class Beginning:
         new.replace(checkpoint / _NAME)
 
 
-def beginning_of(checkpoint: Path, stream: Stream, positions: Positions | None) -> Beginning:
+def beginning_of(
+    checkpoint: Path, stream: StreamDeclaration, positions: Positions | None
+) -> Beginning:
     """Return the start of the query of a checkpoint, existing or new.
 
     Parameters
     ----------
     checkpoint : Path
-    stream : Stream
+    stream : StreamDeclaration
     positions : Positions or None
         Where to begin if the checkpoint has no query yet; None: at the beginning.
 
@@ -129,7 +131,7 @@ def _read(checkpoint: Path) -> Beginning | None:
         raise damaged(checkpoint, f"{_NAME} cannot be read ({error})") from None
 
 
-def _behind(checkpoint: Path, stream: Stream, positions: Positions) -> Beginning:
+def _behind(checkpoint: Path, stream: StreamDeclaration, positions: Positions) -> Beginning:
     """Return the start of a query that continues behind the last batch of the database."""
     source = stream.source
     if not isinstance(source, Files | Replay | Kafka):
@@ -155,7 +157,7 @@ def _behind(checkpoint: Path, stream: Stream, positions: Positions) -> Beginning
     )
 
 
-def _check_known(stream: Stream, known: list[Mapping[str, Any] | None]) -> None:
+def _check_known(stream: StreamDeclaration, known: list[Mapping[str, Any] | None]) -> None:
     """Check that positions determine where a stream's source continues."""
     if not known:
         return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from activedb.streams import AtomicBatch, Matchable, Matched, Positions, Stream
+    from activedb.streams import AtomicBatch, Matchable, Matched, Positions, StreamDeclaration
 
 _FUTURE_MAX_S = 60.0  # as in the settings of a database
 _FOLLOWING = {"processingTime": "200 milliseconds"}  # an idle query takes next to no CPU time
@@ -40,7 +40,7 @@ class SparkFeed:
 
     Parameters
     ----------
-    stream : Stream
+    stream : StreamDeclaration
         The declaration; its source says where the rows come from.
     input : Path or None
         For files and replays: a folder, or a single file. A replay may have its own path;
@@ -96,7 +96,7 @@ class SparkFeed:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         input: Path | None,
         checkpoint: Path,
         *,
@@ -115,7 +115,7 @@ class SparkFeed:
         if isinstance(source, Staged):
             raise DefinitionError(
                 f"stream {stream.name!r} is fed by a query that is published in the database: take "
-                "its batches with db.take_staged(stream), or activedb run"
+                "its batches with stream.take_staged(), or activedb run"
             )
         check_tools()
         self.metrics = FeedMetrics()
@@ -250,7 +250,7 @@ class SparkFeed:
 
 def feed(
     df: DataFrame,
-    stream: Stream,
+    stream: StreamDeclaration,
     apply: Callable[[AtomicBatch], None],
     checkpoint: Path,
     *,
@@ -264,7 +264,7 @@ def feed(
     ----------
     df : pyspark.sql.DataFrame
         The input; the stream's expressions refer to its columns.
-    stream : Stream
+    stream : StreamDeclaration
         The declaration; its source and its `latency_max` are ignored.
     apply : Callable[[AtomicBatch], None]
         Called on this thread with one atomic batch after the other; see :meth:`SparkFeed.run`.
@@ -309,7 +309,7 @@ def feed(
 
 
 def _run_of(
-    stream: Stream,
+    stream: StreamDeclaration,
     checkpoint: Path,
     beginning: Beginning,
     metrics: FeedMetrics,

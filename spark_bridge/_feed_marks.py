@@ -21,7 +21,7 @@ from activedb.errors import FeedFailed
 from activedb.streams import Marks, newest_times
 
 if TYPE_CHECKING:
-    from activedb.streams import Stream
+    from activedb.streams import StreamDeclaration
 
 _NAME = "marks"  # the folder
 _US_MAX = 2.0**62  # a time beyond all others, in the type of the column
@@ -32,7 +32,7 @@ class FeedMarks:
 
     Parameters
     ----------
-    stream : Stream
+    stream : StreamDeclaration
     checkpoint : Path
         The query's checkpoint folder.
     future_max_s : float
@@ -43,7 +43,7 @@ class FeedMarks:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         checkpoint: Path,
         future_max_s: float,
         before: Mapping[str, Any] | None = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from activedb.streams import Stream
+    from activedb.streams import StreamDeclaration
     from spark_bridge._beginning import Beginning
     from spark_bridge._run import Run
 
@@ -37,7 +37,7 @@ class FileDrive:
 
     Parameters
     ----------
-    stream : Stream
+    stream : StreamDeclaration
     source : Files
         Source of the stream.
     input : Path
@@ -60,7 +60,7 @@ class FileDrive:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         source: Files,
         input: Path,
         checkpoint: Path,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from activedb.streams import Stream
+    from activedb.streams import StreamDeclaration
     from spark_bridge._beginning import Beginning
     from spark_bridge._run import Run
 
@@ -41,7 +41,7 @@ class LiveDrive:
 
     Parameters
     ----------
-    stream : Stream
+    stream : StreamDeclaration
     source : Replay, Socket, Rate or Kafka
         Source of the stream.
     input : Path or None
@@ -64,7 +64,7 @@ class LiveDrive:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         source: LiveSource,
         input: Path | None,
         checkpoint: Path,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from activedb.streams import Matchable, Stream
+    from activedb.streams import Matchable, StreamDeclaration
 
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
@@ -43,7 +43,7 @@ class MatchingOnExecutors:
 
     Parameters
     ----------
-    stream : Stream
+    stream : StreamDeclaration
     matchable : Matchable
         The matchable rules when the run begins.
     checkpoint : Path
@@ -59,7 +59,9 @@ class MatchingOnExecutors:
         the query begins.
     """
 
-    def __init__(self, stream: Stream, matchable: Matchable, checkpoint: Path, future_max_s: float):
+    def __init__(
+        self, stream: StreamDeclaration, matchable: Matchable, checkpoint: Path, future_max_s: float
+    ):
         self.here = dict(matchable.here)
         self._stream = stream
         self._matchable = matchable

@@ -23,7 +23,7 @@ from spark_bridge._failures import take_down
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from activedb.streams import Stream
+    from activedb.streams import StreamDeclaration
 
 WATERMARK = "activedb_watermark"
 _INPUT = "activedb_input"
@@ -35,7 +35,9 @@ _TIME_MAX = "9999-12-31 23:59:59.999999"
 _FUTURE_S_MAX = 10_000 * 366 * 86_400  # longer than all those years
 
 
-def under_watermark(events: DataFrame, stream: Stream, *, future_max_s: float) -> DataFrame:
+def under_watermark(
+    events: DataFrame, stream: StreamDeclaration, *, future_max_s: float
+) -> DataFrame:
     """Return event columns under a Spark watermark, for matching on executors.
 
     Parameters
@@ -53,7 +55,11 @@ def under_watermark(events: DataFrame, stream: Stream, *, future_max_s: float) -
 
 
 def events(
-    df: DataFrame, stream: Stream, *, order: Sequence[str] = (), corrupt: str | None = None
+    df: DataFrame,
+    stream: StreamDeclaration,
+    *,
+    order: Sequence[str] = (),
+    corrupt: str | None = None,
 ) -> DataFrame:
     """Return ``df`` as event columns: those of the table of an :class:`activedb.AtomicBatch`.
 
@@ -61,7 +67,7 @@ def events(
     ----------
     df : DataFrame
         The input.
-    stream : Stream
+    stream : StreamDeclaration
         The declaration.
     order : Sequence[str]
         Input columns passed through, not part of the event.
@@ -110,7 +116,7 @@ def _column(name: str) -> Column:
     return sf.col("`" + name.replace("`", "``") + "`")
 
 
-def _safe(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
+def _safe(df: DataFrame, stream: StreamDeclaration, what: str, expression: str) -> Column:
     """Return the column of a SQL expression, NULL where its evaluation fails.
 
     Settings and the ``try_`` functions cover many failures but not all (``timestamp_millis`` of a
@@ -132,11 +138,11 @@ def _safe(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
     return Column(columns.column(sql.catalyst.expressions.TryEval(columns.expression(plain._jc))))
 
 
-def _time_us(df: DataFrame, stream: Stream) -> Column:
+def _time_us(df: DataFrame, stream: StreamDeclaration) -> Column:
     return _moment_us(df, stream, "timestamp", stream.timestamp)
 
 
-def _moment_us(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
+def _moment_us(df: DataFrame, stream: StreamDeclaration, what: str, expression: str) -> Column:
     column = _safe(df, stream, what, expression)
     kind = df.select(column).schema[0].dataType
     # A cast from a number would read it as seconds and from a text by Spark's own rules.
@@ -149,7 +155,7 @@ def _moment_us(df: DataFrame, stream: Stream, what: str, expression: str) -> Col
     return sf.unix_micros(_within_years(column.cast("timestamp"), TimestampType()))
 
 
-def _interval_us(df: DataFrame, stream: Stream, time_us: Column) -> tuple[Column, ...]:
+def _interval_us(df: DataFrame, stream: StreamDeclaration, time_us: Column) -> tuple[Column, ...]:
     """Return the ends of the time's interval, both NULL if there is none; () if it is exact."""
     accuracy = stream.accuracy
     if accuracy is None:
@@ -167,14 +173,14 @@ def _interval_us(df: DataFrame, stream: Stream, time_us: Column) -> tuple[Column
     )
 
 
-def _producer(df: DataFrame, stream: Stream) -> tuple[Column, ...]:
+def _producer(df: DataFrame, stream: StreamDeclaration) -> tuple[Column, ...]:
     if stream.producer is None:
         return ()
     column = _safe(df, stream, "producer", stream.producer)
     return (column.cast("string").alias("event_producer"),)
 
 
-def _width_us(df: DataFrame, stream: Stream, accuracy: str | timedelta) -> Column:
+def _width_us(df: DataFrame, stream: StreamDeclaration, accuracy: str | timedelta) -> Column:
     if isinstance(accuracy, timedelta):
         return sf.lit(accuracy // timedelta(microseconds=1)).cast("bigint")
     column = _safe(df, stream, "accuracy", accuracy)
@@ -188,7 +194,7 @@ def _width_us(df: DataFrame, stream: Stream, accuracy: str | timedelta) -> Colum
     return sf.unix_micros(sf.timestamp_seconds(sf.lit(0)) + column)
 
 
-def _believed(stream: Stream, future_max_s: float) -> Column:
+def _believed(stream: StreamDeclaration, future_max_s: float) -> Column:
     """Return the event's time (the begin of its interval), NULL if it is from the future.
 
     The present is the time at which the micro-batch was planned: it is in Spark's checkpoint, and
@@ -210,7 +216,7 @@ def _within_years(column: Column, kind: DataType) -> Column:
     return sf.when(column.between(first, last), column)
 
 
-def _check_required(stream: Stream, params: dict[str, Column]) -> None:
+def _check_required(stream: StreamDeclaration, params: dict[str, Column]) -> None:
     for name, required in stream.types.items():
         missing = [param for param in required if param not in params]
         if missing:
@@ -220,7 +226,7 @@ def _check_required(stream: Stream, params: dict[str, Column]) -> None:
             )
 
 
-def _is_bad(stream: Stream) -> Column:
+def _is_bad(stream: StreamDeclaration) -> Column:
     """Return whether no event can be made of the row."""
     event_type = sf.col("event_type")
     lacking = sf.lit(None)
@@ -234,6 +240,6 @@ def _is_bad(stream: Stream) -> Column:
     return sf.coalesce(lacking, sf.lit(True)) | time.isNull()
 
 
-def _delay_ms(stream: Stream) -> int:
+def _delay_ms(stream: StreamDeclaration) -> int:
     """Return whole milliseconds, rounded up: a watermark must not be ahead of the declared one."""
     return -(-stream.delay // timedelta(milliseconds=1))

@@ -23,7 +23,7 @@ from spark_bridge._session import has_own_sources, register_sources
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from activedb.streams import Files, Stream
+    from activedb.streams import Files, StreamDeclaration
     from spark_bridge._file_queue import FileQueue
 
 FILE_ORDER = ("activedb_file", "activedb_block")
@@ -33,7 +33,12 @@ _CORRUPT = "columnNameOfCorruptRecord"
 
 
 def read_files(
-    spark: SparkSession, stream: Stream, source: Files, files: FileQueue, *, is_ordered: bool
+    spark: SparkSession,
+    stream: StreamDeclaration,
+    source: Files,
+    files: FileQueue,
+    *,
+    is_ordered: bool,
 ) -> tuple[DataFrame, str | None]:
     """Return the rows of arriving files, and the column that keeps text which did not parse.
 
@@ -71,7 +76,7 @@ def read_files(
 
 def read_replay(
     spark: SparkSession,
-    stream: Stream,
+    stream: StreamDeclaration,
     source: Replay,
     path: Path,
     schema_file: Path,
@@ -138,7 +143,7 @@ def read_replay(
 
 
 def read_socket(
-    spark: SparkSession, stream: Stream, source: Socket, limit: Path, *, reconnect: bool
+    spark: SparkSession, stream: StreamDeclaration, source: Socket, limit: Path, *, reconnect: bool
 ) -> tuple[DataFrame, str | None]:
     """Return the lines of a server as rows, and the column of text as for files.
 
@@ -172,7 +177,7 @@ def read_rate(spark: SparkSession, source: Rate) -> DataFrame:
 
 def read_kafka(
     spark: SparkSession,
-    stream: Stream,
+    stream: StreamDeclaration,
     source: Kafka,
     rows_per_batch: int,
     start: Mapping[str, Any] | None = None,
@@ -293,7 +298,7 @@ def _corrupt_column(format: str, options: Mapping[str, str]) -> str | None:
 
 
 @contextmanager
-def _understood(stream: Stream) -> Iterator[None]:
+def _understood(stream: StreamDeclaration) -> Iterator[None]:
     """Name the stream in errors of Spark about schemas and options."""
     try:
         yield

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from activedb.streams import Stream
+    from activedb.streams import StreamDeclaration
     from spark_bridge._beginning import Beginning
     from spark_bridge._feed_marks import FeedMarks
     from spark_bridge._metrics import FeedMetrics
@@ -39,7 +39,7 @@ class Run:
 
     Parameters
     ----------
-    stream : Stream
+    stream : StreamDeclaration
     checkpoint : Path
         The query's checkpoint folder.
     beginning : Beginning
@@ -63,7 +63,7 @@ class Run:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         checkpoint: Path,
         beginning: Beginning,
         metrics: FeedMetrics,

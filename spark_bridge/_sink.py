@@ -57,7 +57,8 @@ class ActiveDBSink(DataSource):
     Options
     -------
     stream : the name of a stream: each micro-batch becomes an atomic batch of it, which a process
-        with the rules takes (``db.take_staged``). The columns are those of ``spark_bridge.events``.
+        with the rules takes (``stream.take_staged``). The columns are those of
+        ``spark_bridge.events``.
     table : or the name of a table: rows are inserted, by the names of its columns.
     url : of the database, ``ACTIVEDB_URL`` of the driver by default.
     db_schema : the schema, ``ACTIVEDB_DB_SCHEMA`` by default, else the search path's.

@@ -102,7 +102,7 @@ def tables_of_rules(catalog: Catalog, named: Callable[[str], TableSpec | None]) 
         if spec is None:
             raise ConfigurationError(
                 f"table {name}, which rules are on, is not known here yet: name the tables to "
-                f"follow, db.follow(table, …)"
+                f"follow, db.changes.follow(table, …)"
             )
         found.append(spec)
     return found

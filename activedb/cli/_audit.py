@@ -65,7 +65,7 @@ def _read(file: Path, reporter: Reporter) -> History:
             return History.of_lines(_counted(lines, reporter))
     except BadLine as error:
         raise ConfigurationError(
-            f"{file} is no recorded history: {error}; write one with db.history().write(path)"
+            f"{file} is no recorded history: {error}; write one with db.admin.history().write(path)"
         ) from error
     except OSError as error:
         raise ConfigurationError(f"cannot read {file}: {error.strerror or error}") from error

@@ -180,14 +180,14 @@ def compensate(
         )
     with reporter.own_output(), _database(file, url) as db:
         name = _name(db, workflow)
-        history = db.batch_history(name)
+        history = db.workflows.history(name)
         found = history.plan(id, mode)
         _draw(svg, history, id, plan=found)
         if not plan:
             db.create_all()
             if not yes:
                 _ask(found)
-            db.batches(name).compensate(plan=found, allow_interference=allow_interference)
+            db.workflows.run(name).compensate(plan=found, allow_interference=allow_interference)
     reporter.rows(
         f"plan for {id}" if plan else f"{id} is compensated",
         ("",),
@@ -223,14 +223,14 @@ def _database(file: Path | None, url: str | None) -> Iterator[Database]:
 @contextmanager
 def _history(file: Path | None, url: str | None, workflow: str | None) -> Iterator[BatchHistory]:
     with _database(file, url) as db:
-        yield db.batch_history(_name(db, workflow))
+        yield db.workflows.history(_name(db, workflow))
 
 
 def _name(db: Database, workflow: str | None) -> str:
     """Return the chosen workflow: the only one, if none is named."""
     if workflow is not None:
         return workflow
-    names = db.recorded_workflows()
+    names = db.workflows.recorded()
     if len(names) != 1:
         raise ConfigurationError(
             f"say with --workflow which one is meant: there are {', '.join(names)}"

@@ -31,7 +31,7 @@ def run_demo(*, events: int, seed: int, url: str | None, reporter: Reporter) -> 
         arrivals.mkdir()
         write_files(sightings, arrivals, files=_FILES)
         outcome = feed_stream(db, stream, arrivals, Path(folder) / "checkpoint", reporter)
-        late = {str(late.occurrence.id) for late in db.stream_run(stream).late_events()}
+        late = {str(late.occurrence.id) for late in stream.run.late_events()}
         actual = tables.contents(db)
         differences = compare(replay(sightings, late), actual)
         statuses = [row[1] for row in actual["worker_status"]]

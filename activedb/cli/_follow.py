@@ -43,7 +43,7 @@ def run_follower(
         chosen = [_table(db, name) for name in tables]
         began = time.monotonic()
         with reporter.working(f"following slot {slot}"), told_to_stop() as stop:
-            done = db.follow(
+            done = db.changes.follow(
                 *chosen,
                 slot=slot,
                 stop=stop,
@@ -51,7 +51,7 @@ def run_follower(
                 whole_rows=whole_rows,
                 on_progress=_progress(db, reporter),
             )
-        counts = db.counters()
+        counts = db.admin.counters()
         figures = {
             "transactions": done.transactions,
             "changes": done.changes,
@@ -76,7 +76,7 @@ def stop_following(file: Path, url: str | None, slot: str, reporter: Reporter) -
         If it is being followed, or belongs to another program.
     """
     with opened(file, url) as db:
-        is_dropped = db.unfollow(slot)
+        is_dropped = db.changes.unfollow(slot)
     reporter.result(f"slot {slot}", Outcome({"slot": slot, "dropped": is_dropped}))
 
 
@@ -90,7 +90,7 @@ def _table(db: Database, name: str) -> object:
 
 def _progress(db: Database, reporter: Reporter) -> Callable[[FollowProgress], None]:
     def progress(now: FollowProgress) -> None:
-        failed = db.counters().get("rules_failed", 0)
+        failed = db.admin.counters().get("rules_failed", 0)
         reporter.update(
             f"{now.transactions:,} transactions, {now.changes:,} changes, {now.firings:,} firings, "
             f"{failed:,} failed; {now.lag_bytes:,} bytes and {now.lag_s:.1f} s behind"

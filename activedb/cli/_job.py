@@ -84,7 +84,7 @@ def feed_stream(
         return take_staged(
             db, stream, input, reporter, fail_fast=fail_fast, follow=follow, resume=resume
         )
-    run = db.stream_run(stream)
+    run = stream.run
     run.fail_fast = fail_fast
     before = run.totals()
     feed = feed_class()(

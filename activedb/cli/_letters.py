@@ -57,7 +57,7 @@ def ls(
     """List the dead letters."""
     reporter = Reporter(as_json=as_json)
     with reporter.looking("reading the database"), opened(None, url) as db:
-        letters = db.dead_letters(source, kind=kind)
+        letters = db.dead_letters.list(source, kind=kind)
     reporter.first_rows(
         counted(len(letters), "dead letter"),
         ("source", "identity", "kind", "error", "reason"),
@@ -77,7 +77,7 @@ def show(
     """Show one dead letter with its payload: the event, or the rule's event occurrence."""
     reporter = Reporter(as_json=as_json)
     with reporter.looking("reading the database"), opened(None, url) as db:
-        found = [x for x in db.dead_letters(source) if x.identity == identity]
+        found = [x for x in db.dead_letters.list(source) if x.identity == identity]
     if not found:
         raise _no_letter(source, identity)
     fields = asdict(found[0])
@@ -141,15 +141,15 @@ def _retried(
     file: Path, source: str | None, identity: str | None, url: str | None, reporter: Reporter
 ) -> list[Retried]:
     with opened(file, url) as db:
-        letters = db.dead_letters(source)
+        letters = db.dead_letters.list(source)
         if identity is not None:
             letters = [letter for letter in letters if letter.identity == identity]
         if source is not None and not letters:
             raise _no_letter(source, identity)
         db.create_all()
         if source is not None and identity is not None:
-            return [db.retry_letter(source, identity)]
-        return db.retry_letters(
+            return [db.dead_letters.retry(source, identity)]
+        return db.dead_letters.retry_all(
             source,
             on_progress=lambda number, of: reporter.update(f"{number:,} of {of:,} dead letters"),
         )
@@ -165,7 +165,7 @@ def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
     """
     doing = reporter.looking("reading the database")
     with reporter.own_output(), doing, opened(file, url) as db:
-        pending = db.pending_firings()
+        pending = db.admin.pending_firings()
     reporter.first_rows(
         counted(len(pending), "pending firing"),
         ("rule", "triggered by", "occurrence"),

@@ -42,7 +42,7 @@ class Outcome:
     def of(cls, db: Database, run: StreamRun, before: Mapping[str, int], seconds: float) -> Outcome:
         """Collect the figures of a run that took `seconds`, from ledger totals `before` it."""
         totals = run.totals()
-        counts = db.counters()
+        counts = db.admin.counters()
         now = {name: totals[name] - before[name] for name in totals}
 
         def transactions(outcome: str) -> dict[str, int]:
@@ -63,11 +63,11 @@ class Outcome:
                 "transactions committed": transactions("committed"),
                 "transactions aborted": transactions("aborted"),
                 "transactions retried": counts.get("transactions_retried", 0),
-                "rows": db.row_counts(),
+                "rows": db.admin.row_counts(),
                 "seconds": round(seconds, 2),
                 "events per second": round(now["events"] / seconds) if seconds else 0,
-                "rule latency p50 ms": round(db.rule_latency_s(0.50) * 1000, 3),
-                "rule latency p99 ms": round(db.rule_latency_s(0.99) * 1000, 3),
+                "rule latency p50 ms": round(db.admin.rule_latency_s(0.50) * 1000, 3),
+                "rule latency p99 ms": round(db.admin.rule_latency_s(0.99) * 1000, 3),
                 "events since the stream began": totals["events"],
             }
         )
@@ -137,7 +137,7 @@ class Reporter:
     def progress(self, db: Database, run: StreamRun, events: int, batch: object = None) -> None:
         """Count `events` more, which are durable now; `batch`: the feed's last report."""
         self._events += events
-        counts = db.counters()
+        counts = db.admin.counters()
         rate = self._events / max(time.monotonic() - self._began, 1e-9)
         text = (
             f"{self._events:,} events done, {run.waiting:,} waiting, "

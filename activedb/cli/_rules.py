@@ -228,7 +228,7 @@ def load(
     with ExitStack() as stack, Reporter(as_json=as_json).looking("opening the database"):
         with redirect_stdout(sys.stderr):
             db = stack.enter_context(opened(program, url))
-            db.declare_existing()
+            db.admin.declare_existing()
         if program is None:
             db.rules.texts.streams = None  # only programs declare streams
         rules, queries = _loaded(db, file, allow or (), dry_run=dry_run)
@@ -297,7 +297,7 @@ def _analysis(
             databases = open_ones.enter_context(
                 all_opened(file, "memory://" if url is None else url)
             )
-        found = [analysis for db in databases if (analysis := db.analyze_rules()).rules]
+        found = [analysis for db in databases if (analysis := db.rules.analyze()).rules]
         if len(found) > 1:
             raise DefinitionError(
                 f"{file} declares rules on {len(found)} databases; analyze one at a time, in a "
@@ -314,7 +314,7 @@ def _analysis(
         if reasons is not None:
             entries = [entry for db in databases for entry in db.rules if entry.quarantine]
             reasons.update((entry.name, entry.quarantine or "") for entry in entries)
-        return found[0] if found else databases[0].analyze_rules()
+        return found[0] if found else databases[0].rules.analyze()
 
 
 def _left_open(decisions: Sequence[Decision]) -> dict[str, LeftOpen]:

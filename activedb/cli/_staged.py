@@ -32,7 +32,7 @@ def take_staged(
             f"stream {stream.name} takes what Spark publishes in the database, and has neither an "
             "input nor a checkpoint here: leave out --input and --resume"
         )
-    run = db.stream_run(stream)
+    run = stream.run
     run.fail_fast = fail_fast
     before = run.totals()
     with reporter.working(
@@ -43,7 +43,7 @@ def take_staged(
         if recovered:
             reporter.note(f"first finishing {recovered} detached rules of an earlier run")
         run.on_progress = lambda events: reporter.progress(db, run, events)
-        db.take_staged(stream, follow=follow)
+        stream.take_staged(follow=follow)
         run.finish()
         seconds = time.monotonic() - began
     return Outcome.of(db, run, before, seconds)

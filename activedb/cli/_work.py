@@ -34,8 +34,8 @@ def run_worker(file: Path, url: str | None, poll_s: float, reporter: Reporter) -
             db.create_all()
         began = time.monotonic()
         with reporter.working("waiting for firings"), told_to_stop() as stop:
-            taken = db.work(stop, poll_s=poll_s, on_progress=_progress(db, stop, reporter))
-        counts = db.counters()
+            taken = db.run_worker(stop, poll_s=poll_s, on_progress=_progress(db, stop, reporter))
+        counts = db.admin.counters()
         seconds = time.monotonic() - began
         figures = {
             "firings taken": taken,
@@ -57,7 +57,7 @@ def _progress(
             rules = counted(running, "running rule")
             reporter.note(f"waiting for {rules} to end; a second signal stops at once")
             return
-        failed = db.counters().get("rules_failed", 0)
+        failed = db.admin.counters().get("rules_failed", 0)
         reporter.update(f"{taken:,} firings taken, {running:,} running, {failed:,} failed")
 
     return progress

@@ -52,7 +52,8 @@ def serve(
     Parameters
     ----------
     source : Source
-        The monitor to show: ``db.monitor`` of this process, or a ``RemoteMonitor`` of another one.
+        The monitor to show: ``db.admin.monitor`` of this process, or a ``RemoteMonitor`` of another
+        one.
     host : str
         Address to listen on. Other computers reach it only if this is not loopback.
     port : int

@@ -21,7 +21,7 @@ from activedb.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from activedb.database._rules import Rules
-    from activedb.streams import Stream
+    from activedb.streams import StreamDeclaration
     from activedb.transactions import Transaction
 
 __all__ = ["RuleTexts", "is_on"]
@@ -36,23 +36,29 @@ class RuleTexts:
     Parameters
     ----------
     rules : Rules
+    streams : mapping of str to StreamDeclaration
+        Declared streams by name; the mapping follows later declarations.
+    raising : callable
+        Function that SIGNAL calls: `Database.signal`.
 
     Attributes
     ----------
     queries : dict of str to Query
         Queries by name; the dict is replaced as a whole.
-    raising : callable or None
-        Function that SIGNAL calls: `Database.signal`.
-    streams : mapping of str to Stream, or None
-        Declared streams by name; the mapping follows later declarations. None: the streams are
-        unknown, so any name is accepted.
+    streams : mapping of str to StreamDeclaration, or None
+        None: the streams are unknown, so any name is accepted.
     """
 
-    def __init__(self, rules: Rules):
+    def __init__(
+        self,
+        rules: Rules,
+        streams: Mapping[str, StreamDeclaration],
+        raising: Callable[..., object],
+    ):
         self._rules = rules
         self.queries: dict[str, Query] = {}
-        self.raising: Callable[..., Any] | None = None
-        self.streams: Mapping[str, Stream] | None = {}
+        self.streams: Mapping[str, StreamDeclaration] | None = streams
+        self._raising = raising
 
     def load(
         self, t: Transaction, text: str, functions: FunctionNames
@@ -72,7 +78,7 @@ class RuleTexts:
             streams=self.streams,
             queries=self.queries,
             functions=functions,
-            raising=self.raising,
+            raising=self._raising,
         )
         queries = dict(self.queries)
         self._rules.lock(t, [name for s in statements for name in _rules_of(s)])

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from activedb.database._reads import find_reads
 from activedb.database._rule_texts import RuleTexts, is_on
 from activedb.database._stream_names import check_streams
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
-from activedb.events import MATCHES_MAX
 from activedb.firing import KeptPartials, told
 from activedb.rules import (
     CHANGEABLE,
@@ -21,9 +20,9 @@ from activedb.rules import (
     Action,
     Catalog,
     FunctionNames,
-    OnUncertain,
     RegisteredRule,
     Rule,
+    RuleOptions,
     Sharing,
     as_kept,
     fingerprint,
@@ -37,9 +36,13 @@ from activedb.rules import (
 from activedb.spelling import did_you_mean
 from activedb.store.journals import RuleRows
 from activedb.store.sql import Row
+from activedb.streams import StreamDeclaration
 from activedb.transactions import Forest, Transaction, current_transaction
 from activedb.trust import check_trusted
 from coupling import OrderCycle, check_order
+
+if TYPE_CHECKING:
+    from activedb.analysis import Analysis
 
 __all__ = ["Rules"]
 
@@ -68,6 +71,10 @@ class Rules:
         rows: RuleRows,
         declared_tables: Callable[[], Mapping[str, Any]],
         kept: KeptPartials,
+        *,
+        streams: Mapping[str, StreamDeclaration],
+        raising: Callable[..., object],
+        checks: tuple[Callable[[Rule], object], ...],
     ):
         self._catalog = catalog
         self._forest = forest
@@ -75,8 +82,8 @@ class Rules:
         self._sharing = Sharing()
         self._rows = rows
         self._declared_tables = declared_tables
-        self.checks: tuple[Callable[[Rule], object], ...] = ()
-        self.texts = RuleTexts(self)
+        self._checks = checks
+        self.texts = RuleTexts(self, streams, raising)
         # Rows read when the database was opened, for the rules that code defines later.
         self._persisted: dict[str, dict[str, Any]] = rows.read()
 
@@ -111,25 +118,8 @@ class Rules:
         self,
         action: Action,
         *,
-        on: Any = None,
-        name: str | None = None,
         enabled: bool = True,
-        when: Any = None,
-        coupling: str = "immediate",
-        priority: int | None = None,
-        on_abort: str = "triggering",
-        params: Mapping[str, Any] | None = None,
-        set_oriented: bool = False,
-        condition_action: str = "immediate",
-        after: Any = (),
-        partials_max: int | None = None,
-        on_full: str = "drop_oldest",
-        matches_max: int | None = MATCHES_MAX,
-        on_many: str = "refuse",
-        on_uncertain: OnUncertain = "certain",
-        reads: Any = None,
-        writes: Any = None,
-        raises: Any = None,
+        **options: Unpack[RuleOptions],
     ) -> RegisteredRule:
         """Create a rule.
 
@@ -139,10 +129,8 @@ class Rules:
             Action of the rule.
         enabled : bool, default True
             Whether events can trigger the rule, unless an earlier run has left it in another state.
-        on, name, when, coupling, priority, on_abort, params, set_oriented, condition_action, after
-            As for `Database.rule`.
-        partials_max, on_full, matches_max, on_many, on_uncertain, reads, writes, raises
-            As for `Database.rule`.
+        **options
+            Options of the rule; see `RuleOptions`.
 
         Returns
         -------
@@ -157,28 +145,7 @@ class Rules:
             If the definition is invalid in another way, the name is taken, or a table or stream of
             the event does not exist.
         """
-        rule = Rule.define(
-            action,
-            on=on,
-            when=when,
-            coupling=coupling,
-            priority=priority,
-            on_abort=on_abort,
-            name=name,
-            params=params,
-            set_oriented=set_oriented,
-            condition_action=condition_action,
-            after=after,
-            partials_max=partials_max,
-            on_full=on_full,
-            matches_max=matches_max,
-            on_many=on_many,
-            on_uncertain=on_uncertain,
-            reads=reads,
-            writes=writes,
-            raises=raises,
-            find_reads=find_reads,
-        )
+        rule = Rule.define(action, **options, find_reads=find_reads)
 
         def create(t: Transaction) -> RegisteredRule:
             self._check_streams([rule])
@@ -622,14 +589,27 @@ class Rules:
         self._check_order(t, rule)
         return self._change(t, rule.name, lambda _, e: next_version(e, rule, text=text))
 
+    # -- analysing -------------------------------------------------------------------------
+
+    def analyze(self) -> Analysis:
+        """Analyse without running them whether the enabled rules terminate and are confluent.
+
+        The effects of a rule are inferred from its source unless ``reads=``, ``writes=`` and
+        ``raises=`` declare them. See `activedb.analysis.analyze`.
+        """
+        from activedb.analysis import analyze  # imports networkx, which takes 0.1 s
+
+        return analyze(entry.rule for entry in self if entry.enabled)
+
     # -- ignoring --------------------------------------------------------------------------
 
     @contextmanager
     def ignoring(self, *names: str) -> Iterator[None]:
-        """Keep events from triggering some rules, as a context manager.
+        """Keep events from triggering some rules: ``with db.rules.ignoring("rule", …):``.
 
-        It affects the events that the transaction open on this thread, and its inferiors, raise
-        inside the block. The detectors of the rules do not receive these events either.
+        Use the block inside a transaction. It affects the events that the transaction open on this
+        thread, and its inferiors, raise inside the block. The detectors of the rules do not receive
+        these events either.
 
         Parameters
         ----------
@@ -647,7 +627,7 @@ class Rules:
         if t is None:
             raise TransactionStateError(
                 "ignoring() is about a transaction: open one on this thread, and write "
-                "`with db.ignoring(…):` inside it"
+                "`with db.rules.ignoring(…):` inside it"
             )
         for name in names:
             self._known(t, name)
@@ -771,7 +751,7 @@ class Rules:
         if streams is not None:
             for rule in rules:
                 check_streams(rule, streams, may_follow=may_follow)
-                for check in self.checks:
+                for check in self._checks:
                     check(rule)
 
     def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:

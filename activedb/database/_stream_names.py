@@ -11,12 +11,14 @@ from activedb.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from activedb.rules import Rule
-    from activedb.streams import Stream
+    from activedb.streams import StreamDeclaration
 
 __all__ = ["check_streams"]
 
 
-def check_streams(rule: Rule, streams: Mapping[str, Stream], *, may_follow: bool) -> None:
+def check_streams(
+    rule: Rule, streams: Mapping[str, StreamDeclaration], *, may_follow: bool
+) -> None:
     """Refuse a rule on an undeclared stream, or on events that its stream does not have.
 
     The parameters of events are not checked: a stream declares only the required parameters, and

@@ -101,7 +101,7 @@ class _Work:
         """Raise events that trigger detached rules, and wait for these."""
         for number in range(_FIRINGS):
             self._db.signal("CALL", number=number)
-        self._db.join()
+        self._db.wait_idle()
 
     def pass_by(self) -> None:
         """Run a transaction with events of a pattern; every second event completes it."""

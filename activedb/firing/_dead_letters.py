@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from activedb.errors import (
     ActiveDBError,
@@ -20,6 +21,7 @@ from activedb.firing._cascades import failed_in
 from activedb.firing._letters import Letter
 from activedb.firing._triggered import Triggered, occurrence_of
 from activedb.firing._triggering import Triggering
+from activedb.functions import checked_function
 from activedb.rules import Catalog
 from activedb.store.journals import Journal
 from activedb.transactions import Forest, Run, Transaction, current_transaction
@@ -59,10 +61,11 @@ class Retried:
 
 
 class DeadLetters:
-    """Retries of the rules of dead letters, each in a separate top-level transaction.
+    """Events and firings that could not be processed, each with the reason.
 
-    The transaction locks the letter, deletes it and runs the rule. The rule therefore takes effect
-    if and only if the letter goes, and a crash leaves the letter as it was.
+    Iterating yields the letters in the order of source and identity. A retry runs in a separate
+    top-level transaction, which locks the letter, deletes it and runs the rule. The rule therefore
+    takes effect if and only if the letter goes, and a crash leaves the letter as it was.
     """
 
     def __init__(self, journal: Journal, catalog: Catalog, triggering: Triggering, forest: Forest):
@@ -71,32 +74,85 @@ class DeadLetters:
         self._triggering = triggering
         self._forest = forest
 
-    def read(
-        self, source: str | None = None, identity: str | None = None, kind: str | None = None
-    ) -> list[Letter]:
-        """Return committed letters in the order of source and identity, filtered if asked."""
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("db.dead_letters.list(…) is now db.dead_letters.list(…)")
+
+    def __iter__(self) -> Iterator[Letter]:
+        return iter(self.list())
+
+    def list(self, source: str | None = None, *, kind: str | None = None) -> builtins.list[Letter]:
+        """Return the letters in the order of source and identity. O(n log n).
+
+        Parameters
+        ----------
+        source : str, optional
+            Only the letters of this source: a stream's name, or ``"rule <name>"``.
+        kind : {"event", "rule"}, optional
+            Only the letters of this kind.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such kind.
+        """
         if kind not in (None, "event", "rule"):
             raise ConfigurationError(f"dead letters are of the kind event or rule, not {kind!r}")
-        rows = self._journal.letters(source=source, identity=identity, kind=kind)
+        rows = self._journal.letters(source=source, kind=kind)
         return [Letter(**row) for row in rows]
 
     def retry(self, source: str, identity: str) -> Retried:
-        """Run the rule of one letter again; raises `RowNotFound` if there is no such letter."""
+        """Run the rule of one letter again, in a separate top-level transaction.
+
+        The letter is deleted in the commit of the rule's effects. The effects therefore happen
+        once, even if this process is killed or another process retries the letter at the same time.
+        If the rule fails again, the letter stays, with the new reason. The rule's coupling does not
+        matter, nor whether the rule is enabled.
+
+        Parameters
+        ----------
+        source, identity : str
+            Source and identity of the letter.
+
+        Raises
+        ------
+        RowNotFound
+            If there is no such letter.
+        TransactionStateError
+            Inside a transaction.
+        ConnectionLost
+            If the connection was lost; the rule ran if and only if the letter is gone.
+        """
         self._check_outside()
-        found = self.read(source, identity)
+        found = self._journal.letters(source=source, identity=identity)
         if not found:
             raise RowNotFound(
-                f"there is no dead letter {identity!r} of {source!r}; db.dead_letters() and "
-                f"`activedb dead-letter ls` tell which there are"
+                f"there is no dead letter {identity!r} of {source!r}; db.dead_letters.list() and "
+                f"`activedb dead-letter ls` list the letters"
             )
-        return self._retry(found[0])
+        return self._retry(Letter(**found[0]))
 
     def retry_all(
-        self, source: str | None, on_progress: Callable[[int, int], None] | None
-    ) -> list[Retried]:
-        """Run the rules of all present letters again, one after another."""
+        self,
+        source: str | None = None,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> builtins.list[Retried]:
+        """Run the rules of all letters again, or of one source's; see `retry`.
+
+        The letters are retried one after another, each in a separate transaction. Letters of
+        events, and of rules that are not defined here, are left; the results report them.
+
+        Parameters
+        ----------
+        source : str, optional
+            Only the letters of this source.
+        on_progress : callable ``(number, of)``, optional
+            Called after each letter, with the number of letters retried and of all letters.
+        """
+        if on_progress is not None:
+            checked_function(on_progress, "on_progress=")
         self._check_outside()
-        letters = self.read(source)
+        letters = self.list(source)
         results = []
         for number, letter in enumerate(letters, 1):
             results.append(self._retry(letter))

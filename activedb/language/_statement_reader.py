@@ -132,7 +132,7 @@ class StatementReader:
                 name=name_of(name),
                 set_oriented=is_set,
                 declared=_declared(when, steps),
-                **{"coupling": "immediate", "priority": None, "on_abort": "triggering", **options},
+                **options,
             )
         except RuleSyntaxError:
             raise

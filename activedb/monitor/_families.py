@@ -31,7 +31,7 @@ class Family:
     help : str
     labels : tuple of str
     values : dict of tuple of str to str
-        For a counter of `Database.counters`: its name there for each combination of labels.
+        For a counter of `Admin.counters`: its name there for each combination of labels.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Family:
 
 
 def _counted(name: str, help: str, value: str | None = None) -> Family:
-    """Return a counter that `Database.counters` has under the same name, or under `value`."""
+    """Return a counter that `Admin.counters` has under the same name, or under `value`."""
     return Family(name, "counter", help, values={(): value or name})
 
 
@@ -111,7 +111,7 @@ COUNTED = (
     _counted("partials_not_durable", "Partial matches that could not be made durable."),
     _counted("producers_silent", "Times that a producer of a stream was found silent."),
 )
-"""Counters of `Database.counters`."""
+"""Counters of `Admin.counters`."""
 
 OF_LOCKS = (
     _counted("lock_requests", "Requests for locks, those on tables included.", "requests"),
@@ -185,4 +185,4 @@ FAMILIES = {
 
 def unknown(name: str) -> Family:
     """Return a metric for a counter that no family describes."""
-    return _counted(name, f"As Database.counters()[{name!r}].")
+    return _counted(name, f"As Admin.counters()[{name!r}].")

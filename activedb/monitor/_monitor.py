@@ -96,7 +96,7 @@ class Monitor:
             deadlocks, aborted = watch.deadlocks.all(), list(watch.aborted)
             unknown = watch.lives.unknown
         now_s = time.time()
-        counters = db.counters()
+        counters = db.admin.counters()
         return {
             "process": {
                 "pid": os.getpid(),
@@ -155,7 +155,7 @@ class Monitor:
     def batches(self, workflow: str | None = None, id: str | None = None) -> dict[str, Any]:
         """See `Source`. O(recorded rows)."""
         self._check_open()
-        names = self._db.recorded_workflows()
+        names = self._db.workflows.recorded()
         found: dict[str, Any] = {
             "workflows": names,
             "workflow": None,
@@ -166,7 +166,7 @@ class Monitor:
         }
         if workflow is None and len(names) != 1:
             return found
-        history = self._db.batch_history(workflow or names[0])
+        history = self._db.workflows.history(workflow or names[0])
         batches = [batch.record() for batch in history.batches()]
         found |= {
             "workflow": history.name,
@@ -185,7 +185,7 @@ class Monitor:
     def letters(self) -> dict[str, Any]:
         """See `Source`. O(letters)."""
         self._check_open()
-        letters = self._db.dead_letters()
+        letters = self._db.dead_letters.list()
         counts: dict[str, int] = {}
         for letter in letters:
             counts[letter.kind] = counts.get(letter.kind, 0) + 1
@@ -228,7 +228,7 @@ class Monitor:
     def pending(self) -> dict[str, Any]:
         """See `Source`. O(firings)."""
         self._check_open()
-        firings = self._db.pending_firings()
+        firings = self._db.admin.pending_firings()
         shown = [
             {
                 "firing": each.firing,
@@ -243,7 +243,7 @@ class Monitor:
     def switch(self, rule: str, enabled: bool) -> None:
         """See `Source`; the switch is done in a separate transaction."""
         self._check_writable("rules cannot be switched")
-        self._db._rules.switch(rule, enabled=enabled)
+        self._db.rules.switch(rule, enabled=enabled)
 
     def _check_writable(self, what: str) -> None:
         if not self._db.settings.monitor_writable:

@@ -91,7 +91,7 @@ class Collector:
     # -- parts -----------------------------------------------------------------------------
 
     def _counted(self) -> Iterator[Metric]:
-        counters = self._db.counters()
+        counters = self._db.admin.counters()
         counters.pop("events_waiting")  # reported per stream
         for name in _GAUGES:
             yield self._told(name, {(): counters.pop(name)})
@@ -206,7 +206,7 @@ class Collector:
         return self._filled(FAMILIES[name], values)
 
     def _of(self, family: Family, value: Callable[[str], float]) -> Metric:
-        """Return a counter whose values have other names in `Database.counters`."""
+        """Return a counter whose values have other names in `Admin.counters`."""
         return self._filled(family, {key: value(name) for key, name in family.values.items()})
 
     def _filled(self, family: Family, values: Mapping[_Labels, float]) -> Metric:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from activedb.streams import Stream
+from activedb.streams import StreamDeclaration
 
 __all__ = ["Totals", "stream_rows"]
 
@@ -76,7 +76,7 @@ class Totals:
 
 
 def stream_rows(
-    streams: Mapping[str, Stream],
+    streams: Mapping[str, StreamDeclaration],
     runs: Mapping[str, Any],
     totals: Mapping[str, Mapping[str, int]],
     now_s: float,

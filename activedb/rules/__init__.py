@@ -6,6 +6,7 @@ from activedb.rules._declared import Declared, Part
 from activedb.rules._fingerprint import event_fingerprint, fingerprint
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._occurrence_set import OccurrenceSet
+from activedb.rules._options import RuleOptions
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import Action, Condition, OnAbort, OnFull, OnMany, OnUncertain, Rule
 from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription, Taken
@@ -38,6 +39,7 @@ __all__ = [
     "Part",
     "RegisteredRule",
     "Rule",
+    "RuleOptions",
     "Sharing",
     "Subscription",
     "Taken",

@@ -36,7 +36,6 @@ _OF_RULE = (
     "raises",
 )
 """Optional fields that are passed to the rule as they are."""
-_DEFAULTS = {"coupling": "immediate", "priority": None, "on_abort": "triggering"}
 _FIELDS = frozenset(("name", "on", "do", "when", "writes", "enabled", *_OF_RULE))
 
 
@@ -122,7 +121,7 @@ class _Reader:
                 when=None if when is None else self.functions.function(when),
                 writes=self.writes(fields.get("writes")),
                 find_reads=self.find_reads,
-                **{**_DEFAULTS, **given},
+                **given,
             )
         except ActiveDBError as error:
             message = str(error)

@@ -120,12 +120,12 @@ class Rule:
         cls,
         action: Action,
         *,
-        on: Any,
-        when: Condition | None,
-        coupling: str,
-        priority: int | None,
-        on_abort: str,
-        name: str | None,
+        on: Any = None,
+        when: Condition | None = None,
+        coupling: str = "immediate",
+        priority: int | None = None,
+        on_abort: str = "triggering",
+        name: str | None = None,
         params: Mapping[str, Any] | None = None,
         set_oriented: bool = False,
         condition_action: str = "immediate",
@@ -141,12 +141,10 @@ class Rule:
         declared: Declared | None = None,
         find_reads: FindReads | None = None,
     ) -> Rule:
-        """Return a rule, checking the arguments that a user wrote.
+        """Return a rule, checking the arguments that a user wrote; see `RuleOptions`.
 
         Parameters
         ----------
-        on : Expression or None
-            None: any change of the tables that the condition reads.
         declared : Declared, optional
             Earlier value of `reads`, `writes` and `raises`.
         find_reads : callable, optional

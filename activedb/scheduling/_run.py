@@ -152,7 +152,7 @@ class ProgramRun:
         punctuation_us : int or datetime, optional
             No earlier event arrives any more: microseconds since the epoch, or an aware datetime.
         punctuation : datetime or seconds, optional
-            The same, in the form that `Database.feed` takes.
+            The same, in the form that `Stream.feed` takes.
 
         Returns
         -------
@@ -320,7 +320,7 @@ class _Undo:
 
 
 def time_us(punctuation_us: Any, punctuation: Any) -> int | None:
-    """Return a punctuation in microseconds; it may be given in the forms of `Database.feed` too.
+    """Return a punctuation in microseconds; it may be given in the forms of `Stream.feed` too.
 
     Raises
     ------

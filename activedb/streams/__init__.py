@@ -11,7 +11,7 @@ from activedb.streams._arrivals import (
 from activedb.streams._batch import AtomicBatch, Positions
 from activedb.streams._buffer import EventTimeBuffer
 from activedb.streams._columns_beside import StreamColumns
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._future import FutureLimit
 from activedb.streams._marks import Marks, newest_times
 from activedb.streams._matched import Completion, KeyedRule, Matchable, Matched
@@ -24,6 +24,7 @@ from activedb.streams._run import StreamRun
 from activedb.streams._sources import Files, Kafka, Rate, Replay, Socket, Source, Staged
 from activedb.streams._staged import StagedTaker
 from activedb.streams._stream_programs import StreamPrograms
+from activedb.streams._streams import Stream, Streams
 from activedb.streams._time import StreamTime
 
 __all__ = [
@@ -53,10 +54,12 @@ __all__ = [
     "StagedTaker",
     "Stream",
     "StreamColumns",
+    "StreamDeclaration",
     "StreamProducers",
     "StreamPrograms",
     "StreamRun",
     "StreamTime",
+    "Streams",
     "fed_occurrences",
     "newest_times",
     "of_batch",

@@ -19,7 +19,7 @@ from activedb.events import (
 )
 from activedb.store.sql import is_storable
 from activedb.streams._batch import AtomicBatch
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 
 __all__ = [
     "Arrivals",
@@ -53,7 +53,7 @@ class Arrivals:
 
 
 def of_batch(
-    stream: Stream,
+    stream: StreamDeclaration,
     batch: AtomicBatch,
     punctuation_us: int | None,
     check: Callable[[Occurrence], None] = lambda o: None,
@@ -68,7 +68,7 @@ def of_batch(
     return _sorted(_events(stream, batch, check), batch.batch_id, punctuation_us)
 
 
-def fed_occurrences(stream: Stream, events: object) -> list[Occurrence]:
+def fed_occurrences(stream: StreamDeclaration, events: object) -> list[Occurrence]:
     """Return the events that a caller feeds, after checking that they are events.
 
     Raises
@@ -90,7 +90,7 @@ def fed_occurrences(stream: Stream, events: object) -> list[Occurrence]:
 
 
 def of_occurrences(
-    stream: Stream,
+    stream: StreamDeclaration,
     occurrences: Iterable[Occurrence],
     batch_id: int,
     punctuation_us: int | None,
@@ -131,7 +131,7 @@ def _sorted(
 
 
 def _events(
-    stream: Stream, batch: AtomicBatch, check: Callable[[Occurrence], None]
+    stream: StreamDeclaration, batch: AtomicBatch, check: Callable[[Occurrence], None]
 ) -> Iterator[Occurrence | Refused]:
     table = batch.table
     names = batch.param_names
@@ -186,7 +186,7 @@ def _time(us: int, low_us: int | None, high_us: int | None) -> Timestamp:
 
 
 def _problem(
-    stream: Stream, kind: str | None, params: Mapping[str, Any], raw: str | None = None
+    stream: StreamDeclaration, kind: str | None, params: Mapping[str, Any], raw: str | None = None
 ) -> str | None:
     required = stream.types.get(kind) if kind is not None else None
     if required is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from activedb.errors import BadEvent, DefinitionError
 from activedb.events import Occurrence
 from activedb.rules import Rule
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 
 __all__ = ["StreamColumns"]
 
@@ -28,7 +28,7 @@ class StreamColumns:
         Event keys of these streams, each with its stream.
     """
 
-    def __init__(self, streams: Mapping[str, Stream], rules: Iterable[Rule]):
+    def __init__(self, streams: Mapping[str, StreamDeclaration], rules: Iterable[Rule]):
         self.types: dict[tuple[str, str], str] = {}
         self._streams = streams
         self._rules = rules
@@ -43,7 +43,7 @@ class StreamColumns:
             if stream.columns:
                 check_rule_in_columns(rule, stream)
 
-    def declare(self, stream: Stream) -> None:
+    def declare(self, stream: StreamDeclaration) -> None:
         """Register a new stream.
 
         Raises
@@ -77,5 +77,5 @@ class StreamColumns:
         if stream is not None:
             raise BadEvent(
                 f"{o.name} is an event of stream {stream}, which is processed in columns "
-                "(columns=True): feed it, with db.feed(…), or signal an event of another name"
+                "(columns=True): feed it, with stream.feed(…), or signal an event of another name"
             )

@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class StreamDeclaration:
     """Event stream, with the expressions that turn an input row into an event.
 
     Expressions are Spark SQL over the input columns. An expression that fails on a row (an
@@ -68,7 +68,7 @@ class Stream:
         Expression for the row's producer. The punctuation is then the newest time of the producer
         that is furthest behind, less `delay`, instead of the newest time overall. A row for which
         it is NULL is an event that does not advance the punctuation.
-    producers : tuple of str
+    expected_producers : tuple of str
         Producers that the stream waits for from the beginning. Others become known with their first
         row; their rows may be late.
     membership : {"atomic", "weak"}, optional
@@ -107,7 +107,7 @@ class Stream:
     delay: timedelta = timedelta(0)
     latency_max: float | timedelta | None = None
     producer: str | None = None
-    producers: tuple[str, ...] = ()
+    expected_producers: tuple[str, ...] = ()
     membership: Literal["atomic", "weak"] | None = None
     silent_after: float | timedelta | None = None
     on_silent: Callable[[ProducerSilent], object] | None = None
@@ -191,10 +191,10 @@ class Stream:
         if self.membership is None:
             self._check_producers()
             return
-        if self.producer is not None or self.producers:
+        if self.producer is not None or self.expected_producers:
             raise DefinitionError(
-                "producer and producers are for rows of Spark, membership is for events from "
-                "Python: leave out one of them"
+                "producer and expected_producers are for rows of Spark, membership is for events "
+                "from Python: leave out one of them"
             )
         if self.membership not in ("atomic", "weak"):
             raise DefinitionError(f'membership is "atomic" or "weak", not {self.membership!r}')
@@ -221,11 +221,15 @@ class Stream:
             require_seconds("silent_after", self.silent_after)
         if self.producer is not None:
             require_text("producer", self.producer)
-        elif self.producers:
-            raise DefinitionError("producers are known by the rows they send: give producer, too")
-        if not isinstance(self.producers, tuple):
-            raise DefinitionError(f"producers must be a tuple of names, not {self.producers!r}")
-        for name in self.producers:
+        elif self.expected_producers:
+            raise DefinitionError(
+                "producers of rows are known by an expression: give producer, too"
+            )
+        if not isinstance(self.expected_producers, tuple):
+            raise DefinitionError(
+                f"expected_producers must be a tuple of names, not {self.expected_producers!r}"
+            )
+        for name in self.expected_producers:
             require_text("a producer's name", name)
 
     def _check_expressions(self) -> None:

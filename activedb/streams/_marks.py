@@ -30,7 +30,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from activedb.columns import EventTable
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 
 __all__ = ["Marks", "newest_times"]
 
@@ -64,7 +64,7 @@ class Marks:
     punctuation_us: int | None = None
 
     @classmethod
-    def restore(cls, stream: Stream, record: Mapping[str, Any] | None) -> Self:
+    def restore(cls, stream: StreamDeclaration, record: Mapping[str, Any] | None) -> Self:
         """Restore from `record`; None: no batch has been taken yet.
 
         The stream's declared producers may have changed since, or have been removed.
@@ -73,7 +73,7 @@ class Marks:
         marks = _as_declared(stream, known)
         awaited = {
             name: known.awaited.get(name, known.clock_us)
-            for name in stream.producers
+            for name in stream.expected_producers
             if name not in marks
         }
         return replace(known, marks=marks, awaited=awaited)
@@ -82,7 +82,9 @@ class Marks:
         """Return a JSON-serialisable dict; `restore` is the inverse."""
         return asdict(self)
 
-    def after(self, stream: Stream, newest: Mapping[str, int | None], made_us: int) -> Marks:
+    def after(
+        self, stream: StreamDeclaration, newest: Mapping[str, int | None], made_us: int
+    ) -> Marks:
         """Return the marks after one more batch; O(producers).
 
         Parameters
@@ -106,7 +108,7 @@ class Marks:
         return Marks(marks, awaited, clock_us, made_us, max(known, default=None))
 
 
-def _as_declared(stream: Stream, known: Marks) -> dict[str, tuple[int | None, int]]:
+def _as_declared(stream: StreamDeclaration, known: Marks) -> dict[str, tuple[int | None, int]]:
     """Return the marks of the producers of the stream as it is declared now."""
     if stream.producer is None:
         times = [us for us, _ in known.marks.values() if us is not None]
@@ -115,7 +117,7 @@ def _as_declared(stream: Stream, known: Marks) -> dict[str, tuple[int | None, in
 
 
 def _reached_us(
-    stream: Stream, marks: Sequence[tuple[int | None, int]], clock_us: int
+    stream: StreamDeclaration, marks: Sequence[tuple[int | None, int]], clock_us: int
 ) -> int | None:
     """Return the punctuation by the marks alone; None if unknown."""
     silent_us = stream.silent_after_us
@@ -131,7 +133,9 @@ def _reached_us(
     return reached_ms * 1000 if reached_ms > 0 else None
 
 
-def newest_times(stream: Stream, table: EventTable, latest_us: int | None) -> dict[str, int | None]:
+def newest_times(
+    stream: StreamDeclaration, table: EventTable, latest_us: int | None
+) -> dict[str, int | None]:
     """Return the newest time of each producer with rows in a table; O(rows), in columns.
 
     Parameters

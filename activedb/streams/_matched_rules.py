@@ -16,14 +16,14 @@ from activedb.events import (
 from activedb.firing import TimeLines
 from activedb.rules import Catalog, OnFull, Subscription
 from activedb.store.journals import LedgerEntry
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._matched import KeyedRule, Matchable
 
 __all__ = ["matchable", "needed_types"]
 
 
 def matchable(
-    stream: Stream,
+    stream: StreamDeclaration,
     catalog: Catalog,
     lines: TimeLines,
     *,
@@ -68,7 +68,9 @@ def matchable(
     )
 
 
-def needed_types(stream: Stream, catalog: Catalog, elsewhere: Collection[str]) -> frozenset[str]:
+def needed_types(
+    stream: StreamDeclaration, catalog: Catalog, elsewhere: Collection[str]
+) -> frozenset[str]:
     """Return the event types that rules not matched elsewhere listen to. O(rules)."""
     found = {
         name
@@ -80,12 +82,14 @@ def needed_types(stream: Stream, catalog: Catalog, elsewhere: Collection[str]) -
     return frozenset(found & stream.types.keys())
 
 
-def _listening(stream: Stream, catalog: Catalog) -> list[Subscription]:
+def _listening(stream: StreamDeclaration, catalog: Catalog) -> list[Subscription]:
     found = catalog.listening_to_any([("event", name) for name in stream.types])
     return sorted(found, key=catalog.place)
 
 
-def _why_here(stream: Stream, lines: TimeLines, subscription: Subscription) -> str | None:
+def _why_here(
+    stream: StreamDeclaration, lines: TimeLines, subscription: Subscription
+) -> str | None:
     """Return why a rule must be matched in this process; None if it need not be."""
     rule = subscription.rule
     if lines.stream_of(subscription) != stream.name:

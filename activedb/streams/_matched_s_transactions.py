@@ -15,7 +15,7 @@ from activedb.errors import BadEvent, ConfigurationError
 from activedb.events import Occurrence
 from activedb.firing import Fed, Triggered, Triggering
 from activedb.streams._arrivals import Arrivals, Refused
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._matched import Completion, Matched
 from activedb.streams._matched_rules import needed_types
 from activedb.streams._s_transactions import STransactions
@@ -36,12 +36,12 @@ class MatchedElsewhere:
 
     Parameters
     ----------
-    stream : Stream
+    stream : StreamDeclaration
     triggering : Triggering
     time : StreamTime
     """
 
-    def __init__(self, stream: Stream, triggering: Triggering, time: StreamTime):
+    def __init__(self, stream: StreamDeclaration, triggering: Triggering, time: StreamTime):
         self._stream = stream
         self._catalog = triggering.catalog
         self._time = time
@@ -147,7 +147,7 @@ class MatchedSTransactions(STransactions):
     elsewhere : MatchedElsewhere
     """
 
-    def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
+    def __init__(self, stream: StreamDeclaration, *, triggering: Triggering, time: StreamTime):
         super().__init__(stream, triggering=triggering, time=time)
         self.elsewhere = MatchedElsewhere(stream, triggering, time)
 

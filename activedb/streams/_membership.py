@@ -12,7 +12,7 @@ from activedb.events import AccuracyInterval, Occurrence, Producers
 from activedb.metrics import Counters
 from activedb.store.journals import StreamJournal
 from activedb.store.sql import is_storable
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._future import FutureLimit
 
 __all__ = ["Changes", "Membership"]
@@ -36,7 +36,7 @@ class Membership:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         *,
         journal: StreamJournal,
         clock: Clock,

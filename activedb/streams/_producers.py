@@ -14,7 +14,7 @@ __all__ = ["StreamProducers"]
 
 
 class StreamProducers:
-    """Producers of a stream: ``db.producers(stream)``.
+    """Producers of a stream: ``stream.producers``.
 
     Iteration yields the names of the members, in the order in which they joined. Changes of
     membership are durable when the call returns. Not thread-safe: a single thread feeds a stream

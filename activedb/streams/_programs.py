@@ -20,7 +20,7 @@ from activedb.scheduling import (
 )
 from activedb.spelling import did_you_mean
 from activedb.store.sql import KeyedValues, TableSpec, is_storable
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 
 __all__ = ["PROGRAMS_MAX", "Defined", "InColumns", "Programs", "ProgramsOfStream"]
 
@@ -120,13 +120,13 @@ class Programs:
     def define(
         self,
         program: Program,
-        stream: Stream,
+        stream: StreamDeclaration,
         *,
         tables: Mapping[SharedTable, Any],
         scheduler: str | Scheduler | None,
         outputs: Any,
     ) -> None:
-        """Register a program on a stream; see `Database.program`."""
+        """Register a program on a stream; see `Stream.program`."""
         if not isinstance(program, Program):
             raise DefinitionError(f"{program!r} is no program: make one with Program(name, tables)")
         name = program.name

@@ -18,7 +18,7 @@ from activedb.store.journals import DetectorRows, LedgerEntry, StreamJournal
 from activedb.streams._admission import Admission
 from activedb.streams._arrivals import Arrivals, fed_occurrences
 from activedb.streams._batch import AtomicBatch, Positions
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._future import FutureLimit
 from activedb.streams._matched import Matchable, Matched
 from activedb.streams._matched_rules import matchable
@@ -63,7 +63,7 @@ class StreamRun:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         *,
         forest: Forest,
         triggering: Triggering,
@@ -228,7 +228,7 @@ class StreamRun:
         if self._membership is not None:
             raise ConfigurationError(
                 f"the producers of stream {self.stream.name} stamp its events: they come from "
-                "Python, with db.feed"
+                "Python, with stream.feed"
             )
         self.check_continues(batch.query_id, batch.batch_id, batch.continues)
         self._end_of_other_query(batch.query_id)

@@ -15,7 +15,7 @@ from activedb.firing import Fed, Letter, Triggered, Triggering, is_systemic, tol
 from activedb.firing import Refused as RefusedBy
 from activedb.rules import OnAbort, Rule, Subscription
 from activedb.streams._arrivals import Refused
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._refusals import Refusals
 from activedb.streams._time import StreamTime
 from activedb.transactions import Transaction
@@ -58,7 +58,7 @@ class STransactions:
         Events that rules have refused.
     """
 
-    def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
+    def __init__(self, stream: StreamDeclaration, *, triggering: Triggering, time: StreamTime):
         self.fail_fast = False
         self.refusals = Refusals()
         self._stream = stream

@@ -29,7 +29,7 @@ from activedb.spelling import did_you_mean
 from activedb.store.journals import StagedBatch, StagedJournal
 from activedb.store.session import Wakeups
 from activedb.streams._batch import AtomicBatch
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._marks import Marks, newest_times
 from activedb.streams._run import StreamRun
 from activedb.transactions import current_transaction
@@ -150,7 +150,7 @@ def _wait(wakeups: Wakeups, stop: threading.Event, wait_s: float) -> None:
             return
 
 
-def _table(stream: Stream, pieces: Sequence[bytes]) -> Any:
+def _table(stream: StreamDeclaration, pieces: Sequence[bytes]) -> Any:
     """Return the rows of a batch as a pyarrow table."""
     try:
         import pyarrow
@@ -175,7 +175,7 @@ def _table(stream: Stream, pieces: Sequence[bytes]) -> Any:
     return table
 
 
-def _columns(stream: Stream) -> list[str]:
+def _columns(stream: StreamDeclaration) -> list[str]:
     names = ["event_type", "event_time_us", "event_id", "raw"]
     if stream.accuracy is not None:
         names += ["event_low_us", "event_high_us"]
@@ -184,6 +184,6 @@ def _columns(stream: Stream) -> list[str]:
     return names + [PARAM_PREFIX + name for name in stream.params or ()]
 
 
-def _no_rows(stream: Stream, pa: Any) -> Any:
+def _no_rows(stream: StreamDeclaration, pa: Any) -> Any:
     kinds = [(name, pa.int64() if name in _TIMES else pa.string()) for name in _columns(stream)]
     return pa.schema(kinds).empty_table()

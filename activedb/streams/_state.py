@@ -14,7 +14,7 @@ from activedb.firing import STREAM_RUN, Launcher, Triggering
 from activedb.spelling import listed
 from activedb.store.journals import ColumnNote, LedgerEntry, StreamJournal
 from activedb.streams._buffer import EventTimeBuffer
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._membership import Membership
 from activedb.streams._refusals import Refusals
 from activedb.streams._stream_programs import StreamPrograms
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["OF_COLUMNS", "OF_PYTHON", "StreamState"]
 
 OF_PYTHON = "Python"
-"""Source kind of events that were fed with `Database.feed`."""
+"""Source kind of events that were fed with `Stream.feed`."""
 
 OF_COLUMNS = (ColumnNote.USED, ColumnNote.DEAD, ColumnNote.RULES)
 """Notes that only rules in columns write."""
@@ -49,7 +49,7 @@ class StreamState:
 
     Attributes
     ----------
-    stream : Stream
+    stream : StreamDeclaration
     buffer : EventTimeBuffer
         Events that the punctuation has not passed.
     columns : WaitingColumns or None
@@ -68,7 +68,7 @@ class StreamState:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         *,
         forest: Forest,
         triggering: Triggering,

@@ -26,7 +26,7 @@ from activedb.scheduling import (
     build_s_transaction,
 )
 from activedb.store.journals import ProgramJournal
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._program_decisions import ProgramDecisions
 from activedb.streams._program_outputs import post_process
 from activedb.streams._program_tables import ProgramTable, take_tables
@@ -68,7 +68,7 @@ class StreamPrograms:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         of: ProgramsOfStream,
         *,
         forest: Forest,

@@ -10,7 +10,7 @@ from activedb.firing import TimeLines
 from activedb.metrics import Counters
 from activedb.rules import Catalog, Subscription
 from activedb.store.journals import DetectorRows
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.transactions import Transaction
 from coupling import priority_rank
 
@@ -33,7 +33,7 @@ class StreamTime:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         *,
         catalog: Catalog,
         lines: TimeLines,

@@ -157,7 +157,7 @@ def crashing(databases: Sequence[Database], point: str, nth: int = 1) -> Iterato
         yield crash
         if not crash.has_happened and current_transaction() is None:
             for db in databases:
-                db.join()
+                db.wait_idle()
     except Exception as error:
         if not _is_of_crash(error):
             raise

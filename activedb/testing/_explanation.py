@@ -93,8 +93,8 @@ def _what_came_of_it(
         )
     if not fates["aborted"] and not fates["open"]:
         yield (
-            f"what has not run here ({modes}) waits in db.pending_firings(), perhaps for workers "
-            f"(setting firings), or is a dead letter, as the rule was in quarantine"
+            f"what has not run here ({modes}) waits in db.admin.pending_firings(), perhaps for "
+            f"workers (setting firings), or is a dead letter, as the rule was in quarantine"
         )
 
 
@@ -122,7 +122,7 @@ def _why_not_triggered(db: Database, rule: RegisteredRule, seen: Seen) -> Iterat
         if rule.partials:
             yield f"its detector keeps {_some(rule.partials, 'occurrence')} for later matches"
         if rule.subscription.is_timed:
-            yield "it waits for a time, too: advance the clock, then db.join()"
+            yield "it waits for a time, too: advance the clock, then db.wait_idle()"
     else:
         yield f"none of these was raised; what was raised: {_counted(names) or 'nothing'}"
         for kind, name in sorted(rule.rule.on.keys):
@@ -130,7 +130,7 @@ def _why_not_triggered(db: Database, rule: RegisteredRule, seen: Seen) -> Iterat
                 near = did_you_mean(name, [each for of, each in seen.raised if of == kind])
                 if near.startswith("did"):
                     yield f"it listens to {name!r}; {near}"
-    waiting = db.counters().get("events_waiting", 0)
+    waiting = db.admin.counters().get("events_waiting", 0)
     if waiting:
         yield (
             f"{_some(waiting, 'event')} of streams wait for punctuation: feed the stream on, or "
@@ -140,7 +140,7 @@ def _why_not_triggered(db: Database, rule: RegisteredRule, seen: Seen) -> Iterat
 
 def _letters(db: Database, name: str) -> Iterator[str]:
     try:
-        found = db.dead_letters()
+        found = db.dead_letters.list()
     except ActiveDBError as error:
         yield f"the dead letters cannot be read: {error}"
         return

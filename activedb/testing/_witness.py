@@ -104,7 +104,7 @@ class Witness(RuleListener):
         __tracebackhide__ = True
         name = self._name_of(rule)
         if wait and current_transaction() is None:
-            self.db.join()
+            self.db.wait_idle()
         found = self.fired(name, params)
         if (times is None and found) or len(found) == times:
             return found

@@ -454,8 +454,8 @@ def test_declaring_the_writes_alone_leaves_the_reads_open() -> None:
 def test_database_analyzes_its_enabled_rules(db: adb.Database) -> None:
     db.rule(on=event("A"), name="first", raises=["B"])(quiet)
     db.rule(on=event("B"), name="second")(quiet)
-    analysis = db.analyze_rules()
+    analysis = db.rules.analyze()
     assert [(edge.source, edge.target) for edge in analysis.edges] == [("first", "second")]
     assert analysis == analyze([each.rule for each in db.rules])
     db.rules.disable("second")
-    assert [each.name for each in db.analyze_rules().rules] == ["first"]
+    assert [each.name for each in db.rules.analyze().rules] == ["first"]

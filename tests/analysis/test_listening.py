@@ -280,7 +280,7 @@ def test_rule_that_calls_a_function_whose_calls_are_events_triggers_rules_on_the
         db.rule(on=E, name="is one")(db.emits(lambda t, o: None))
         db.rule(on=called(pay), name="before")(lambda t, o: None)
         db.rule(on=returned(pay), name="after")(lambda t, o: None)
-        analysis = db.analyze_rules()
+        analysis = db.rules.analyze()
     name = pay.__qualname__
     edges = {(edge.source, edge.target): edge.reason for edge in analysis.edges}
     assert set(edges) == {

@@ -34,7 +34,7 @@ def main(given: dict[str, Any]) -> None:
         print("ready", flush=True)
         sys.stdin.readline()
         db._store.trigger = trigger
-        db.follow(stop=stop, poll_s=0.02, whole_rows=True)
+        db.changes.follow(stop=stop, poll_s=0.02, whole_rows=True)
 
 
 if __name__ == "__main__":

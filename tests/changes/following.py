@@ -83,5 +83,5 @@ def take(follower: Follower, ledger: Ledger) -> list[str]:
     """Take all there is and let the rules end; what they have written so far, sorted."""
     while follower.step():
         pass
-    ledger.db.join()
+    ledger.db.wait_idle()
     return sorted(ledger.lines())

@@ -70,7 +70,7 @@ def test_changes_by_a_plain_program_run_rules_after_the_commit(
     ledger: Ledger, other: Somebody, coupling: str
 ) -> None:
     hear(ledger, coupling)
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         other.run(
             "INSERT INTO accounts VALUES (3, 30)",
             "UPDATE accounts SET balance = 11 WHERE id = 1",
@@ -98,7 +98,7 @@ def test_occurrences_have_the_commit_time_and_ids_in_commit_order(
         with latch:
             heard.append(o)
 
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         times = [datetime.now(UTC)]
         for n in range(12):
             key = 100 + 2 * n
@@ -125,11 +125,11 @@ def test_rules_of_other_modes_are_not_run_for_changes_by_others(
 ) -> None:
     for coupling in ("immediate", "deferred", "exclusive", "detached"):
         hear(ledger, coupling, name=coupling)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         assert [r.name for r in follower.not_run()] == ["immediate", "deferred", "exclusive"]
         other.run("INSERT INTO accounts VALUES (3, 30)")
         assert take(follower, ledger) == ["insert 3: 30"]
-    assert ledger.db.counters()["rules_fired"] == 1
+    assert ledger.db.admin.counters()["rules_fired"] == 1
 
 
 def test_conditions_and_failures_of_rules_are_those_of_detached_rules(
@@ -145,7 +145,7 @@ def test_conditions_and_failures_of_rules_are_those_of_detached_rules(
             raise ValueError("bad luck")
         ledger.write(t, told(o))
 
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run("INSERT INTO accounts VALUES (3, 30), (4, 0), (5, 13)")
         assert take(follower, ledger) == ["insert 3: 30"]
     (letter,) = ledger.letters()
@@ -175,7 +175,7 @@ def test_sequences_see_changes_by_others_together_with_other_events(
     def short(t: Transaction, o: Occurrence) -> None:
         ledger.write(t, f"short {o.params['id']}")
 
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         other.run("INSERT INTO accounts VALUES (3, 30), (4, 40)")
         take(follower, ledger)
         other.run("DELETE FROM accounts WHERE id = 3")
@@ -205,13 +205,13 @@ def test_sequences_of_changes_by_others_go_on_after_a_restart(
 
     with adb.connect(database_url) as db:
         ledger = define(db)
-        with db.following(whole_rows=True) as follower:
+        with db.changes.follower(whole_rows=True) as follower:
             other.run("INSERT INTO accounts VALUES (3, 30), (4, 40)")
             take(follower, ledger)
     with adb.connect(database_url) as db:
         ledger = define(db)
         other.run("DELETE FROM accounts WHERE id = 3")
-        with db.following(whole_rows=True) as follower:
+        with db.changes.follower(whole_rows=True) as follower:
             assert take(follower, ledger) == ["short 3"]
     with adb.connect(database_url) as db:
         assert take_again(define(db)) == ["short 3"]
@@ -229,7 +229,7 @@ def test_predicate_that_raises_makes_a_letter_and_nothing_else_is_lost(
     def picky(t: Transaction, o: Occurrence) -> None:
         ledger.write(t, f"picky {o.new['id']}")
 
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run("INSERT INTO accounts VALUES (3, 0), (4, 2)")
         assert take(follower, ledger) == ["insert 3: 0", "insert 4: 2", "picky 4"]
         (letter,) = ledger.letters()
@@ -252,7 +252,7 @@ def test_row_that_cannot_be_kept_makes_a_letter(ledger: Ledger, other: Somebody)
     def paint(t: Transaction, o: Occurrence) -> None:
         raise AssertionError("it cannot be recorded")
 
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run("INSERT INTO paints VALUES (1, 'RED')")
         assert take(follower, ledger) == []
     (letter,) = ledger.letters()
@@ -262,7 +262,7 @@ def test_row_that_cannot_be_kept_makes_a_letter(ledger: Ledger, other: Somebody)
 
 def test_truncate_triggers_nothing_and_is_counted(ledger: Ledger, other: Somebody) -> None:
     hear(ledger)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run("TRUNCATE accounts")
         assert take(follower, ledger) == []
         assert follower.progress.truncated == 1
@@ -274,7 +274,7 @@ def test_truncate_triggers_nothing_and_is_counted(ledger: Ledger, other: Somebod
 def test_own_transactions_do_not_trigger_rules_twice(ledger: Ledger, other: Somebody) -> None:
     hear(ledger)
     hear(ledger, "sequential", name="after")
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         with ledger.db.transaction() as t:
             t.insert(ledger.accounts, {"id": 3, "balance": 30})
             t.update(ledger.accounts, 1, balance=11)
@@ -296,7 +296,7 @@ def test_other_processes_spare_the_rules_that_they_have_and_no_others(
 ) -> None:
     hear(ledger, name="known")
     hear(ledger, name="unknown")
-    with adb.connect(database_url) as elsewhere, ledger.db.following() as follower:
+    with adb.connect(database_url) as elsewhere, ledger.db.changes.follower() as follower:
         theirs = Ledger(elsewhere, ledger.accounts, ledger.log, ledger.facts)
 
         def pay(key: int) -> None:
@@ -307,7 +307,7 @@ def test_other_processes_spare_the_rules_that_they_have_and_no_others(
         assert take(follower, ledger) == ["insert 3: 1"] * 2
         hear(theirs, name="known")
         pay(4)
-        elsewhere.join()
+        elsewhere.wait_idle()
         assert take(follower, ledger).count("insert 4: 1") == 2
         assert follower.progress.firings == 3
         theirs.db.rules.delete("known")
@@ -319,7 +319,7 @@ def test_other_processes_spare_the_rules_that_they_have_and_no_others(
 def test_rule_defined_while_a_transaction_runs_hears_what_that_one_raised_before_once_at_most(
     ledger: Ledger,
 ) -> None:
-    with ledger.db.following(ledger.accounts) as follower:
+    with ledger.db.changes.follower(ledger.accounts) as follower:
         with ledger.db.transaction() as t:
             t.insert(ledger.accounts, {"id": 3, "balance": 30})
             in_thread(hear, ledger).result(PATIENCE_S)
@@ -346,24 +346,24 @@ def test_databases_of_other_schemas_are_other_programs(
             theirs.write(t, "theirs")
 
         with (
-            elsewhere.following(public, slot="theirs"),
-            ledger.db.following() as follower,
+            elsewhere.changes.follower(public, slot="theirs"),
+            ledger.db.changes.follower() as follower,
         ):
             with elsewhere.transaction() as t:
                 t.insert(public, {"id": 3, "balance": 30})
             assert take(follower, ledger) == ["insert 3: 30"]
             assert theirs.lines() == ["theirs"]
-            assert ledger.db.unfollow("other") is False
-        assert elsewhere.unfollow("theirs")
+            assert ledger.db.changes.unfollow("other") is False
+        assert elsewhere.changes.unfollow("theirs")
         # The marks of the other schema are still there.
-        with ledger.db.following() as follower, ledger.db.transaction() as t:
+        with ledger.db.changes.follower() as follower, ledger.db.transaction() as t:
             t.insert(ledger.accounts, {"id": 4, "balance": 40})
         assert len(take_again(ledger)) == 2
 
 
 def take_again(ledger: Ledger) -> list[str]:
     """What the rules have written when all is taken by another follower."""
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         return take(follower, ledger)
 
 
@@ -372,7 +372,7 @@ def test_sql_of_the_caller_is_followed_and_the_block_inside_is_not(
 ) -> None:
     hear(ledger)
     own = create_engine(database_url)
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         for engine_connection in (ledger.db.connection(), own.connect()):
             with engine_connection as c:
                 c.execute(text("INSERT INTO accounts VALUES (3, 1)"))
@@ -435,7 +435,7 @@ def test_flushes_of_watched_sessions_are_not_told_again_and_bulk_statements_are(
             ledger.write(t, told(o))
 
         engine = create_engine(database_url)
-        with db.following(Account, whole_rows=True) as follower, Session(engine) as session:
+        with db.changes.follower(Account, whole_rows=True) as follower, Session(engine) as session:
             db.watch(session)
             session.add(Account(id=3, balance=30))
             session.flush()
@@ -471,7 +471,7 @@ def test_what_the_server_writes_by_itself_is_told(ledger: Ledger, other: Somebod
     def lost(t: Transaction, o: Occurrence) -> None:
         ledger.write(t, f"card {o.old['id']} lost")
 
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         with ledger.db.transaction() as t:
             t.delete(ledger.accounts, 1)
             t.insert(ledger.accounts, {"id": 3, "balance": 1})
@@ -485,8 +485,8 @@ def test_what_the_server_writes_by_itself_is_told(ledger: Ledger, other: Somebod
 
 def test_tables_that_are_followed_can_be_owned(ledger: Ledger, other: Somebody) -> None:
     hear(ledger)
-    with ledger.db.following() as follower:
-        ledger.db.own(ledger.accounts)
+    with ledger.db.changes.follower() as follower:
+        ledger.db.admin.own(ledger.accounts)
         with ledger.db.transaction() as t:
             t.insert(ledger.accounts, {"id": 3, "balance": 30})
         assert take(follower, ledger) == ["insert 3: 30"]
@@ -495,7 +495,7 @@ def test_tables_that_are_followed_can_be_owned(ledger: Ledger, other: Somebody) 
         "activedb_mark('x')"
     )
     with pytest.raises(DefinitionError, match="triggers"):
-        ledger.db.own(ledger.facts)
+        ledger.db.admin.own(ledger.facts)
 
 
 # -- once --------------------------------------------------------------------------------------
@@ -519,7 +519,7 @@ def test_step_that_fails_at_a_point_is_made_good_by_the_next(
             are_left.pop()
             raise Fault(at)
 
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         ledger.db._store.trigger = fail
         for n in range(3, 9, 3):
             for key in range(n, n + 3):
@@ -566,7 +566,7 @@ def test_random_transactions_and_failures_fire_each_change_once(
     other.run("DELETE FROM accounts")
     take_all(ledger)
     other.run("DELETE FROM log")
-    with ledger.db.following(slot="shared", whole_rows=True) as follower:
+    with ledger.db.changes.follower(slot="shared", whole_rows=True) as follower:
         ledger.db._store.trigger = fail
         for number, (commits, steps) in enumerate(transactions):
             new, said = dict(rows), []
@@ -588,7 +588,7 @@ def test_random_transactions_and_failures_fire_each_change_once(
 
 def take_all(ledger: Ledger) -> list[str]:
     """What the rules have written when all is taken."""
-    with ledger.db.following(slot="shared", whole_rows=True) as follower:
+    with ledger.db.changes.follower(slot="shared", whole_rows=True) as follower:
         return take(follower, ledger)
 
 
@@ -622,7 +622,7 @@ def shared_ledger(postgres_url: str) -> Iterator[tuple[Ledger, Somebody]]:
     ):
         ledger = open_ledger(db)
         hear(ledger)
-        with db.following(slot="shared", whole_rows=True):
+        with db.changes.follower(slot="shared", whole_rows=True):
             pass
         yield ledger, program
 
@@ -637,7 +637,7 @@ def test_a_failed_step_takes_back_what_the_detectors_saw(ledger: Ledger, other: 
     def short(t: Transaction, o: Occurrence) -> None:
         ledger.write(t, f"short {o.params['id']}")
 
-    with ledger.db.following(whole_rows=True) as follower:
+    with ledger.db.changes.follower(whole_rows=True) as follower:
         other.run("INSERT INTO accounts VALUES (3, 30)")
         take(follower, ledger)
         record = follower._slot.record
@@ -658,7 +658,7 @@ def test_transaction_larger_than_all_bounds_is_taken_in_portions(
     for name, value in (("_PORTION", 7), ("_KEPT_MAX", 20), ("_HUGE", 50), ("_RUNNING_MAX", 5)):
         monkeypatch.setattr(_changes, name, value)
     hear(ledger)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run("INSERT INTO accounts SELECT n, n FROM generate_series(100, 199) n")
         lines = take(follower, ledger)
         assert follower.progress.firings == 100
@@ -671,7 +671,7 @@ def test_many_transactions_are_taken_in_several_steps(
 ) -> None:
     monkeypatch.setattr(_changes, "_MESSAGES_MAX", 10)
     hear(ledger)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         for n in range(3, 15):
             other.run(f"INSERT INTO accounts VALUES ({n}, 0)")
         assert follower.step()
@@ -689,7 +689,7 @@ def test_queued_firings_are_left_to_workers(database_url: str, other: Somebody) 
     with adb.connect(database_url, firings="queue") as db:
         ledger = open_ledger(db, {1: 10})
         hear(ledger)
-        with db.following() as follower:
+        with db.changes.follower() as follower:
             other.run("INSERT INTO accounts VALUES (3, 30)")
             assert take(follower, ledger) == []
         assert len(ledger.pending()) == 1
@@ -709,7 +709,7 @@ def test_follower_killed_at_a_point_of_a_step_fires_each_change_once(
     with adb.connect(database_url) as db:
         ledger = open_ledger(db)
         hear(ledger)
-        with db.following(whole_rows=True):
+        with db.changes.follower(whole_rows=True):
             pass
         with Program(program, {"url": database_url, "point": point, "count": count}, log) as killed:
             killed.wait_ready()
@@ -745,7 +745,7 @@ def following(ledger: Ledger, seen: list[FollowProgress], **options: Any) -> Ite
     """Follow in a thread while the block runs."""
     stop = threading.Event()
     end = in_thread(
-        lambda: ledger.db.follow(
+        lambda: ledger.db.changes.follow(
             stop=stop, poll_s=0.02, whole_rows=True, on_progress=seen.append, **options
         )
     )
@@ -784,12 +784,12 @@ def test_second_follower_of_a_slot_is_told(
     with adb.connect(database_url) as db:
         theirs = open_ledger(db)
         hear(theirs)
-        with ledger.db.following():
+        with ledger.db.changes.follower():
             with pytest.raises(ConfigurationError, match="being followed already"):
-                db.follow()
+                db.changes.follow()
             with pytest.raises(ConfigurationError, match="being followed already"):
-                db.unfollow()
-        with db.following() as follower:
+                db.changes.unfollow()
+        with db.changes.follower() as follower:
             other.run("INSERT INTO accounts VALUES (3, 30)")
             assert take(follower, theirs) == ["insert 3: 30"]
 
@@ -798,15 +798,15 @@ def test_changes_while_nobody_follows_are_told_later_and_after_unfollow_never(
     ledger: Ledger, other: Somebody
 ) -> None:
     hear(ledger)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         pass
     other.run("INSERT INTO accounts VALUES (3, 30)")
     with ledger.db.transaction() as t:
         t.insert(ledger.accounts, {"id": 4, "balance": 40})
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         assert take(follower, ledger) == ["insert 3: 30", "insert 4: 40"]
-    assert ledger.db.unfollow()
-    assert not ledger.db.unfollow()
+    assert ledger.db.changes.unfollow()
+    assert not ledger.db.changes.unfollow()
     assert (
         other.value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
         == 0
@@ -814,7 +814,7 @@ def test_changes_while_nobody_follows_are_told_later_and_after_unfollow_never(
     assert other.value("SELECT count(*) FROM pg_publication") == 0
     assert other.value("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'activedb%'") == 0
     other.run("INSERT INTO accounts VALUES (5, 50)")
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         assert len(take(follower, ledger)) == 2
 
 
@@ -829,11 +829,11 @@ def test_rule_that_needs_old_values_is_refused_until_whole_rows_are_sent(
         ledger.write(t, told(o))
 
     with pytest.raises(ConfigurationError, match="REPLICA IDENTITY FULL") as refused:
-        ledger.db.follow()
+        ledger.db.changes.follow()
     assert "rule changed is on updates of balance of table accounts" in str(refused.value)
     statement = str(refused.value).split("before: ")[1].split(", or")[0]
     other.run(statement)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run("UPDATE accounts SET balance = 11 WHERE id = 1")
         other.run("UPDATE accounts SET id = 5 WHERE id = 2")
         assert take(follower, ledger) == ["update 1: 10 to 11"]
@@ -843,7 +843,7 @@ def test_old_rows_have_the_key_alone_unless_whole_ones_are_sent(
     ledger: Ledger, other: Somebody
 ) -> None:
     hear(ledger)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run(
             "UPDATE accounts SET balance = 11 WHERE id = 1", "DELETE FROM accounts WHERE id = 2"
         )
@@ -854,7 +854,7 @@ def test_follow_in_memory_says_why_not() -> None:
     with adb.connect("memory://") as db:
         ledger = open_ledger(db)
         hear(ledger)
-        for call in (db.follow, db.following, db.unfollow):
+        for call in (db.changes.follow, db.changes.follower, db.changes.unfollow):
             with pytest.raises(ConfigurationError, match="nobody else can change its rows"):
                 call()
 
@@ -862,14 +862,14 @@ def test_follow_in_memory_says_why_not() -> None:
 def test_follow_is_refused_where_it_makes_no_sense(ledger: Ledger) -> None:
     db = ledger.db
     with pytest.raises(ConfigurationError, match="there is nothing to follow"):
-        db.follow()
+        db.changes.follow()
     hear(ledger, "immediate")
     with pytest.raises(ConfigurationError, match="there is nothing to follow"):
-        db.follow()
+        db.changes.follow()
     with pytest.raises(ConfigurationError, match="poll_s takes a positive number"):
-        db.follow(ledger.accounts, poll_s=0)
+        db.changes.follow(ledger.accounts, poll_s=0)
     with db.transaction(), pytest.raises(TransactionStateError, match="cannot follow changes"):
-        db.follow(ledger.accounts)
+        db.changes.follow(ledger.accounts)
 
 
 def test_mark_of_another_program_with_our_prefix_is_refused(
@@ -878,7 +878,7 @@ def test_mark_of_another_program_with_our_prefix_is_refused(
     from activedb.errors import StoreError
 
     hear(ledger)
-    with ledger.db.following() as follower:
+    with ledger.db.changes.follower() as follower:
         other.run(
             "SELECT pg_logical_emit_message(true, 'activedb public', 'nonsense')",
         )

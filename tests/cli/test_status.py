@@ -43,11 +43,11 @@ def test_status_tells_streams_rules_pending_letters_and_leases(
         def slip(t: adb.Transaction, o: adb.Occurrence) -> None: ...
 
         db.create_all()
-        db.own(bells)
+        db.admin.own(bells)
         db.rules.quarantine("slip", "since today: too slippery")
         events = [adb.occurrence("FALL", timestamp=n, n=n) for n in (1, 2, 3, 9)]
-        db.feed(stream, events, punctuation=5)
-        db.feed(stream, [adb.occurrence("FALL", timestamp=4, n=4)], punctuation=5)
+        stream.feed(events, punctuation=5)
+        stream.feed([adb.occurrence("FALL", timestamp=4, n=4)], punctuation=5)
         db.rules.disable("fall")
         db.signal("KNOCK")
         assert has_begun.wait(PATIENCE_S)

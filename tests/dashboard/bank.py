@@ -182,7 +182,7 @@ class Bank:
         def bill(t: adb.Transaction, batch: Any) -> None:
             t.insert(self.log, {"line": f"{len(batch)} bills"})
 
-        run = self.db.batches("usage")
+        run = self.db.workflows.run("usage")
         for who in ("ann", "bob", "eve"):
             run.feed("calls", [{"who": who}])
         ward = self.db.stream(
@@ -194,7 +194,7 @@ class Bank:
             delay=timedelta(seconds=5),
         )
         for at in (100, 200, 10):  # the last one is late
-            self.db.feed(ward, [adb.occurrence("SEEN", timestamp=at, worker=1)])
+            ward.feed([adb.occurrence("SEEN", timestamp=at, worker=1)])
 
     def close(self) -> None:
         """Close the database, and with it the monitor."""

@@ -224,7 +224,7 @@ def test_unknown_column_is_a_key_error_too_and_get_gives_none(db: adb.Database) 
 
 
 def test_docstring_of_rule_lists_every_mode() -> None:
-    documented = adb.Database.rule.__doc__ or ""
+    documented = adb.RuleOptions.__doc__ or ""
     (listed,) = [
         line for line in documented.splitlines() if line.strip().startswith("coupling : {")
     ]

@@ -183,7 +183,7 @@ def test_child_has_the_rules_streams_and_queries_of_the_parent(shared: Bank) -> 
 
     def work() -> None:
         db.run(add, shared)
-        db.feed(stream, [adb.Occurrence("TAP", 1.0, {"key": 5})])
+        stream.feed([adb.Occurrence("TAP", 1.0, {"key": 5})])
         assert [entry.name for entry in db.rules] == ["note", "tapped"]
 
     in_child(work)
@@ -199,7 +199,7 @@ def test_child_runs_detached_rules_and_spawned_children_on_threads_of_its_own(
 
     def work() -> None:
         shared.db.signal("GO")
-        shared.db.join()
+        shared.db.wait_idle()
 
         def parent(t: Transaction) -> None:
             for key in (1, 2):
@@ -209,7 +209,7 @@ def test_child_runs_detached_rules_and_spawned_children_on_threads_of_its_own(
         shared.db.close()
 
     shared.db.signal("GO")
-    shared.db.join()
+    shared.db.wait_idle()
     in_child(work)
     assert shared.committed() == {1: 13, 2: 21}
 
@@ -251,7 +251,7 @@ def test_what_hung_on_the_database_object_refuses_in_the_child(shared: Bank) -> 
         shared.db.rules,
         shared.db.stream("taps", types={"TAP": ()}, type="t", timestamp="ts"),
     )
-    run = shared.db.stream_run(stream)
+    run = stream.run
     begun = shared.db.transaction()  # not entered
 
     def work() -> None:

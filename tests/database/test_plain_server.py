@@ -38,10 +38,10 @@ def test_rules_in_every_coupling_mode_run_on_a_plain_server(ledger: Ledger) -> N
 
     with ledger.db.transaction() as t:
         t.update(ledger.accounts, 1, balance=11)
-        ledger.db.join()
+        ledger.db.wait_idle()
     with pytest.raises(RuleFailed, match="overdrawn"), ledger.db.transaction() as t:
         t.update(ledger.accounts, 2, balance=-1)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == ["deferred 11", "detached -1", "detached 11", "immediate 11"]
     assert ledger.balances() == {1: 11, 2: 20}
 
@@ -64,7 +64,7 @@ def test_stream_runs_on_a_plain_server(ledger: Ledger) -> None:
 
     stream = declare(ledger.db)
     events = [event("A", n, n=n, v=v) for n, v in ((3, 30), (1, 10), (2, 10))]
-    ledger.db.feed(stream, events, punctuation=at(3))
-    ledger.db.feed(stream, [])
+    stream.feed(events, punctuation=at(3))
+    stream.feed([])
     assert ledger.known() == {"f1": 10, "f3": 30}
     assert [x["error"] for x in ledger.letters()] == ["UniqueViolation"]

@@ -165,12 +165,12 @@ def test_recording_of_random_forests_and_rules_obeys_the_axioms(where: Place) ->
         with ThreadPoolExecutor(4) as threads:
             for done in [threads.submit(run, steps) for steps in plans]:
                 done.result()
-        db.join()
-        history = db.history()
+        db.wait_idle()
+        history = db.admin.history()
         worlds.met.update(kinds(history))
     violations = audit(history)
     assert violations == [], "\n".join([f"seed {SEED}", *map(str, violations), *history.lines()])
-    counts = db.counters()
+    counts = db.admin.counters()
     for kind, mode in (("transactions", None), ("subtransactions", True)):
         children = {e.child for e in history.events if isinstance(e, Spawn) and e.mode.is_child}
         for outcome, event in (("committed", Commit), ("aborted", Abort)):
@@ -187,7 +187,7 @@ def test_recording_tells_events_in_their_order_with_keys_and_modes(where: Place)
     def rule(t: Transaction, o: Occurrence) -> None:
         t.delete(right, 1)
 
-    before = len(ground.db.history())
+    before = len(ground.db.admin.history())
     with ground.db.transaction() as t:
         t.insert(left, {"id": 9, "n": 1})
         with t.subtransaction() as s:
@@ -195,7 +195,7 @@ def test_recording_tells_events_in_their_order_with_keys_and_modes(where: Place)
         with t.subtransaction() as aborted:
             aborted.update(left, 9, n=2)
             aborted.abort("no")
-    events = ground.db.history().events[before:]
+    events = ground.db.admin.history().events[before:]
     a, b, c, d = (t.id, s.id, aborted.id, aborted.id + 1)
     shown = [
         (type(e).__name__, e.by) if not isinstance(e, Operation) else (e.kind.value, e.by, e.object)
@@ -230,16 +230,16 @@ def test_recording_tells_events_in_their_order_with_keys_and_modes(where: Place)
 
 def test_recording_of_a_live_hierarchy_waits_until_it_has_ended(where: Place) -> None:
     ground = Ground(where.open(recording="full"))
-    before = ground.db.history()
+    before = ground.db.admin.history()
     with ground.db.transaction() as t:
         t.get(ground.tables[0], 1)
-        assert ground.db.history() == before
-    assert [e.by for e in ground.db.history().events[len(before) :]] == [t.id] * 3
+        assert ground.db.admin.history() == before
+    assert [e.by for e in ground.db.admin.history().events[len(before) :]] == [t.id] * 3
 
 
 def test_recording_that_is_off_says_so_when_asked() -> None:
     with adb.connect("memory://") as db, pytest.raises(ConfigurationError, match="recording='full"):
-        db.history()
+        db.admin.history()
 
 
 def test_recording_sampled_keeps_one_in_so_many_hierarchies_whole() -> None:
@@ -248,7 +248,7 @@ def test_recording_sampled_keeps_one_in_so_many_hierarchies_whole() -> None:
         for key in range(4):
             with db.transaction() as t:
                 t.spawn(lambda s, key: s.update(ground.tables[0], key, n=1), key)
-        history = db.history()
+        history = db.admin.history()
     begun = [event.by for event in history.events if isinstance(event, Begin)]
     assert len(begun) == 2
     assert audit(history) == []
@@ -262,7 +262,7 @@ def test_recording_beyond_its_bound_drops_the_oldest_hierarchies_whole() -> None
         for number in range(40):
             with db.transaction() as t:
                 t.update(ground.tables[0], number % 4, n=number)
-        history, counts = db.history(), db.counters()
+        history, counts = db.admin.history(), db.admin.counters()
     assert 50 < len(history) <= 60
     assert audit(history) == []
     assert history.events[-1] == Commit(t.id)
@@ -279,14 +279,14 @@ def test_recording_of_one_hierarchy_too_large_drops_it_and_goes_on() -> None:
                 large.update(ground.tables[0], number % 4, n=number)
         with db.transaction() as small:
             small.get(ground.tables[0], 1)
-        assert {event.by for event in db.history().events} == {small.id}
-        assert db.counters()["hierarchies_dropped"] == 2  # that of the first rows, too
+        assert {event.by for event in db.admin.history().events} == {small.id}
+        assert db.admin.counters()["hierarchies_dropped"] == 2  # that of the first rows, too
 
 
 def test_recording_written_to_a_file_is_what_audit_reads(tmp_path: Path) -> None:
     with adb.connect("memory://", recording="full") as db:
         Ground(db)
-        history = db.history()
+        history = db.admin.history()
         history.write(tmp_path / "h.jsonl")
     assert History.read(tmp_path / "h.jsonl") == history
     assert len(history) > 10
@@ -309,7 +309,7 @@ def test_recording_asked_for_while_transactions_run_is_always_legal() -> None:
             running = [threads.submit(work_on, SEED + number) for number in range(2)]
             try:
                 for _ in range(20):
-                    history = db.history()
+                    history = db.admin.history()
                     assert len(history) <= 500 + len(history) // 2  # a Delegate brings a Commit
                     assert audit(history) == [], "\n".join([f"seed {SEED}", *history.lines()])
             finally:
@@ -323,6 +323,6 @@ def test_recorded_history_with_a_lost_delegation_is_no_longer_legal() -> None:
         ground = Ground(db)
         with db.transaction() as t:
             t.spawn(lambda s: s.update(ground.tables[0], 1, n=1))
-        events = db.history().events
+        events = db.admin.history().events
     (lost,) = [event for event in events if isinstance(event, Delegate)]
     assert {v.axiom for v in audit(History(tuple(e for e in events if e is not lost)))} == {24}

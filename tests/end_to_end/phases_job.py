@@ -196,7 +196,7 @@ class Feeding:
         with adb.connect(url) as db:
             stream = declare(db, points)
             db.create_all()
-            run = db.stream_run(stream)
+            run = stream.run
             db.recover()
             db._store.trigger = points.of_commit
             while True:

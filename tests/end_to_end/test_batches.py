@@ -53,7 +53,7 @@ import runpy
 job = runpy.run_path("job.py")
 with job["db"] as db:
     db.create_all()
-    run = db.batches("usage")
+    run = db.workflows.run("usage")
     for who, minutes in (("ann", 1), ("bob", 2), ("cid", 3)):
         run.feed("calls", [{"who": who, "minutes": minutes}])
 """

@@ -51,9 +51,9 @@ with db:
     with db.transaction():
         for by in ("ann", "bob"):
             db.signal("RING", by=by)
-    db.join()
+    db.wait_idle()
     (stream,) = db.streams
-    db.feed(stream, [adb.occurrence("FALL", timestamp=1, by="cid")])
+    stream.feed([adb.occurrence("FALL", timestamp=1, by="cid")])
 """
 
 
@@ -94,7 +94,7 @@ def rung(url: str) -> int:
     """How many bells were rung."""
     with adb.connect(url) as db:
         Table("bells", db.metadata, Column("id", Integer, primary_key=True))
-        return db.row_counts()["bells"]
+        return db.admin.row_counts()["bells"]
 
 
 @pytest.mark.long

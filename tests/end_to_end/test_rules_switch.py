@@ -44,12 +44,12 @@ def test_rules_are_disabled_and_enabled_from_outside(tmp_path: Path, database_ur
         db.rules.refresh()
         assert not db.rules["ring"].enabled
         db.signal("RING")
-        assert db.row_counts()["bells"] == 1
+        assert db.admin.row_counts()["bells"] == 1
         # A file that defines the rule in its own way makes that a new version first.
         assert rules("enable", "ring", "job.py") == {"name": "ring", "enabled": True, "version": 4}
         db.rules.refresh()
         db.signal("RING")
-        assert db.row_counts()["bells"] == 2
+        assert db.admin.row_counts()["bells"] == 2
         db.rules.quarantine("ring", "by hand")
         assert rules("enable", "ring")["version"] == 6
         db.rules.refresh()

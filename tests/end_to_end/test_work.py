@@ -114,7 +114,7 @@ def test_worker_runs_what_others_have_recorded_until_it_is_told_to_stop(
     said = json.loads(out)
     assert (said["firings taken"], said["rules fired"], said["rules failed"]) == (2, 2, 0)
     assert "waiting for firings" in errors
-    assert clerk.db.pending_firings() == []
+    assert clerk.db.admin.pending_firings() == []
 
 
 @pytest.mark.long
@@ -150,7 +150,7 @@ def test_rules_command_shows_the_quarantine(folder: Path, database_url: str, cle
     with worker(folder, database_url, ACTIVEDB_QUARANTINE_AFTER="2") as process:
         for number in range(3):
             clerk.db.signal("RING", by="nobody")
-            until(lambda n=number: len(clerk.db.dead_letters()) == n + 1)  # type: ignore[misc]
+            until(lambda n=number: len(clerk.db.dead_letters.list()) == n + 1)  # type: ignore[misc]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
     shown = call("ls", "job.py").stdout

@@ -44,7 +44,7 @@ def rows_of() -> Callable[..., dict[str, list[tuple[Any, ...]]]]:
     """Return a function that reads tables: name to rows, sorted, values in column order."""
 
     def read(db: adb.Database, *tables: Table) -> dict[str, list[tuple[Any, ...]]]:
-        db.join()
+        db.wait_idle()
         rows = {}
         with db.transaction() as t:
             for table in tables:

@@ -135,7 +135,7 @@ def test_example_hand_written_tweets_in_any_order_give_the_recounted_tables(
         (NOON + 3 * HOUR, "explosion"),
         (NOON + 3 * HOUR, "plant"),
     ]
-    crisis.db.feed(crisis.tweets, events(tweets, seed=3))
+    crisis.tweets.feed(events(tweets, seed=3))
     assert (
         rows_of(crisis.db, crisis.words, crisis.alerts, crisis.alert_tweets, crisis.audit)
         == expected
@@ -171,7 +171,7 @@ def test_example_night_of_an_explosion_gives_the_recounted_tables(
     ]
     expected = replay(tweets, crisis.STOPWORDS)
     assert (start, "explosion") in [alert[:2] for alert in expected["alerts"]]
-    crisis.db.feed(crisis.tweets, events(tweets, seed=5))
+    crisis.tweets.feed(events(tweets, seed=5))
     assert (
         rows_of(crisis.db, crisis.words, crisis.alerts, crisis.alert_tweets, crisis.audit)
         == expected

@@ -64,7 +64,7 @@ def test_rules_of_the_night_are_told_by_the_events_that_trigger_them(
     from activedb.analysis import explain
 
     incidents = load_example("incidents")
-    analysis = incidents.db.analyze_rules()
+    analysis = incidents.db.rules.analyze()
     assert [step.rule for step in explain(analysis, "ALERT").steps] == ["assign", "declare_storm"]
     assert explain(analysis, "ALERT").later == ("escalate",)
     assert explain(analysis, "ACK").forbids == ("escalate",)

@@ -101,7 +101,7 @@ def test_example_hand_written_bars_in_any_order_give_the_recounted_tables(
     trading = load_example("trading")
     bars = minutes(10.0, 11.0, 12.0, 13.0, 12.0, 11.0, 10.0, 9.0, None, 10.0, None, 11.0, 12.0)
     bars += minutes(5.0, 4.0, None, 3.0, 3.0, 4.0, 5.0, 6.0, ticker="ORLY")
-    trading.db.feed(trading.bars, events(bars, seed=1))
+    trading.bars.feed(events(bars, seed=1))
     assert rows_of(trading.db, trading.stocks, trading.moves) == replay(bars)
 
 
@@ -116,5 +116,5 @@ def test_example_day_of_real_bars_gives_the_recounted_tables(
     expected = replay(bars)
     assert len(bars) == 1652
     assert len(expected["moves"]) == 225
-    trading.db.feed(trading.bars, events(bars, seed=2))
+    trading.bars.feed(events(bars, seed=2))
     assert rows_of(trading.db, trading.stocks, trading.moves) == expected

@@ -248,11 +248,11 @@ def test_rules_out_of_order_batches_with_late_events_give_the_recounted_tables(
         batch = sightings[start : start + 100]
         late_ids |= {s.event_id for s in batch if s.at < punctuation}
         punctuation = max(punctuation, *(s.at - DELAY for s in batch))
-        db.feed(db.streams[0], as_events(batch), punctuation=punctuation)
-    db.feed(db.streams[0], [])
-    db.join()
+        db.streams["ward"].feed(as_events(batch), punctuation=punctuation)
+    db.streams["ward"].feed([])
+    db.wait_idle()
     actual = tables.contents(db)
-    found_late = {late.occurrence.id for late in db.stream_run(db.streams[0]).late_events()}
+    found_late = {late.occurrence.id for late in db.streams["ward"].run.late_events()}
     db.close()
     assert found_late == late_ids != set()
     assert compare(replay(sightings, late_ids), actual) == []
@@ -266,8 +266,8 @@ def test_rules_any_order_of_arrival_gives_the_same_tables() -> None:
         db = adb.connect("memory://")
         tables = define(db)
         db.create_all()
-        db.feed(db.streams[0], as_events(order))
-        db.join()
+        db.streams["ward"].feed(as_events(order))
+        db.wait_idle()
         actual = tables.contents(db)
         db.close()
         assert compare(expected, actual) == []

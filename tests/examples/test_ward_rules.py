@@ -42,8 +42,7 @@ def ward(db: adb.Database) -> adb.Database:
 
 def feed(db: adb.Database, *events: tuple[str, float, str]) -> None:
     (stream,) = db.streams
-    db.feed(
-        stream,
+    stream.feed(
         [occurrence(name, timestamp=at, location=place, **WORKER) for name, at, place in events],
     )
 
@@ -109,7 +108,7 @@ def test_ward_washing_hands_makes_safe_again(ward: adb.Database) -> None:
 
 
 def test_ward_text_tells_what_its_rules_do(ward: adb.Database) -> None:
-    analysis = ward.analyze_rules()
+    analysis = ward.rules.analyze()
     changes = {p.name: {(c.kind, c.table) for c in p.effects.changes} for p in analysis.rules}
     assert changes == {
         "R1": {("update", "workerStatus")},

@@ -145,7 +145,7 @@ class Contended:
         committed = {value for name, value in facts.items() if name != "hot"}
         letters = Counter(
             f"{letter.source.removeprefix('rule ')} {letter.payload['new']['balance']}"
-            for letter in ledger.db.dead_letters(kind="rule")
+            for letter in ledger.db.dead_letters.list(kind="rule")
         )
         ended = lines + letters
         assert facts["hot"] == lines.total()

@@ -51,7 +51,7 @@ def main(given: dict[str, Any]) -> None:
         db._store.trigger = trigger  # type: ignore[method-assign]
         with contextlib.suppress(ZeroDivisionError):
             db.run(transfer)
-        db.join()
+        db.wait_idle()
 
 
 if __name__ == "__main__":

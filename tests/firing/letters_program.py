@@ -45,7 +45,7 @@ def main(given: dict[str, Any]) -> None:
         sys.stdin.readline()
         db._store.trigger = trigger
         with open(given["log"], "w", encoding="utf-8") as log:
-            for result in db.retry_letters():
+            for result in db.dead_letters.retry_all():
                 print(result.outcome, file=log)
 
 

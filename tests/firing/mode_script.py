@@ -98,7 +98,7 @@ class Scene:
         self.names: dict[int, str] = {}
         self.seen: dict[str, bool] = {}
         self.broken: list[BaseException] = []
-        self._before = len(self.db.history())
+        self._before = len(self.db.admin.history())
 
     def play(self, steps: list[str]) -> None:
         """Play the steps; an `AssertionError` names the one that went otherwise."""
@@ -109,7 +109,7 @@ class Scene:
                 self._step(command.split(), expected)
             except AssertionError as error:
                 raise AssertionError(f"{line}: {error}; now {self._now()}") from error
-        history = self.db.history()
+        history = self.db.admin.history()
         assert audit(history) == [], "\n".join(history.lines())
 
     def _step(self, words: list[str], expected: list[str]) -> None:
@@ -148,7 +148,7 @@ class Scene:
         A transaction that has committed may still have to tell the rules that it triggered.
         """
         self._await(lambda: not any(p.is_busy for p in self.parts.values() if not p.is_rule))
-        self.db.join()
+        self.db.wait_idle()
 
     def _await(self, reached: Callable[[], bool]) -> None:
         """Wait until something is true, but not for ever."""
@@ -197,7 +197,7 @@ class Scene:
 
     def _order(self) -> str:
         found = []
-        for event in self.db.history().events[self._before :]:
+        for event in self.db.admin.history().events[self._before :]:
             match event:
                 case Begin(by):
                     told = by, "begin"

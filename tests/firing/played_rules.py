@@ -60,7 +60,7 @@ class Played:
                 t.insert(self.counters, {"id": key, "n": 0})
         with self.db._store.short() as connection:
             connection.execute(delete(dead_letters))
-        recording = self.db._recording
+        recording = self.db.admin._recording
         assert recording is not None
         with recording._latch:
             recording._ended.clear()
@@ -73,7 +73,7 @@ class Played:
         with ThreadPoolExecutor(len(program.tops)) as threads:
             for done in [threads.submit(self._top, top) for top in program.tops]:
                 done.result()
-        self.db.join()
+        self.db.wait_idle()
 
     def outcome(self) -> World:
         """What is committed."""

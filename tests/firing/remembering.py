@@ -88,14 +88,14 @@ def feed(db: Database) -> None:
     ledger = open_ledger(db)
     define(ledger)
     stream = declare(db)
-    run = db.stream_run(stream)
+    run = stream.run
     for number in range(BATCHES):
         events, punctuation_us = batch_of(number)
         run.apply(AtomicBatch(stream.name, "q", number, Rows(events), punctuation_us))
     run.finish()
     end = Rows([])
     run.apply(AtomicBatch(stream.name, "q", BATCHES, end, event("A", 1_000).us))
-    db.join()
+    db.wait_idle()
 
 
 # -- signals ---------------------------------------------------------------------------------
@@ -110,16 +110,16 @@ def raise_all(db: Database, clock: SimulatedClock) -> None:
     db.recover()
     with db.transaction() as t:
         done = {row.id for row in t.query(progress.select())}
-    db.join()
+    db.wait_idle()
     for step in range(max(done, default=-1) + 1, STEPS):
         when = at(3 * step)
         clock.advance(max((when - clock.now()).total_seconds(), 0))
-        db.join()  # what is due by then comes first
+        db.wait_idle()  # what is due by then comes first
         with db.transaction() as t:
             t.insert(progress, {"id": step})
             db.signal("ABCBACCABB"[(7 * step) % 10], timestamp=when, n=step % 2)
     clock.advance(1_000)
-    db.join()
+    db.wait_idle()
 
 
 def clock_of(url: str) -> SimulatedClock:
@@ -143,7 +143,7 @@ def do(url: str, of: str, trigger: Any = None) -> list[str]:
             feed(db)
         else:
             raise_all(db, clock)
-        assert db.dead_letters() == []
+        assert db.dead_letters.list() == []
         with db.transaction() as t:
             rows = t.query(db.metadata.tables["log"].select())
             return sorted(row.text for row in rows)

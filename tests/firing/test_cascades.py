@@ -171,7 +171,7 @@ def test_breadth_first_inside_a_detached_rule_begins_anew(where: Place) -> None:
     tree.rule("a", "A", "B")
     tree.rule("b", "B")
     tree("E")
-    tree.ledger.db.join()
+    tree.ledger.db.wait_idle()
     # A top-level transaction has no level to wait for.
     assert tree.ran == ["detached", "a", "a ends", "b", "b ends", "detached ends"]
     assert tree.parents["a"] is tree.parents["b"]

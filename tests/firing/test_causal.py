@@ -65,8 +65,8 @@ def test_causal_rule_sees_the_versions_of_its_trigger_and_commits_after_it(ledge
     with ledger.db.transaction() as triggering:
         triggering.update(a, 1, balance=0)
         steps.wait("rule has run")
-        assert ledger.db.row_counts()["log"] == 0
-    ledger.db.join()
+        assert ledger.db.admin.row_counts()["log"] == 0
+    ledger.db.wait_idle()
     assert seen == [(None, adb.State.ACTIVE, {"id": 1, "balance": 0}), [(20,)]]
     assert ledger.lines() == ["saw 0"]
     assert ledger.pending() == []
@@ -103,12 +103,12 @@ def test_what_an_aborted_rule_has_read_through_a_causal_one_is_read_anew(
 
     with ledger.db.transaction():
         ledger.db.signal("FIRST")
-        until(lambda: ledger.db.counters().get("transactions_aborted", 0) == 1)
+        until(lambda: ledger.db.admin.counters().get("transactions_aborted", 0) == 1)
     steps.reach("go on")
     steps.wait("has taken over")
     ledger.db.run(add, 10)
     steps.reach("added")
-    ledger.db.join()
+    ledger.db.wait_idle()
     with ledger.db.transaction() as t:
         assert t.get(a, 1) == {"id": 1, "balance": 21}
 
@@ -133,10 +133,10 @@ def test_what_an_aborted_rule_has_read_is_not_taken_from_the_trigger_of_its_trig
 
     with ledger.db.transaction() as t:
         ledger.db.signal("FIRST")
-        until(lambda: ledger.db.counters().get("transactions_aborted", 0) == 1)
+        until(lambda: ledger.db.admin.counters().get("transactions_aborted", 0) == 1)
         t.update(a, 1, balance=7)
         steps.reach("written")
-        until(lambda: ledger.db.counters().get("transactions_aborted", 0) == 2)
+        until(lambda: ledger.db.admin.counters().get("transactions_aborted", 0) == 2)
     assert ledger.balances()[1] == 7
 
 
@@ -215,7 +215,7 @@ def test_no_addition_of_a_causal_rule_is_lost_in_any_order_of_steps(ledger: Ledg
         for each in reversed(told):
             each.put(("end", 0, threading.Event()))
         done.result(PATIENCE_S)
-        ledger.db.join()
+        ledger.db.wait_idle()
         lines = ledger.lines()
         added = {key: balance - 10 * key for key, balance in ledger.balances().items()}
         assert added == {n: lines.count(str(n)) for n in range(1, 7)}
@@ -256,7 +256,7 @@ def test_no_addition_of_a_causal_rule_is_lost(ledger: Ledger) -> None:
     for _ in range((60 if is_memory else 10) * SCALE):
         for done in [in_thread(run, plan(0)) for _ in range(3)]:
             done.result(PATIENCE_S)
-        ledger.db.join()
+        ledger.db.wait_idle()
         lines = ledger.lines()
         found = {key: balance - 10 * key for key, balance in ledger.balances().items()}
         assert found == {1: lines.count("1"), 2: lines.count("2")}
@@ -274,7 +274,7 @@ def test_causal_rule_may_change_the_row_that_triggered_it(ledger: Ledger) -> Non
     with ledger.db.transaction() as t:
         t.insert(a, {"id": 3, "balance": 30})
         steps.wait("rule has run")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.balances() == {1: 10, 3: 31}
 
 
@@ -310,7 +310,7 @@ def test_causal_rule_aborts_with_its_trigger(ledger: Ledger, when: str) -> None:
             threading.Timer(0.05, steps.reach, ["go on"]).start()  # the abort waits for the rule
         t.abort()
     steps.reach("threads")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == []
     assert ledger.balances() == {1: 10, 2: 20}
     assert ledger.pending() == []
@@ -334,8 +334,8 @@ def test_causal_rule_of_a_subtransaction_follows_its_whole_line(ledger: Ledger) 
                 ledger.db.signal("E", n="dropped")
                 ran.wait("dropped")
             s.abort()
-        assert ledger.db.row_counts()["log"] == 0
-    ledger.db.join()
+        assert ledger.db.admin.row_counts()["log"] == 0
+    ledger.db.wait_idle()
     assert ledger.lines() == ["kept"]
     assert ledger.pending() == []
 
@@ -356,7 +356,7 @@ def test_causal_rule_that_raises_is_a_dead_letter_of_the_triggering_commit(ledge
             assert ledger.letters() == []
             if ending == "abort":
                 t.abort()
-        ledger.db.join()
+        ledger.db.wait_idle()
         assert [letter["error"] for letter in ledger.letters()] == ["ValueError"] * n
     assert ledger.lines() == []
     assert ledger.pending() == []
@@ -375,15 +375,15 @@ def test_causal_rule_gives_way_to_its_trigger_and_runs_after_it(ledger: Ledger) 
         tries.append(1)
         current = t.get(a, 2, for_update=True)
         assert current is not None
-        with ledger.db.ignoring("never"):
+        with ledger.db.rules.ignoring("never"):
             t.update(a, 2, balance=current["balance"] + 1)
         steps.reach("locked")
 
-    with ledger.db.transaction() as t, ledger.db.ignoring("never"):
+    with ledger.db.transaction() as t, ledger.db.rules.ignoring("never"):
         ledger.db.signal("E")
         steps.wait("locked")
         t.update(a, 2, balance=100)  # what the rule has locked: one of the two has to go
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.balances() == {1: 10, 2: 101}
     assert len(tries) == 2
     assert ledger.pending() == []
@@ -409,7 +409,7 @@ def test_trigger_reads_again_what_a_causal_rule_that_gave_up_has_read_through_it
     def work(t: Transaction) -> None:
         ledger.db.signal("E")
         steps.wait("has read")
-        until(lambda: len(ledger.db.locks().transactions) == 1)  # the rule's is over
+        until(lambda: len(ledger.db.admin.locks().transactions) == 1)  # the rule's is over
         others.append(in_thread(ledger.db.run, add, 100))
         if not ledger.db._store.is_shared:  # there the server keeps the lock for the trigger
             others[-1].result(PATIENCE_S)
@@ -417,7 +417,7 @@ def test_trigger_reads_again_what_a_causal_rule_that_gave_up_has_read_through_it
 
     others: list[Future[None]] = []
     ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     for other in others:
         other.result(PATIENCE_S)
     assert ledger.balances() == {1: 111, 2: 20}
@@ -452,7 +452,7 @@ def test_causal_rule_is_tried_again_after_the_commit_if_another_process_interfer
         ledger.db.signal("E")
         steps.wait("rule has run")
         ledger.db._store.trigger = meddle  # type: ignore[method-assign]
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert seen == [20, 21]
     assert ledger.lines() == ["saw 21"]
 
@@ -469,7 +469,7 @@ def test_causal_rule_of_a_rule_ends_after_it(ledger: Ledger, coupling: str) -> N
         ledger.write(t, "first")
 
     ledger.db.signal("E")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == ["first", "second"]
     assert ledger.pending() == []
 
@@ -488,7 +488,7 @@ def test_causal_rule_fires_once_when_its_trigger_is_retried(ledger: Ledger) -> N
             raise SerializationConflict("once more")
 
     ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert (len(tries), ledger.lines()) == (3, ["rule"])
     assert ledger.pending() == []
 
@@ -505,16 +505,16 @@ def test_causal_rules_run_their_own_rules_as_children(ledger: Ledger) -> None:
 
     @ledger.db.rule(on=adb.event("E"), coupling="causal")
     def rule(t: Transaction, o: Occurrence) -> None:
-        with ledger.db.ignoring("unused"):
+        with ledger.db.rules.ignoring("unused"):
             ledger.write(t, "one")
             t.spawn(lambda s: ledger.write(s, "two")).result()
         steps.reach("rule has run")
 
-    with ledger.db.transaction() as t, ledger.db.ignoring("unused"):
+    with ledger.db.transaction() as t, ledger.db.rules.ignoring("unused"):
         t.update(a, 2, balance=100)
         ledger.db.signal("E")
         steps.wait("rule has run")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["one", "two"]
     assert ledger.balances()[2] == 102
 
@@ -527,8 +527,8 @@ def test_causal_rules_of_a_stream_begin_when_its_part_has_committed(ledger: Ledg
         states.append(t.hierarchy.cause)
         ledger.write(t, f"{o.params['n']}")
 
-    ledger.db.feed(declare(ledger.db, A=("n",)), [event("A", n, n=n) for n in range(5)])
-    ledger.db.join()
+    declare(ledger.db, A=("n",)).feed([event("A", n, n=n) for n in range(5)])
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == [str(n) for n in range(5)]
     assert states == [None] * 5
 
@@ -564,7 +564,7 @@ def test_causal_rules_that_wait_leave_the_pool_to_others(ledger: Ledger) -> None
         until(lambda: len(waiting) == 2 * db.settings.threads)
         for child in [t.spawn(lambda s: meeting.wait()) for _ in range(2)]:
             child.result()  # so one of them has got a thread of the pool
-    db.join()
+    db.wait_idle()
     assert ledger.pending() == []
 
 
@@ -647,9 +647,9 @@ def test_causal_rules_of_parallel_transfers_see_what_is_committed_in_the_end(
                 connection.commit()
     for thread in threads:
         thread.join()
-    db.join()
+    db.wait_idle()
     db.recover()  # what was left pending, because it could not get its turn
-    db.join()
+    db.wait_idle()
     expected = sorted(f"{n} {total}" for n, *_, fails in planned if not fails)
     assert sorted(ledger.lines()) == expected
     assert ledger.pending() == []

@@ -78,7 +78,7 @@ def open_shelf(db: adb.Database, *, owned: bool = False) -> Shelf:
     )
     db.create_all()
     if owned:
-        db.own(docs)
+        db.admin.own(docs)
     return Shelf(db, docs)
 
 
@@ -263,14 +263,14 @@ def test_every_rule_sees_an_occurrence_as_it_was(where: Place, mode: str, kind: 
         spoil(given)
         if mode == "exclusive":
             t.abort()
-    shelf.db.join()
+    shelf.db.wait_idle()
     doc = {"a": [1, {"b": []}]}
     expected = [[doc, None, None if is_signal else doc]]
     assert seen.values == [expected] * 4
     assert [plain(row["doc"]) for row in returned] == [doc] * len(returned)
     if not is_signal and mode != "exclusive":
         assert shelf.committed(1)[0] == doc
-    assert shelf.db.dead_letters() == []
+    assert shelf.db.dead_letters.list() == []
 
 
 def test_members_of_a_set_and_parts_of_a_match_are_as_they_were(where: Place) -> None:
@@ -317,7 +317,7 @@ def test_try_of_a_firing_sees_what_the_one_before_has_changed_as_it_was(
         shelf.db.signal("E", doc=[{"a": [1]}])
         if mode == "exclusive":
             t.abort()
-    shelf.db.join()
+    shelf.db.wait_idle()
     assert seen == [[{"a": [1]}]] * 3
 
 

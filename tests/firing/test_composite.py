@@ -34,9 +34,9 @@ def test_composite_rule_runs_when_its_event_is_complete(ledger: Ledger, coupling
     ledger.db.signal("C", timestamp=4, k=1, v="c")
     ledger.db.signal("C", timestamp=4, k=2, v="d")
     ledger.db.signal("C", timestamp=11.5, k=1, v="e")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["ac"]
-    assert ledger.db.counters()["matches"] == 1
+    assert ledger.db.admin.counters()["matches"] == 1
 
 
 def test_composite_event_of_an_aborted_transaction_never_happened(ledger: Ledger) -> None:

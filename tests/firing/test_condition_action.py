@@ -77,7 +77,7 @@ class Play:
                 self.note("commit point")
         finally:
             self.note("aborted" if aborts else "ended")
-            self.ledger.db.join()
+            self.ledger.db.wait_idle()
 
     def _condition(self, t: Transaction, o: Occurrence) -> bool:
         assert self.top is not None
@@ -160,7 +160,7 @@ def test_parts_run_when_their_modes_say_in_the_transactions_of_the_plan(
     if ec.is_child and ca is CA.DEFERRED:
         assert play.is_before("commit point", "action")
         assert play.is_before("action", "ended")
-    assert audit(ledger.db.history()) == []
+    assert audit(ledger.db.admin.history()) == []
 
 
 @every_pair
@@ -175,8 +175,8 @@ def test_condition_that_is_false_leaves_nothing(
     assert ca is CA.SEQUENTIAL or "action" not in play.steps
     assert ledger.lines() == ([] if fires_at(ec) else ["triggering"])
     assert play.due == []
-    assert ledger.db.counters().get("rules_fired", 0) == 0
-    assert ledger.db.counters().get("rules_failed", 0) == 0
+    assert ledger.db.admin.counters().get("rules_fired", 0) == 0
+    assert ledger.db.admin.counters().get("rules_failed", 0) == 0
 
 
 @every_pair
@@ -274,7 +274,7 @@ def test_action_that_was_left_pending_runs_alone_after_a_restart(
     second = open_ledger(where.open())
     define(second, works=True)
     assert second.db.recover() == len(asked)
-    second.db.join()
+    second.db.wait_idle()
     assert acted == ([2] if set_oriented else [7, 7])
     assert len(asked) == (1 if set_oriented else 2)
     assert second.pending() == []

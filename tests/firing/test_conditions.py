@@ -125,8 +125,8 @@ def test_flush_of_a_watched_session_in_a_condition_is_refused(where: Place) -> N
 
     db.rule(on=adb.event("GO"), when=flushes, name="rule", coupling="detached")(lambda t, o: None)
     db.signal("GO")
-    db.join()
-    (letter,) = db.dead_letters()
+    db.wait_idle()
+    (letter,) = db.dead_letters.list()
     assert letter.error == "ConditionWrites"
     assert "makes a flush of a watched session" in letter.reason
     with db.transaction() as t:
@@ -154,7 +154,7 @@ def test_condition_may_read_lock_and_ignore_rules(ledger: Ledger) -> None:
 
     def reads(t: Transaction, o: Occurrence) -> bool:
         a = ledger.accounts
-        with ledger.db.ignoring("inner"):
+        with ledger.db.rules.ignoring("inner"):
             ledger.db.signal("INNER")
         locked = t.get(a, 2, for_update=True)
         found = t.query(select(a.c.id).where(a.c.id == 2).with_for_update())
@@ -202,7 +202,7 @@ def test_detached_rule_whose_condition_writes_becomes_a_letter(ledger: Ledger) -
 
     with ledger.db.transaction() as t:
         t.update(ledger.accounts, 1, balance=11)
-    ledger.db.join()
+    ledger.db.wait_idle()
     (letter,) = ledger.letters()
     assert (letter["source"], letter["error"]) == ("rule rule", "ConditionWrites")
     assert ledger.lines() == []

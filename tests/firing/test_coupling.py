@@ -64,7 +64,7 @@ def test_condition_that_is_false_runs_nothing_and_leaves_nothing(ledger: Ledger)
         t.insert(ledger.accounts, {"id": 5})
         t.insert(ledger.accounts, {"id": 6})
     assert ledger.lines() == ["6"]
-    assert ledger.db.counters()["rules_fired"] == 1
+    assert ledger.db.admin.counters()["rules_fired"] == 1
 
 
 def test_rule_listens_to_its_kind_of_change_and_columns_only(ledger: Ledger) -> None:
@@ -300,7 +300,7 @@ def test_failing_rule_that_fails_alone_leaves_a_dead_letter(ledger: Ledger, coup
     assert letter["error"] == "ValueError"
     assert "stumbled" in letter["reason"]
     assert letter["payload"]["new"] == {"id": 1, "balance": 0}
-    assert ledger.db.counters()["rules_failed"] == 1
+    assert ledger.db.admin.counters()["rules_failed"] == 1
 
 
 def test_rule_that_aborts_itself_with_on_abort_rule_undoes_itself_only(ledger: Ledger) -> None:

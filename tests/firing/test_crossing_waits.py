@@ -43,7 +43,7 @@ def test_batch_checked_event_by_event_does_not_stall_beside_a_reader(where: Plac
 
     stream = declare(ledger.db)
     events = [event("A", n, n=n) for n in (1, 2, 3)]
-    feeder = in_thread(ledger.db.feed, stream, events)
+    feeder = in_thread(stream.feed, events)
     feeder.result(PATIENCE_S)
     assert readers[0].result(PATIENCE_S) is not None
     assert len(tries) == 2
@@ -88,4 +88,4 @@ def test_flush_that_waits_for_a_parent_row_does_not_stall(where: Place) -> None:
     for worker in (scanner, writer):
         assert not isinstance(worker.exception(PATIENCE_S), LockTimeout | SerializationConflict)
         worker.result(0)
-    assert db.row_counts() == {"children": 1, "parents": 1}
+    assert db.admin.row_counts() == {"children": 1, "parents": 1}

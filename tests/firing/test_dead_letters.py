@@ -44,7 +44,7 @@ def fail(ledger: Ledger, *numbers: int) -> None:
     with ledger.db.transaction():
         for n in numbers:
             ledger.db.signal("E", n=n)
-    ledger.db.join()
+    ledger.db.wait_idle()
 
 
 @pytest.mark.parametrize("coupling", ["immediate", "deferred", "detached", "sequential"])
@@ -53,32 +53,32 @@ def test_mended_rule_retried_takes_effect_once_and_the_letter_goes(
 ) -> None:
     rule = Switch(ledger, coupling)
     fail(ledger, 1)
-    (letter,) = ledger.db.dead_letters()
+    (letter,) = ledger.db.dead_letters.list()
     assert (letter.source, letter.kind, letter.error) == ("rule rule", "rule", "ValueError")
     rule.error = None
-    result = ledger.db.retry_letter(letter.source, letter.identity)
+    result = ledger.db.dead_letters.retry(letter.source, letter.identity)
     assert (result.outcome, result.is_left, result.letter) == ("done", False, letter)
     assert ledger.lines() == ["rule 1"]
     assert rule.seen[0].timestamp == rule.seen[1].timestamp
-    assert ledger.db.dead_letters() == []
+    assert ledger.db.dead_letters.list() == []
     with pytest.raises(RowNotFound, match="there is no dead letter"):
-        ledger.db.retry_letter(letter.source, letter.identity)
+        ledger.db.dead_letters.retry(letter.source, letter.identity)
     assert ledger.lines() == ["rule 1"]
 
 
 def test_rule_that_fails_again_keeps_its_letter_with_the_new_reason(ledger: Ledger) -> None:
     rule = Switch(ledger, "sequential")
     fail(ledger, 1)
-    (before,) = ledger.db.dead_letters()
+    (before,) = ledger.db.dead_letters.list()
     rule.error = LookupError("worse\0")
-    (result,) = ledger.db.retry_letters()
-    (after,) = ledger.db.dead_letters()
+    (result,) = ledger.db.dead_letters.retry_all()
+    (after,) = ledger.db.dead_letters.list()
     assert (result.outcome, result.is_left, result.letter) == ("failed", True, after)
     assert (after.identity, after.payload) == (before.identity, before.payload)
     assert (after.error, after.reason) == ("LookupError", r"rule rule failed: LookupError: worse\0")
     assert ledger.lines() == []
     rule.error = None
-    assert [x.outcome for x in ledger.db.retry_letters()] == ["done"]
+    assert [x.outcome for x in ledger.db.dead_letters.retry_all()] == ["done"]
     assert ledger.lines() == ["rule 1"]
 
 
@@ -87,35 +87,35 @@ def test_letters_of_one_fail_alone_and_progress_is_told(ledger: Ledger) -> None:
     fail(ledger, 1, 2)
     mended.error = None
     told: list[tuple[int, int]] = []
-    results = ledger.db.retry_letters(on_progress=lambda *at: told.append(at))
+    results = ledger.db.dead_letters.retry_all(on_progress=lambda *at: told.append(at))
     assert [x.outcome for x in results] == ["done", "done", "failed", "failed"]
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert sorted(ledger.lines()) == ["a 1", "a 2"]
-    assert {x.source for x in ledger.db.dead_letters()} == {"rule b"}
+    assert {x.source for x in ledger.db.dead_letters.list()} == {"rule b"}
     broken.error = None
-    assert ledger.db.retry_letters("rule a") == []
-    assert [x.outcome for x in ledger.db.retry_letters("rule b")] == ["done", "done"]
+    assert ledger.db.dead_letters.retry_all("rule a") == []
+    assert [x.outcome for x in ledger.db.dead_letters.retry_all("rule b")] == ["done", "done"]
 
 
 def test_letter_of_a_rule_that_is_not_defined_is_left_as_it_was(ledger: Ledger) -> None:
     Switch(ledger, "sequential")
     fail(ledger, 1)
-    before = ledger.db.dead_letters()
+    before = ledger.db.dead_letters.list()
     ledger.db.rules.delete("rule")
-    (result,) = ledger.db.retry_letters()
+    (result,) = ledger.db.dead_letters.retry_all()
     assert (result.outcome, result.is_left) == ("undefined", True)
     assert "no rule 'rule' is defined here" in result.reason
-    assert ledger.db.dead_letters() == before
+    assert ledger.db.dead_letters.list() == before
 
 
 def test_letter_whose_occurrence_could_not_be_kept_is_left(ledger: Ledger) -> None:
     Switch(ledger, "sequential").error = None
     with ledger.db.transaction():
         ledger.db.signal("E", n=object())
-    ledger.db.join()
-    (result,) = ledger.db.retry_letters()
+    ledger.db.wait_idle()
+    (result,) = ledger.db.dead_letters.retry_all()
     assert (result.outcome, result.is_left) == ("unreadable", True)
-    assert len(ledger.db.dead_letters()) == 1
+    assert len(ledger.db.dead_letters.list()) == 1
     assert ledger.lines() == []
 
 
@@ -124,39 +124,39 @@ def test_letter_of_an_event_is_left_and_says_so(ledger: Ledger) -> None:
     def rule(t: Transaction, o: Occurrence) -> None:
         raise ValueError("no")
 
-    ledger.db.feed(declare(ledger.db), [event("A", 1)])
-    (letter,) = ledger.db.dead_letters(kind="event")
-    assert ledger.db.dead_letters(kind="rule") == []
-    assert ledger.db.dead_letters("input") == [letter]
-    assert ledger.db.dead_letters("rule rule") == []
-    (result,) = ledger.db.retry_letters()
+    declare(ledger.db).feed([event("A", 1)])
+    (letter,) = ledger.db.dead_letters.list(kind="event")
+    assert ledger.db.dead_letters.list(kind="rule") == []
+    assert ledger.db.dead_letters.list("input") == [letter]
+    assert ledger.db.dead_letters.list("rule rule") == []
+    (result,) = ledger.db.dead_letters.retry_all()
     assert (result.outcome, result.is_left, result.letter) == ("event", True, letter)
-    assert ledger.db.dead_letters() == [letter]
+    assert ledger.db.dead_letters.list() == [letter]
 
 
 def test_kind_that_there_is_not_is_refused(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError, match="event or rule, not 'rules'"):
-        ledger.db.dead_letters(kind="rules")
+        ledger.db.dead_letters.list(kind="rules")
 
 
 def test_letters_inside_a_transaction_are_refused(ledger: Ledger) -> None:
     rule = Switch(ledger, "sequential")
     fail(ledger, 1)
-    (letter,) = ledger.db.dead_letters()
+    (letter,) = ledger.db.dead_letters.list()
     with ledger.db.transaction():
         with pytest.raises(TransactionStateError, match="outside of transactions"):
-            ledger.db.retry_letters()
+            ledger.db.dead_letters.retry_all()
         with pytest.raises(TransactionStateError, match="outside of transactions"):
-            ledger.db.retry_letter(letter.source, letter.identity)
+            ledger.db.dead_letters.retry(letter.source, letter.identity)
     assert len(rule.seen) == 1
-    assert ledger.db.dead_letters() == [letter]
+    assert ledger.db.dead_letters.list() == [letter]
 
 
 def test_set_oriented_rule_is_given_its_set_again(ledger: Ledger) -> None:
     rule = Switch(ledger, "deferred", sets=True)
     fail(ledger, 1, 2)
     rule.error = None
-    assert [x.outcome for x in ledger.db.retry_letters()] == ["done"]
+    assert [x.outcome for x in ledger.db.dead_letters.retry_all()] == ["done"]
     given = [[o.params["n"] for o in seen.occurrences] for seen in rule.seen]  # type: ignore[attr-defined]
     assert given == [[1, 2], [1, 2]]
 
@@ -176,8 +176,8 @@ def test_rules_that_a_retried_rule_triggers_run_with_it(ledger: Ledger) -> None:
     ledger.db.rules.enable("detached")
     assert ledger.balances()[1] == 10
     rule.error = None
-    assert [x.outcome for x in ledger.db.retry_letters()] == ["done"]
-    ledger.db.join()
+    assert [x.outcome for x in ledger.db.dead_letters.retry_all()] == ["done"]
+    ledger.db.wait_idle()
     assert ledger.balances()[1] == 14
     assert ledger.pending() == []
 
@@ -185,7 +185,7 @@ def test_rules_that_a_retried_rule_triggers_run_with_it(ledger: Ledger) -> None:
 def test_letter_that_is_being_run_is_not_run_by_another(ledger: Ledger) -> None:
     rule = Switch(ledger, "sequential")
     fail(ledger, 1)
-    (letter,) = ledger.db.dead_letters()
+    (letter,) = ledger.db.dead_letters.list()
     rule.error = None
     runs, goes_on = threading.Event(), threading.Event()
 
@@ -195,9 +195,9 @@ def test_letter_that_is_being_run_is_not_run_by_another(ledger: Ledger) -> None:
         assert goes_on.wait(PATIENCE_S)
 
     ledger.db.rules.change("rule", action=hold)
-    first = in_thread(ledger.db.retry_letters)
+    first = in_thread(ledger.db.dead_letters.retry_all)
     assert runs.wait(PATIENCE_S)
-    assert ledger.db.retry_letter(letter.source, letter.identity).outcome == "elsewhere"
+    assert ledger.db.dead_letters.retry(letter.source, letter.identity).outcome == "elsewhere"
     goes_on.set()
     assert [x.outcome for x in first.result(PATIENCE_S)] == ["done"]
     assert ledger.lines() == ["held"]
@@ -210,15 +210,15 @@ def test_pending_firings_are_those_not_done_the_oldest_first(ledger: Ledger) -> 
     def rule(t: Transaction, o: Occurrence) -> None:
         assert goes_on.wait(PATIENCE_S)
 
-    assert ledger.db.pending_firings() == []
+    assert ledger.db.admin.pending_firings() == []
     for n in (2, 1):
         ledger.db.signal("E", timestamp=n, n=n)
-    pending = ledger.db.pending_firings()
+    pending = ledger.db.admin.pending_firings()
     goes_on.set()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert [(x.rule, x.occurrence.params["n"]) for x in pending] == [("rule", 1), ("rule", 2)]
     assert all(x.firing.startswith(x.run) for x in pending)
-    assert ledger.db.pending_firings() == []
+    assert ledger.db.admin.pending_firings() == []
 
 
 def move_to_dead_letters(url: str, count: int) -> None:
@@ -227,7 +227,7 @@ def move_to_dead_letters(url: str, count: int) -> None:
         ledger = open_ledger(db, {1: 0})
         define(ledger, works=False)
         fail(ledger, *range(count))
-        assert len(db.dead_letters()) == count
+        assert len(db.dead_letters.list()) == count
 
 
 @pytest.mark.crash
@@ -247,10 +247,12 @@ def test_letter_of_a_process_killed_at_a_point_is_run_once(
         ledger = open_ledger(db)
         define(ledger)
         assert ledger.lines() == (["event 0"] if has_committed else [])
-        assert [x.outcome for x in db.retry_letters()] == ([] if has_committed else ["done"])
+        assert [x.outcome for x in db.dead_letters.retry_all()] == (
+            [] if has_committed else ["done"]
+        )
         assert ledger.balances() == {1: 1}
         assert ledger.lines() == ["event 0"]
-        assert db.dead_letters() == []
+        assert db.dead_letters.list() == []
 
 
 @pytest.mark.crash
@@ -278,4 +280,4 @@ def test_two_processes_that_retry_at_once_run_each_letter_once(
         ledger = open_ledger(db)
         assert ledger.balances() == {1: count}
         assert sorted(ledger.lines()) == sorted(f"event {n}" for n in range(count))
-        assert db.dead_letters() == []
+        assert db.dead_letters.list() == []

@@ -46,7 +46,7 @@ def figure_3(ledger: Ledger, **types: str) -> Stream:
     stream = declare(ledger)
     register(ledger, stream, PA="A", P1="B", P2="B", **types)
     events = [sent("A0", "PA", 0, 10), sent("B10", "P1", 12, 22), sent("B20", "P2", 16, 28)]
-    ledger.db.feed(stream, events)
+    stream.feed(events)
     beat(ledger, stream, 90)
     return stream
 
@@ -55,13 +55,13 @@ def overlapping(ledger: Ledger) -> None:
     """Leave open whether A1 is before B2."""
     stream = declare(ledger)
     register(ledger, stream, P="A", Q="B")
-    ledger.db.feed(stream, [sent("A1", "P", 0, 20), sent("B2", "Q", 10, 30)])
+    stream.feed([sent("A1", "P", 0, 20), sent("B2", "Q", 10, 30)])
     beat(ledger, stream, 90)
 
 
 def beat(ledger: Ledger, stream: Stream, us: int) -> None:
     """Let all producers tell that they have sent what is before."""
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     for node in list(producers):
         producers.heartbeat(stamp(node, us, us + 5))
 
@@ -100,7 +100,7 @@ def test_open_choice_is_a_row_with_candidates_and_event(ledger: Ledger) -> None:
     assert shown(ledger.db.decisions.get(decision.id)) == shown(decision)
     assert [d.id for d in ledger.db.decisions] == [d.id for d in ledger.db.decisions.list()]
     assert ledger.db.decisions.list("other") == ledger.db.decisions.list(open=False) == []
-    assert ledger.db.counters()["matches_undecided"] > 0
+    assert ledger.db.admin.counters()["matches_undecided"] > 0
     assert ledger.db.decisions.open_by_rule()["log"] >= 1
 
 
@@ -179,7 +179,7 @@ def test_end_of_a_window_can_be_decided(ledger: Ledger) -> None:
     log(ledger, SILENCE)
     stream = declare(ledger)
     for node in "PQ":
-        ledger.db.producers(stream).register(node)
+        stream.producers.register(node)
     feed_silences(ledger, stream)
     beat(ledger, stream, 140)
     assert ledger.lines() == ["A2"]
@@ -198,17 +198,17 @@ def test_open_choice_survives_a_restart(where: Place, on: Any) -> None:
     log(ledger, on)
     stream = declare(ledger)
     register(ledger, stream, PA="A", P1="B")
-    ledger.db.feed(stream, [sent("A0", "PA", 0, 20), sent("B1", "P1", 10, 30)])
+    stream.feed([sent("A0", "PA", 0, 20), sent("B1", "P1", 10, 30)])
     beat(ledger, stream, 90)
     if on is CHRONICLE:
-        ledger.db.feed(stream, [sent("B2", "P1", 95, 99)])
+        stream.feed([sent("B2", "P1", 95, 99)])
         beat(ledger, stream, 200)
     before = [shown(decision) for decision in ledger.db.decisions.list()]
     ledger = reopened(where, ledger)
     log(ledger, on)
     assert [shown(decision) for decision in ledger.db.decisions.list()] == before
     stream = declare(ledger)
-    ledger.db.producers(stream)
+    _ = stream.producers
     for decision in ledger.db.decisions:
         ledger.db.decisions.resolve(decision.id, [0])
         with pytest.raises(DecisionClosed):
@@ -245,7 +245,7 @@ def test_what_was_decided_while_nobody_had_the_detector_is_done_at_the_start(
     ledger = open_ledger(where.open())
     assert ledger.db.decisions.resolve(decision.id, [0]).status == "chosen"
     log(ledger, CHRONICLE)
-    ledger.db.producers(declare(ledger))
+    _ = declare(ledger).producers
     assert ledger.lines() == ["A0-B10"]
     assert ledger.db.decisions.get(decision.id).status == "resolved"
 
@@ -298,7 +298,7 @@ def test_uncertainty_of_one_rule_costs_the_others_nothing(ledger: Ledger) -> Non
     stream = declare(ledger)
     register(ledger, stream, P="A", Q="B", R="N")
     events = [sent("N1", "R", 0, 5), sent("B2", "Q", 20, 40), sent("A3", "P", 30, 50)]
-    ledger.db.feed(stream, [*events, sent("A4", "P", 60, 61), sent("B5", "Q", 80, 81)])
+    stream.feed([*events, sent("A4", "P", 60, 61), sent("B5", "Q", 80, 81)])
     beat(ledger, stream, 90)
     lines = ledger.lines()
     assert sorted(line for line in lines if line in ("B2", "B5")) == ["B2", "B5"]

@@ -35,7 +35,7 @@ def test_detached_rule_runs_as_a_top_level_transaction(ledger: Ledger) -> None:
         lambda t, o: parents.append((t.parent, t.rule))
     )
     ledger.db.signal("E")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert parents == [(None, "r")]
     assert ledger.pending() == []
 
@@ -45,7 +45,7 @@ def test_detached_rule_commits_although_the_triggering_transaction_aborts(ledger
     with ledger.db.transaction() as t:
         t.update(ledger.accounts, 1, balance=0)
         ledger.db.signal("E", n=1)
-        ledger.db.join()
+        ledger.db.wait_idle()
         t.abort()
     assert ledger.lines() == ["detached 1"]
     assert ledger.balances() == {1: 10, 2: 20}
@@ -56,8 +56,8 @@ def test_detached_rule_does_not_wait_for_the_triggering_transaction(ledger: Ledg
     with ledger.db.transaction() as t:
         t.update(ledger.accounts, 1, balance=0)
         ledger.db.signal("E", n=1)
-        ledger.db.join()
-        assert ledger.db.row_counts()["log"] == 1
+        ledger.db.wait_idle()
+        assert ledger.db.admin.row_counts()["log"] == 1
 
 
 @pytest.mark.long
@@ -76,7 +76,7 @@ def test_detached_rule_sees_committed_state_only(ledger: Ledger) -> None:
         t.update(ledger.accounts, 1, balance=99)
         assert started.wait(PATIENCE_S)
         t.abort()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert seen == [(99, 10)]
 
 
@@ -89,7 +89,7 @@ def test_detached_rule_that_raises_goes_to_the_dead_letters_alone(ledger: Ledger
     with ledger.db.transaction() as t:
         t.update(ledger.accounts, 1, balance=0)
         ledger.db.signal("E", n=7)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.balances()[1] == 0
     assert ledger.lines() == []
     (letter,) = ledger.letters()
@@ -113,7 +113,7 @@ def test_detached_rule_with_an_unusual_message_reaches_the_dead_letters(
         raise ValueError(message)
 
     ledger.db.signal("E")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert len(ledger.letters()) == 1
     assert ledger.pending() == []
 
@@ -131,7 +131,7 @@ def test_detached_rule_fires_once_when_its_trigger_is_retried(ledger: Ledger) ->
             raise SerializationConflict("again")
 
     ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert len(tries) == 3
     assert sorted(ledger.lines()) == ["detached 1", "detached 2"]
 
@@ -147,7 +147,7 @@ def test_detached_rule_that_is_retried_takes_effect_once(ledger: Ledger) -> None
             raise SerializationConflict("again")
 
     ledger.db.signal("E")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert len(tries) == 3
     assert ledger.lines() == ["done"]
 
@@ -158,7 +158,7 @@ def test_detached_rule_fires_once_per_event_and_rule(ledger: Ledger) -> None:
     with ledger.db.transaction():
         for n in range(3):
             ledger.db.signal("E", n=n)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == [f"{r} {n}" for r in ("one", "two") for n in range(3)]
 
 
@@ -175,7 +175,7 @@ def test_detached_chain_with_long_names_runs_to_its_end(ledger: Ledger) -> None:
     for number in range(len(steps)):
         follow(number)
     ledger.db.signal("E0")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == [f"step {n}" for n in range(len(steps))]
     assert ledger.letters() == []
 
@@ -194,7 +194,7 @@ def test_detached_rule_from_deep_inside_runs(ledger: Ledger) -> None:
         ledger.db.signal("AFTER", n=1)
 
     ledger.db.signal("DOWN", depth=20)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == ["a_detached_rule None", "after_that 1"]
     assert ledger.letters() == []
 
@@ -222,11 +222,11 @@ def test_recover_runs_what_a_crash_left_pending_once(ledger: Ledger) -> None:
     record(ledger, "f2", "detached", 2)
     record(ledger, "f3", "rule of another program", 3)
     assert ledger.db.recover() == 2
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == ["detached 1", "detached 2"]
     assert [row["firing"] for row in ledger.pending()] == ["f3"]
     assert ledger.db.recover() == 0
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert len(ledger.lines()) == 2
 
 
@@ -241,8 +241,8 @@ def test_recover_in_two_processes_at_once_runs_each_firing_once(where: Place) ->
         record(one, f"f{n}", "detached", n)
     one.db.recover()
     two.db.recover()
-    one.db.join()
-    two.db.join()
+    one.db.wait_idle()
+    two.db.wait_idle()
     assert sorted(one.lines()) == sorted(f"detached {n}" for n in range(10))
     assert one.pending() == []
     assert one.letters() == []
@@ -257,7 +257,7 @@ def test_recover_after_a_restart_continues_in_the_new_process(where: Place) -> N
     second = open_ledger(where.open())
     listen(second)
     assert second.db.recover() == 1
-    second.db.join()
+    second.db.wait_idle()
     assert second.lines() == ["detached 1"]
 
 
@@ -290,7 +290,7 @@ def test_detached_occurrence_keeps_rows_and_times(ledger: Ledger) -> None:
     with ledger.db.transaction() as t:
         t.insert(ledger.facts, {"name": "x", "value": 1, "detail": {"a": [1, None, 2.5]}})
         t.update(ledger.facts, "x", value=2)
-    ledger.db.join()
+    ledger.db.wait_idle()
     detail = {"a": [1, None, 2.5]}
     assert seen == [
         (
@@ -310,5 +310,5 @@ def test_event_in_a_transaction_that_has_to_abort_triggers_nothing(ledger: Ledge
         with contextlib.suppress(RuleFailed):
             ledger.db.signal("CHECK")
         ledger.db.signal("E")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == []

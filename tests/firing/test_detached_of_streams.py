@@ -39,7 +39,7 @@ def define(ledger: Ledger, *, crashes: bool) -> None:
     @ledger.db.rule(on=adb.event("A"))
     def stop(t: Transaction, o: Occurrence) -> None:
         if crashes and o.params["n"] == 3:
-            until(lambda: ledger.db.row_counts()["log"] == 3)
+            until(lambda: ledger.db.admin.row_counts()["log"] == 3)
             raise Crash
 
 
@@ -52,12 +52,12 @@ def test_firing_of_a_batch_that_is_parted_differently_after_a_crash_is_not_repea
     before = open_ledger(where.open(batch_events_max=3))
     define(before, crashes=True)
     with pytest.raises(Crash):
-        before.db.feed(declare(before.db), [event("A", n, n=n) for n in (1, 2, 3)])
+        declare(before.db).feed([event("A", n, n=n) for n in (1, 2, 3)])
     assert sorted(before.lines()) == LINES
     before.db.close()
     after = open_ledger(where.open(batch_events_max=events_max))
     define(after, crashes=False)
-    after.db.stream_run(declare(after.db)).finish()
+    declare(after.db).run.finish()
     assert sorted(after.lines()) == LINES
     assert after.letters() == []
     assert after.pending() == []
@@ -84,7 +84,7 @@ def test_end_between_a_batch_that_fails_and_its_next_try_makes_nothing_twice(
                 raise ValueError("no good")
 
         failing = [True] if fails else []
-        run = ledger.db.stream_run(declare(ledger.db))
+        run = declare(ledger.db).run
         run.fail_fast = True
         if fails:
             run.feed([event("A", 1, n=1)], in_microseconds(at(2)))
@@ -110,7 +110,7 @@ def test_end_between_a_batch_that_fails_and_its_next_try_makes_nothing_twice(
 def test_streams_fed_from_python_do_not_disturb_each_other(ledger: Ledger) -> None:
     define(ledger, crashes=False)
     for name in ("one", "two"):
-        ledger.db.feed(declare(ledger.db, name), [event("A", n, n=n) for n in (1, 2)])
+        declare(ledger.db, name).feed([event("A", n, n=n) for n in (1, 2)])
     assert sorted(ledger.lines()) == ["detached 1", "detached 1", "detached 2", "detached 2"]
     assert ledger.pending() == []
 
@@ -128,5 +128,5 @@ def test_firing_whose_recording_fails_once_is_recorded_at_the_next_try(
 
     monkeypatch.setattr(Journal, "record", sometimes)
     ledger.db.run(lambda t: ledger.db.signal("A", n=1))
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["detached 1"]

@@ -221,7 +221,7 @@ def test_signal_with_a_value_that_cannot_be_kept_is_counted_and_still_matched(
 ) -> None:
     ledger = open_again(where, PAIR)
     ledger.db.signal("A", timestamp=1, n=1, what=object())
-    assert ledger.db.counters()["partials_not_durable"] == 1
+    assert ledger.db.admin.counters()["partials_not_durable"] == 1
     ledger.db.signal("B", timestamp=2, n=2)
     assert ledger.lines() == ["12"]
 
@@ -306,12 +306,12 @@ def test_rule_in_a_context_goes_on_where_the_stream_stopped(where: Place) -> Non
         return open_again(where, PAIR.context("chronicle"))
 
     ledger = again()
-    ledger.db.feed(declare(ledger.db), [event("A", s, n=s) for s in (1, 2, 3)], punctuation=at(10))
+    declare(ledger.db).feed([event("A", s, n=s) for s in (1, 2, 3)], punctuation=at(10))
     ledger = again()
-    ledger.db.feed(declare(ledger.db), [event("B", 11, n=11)], punctuation=at(20))
+    declare(ledger.db).feed([event("B", 11, n=11)], punctuation=at(20))
     ledger = again()
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("B", 21, n=21), event("A", 40, n=40)], punctuation=at(30))
+    stream.feed([event("B", 21, n=21), event("A", 40, n=40)], punctuation=at(30))
     assert ledger.lines() == ["111", "221"]
     (row,) = read(ledger.db, detector_states)
     assert (row["rule"], row["stream"], row["holder"]) == ("match", "input", 0)
@@ -327,9 +327,9 @@ def test_state_that_has_not_changed_is_not_written_again(where: Place) -> None:
         written.extend(states),
         write(c, name, states),
     )
-    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(2))
+    stream.feed([event("A", 1, n=1)], punctuation=at(2))
     assert written == ["match"]
-    ledger.db.feed(stream, [event("C", 3, n=3)], punctuation=at(4))
+    stream.feed([event("C", 3, n=3)], punctuation=at(4))
     assert written == ["match"]
-    ledger.db.feed(stream, [event("B", 5, n=5)], punctuation=at(6))
+    stream.feed([event("B", 5, n=5)], punctuation=at(6))
     assert written == ["match"] * 2

@@ -43,9 +43,9 @@ def test_exclusive_rule_does_not_run_when_its_trigger_commits(ledger: Ledger) ->
         ledger.db.signal("E", n=1)
         (row,) = ledger.pending()
         assert row["intent"]
-        assert ledger.db.pending_firings() == []
+        assert ledger.db.admin.pending_firings() == []
         t.update(ledger.accounts, 1, balance=0)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == []
     assert ledger.pending() == []
 
@@ -56,7 +56,7 @@ def test_exclusive_rule_runs_when_its_trigger_aborts(ledger: Ledger) -> None:
         t.abort()
     with pytest.raises(ZeroDivisionError):
         ledger.db.run(lambda t: (ledger.db.signal("E", n=2), 1 / 0))
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == ["instead of 1", "instead of 2"]
     assert ledger.pending() == []
 
@@ -66,7 +66,7 @@ def test_exclusive_rule_runs_when_the_commit_is_refused(ledger: Ledger) -> None:
         ledger.db.signal("E", n=1)
         t.insert(ledger.facts, {"name": "a", "value": 1})
         t.insert(ledger.facts, {"name": "b", "value": 1})
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of 1"]
     assert ledger.known() == {}
 
@@ -80,9 +80,9 @@ def test_exclusive_rule_of_an_aborted_subtransaction_runs_when_the_work_is_over(
             s.abort()
         with t.subtransaction():
             ledger.db.signal("E", n="committed")
-        ledger.db.join()
-        assert ledger.db.row_counts()["log"] == 0
-    ledger.db.join()
+        ledger.db.wait_idle()
+        assert ledger.db.admin.row_counts()["log"] == 0
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of aborted"]
     assert ledger.pending() == []
 
@@ -96,7 +96,7 @@ def test_exclusive_rule_of_a_rule_below_runs_though_its_superiors_triggered_noth
 
     with ledger.db.transaction() as t, pytest.raises(ValueError, match="no"):
         t.spawn(fail).result()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of 1"]
     assert ledger.pending() == []
 
@@ -114,7 +114,7 @@ def test_exclusive_rule_does_not_run_when_a_retry_succeeds(ledger: Ledger) -> No
             raise SerializationConflict("once more")
 
     ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert len(tries) == 3
     assert ledger.lines() == []
     assert ledger.pending() == []
@@ -127,7 +127,7 @@ def test_exclusive_rule_runs_once_when_all_tries_fail(ledger: Ledger) -> None:
 
     with pytest.raises(SerializationConflict):
         ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of 1"]
     assert ledger.pending() == []
 
@@ -137,7 +137,7 @@ def test_exclusive_rule_that_raises_goes_to_the_dead_letters(ledger: Ledger) -> 
     with ledger.db.transaction() as t:
         ledger.db.signal("E")
         t.abort()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert [letter["error"] for letter in ledger.letters()] == ["ZeroDivisionError"]
     assert ledger.pending() == []
 
@@ -156,7 +156,7 @@ def test_exclusive_rule_of_a_rule_runs_if_that_fails(
 
     with ledger.db.transaction():
         ledger.db.signal("D")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == (["instead of first"] if fails else ["first"])
     assert ledger.pending() == []
 
@@ -172,7 +172,7 @@ def test_exclusive_rule_of_a_causal_rule_runs_if_what_triggered_that_aborts(
         ledger.db.signal("D")
         until(lambda: len(ledger.pending()) == 1)
         t.abort()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of first"]
     assert ledger.pending() == []
 
@@ -184,7 +184,7 @@ def test_exclusive_rule_in_the_callers_transaction_follows_the_caller(ledger: Le
                 ledger.db.signal("E", n=ending)
             getattr(connection, ending)()
     until(lambda: ledger.pending() == [])  # the commit is noticed beside
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of rollback"]
 
 
@@ -195,8 +195,8 @@ def test_exclusive_rule_of_a_stream_runs_for_the_events_that_fail(ledger: Ledger
         if o.params["n"] == 2:
             raise ValueError("no")
 
-    ledger.db.feed(declare(ledger.db, A=("n",)), [event("A", n, n=n) for n in range(4)])
-    ledger.db.join()
+    declare(ledger.db, A=("n",)).feed([event("A", n, n=n) for n in range(4)])
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of 2"]
     assert ledger.pending() == []
 
@@ -218,13 +218,13 @@ def test_exclusive_rule_that_could_not_fall_due_does_so_later(
             ledger.db.signal("E", n=1)
             t.abort()
         with pytest.raises(FiringsLeft, match="the server is away"):
-            ledger.db.join(timeout=0)
+            ledger.db.wait_idle(timeout=0)
     assert ledger.lines() == []
     assert [row["intent"] for row in ledger.pending()] == [True]
     if by == "itself":
         clock.advance(1)
     else:
         ledger.db.recover()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["instead of 1"]
     assert ledger.pending() == []

@@ -48,7 +48,7 @@ def test_rule_takes_effect_as_its_mode_says_when_the_process_is_killed(
         ledger = open_ledger(db)
         define(ledger, mode)
         db.recover()
-        db.join()
+        db.wait_idle()
         has_committed = ledger.balances() == {1: 11}
         if at == "trigger":
             assert has_committed == (point == "after commit")

@@ -97,8 +97,8 @@ def test_join_waits_until_firings_whose_recording_was_cut_off_have_been_looked_f
         with pytest.raises(ConnectionLost), ledger.db.transaction():
             ledger.db.signal("E")
         with pytest.raises(FiringsLeft, match="look for firings"):
-            ledger.db.join(timeout=0)
-    ledger.db.join()
+            ledger.db.wait_idle(timeout=0)
+    ledger.db.wait_idle()
     assert ledger.lines() == ["done"]
     assert ledger.pending() == []
 
@@ -134,7 +134,7 @@ def test_firing_that_ends_while_recover_looks_for_it_is_started_once(
     monkeypatch.setattr(ledger.db._launcher, "_run", run_later)
     monkeypatch.setattr(ledger.db._launcher.journal, "held", held_then_ended)
     assert ledger.db.recover() == 1
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["done"]
 
 
@@ -159,4 +159,4 @@ def test_firing_that_never_succeeds_ends_as_a_dead_letter_with_the_reason(
     assert "as told" in letter["reason"]
     assert "3 times" in letter["reason"]
     assert len(tries) == (5 if mode == "causal" else 4)
-    ledger.db.join(timeout=1)
+    ledger.db.wait_idle(timeout=1)

@@ -31,8 +31,8 @@ def drawn() -> tuple[int, random.Random]:
 def settle(contended: Contended) -> None:
     """Wait for what was recorded, and look at what has come of it."""
     db = contended.ledger.db
-    in_thread(db.join).result(PATIENCE_S)
-    assert db.pending_firings() == []
+    in_thread(db.wait_idle).result(PATIENCE_S)
+    assert db.admin.pending_firings() == []
     contended.check()
 
 
@@ -87,6 +87,6 @@ def test_another_process_ends_the_firings_that_a_killed_one_has_left(
             settle(contended)
         else:
             with working(db, poll_s=0.05):
-                until(lambda: not db.pending_firings())
+                until(lambda: not db.admin.pending_firings())
             settle(contended)
         assert db.recover() == 0

@@ -40,7 +40,7 @@ def test_partials_are_counted_for_each_rule_and_together(ledger: Ledger) -> None
         ledger.db.signal("A", timestamp=n, n=n)
     assert kept(ledger) == (3, 0)
     assert (ledger.db.rules["plain"].partials, ledger.db.rules["plain"].dropped) == (0, 0)
-    counters = ledger.db.counters()
+    counters = ledger.db.admin.counters()
     assert counters["partials"] == 3 + ledger.db.rules["recent"].partials
     assert counters["partials_dropped"] == 0
 
@@ -50,7 +50,7 @@ def test_full_detector_forgets_the_oldest(ledger: Ledger) -> None:
     for n in range(1, 6):
         ledger.db.signal("A", timestamp=n, n=n)
     assert kept(ledger) == (2, 3)
-    assert ledger.db.counters()["partials_dropped"] == 3
+    assert ledger.db.admin.counters()["partials_dropped"] == 3
     ledger.db.signal("B", timestamp=9, n=9)
     assert ledger.lines() == ["49", "59"]
 
@@ -74,7 +74,7 @@ def test_full_detector_that_refuses_makes_dead_letters_of_a_streams_events(
 ) -> None:
     pairs(ledger, partials_max=2, on_full="refuse")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 2, 3)] + [event("B", 9, n=9)])
+    stream.feed([event("A", n, n=n) for n in (1, 2, 3)] + [event("B", 9, n=9)])
     assert ledger.lines() == ["19", "29"]
     (letter,) = ledger.letters()
     assert letter["error"] == "PartialsExceeded"
@@ -145,11 +145,11 @@ def test_more_matches_than_the_default_are_made_if_the_rule_asks_for_them(where:
 def test_punctuation_lets_partial_matches_expire(ledger: Ledger) -> None:
     pairs(ledger)
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 5, 600)], punctuation=at(700))
+    stream.feed([event("A", n, n=n) for n in (1, 5, 600)], punctuation=at(700))
     assert kept(ledger) == (3, 0)
-    ledger.db.feed(stream, [], punctuation=at(1_006))
+    stream.feed([], punctuation=at(1_006))
     assert kept(ledger) == (1, 0)
-    ledger.db.feed(stream, [event("B", 1_500, n=9)])
+    stream.feed([event("B", 1_500, n=9)])
     assert ledger.lines() == ["6009"]
 
 

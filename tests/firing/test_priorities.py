@@ -63,7 +63,7 @@ def test_rules_that_one_event_triggers_run_in_the_order_of_priorities(
         ledger.db.signal("E")
         if mode == "exclusive":
             t.abort()
-    ledger.db.join()
+    ledger.db.wait_idle()
     spans.check()
     assert ledger.pending() == []
 
@@ -76,11 +76,11 @@ def test_rules_due_at_one_moment_of_the_clock_run_in_the_order_of_priorities(
     spans = Spans(open_ledger(where.open(clock=clock)))
     spans.rules(adb.every(60), mode)
     clock.advance(60)
-    spans.ledger.db.join()
+    spans.ledger.db.wait_idle()
     spans.check()
     spans.noted.clear()
     clock.advance(60)
-    spans.ledger.db.join()
+    spans.ledger.db.wait_idle()
     spans.check()
 
 
@@ -91,8 +91,8 @@ def test_rules_due_at_one_moment_of_a_stream_run_in_the_order_of_priorities(
     spans = Spans(ledger)
     stream = declare(ledger.db)
     spans.rules(WAITS, mode)
-    ledger.db.feed(stream, [event("A", 1)], punctuation=at(60))
-    ledger.db.join()
+    stream.feed([event("A", 1)], punctuation=at(60))
+    ledger.db.wait_idle()
     spans.check()
 
 
@@ -123,8 +123,8 @@ class Moments:
         self._passed_s += 60
         self.clock.advance(60)
         if self._stream is not None:
-            db.feed(self._stream, [event("A", begin_s + 1)], punctuation=at(self._passed_s))
-        db.join()
+            self._stream.feed([event("A", begin_s + 1)], punctuation=at(self._passed_s))
+        db.wait_idle()
 
 
 @pytest.fixture(params=["clock", "stream"])
@@ -175,7 +175,7 @@ def test_rules_that_a_moment_triggers_run_once_though_its_work_is_tried_again(
     moments.go_on()
     assert refused == []
     assert moments.ledger.lines() == ORDER
-    assert moments.ledger.db.pending_firings() == []
+    assert moments.ledger.db.admin.pending_firings() == []
 
 
 def refuse_commits(
@@ -199,7 +199,7 @@ def test_sequential_rules_of_one_commit_run_in_the_order_of_priorities(ledger: L
     with ledger.db.transaction():
         for number in range(len(PRIORITIES)):
             ledger.db.signal(f"E{number}")
-    ledger.db.join()
+    ledger.db.wait_idle()
     spans.check()
 
 
@@ -217,7 +217,7 @@ def test_rules_of_one_priority_run_in_parallel(ledger: Ledger, mode: str) -> Non
         ledger.db.signal("E")
         if mode == "exclusive":
             t.abort()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["last"]
     assert ledger.letters() == []
 

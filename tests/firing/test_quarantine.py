@@ -38,7 +38,7 @@ class Flaky:
         """Trigger it in a transaction, and wait until it has run."""
         with self.ledger.db.transaction():
             self.ledger.db.signal("E", n=n, broken=broken)
-        self.ledger.db.join()
+        self.ledger.db.wait_idle()
 
     @property
     def reason(self) -> str | None:
@@ -69,7 +69,7 @@ def test_rule_that_fails_too_often_in_a_row_is_not_run_any_more(
     assert "failed 3 times in a row" in flaky.reason
     assert "ValueError: it is broken" in flaky.reason
     assert any("rule flaky is in quarantine" in record.message for record in caplog.records)
-    assert quick.db.counters()["rules_quarantined"] == 1
+    assert quick.db.admin.counters()["rules_quarantined"] == 1
     assert flaky.tries == 6
     flaky.trigger(6, broken=False)
     assert flaky.tries == 6
@@ -93,7 +93,7 @@ def test_rule_that_is_enabled_runs_again_and_its_letters_are_retried(
     assert flaky.reason is None
     flaky.trigger(4, broken=False)
     assert quick.lines() == ["flaky 4"]
-    outcomes = sorted(each.outcome for each in quick.db.retry_letters("rule flaky"))
+    outcomes = sorted(each.outcome for each in quick.db.dead_letters.retry_all("rule flaky"))
     assert outcomes == ["done", "failed", "failed", "failed"]
     assert quick.lines() == ["flaky 4", "flaky 3"]
     # It starts from nothing again.
@@ -108,7 +108,7 @@ def test_exclusive_rule_that_fails_too_often_is_put_away(quick: Ledger) -> None:
         with quick.db.transaction() as t:
             quick.db.signal("E", n=n, broken=n < 3)
             t.abort()
-        quick.db.join()
+        quick.db.wait_idle()
     assert flaky.tries == 3
     assert flaky.reason is not None
     assert len(quick.letters()) == 4
@@ -166,9 +166,9 @@ def test_deadlocks_and_lock_timeouts_are_no_failures(where: Place) -> None:
         ledger.db.signal("E")
         until(lambda: ledger.db._launcher.running == 0)  # as join() refuses to wait for it
         with pytest.raises(FiringsLeft, match="flaky"):
-            ledger.db.join()
+            ledger.db.wait_idle()
     assert ledger.db.recover() == 1
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.balances() == {1: 2}
     assert ledger.db.rules["flaky"].quarantine is None
     assert ledger.letters() == []
@@ -232,9 +232,9 @@ def test_rule_that_is_deleted_while_it_fails_is_forgotten(quick: Ledger) -> None
         quick.db.rules.delete("flaky")
         go.set()
         until(lambda: len(quick.letters()) == 3)
-    quick.db.join()
+    quick.db.wait_idle()
     assert "flaky" not in quick.db.rules
-    assert "rules_quarantined" not in quick.db.counters()
+    assert "rules_quarantined" not in quick.db.admin.counters()
 
 
 def test_rule_whose_row_the_failing_transaction_has_changed_is_put_away_after_it(
@@ -245,7 +245,7 @@ def test_rule_whose_row_the_failing_transaction_has_changed_is_put_away_after_it
         quick.db.rules.change("flaky", priority=1)
         for n in range(3):
             quick.db.signal("E", n=n, broken=True)
-    quick.db.join()
+    quick.db.wait_idle()
     assert flaky.reason is not None
     assert quick.db.rules["flaky"].priority == 1
 
@@ -283,5 +283,5 @@ def test_reason_is_kept_whatever_the_error_says(quick: Ledger, text: str) -> Non
 
     for _ in range(3):
         quick.db.signal("E")
-    quick.db.join()
+    quick.db.wait_idle()
     assert quick.db.rules["flaky"].quarantine is not None

@@ -36,7 +36,7 @@ def listen(ledger: Ledger, name: str, on: str, raises: str = "", **options: obje
 
 def audited(ledger: Ledger) -> tuple[Event, ...]:
     """The events so far, which are legal."""
-    history = ledger.db.history()
+    history = ledger.db.admin.history()
     assert audit(history) == [], "\n".join(history.lines())
     return history.events
 
@@ -108,7 +108,7 @@ def test_firing_is_spawned_where_its_event_was_raised_and_begins_later(
     listen(recorded, "rule", "E", coupling=coupling)
     with recorded.db.transaction() as t, t.subtransaction() as s:
         recorded.db.signal("E")
-    recorded.db.join()
+    recorded.db.wait_idle()
     events = audited(recorded)
     (spawn,) = spawns(events, SpawnMode[coupling.upper()])
     assert (spawn.by, spawn.parent) == (s.id, None)
@@ -127,7 +127,7 @@ def test_exclusive_firing_is_spawned_where_its_event_was_raised(recorded: Ledger
         with t.subtransaction() as s:
             recorded.db.signal("E")
         t.abort()
-    recorded.db.join()
+    recorded.db.wait_idle()
     events = audited(recorded)
     (spawn,) = spawns(events, SpawnMode.EXCLUSIVE)
     assert spawn.by == s.id
@@ -138,7 +138,7 @@ def test_action_that_runs_detached_is_spawned_by_the_rules_transaction(recorded:
     listen(recorded, "rule", "E", when=lambda t, o: True, condition_action="detached")
     with recorded.db.transaction() as t:
         recorded.db.signal("E")
-    recorded.db.join()
+    recorded.db.wait_idle()
     events = audited(recorded)
     (condition,) = spawns(events, SpawnMode.IMMEDIATE)
     (action,) = spawns(events, SpawnMode.DETACHED)
@@ -151,7 +151,7 @@ def test_firing_of_a_transaction_that_aborts_is_only_a_promise(recorded: Ledger)
     with recorded.db.transaction() as t:
         recorded.db.signal("E")
         t.abort()
-    recorded.db.join()
+    recorded.db.wait_idle()
     events = audited(recorded)
     (spawn,) = spawns(events, SpawnMode.SEQUENTIAL)
     assert spawn.child < 0
@@ -169,7 +169,7 @@ def test_each_try_of_a_firing_is_spawned_by_the_same_event(recorded: Ledger) -> 
 
     with recorded.db.transaction() as t:
         recorded.db.signal("E")
-    recorded.db.join()
+    recorded.db.wait_idle()
     events = audited(recorded)
     found = spawns(events, SpawnMode.SEQUENTIAL)
     assert [(s.by, s.child) for s in found] == [(t.id, id) for id in tries]
@@ -190,7 +190,7 @@ def test_firing_spawned_by_a_retried_transaction_belongs_to_the_try_that_committ
             raise SerializationConflict("once more")
 
     recorded.db.run(work)
-    recorded.db.join()
+    recorded.db.wait_idle()
     aborted, committed = spawns(audited(recorded), SpawnMode.SEQUENTIAL)
     assert (aborted.by, committed.by) == tuple(tries)
     assert aborted.child < 0 < committed.child
@@ -201,12 +201,12 @@ def test_sampling_keeps_a_sampled_transaction_together_with_its_firings() -> Non
         ledger = open_ledger(db)  # the first, which is recorded
         listen(ledger, "first", "E", "F", coupling="sequential")
         listen(ledger, "second", "F", coupling="sequential")
-        before = len(db.history())
+        before = len(db.admin.history())
         runs: list[int] = []
         for _ in range(12):
             with db.transaction() as t:
                 db.signal("E")
-            db.join()
+            db.wait_idle()
             runs.append(t.id)
         events = audited(ledger)[before:]
     found = spawns(events, SpawnMode.SEQUENTIAL)
@@ -234,7 +234,7 @@ def test_transaction_dropped_for_room_leaves_its_firing_as_one_that_begins() -> 
             with db.transaction() as t:
                 t.update(ledger.accounts, 1, balance=n)
         go.set()
-        db.join()
+        db.wait_idle()
         events = audited(ledger)
     assert triggering.id not in {e.by for e in events}
     assert not any(isinstance(e, Spawn) for e in events)
@@ -247,7 +247,7 @@ def test_history_with_promises_is_read_as_it_was_written(recorded: Ledger, tmp_p
     with recorded.db.transaction() as t:
         recorded.db.signal("E")
         t.abort()
-    recorded.db.join()
-    history = recorded.db.history()
+    recorded.db.wait_idle()
+    history = recorded.db.admin.history()
     history.write(tmp_path / "h.jsonl")
     assert History.read(tmp_path / "h.jsonl") == history

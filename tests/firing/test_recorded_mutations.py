@@ -48,7 +48,7 @@ class Recorded:
     def __init__(self, ledger: Ledger):
         self.who: dict[str, int] = {}
         db = ledger.db
-        before = len(db.history())
+        before = len(db.admin.history())
 
         def listen(name: str, on: str, raises: str = "", **options: object) -> None:
             @db.rule(on=adb.event(on), name=name, **options)
@@ -77,14 +77,14 @@ class Recorded:
                 self.who["undone child"] = s.id
                 s.update(ledger.accounts, 2, balance=2)
                 s.abort()
-        db.join()
+        db.wait_idle()
         with db.transaction() as t:
             self.who["aborted"] = t.id
             db.signal("X")
             t.update(ledger.accounts, 1, balance=2)
             t.abort()
-        db.join()
-        self.events: list[Event] = list(db.history().events[before:])
+        db.wait_idle()
+        self.events: list[Event] = list(db.admin.history().events[before:])
 
     def at(self, kind: type[E], who: str, last: bool = False) -> int:
         """Position of the first, or last, event of a kind by a transaction."""

@@ -30,13 +30,13 @@ def test_rule_that_fires_is_counted_and_timed(db: adb.Database, coupling: str) -
     db.rule(on=adb.event("E"), coupling=coupling, name="rule")(lambda t, o: None)
     for _ in range(3):
         db.signal("E")
-    db.join()
+    db.wait_idle()
     found = figure(db)
     assert (found.matched, found.fired, found.latencies.count) == (3, 3, 3)
     assert found.last_fired_s > 0
     assert sum(found.outcomes().values()) == 3
-    assert db.counters()["rules_fired"] == 3
-    assert db.rule_latency_s(0.5) > 0
+    assert db.admin.counters()["rules_fired"] == 3
+    assert db.admin.rule_latency_s(0.5) > 0
 
 
 def test_condition_that_is_false_is_counted_and_not_timed(db: adb.Database) -> None:
@@ -56,7 +56,7 @@ def test_action_that_runs_later_is_a_run_of_its_own(db: adb.Database, mode: str)
         lambda t, o: None
     )
     db.signal("E")
-    db.join()
+    db.wait_idle()
     assert (figure(db).actions_later, figure(db).fired) == (1, 1)
 
 

@@ -59,7 +59,7 @@ def check(played: Played, program: Program) -> None:
     played.clear()
     played.run(program)
     found = played.outcome()
-    history = played.db.history()
+    history = played.db.admin.history()
     wrong = [str(violation) for violation in audit(history)]
     if wrong:
         note("\n".join(history.lines()))

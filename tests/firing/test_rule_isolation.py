@@ -38,7 +38,7 @@ def broken(o: Occurrence) -> bool:
 
 def feed(ledger: Ledger, stream: Stream, *events: Occurrence) -> None:
     """Feed events, and let time go on behind them."""
-    ledger.db.feed(stream, list(events), punctuation=at(1_000))
+    stream.feed(list(events), punctuation=at(1_000))
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
@@ -117,15 +117,15 @@ def test_event_that_a_rule_has_refused_is_not_shown_to_it_again(
     if where.is_memory:
         pytest.skip("memory keeps nothing")
     ledger, stream = doubles(where, columns=columns)
-    ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 2, 3)], punctuation=at(12))
+    stream.feed([event("A", n, n=n) for n in (1, 2, 3)], punctuation=at(12))
     (refused,) = ledger.letters()
     assert (refused["source"], refused["error"]) == ("rule narrow", "MatchesExceeded")
     for _ in range(2):  # what has been read is written on
         ledger.db.close()
         columns = columns is not changes
         ledger, stream = doubles(where, columns=columns)
-        ledger.db.feed(stream, [], punctuation=at(12.25))
-    ledger.db.feed(stream, [event("A", 12.5, n=4)], punctuation=at(13))
+        stream.feed([], punctuation=at(12.25))
+    stream.feed([event("A", 12.5, n=4)], punctuation=at(13))
     assert sorted(ledger.lines()) == [
         "narrow A1-A2",
         "wide A1-A2",
@@ -133,5 +133,5 @@ def test_event_that_a_rule_has_refused_is_not_shown_to_it_again(
         "wide A2-A3",
         "wide A3-A4",
     ]
-    ledger.db.feed(stream, [], punctuation=at(100))
+    stream.feed([], punctuation=at(100))
     assert " refused" not in {row["name"] for row in read(ledger.db, kept_columns)}

@@ -121,7 +121,7 @@ def go_on(db: adb.Database, clock: SimulatedClock, to: Event | None = None) -> N
     us = START_US + (900 if to is None else to.high_us)
     now_us = in_microseconds(clock.now())
     clock.advance(max(us - now_us, 0) / 1e6)
-    db.join()
+    db.wait_idle()
 
 
 def fired(
@@ -161,11 +161,11 @@ def fired(
         go_on(db, clock)
     elif kind == "intervals":
         stream = db.stream("input", types=dict.fromkeys(TYPES, ()), membership="atomic")
-        producers = db.producers(stream)
+        producers = stream.producers
         for name in TYPES:
             producers.register(name, in_order=False)
         for some in (events[:4], events[4:]):
-            db.feed(stream, [adb.occurrence(e.kind, timestamp=e.stamp, n=e.n) for e in some])
+            stream.feed([adb.occurrence(e.kind, timestamp=e.stamp, n=e.n) for e in some])
             for name in TYPES:
                 producers.sync(name, (START_US + some[-1].low_us) / 1e6)
         for name in TYPES:
@@ -177,12 +177,12 @@ def fired(
         made = [
             adb.occurrence(e.kind, timestamp=moment_of(START_US + e.low_us), n=e.n) for e in events
         ]
-        db.feed(stream, made, punctuation=(START_US + 900) / 1e6)
+        stream.feed(made, punctuation=(START_US + 900) / 1e6)
     found: dict[str, list[str]] = defaultdict(list)
     with db.transaction() as t:
         for row in t.query(log.select().order_by(log.c.id)):
             found[row.rule].append(row.text)
-    for letter in db.dead_letters():
+    for letter in db.dead_letters.list():
         rule = letter.payload.get("rule", letter.source.removeprefix("rule "))
         found[rule].append(letter.error)
     for decision in db.decisions.list():

@@ -92,7 +92,7 @@ def test_retried_rule_is_told_again(db: adb.Database, heard: Heard) -> None:
             raise Deadlock("once")
 
     db.signal("GO")
-    db.join()
+    db.wait_idle()
     told = [line for line in heard.take() if line.startswith("go ")]
     assert told == ["go failed: Deadlock", "go acted"]
 

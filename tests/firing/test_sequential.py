@@ -34,10 +34,10 @@ def test_sequential_rule_begins_after_the_commit(ledger: Ledger) -> None:
     with ledger.db.transaction() as triggering:
         triggering.update(ledger.accounts, 1, balance=0)
         ledger.db.signal("E")
-        ledger.db.join()
+        ledger.db.wait_idle()
         assert seen == []
         assert ledger.pending() == []
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert seen == [(None, adb.State.COMMITTED, {"id": 1, "balance": 0})]
     assert ledger.pending() == []
 
@@ -47,7 +47,7 @@ def test_sequential_rule_of_an_aborted_transaction_never_begins(ledger: Ledger) 
     with ledger.db.transaction() as t:
         ledger.db.signal("E", n=1)
         t.abort()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == []
     assert ledger.pending() == []
 
@@ -66,9 +66,9 @@ def test_sequential_rules_of_subtransactions_begin_when_all_superiors_have_commi
         t.spawn(lambda s: ledger.db.signal("E", n=3)).result()
         with pytest.raises(ZeroDivisionError):
             t.spawn(lambda s: (ledger.db.signal("E", n=4), 1 / 0)).result()
-        ledger.db.join()
-        assert ledger.db.row_counts()["log"] == 0
-    ledger.db.join()
+        ledger.db.wait_idle()
+        assert ledger.db.admin.row_counts()["log"] == 0
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == ["rule 1", "rule 3"]
 
 
@@ -83,7 +83,7 @@ def test_sequential_rule_fires_once_when_its_trigger_is_retried(ledger: Ledger) 
             raise SerializationConflict("once more")
 
     ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert (len(tries), ledger.lines()) == (2, ["rule 1"])
 
 
@@ -99,7 +99,7 @@ def test_sequential_rule_of_a_rule_begins_when_that_has_committed(
         ledger.db.signal("F", n=1)
 
     ledger.db.signal("E")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["first", "second 1"]
     assert ledger.pending() == []
 
@@ -113,7 +113,7 @@ def test_sequential_rule_that_raises_goes_to_the_dead_letters_alone(ledger: Ledg
     with ledger.db.transaction() as t:
         t.update(ledger.accounts, 1, balance=0)
         ledger.db.signal("E")
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == []
     assert ledger.balances()[1] == 0
     (letter,) = ledger.letters()
@@ -129,7 +129,7 @@ def test_occurrence_that_cannot_be_kept_is_a_dead_letter_of_the_commit(ledger: L
     assert ledger.letters() == []
     with ledger.db.transaction():
         ledger.db.signal("E", n=object())
-    ledger.db.join()
+    ledger.db.wait_idle()
     (letter,) = ledger.letters()
     assert letter["source"] == "rule rule"
     assert ledger.lines() == []
@@ -138,8 +138,8 @@ def test_occurrence_that_cannot_be_kept_is_a_dead_letter_of_the_commit(ledger: L
 def test_sequential_rules_of_a_stream_begin_when_its_part_has_committed(ledger: Ledger) -> None:
     listen(ledger, on="A")
     stream = declare(ledger.db, A=("n",))
-    ledger.db.feed(stream, [event("A", n, n=n) for n in range(5)])
-    ledger.db.join()
+    stream.feed([event("A", n, n=n) for n in range(5)])
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == [f"rule {n}" for n in range(5)]
     assert ledger.pending() == []
 

@@ -94,13 +94,13 @@ def fired(
             second += 1
             batch.append(event(chosen.choice("ABCD"), second, n=chosen.randrange(2)))
         chosen.shuffle(batch)
-        db.feed(stream, batch, punctuation=at(second + 1))
+        stream.feed(batch, punctuation=at(second + 1))
         name = chosen.choice(list(patterns()))
         if db.rules[name].enabled:
             db.rules.disable(name)
         else:
             db.rules.enable(name)
-    made = sorted(ledger.lines()[before:]), len(db.dead_letters(stream.name))
+    made = sorted(ledger.lines()[before:]), len(db.dead_letters.list(stream.name))
     db.rules.delete("fails")
     for name in patterns():
         db.rules.delete(name)
@@ -113,7 +113,7 @@ def test_ignored_and_aborted_events_are_not_seen_through_what_others_share(where
     watch(ledger)
     assert shared(db) > 0
     with db.transaction():
-        with db.ignoring("then c"):
+        with db.rules.ignoring("then c"):
             db.signal("A", timestamp=1, n=1)
         db.signal("B", timestamp=2, n=1)
     with db.transaction() as t:

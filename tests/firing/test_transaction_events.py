@@ -62,7 +62,7 @@ def test_committing_runs_at_the_commit_point_and_before_deferred_rules(ledger: L
         ledger.write(t, "block")
         with t.subtransaction():
             pass  # its commit is none of the top-level transaction
-    db.join()
+    db.wait_idle()
     # Reading the lines begins transactions that commit, too.
     db.rules.disable("check")
     db.rules.disable("later")
@@ -84,7 +84,7 @@ def test_committing_that_fails_aborts_and_aborted_is_told_afterwards(ledger: Led
 
     with pytest.raises(RuleFailed, match="not today"), db.transaction() as t:
         ledger.write(t, "lost")
-    db.join()
+    db.wait_idle()
     db.rules.disable("refuse")
     assert ledger.lines() == ["aborted"]
     assert [o.key for o in aborted] == [("transaction", "abort")]
@@ -105,7 +105,7 @@ def test_aborted_of_a_run_is_told_once_after_its_last_try(ledger: Ledger) -> Non
     with pytest.raises(adb_errors.SerializationConflict):
         db.run(work)
     until(lambda: told == ["abort"])
-    db.join()
+    db.wait_idle()
     assert len(tries) > 1
     assert told == ["abort"]
 
@@ -119,6 +119,6 @@ def test_rules_in_transactions_of_their_own_raise_no_transaction_events(ledger: 
 
     with db.transaction():
         pass
-    db.join()
+    db.wait_idle()
     db.rules.disable("echo")
     assert ledger.lines() == ["echo"]

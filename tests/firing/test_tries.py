@@ -46,7 +46,7 @@ def test_committed_change_of_a_later_try_has_its_detached_firing(ledger: Ledger)
             raise SerializationConflict("as told")
 
     ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.balances()[1] == 200
     assert sorted(ledger.lines()) == ["1: 10 to 100", "1: 10 to 200"]
 
@@ -69,7 +69,7 @@ def test_times_tell_tries_apart_only_if_somebody_has_said_them(
             raise SerializationConflict("as told")
 
     ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["pair"] * (2 if explicit else 1)
 
 
@@ -93,7 +93,7 @@ def test_exclusive_rule_runs_for_each_occurrence_of_any_try_if_the_work_fails(
             ledger.db.run(work)
     else:
         ledger.db.run(work)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert len(tries) == len(values)
     assert sorted(ledger.lines()) == (["1: 10 to 100", "1: 10 to 200"] if fails else [])
     assert ledger.pending() == []
@@ -117,8 +117,8 @@ def test_part_of_a_stream_that_is_done_again_fires_for_what_it_does_then(
             raise SerializationConflict("as told")
 
     failures = [1]
-    ledger.db.feed(declare(ledger.db), [event("A", 1), event("B", 2)])
-    ledger.db.join()
+    declare(ledger.db).feed([event("A", 1), event("B", 2)])
+    ledger.db.wait_idle()
     assert ledger.balances()[1] == values[1]
     assert sorted(ledger.lines()) == [f"1: 10 to {value}" for value in sorted(set(values))]
     assert ledger.pending() == []
@@ -142,9 +142,9 @@ def test_part_that_is_tried_again_finds_what_has_expired_at_its_end(ledger: Ledg
     stream = declare(ledger.db)
     errors: list[Exception] = []
     fail_commits(ledger.db, errors)
-    ledger.db.feed(stream, [event("A", 1)], punctuation=at(2))
+    stream.feed([event("A", 1)], punctuation=at(2))
     errors.append(SerializationConflict("as told"))
-    ledger.db.feed(stream, [event("B", 5)], punctuation=at(100))
+    stream.feed([event("B", 5)], punctuation=at(100))
     assert not errors
     assert ledger.lines() == ["pair"]
 
@@ -157,11 +157,11 @@ def test_part_that_failed_for_good_has_let_nothing_expire(ledger: Ledger) -> Non
     stream = declare(ledger.db)
     errors: list[Exception] = []
     fail_commits(ledger.db, errors)
-    ledger.db.feed(stream, [event("A", 1)], punctuation=at(2))
+    stream.feed([event("A", 1)], punctuation=at(2))
     errors.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        ledger.db.feed(stream, [], punctuation=at(100))
-    ledger.db.feed(stream, [event("B", 5)], punctuation=at(6))
+        stream.feed([], punctuation=at(100))
+    stream.feed([event("B", 5)], punctuation=at(6))
     assert ledger.lines() == ["pair"]
 
 
@@ -213,7 +213,7 @@ def outcome_of_tries(
         if is_tried_again:
             errors += [SerializationConflict("as told") for _ in range(failures)]
         fed = [event(kind, s, k=k) for kind, s, k in events]
-        ledger.db.feed(stream, fed, punctuation=at(second))
+        stream.feed(fed, punctuation=at(second))
         assert not errors
     letters = [(letter["source"], letter["identity"]) for letter in ledger.letters()]
     kept = [(entry.name, entry.partials, entry.dropped) for entry in ledger.db.rules]
@@ -279,7 +279,7 @@ def test_every_committed_change_of_random_tries_has_its_detached_firing_once(
             committed += ledger.db.run(work)
         except SerializationConflict:
             continue
-    ledger.db.join()
+    ledger.db.wait_idle()
     counts = Counter(ledger.lines())
     missing = Counter(committed) - counts
     assert not missing
@@ -305,7 +305,7 @@ def test_committed_changes_have_their_firings_once_though_the_process_is_killed(
         ledger = open_ledger(db)
         log_changes(ledger)
         db.recover()
-        db.join()
+        db.wait_idle()
         counts = Counter(ledger.lines())
         value = ledger.balances()[1]
         while value != 10:  # back over the committed changes
@@ -342,7 +342,7 @@ def main(given: dict[str, Any]) -> None:
         db._store.trigger = trigger  # type: ignore[method-assign]
         for _ in range(3):
             db.run(work)
-        db.join()
+        db.wait_idle()
 
 
 if __name__ == "__main__":

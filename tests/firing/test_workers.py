@@ -51,15 +51,15 @@ def test_queued_firing_is_run_by_a_worker_and_not_by_who_recorded_it(
         clerk.db.signal("E", n=1)
         if coupling == "exclusive":
             t.abort()
-    clerk.db.join()
+    clerk.db.wait_idle()
     assert clerk.db.recover() == 0
     assert clerk.lines() == []
     assert [row["holder"] for row in clerk.pending()] == [None]
     with working(worker.db):
         until(lambda: worker.lines() == ["rule 1"])
     assert worker.pending() == []
-    assert clerk.db.counters().get("rules_fired", 0) == 0
-    assert worker.db.counters()["rules_fired"] == 1
+    assert clerk.db.admin.counters().get("rules_fired", 0) == 0
+    assert worker.db.admin.counters()["rules_fired"] == 1
 
 
 def test_queued_causal_rule_runs_beside_what_triggered_it(there: Place) -> None:
@@ -67,7 +67,7 @@ def test_queued_causal_rule_runs_beside_what_triggered_it(there: Place) -> None:
     listen(clerk, "causal")
     with clerk.db.transaction():
         clerk.db.signal("E", n=1)
-    clerk.db.join()
+    clerk.db.wait_idle()
     assert clerk.lines() == ["rule 1"]
     assert clerk.pending() == []
 
@@ -81,7 +81,7 @@ def test_queued_firings_of_a_stream_are_recorded_with_its_batch(there: Place) ->
             ledger.write(t, f"rule {o.params['n']}")
 
     stream = declare(clerk.db, A=("n",))
-    clerk.db.feed(stream, [event("A", n, n=n) for n in range(5)])
+    stream.feed([event("A", n, n=n) for n in range(5)])
     assert clerk.lines() == []
     rows = clerk.pending()
     assert [(row["done"], row["holder"], row["keep"]) for row in rows] == [(False, None, False)] * 5
@@ -90,7 +90,7 @@ def test_queued_firings_of_a_stream_are_recorded_with_its_batch(there: Place) ->
         until(lambda: len(worker.lines()) == 5)
     assert sorted(worker.lines()) == [f"rule {n}" for n in range(5)]
     assert worker.pending() == []
-    clerk.db.feed(stream, [])
+    stream.feed([])
     assert clerk.pending() == []
 
 
@@ -172,7 +172,7 @@ def test_recover_leaves_what_a_living_process_runs(there: Place) -> None:
     ours.db.signal("E")
     assert other.db.recover() == 0
     go.set()
-    ours.db.join()
+    ours.db.wait_idle()
     assert ours.lines() == ["ours"]
 
 
@@ -189,9 +189,9 @@ def test_firing_of_a_lost_lease_takes_effect_once(there: Place) -> None:
     ours.db.signal("E", n=1)
     cut(ours.db, "lease")
     assert other.db.recover() == 1
-    other.db.join()
+    other.db.wait_idle()
     go.set()
-    ours.db.join()
+    ours.db.wait_idle()
     assert ours.lines() == ["rule 1"]
     assert ours.pending() == []
     assert ours.letters() == []
@@ -212,7 +212,7 @@ def test_process_whose_lease_was_lost_has_it_again_with_its_next_firing(there: P
     ours.db.signal("E", n=2)
     assert other.db.recover() == 0
     go.set()
-    ours.db.join()
+    ours.db.wait_idle()
     assert sorted(ours.lines()) == ["ours 1", "ours 2"]
 
 
@@ -227,8 +227,8 @@ def test_transaction_whose_exclusive_rule_was_started_elsewhere_does_not_commit(
         ours.db.signal("E", n=1)
         cut(ours.db, "lease")
         assert other.db.recover() == 1
-        other.db.join()
-    ours.db.join()
+        other.db.wait_idle()
+    ours.db.wait_idle()
     assert (ours.lines(), ours.balances()) == (["rule 1"], {1: 10})
 
 
@@ -247,11 +247,11 @@ def test_firing_that_was_given_up_for_now_is_tried_again_when_asked(there: Place
         ours.db.signal("E")
         until(lambda: ours.db._launcher.running == 0)  # as join() refuses to wait for it
         with pytest.raises(FiringsLeft, match="LockTimeout"):
-            ours.db.join()
+            ours.db.wait_idle()
         assert tried.is_set()
     assert ours.balances() == {1: 12}
     assert ours.db.recover() == 1
-    ours.db.join()
+    ours.db.wait_idle()
     assert ours.balances() == {1: 11}
     assert ours.db.recover() == 0
 
@@ -273,7 +273,9 @@ def test_worker_told_to_stop_ends_what_it_runs_first(there: Place) -> None:
     clerk.db.signal("E")
     said: list[tuple[int, int]] = []
     end = in_thread(
-        lambda: worker.db.work(stop, on_progress=lambda taken, runs: said.append((taken, runs)))
+        lambda: worker.db.run_worker(
+            stop, on_progress=lambda taken, runs: said.append((taken, runs))
+        )
     )
     assert begun.wait(PATIENCE_S)
     stop.set()
@@ -305,7 +307,7 @@ def test_worker_in_memory_is_refused() -> None:
         adb.connect("memory://") as db,
         pytest.raises(ConfigurationError, match="belongs to one process"),
     ):
-        db.work()
+        db.run_worker()
 
 
 def test_firings_in_memory_run_here_though_others_should_run_them() -> None:
@@ -316,24 +318,24 @@ def test_firings_in_memory_run_here_though_others_should_run_them() -> None:
                 lambda t, o: ledger.write(t, "ran")
             )
         db.signal("E")
-        db.join()
+        db.wait_idle()
         assert ledger.lines() == ["ran", "ran"]
 
 
 def test_worker_inside_a_transaction_or_twice_is_refused(there: Place) -> None:
     db = there.open()
     with db.transaction(), pytest.raises(TransactionStateError, match="do it outside"):
-        db.work()
+        db.run_worker()
     with working(db):
         until(lambda: db._worker._latch.locked())
         with pytest.raises(TransactionStateError, match="works already"):
-            db.work()
+            db.run_worker()
 
 
 @pytest.mark.parametrize("poll_s", [0, -1, float("nan"), float("inf"), "1", True])
 def test_worker_with_a_senseless_pause_is_refused(there: Place, poll_s: Any) -> None:
     with pytest.raises(ConfigurationError, match="poll_s"):
-        there.open().work(poll_s=poll_s)
+        there.open().run_worker(poll_s=poll_s)
 
 
 # -- a caller's transaction ----------------------------------------------------------------
@@ -353,7 +355,7 @@ def test_rule_triggered_in_a_callers_transaction_runs_when_that_has_ended(
         else:
             connection.commit()
     until(lambda: ledger.lines() == ["rule 1"])  # a commit is noticed beside
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.pending() == []
 
 
@@ -367,7 +369,7 @@ def test_firing_that_cannot_be_read_becomes_a_letter(where: Place) -> None:
     ]
     ledger.db._launcher.journal.record(rows, held=False)
     assert ledger.db.recover() == 1
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["rule 1"]
     (letter,) = ledger.letters()
     assert (letter["source"], letter["identity"]) == ("rule rule", "a")
@@ -385,7 +387,7 @@ def test_rule_triggered_in_a_callers_transaction_with_what_cannot_be_kept_become
         with ledger.db.transaction(connection=connection):
             ledger.db.signal("E", n=object())
         connection.commit()
-    ledger.db.join()
+    ledger.db.wait_idle()
     (letter,) = ledger.letters()
     assert letter["source"] == "rule rule"
 
@@ -408,4 +410,4 @@ def test_worker_beside_who_triggers_begins_sequential_rules_after_the_triggering
         ledger.db.signal("E", n=1)
         until(lambda: not ledger.pending())
     assert ledger.lines() == ["rule 1"]
-    assert audit(ledger.db.history()) == []
+    assert audit(ledger.db.admin.history()) == []

@@ -67,7 +67,7 @@ def main(given: dict[str, Any]) -> None:
         print("ready", flush=True)
         sys.stdin.readline()
         db._store.trigger = trigger
-        db.work(stop, poll_s=0.2)
+        db.run_worker(stop, poll_s=0.2)
 
 
 if __name__ == "__main__":

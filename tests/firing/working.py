@@ -32,7 +32,7 @@ def listen(ledger: Ledger, coupling: str = "detached", **options: Any) -> None:
 def working(db: adb.Database, poll_s: float = FOR_EVER_S) -> Iterator[None]:
     """Let a database object work in a thread while the block runs."""
     stop = threading.Event()
-    end = in_thread(lambda: db.work(stop, poll_s=poll_s))
+    end = in_thread(lambda: db.run_worker(stop, poll_s=poll_s))
     try:
         yield
     finally:

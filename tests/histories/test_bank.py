@@ -69,7 +69,7 @@ def test_bank_of_threads_is_never_off_by_a_cent(where: Place, scale: int) -> Non
     teller.work(bank, lines.append, "p", seed, 25 * scale)
     with bank.db._store.short() as connection:
         judge(lines, found(connection), seed)
-    assert bank.db.counters()["transactions_committed"] > 0
+    assert bank.db.admin.counters()["transactions_committed"] > 0
 
 
 @pytest.mark.crash

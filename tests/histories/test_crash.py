@@ -49,7 +49,7 @@ def test_purchase_of_a_process_killed_at_a_point_is_there_whole_or_not_at_all(
     with adb.connect(database_url) as db:
         shop = open_shop(db)
         shop.buy(expected[-1] + 1)
-        assert db.counters()["transactions_committed"] == 2
+        assert db.admin.counters()["transactions_committed"] == 2
     assert server.look(orders_found) == [expected[-1] + 1]
 
 

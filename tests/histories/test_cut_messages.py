@@ -180,7 +180,7 @@ def test_connection_cut_at_any_message_leaves_each_firing_done_once(
             world.calls += 1
             with contextlib.suppress(TransactionAborted):
                 db.run(triggered)
-            db.join()
+            db.wait_idle()
             # Detached rules and intents are recorded in transactions of their own, cut off, too.
             ids = found(wire, "SELECT id FROM done ORDER BY id")
             assert ids == [*range(1, world.calls + 1)]
@@ -204,7 +204,7 @@ def test_firing_of_a_commit_whose_outcome_nobody_could_tell_runs_while_its_trans
             t.insert(world.done, {"id": o.new["n"], "what": coupling})
 
         db.run(world.up, 0)
-        db.join()
+        db.wait_idle()
         with monkeypatch.context() as unknown:
             unknown.setattr(db._store, "outcome", lambda number: None)
             with pytest.raises(ConnectionLost), db.transaction() as t:
@@ -212,7 +212,7 @@ def test_firing_of_a_commit_whose_outcome_nobody_could_tell_runs_while_its_trans
                 wire.cut_commit("after")
                 someone_else_looks_and_commits(wire)
         assert t.state.value != "committed"
-        db.join(PATIENCE_S)
+        db.wait_idle(PATIENCE_S)
         assert found(wire, "SELECT id FROM done ORDER BY id") == [1, 2]
 
 
@@ -232,7 +232,7 @@ def test_connection_cut_at_any_message_of_a_feed_leaves_each_event_processed_onc
         def work() -> None:
             world.calls += 1
             occurred = adb.occurrence("TICK", number=world.calls, timestamp=world.calls)
-            db.feed(ticks, [occurred], punctuation=world.calls + 1)
+            ticks.feed([occurred], punctuation=world.calls + 1)
             assert found(wire, "SELECT n FROM rows WHERE id = 0") == [world.calls]
             assert found(wire, "SELECT identity FROM activedb_dead_letters") == []
 

@@ -356,8 +356,8 @@ def test_server_killed_before_a_batch_commits_has_done_once_what_the_batch_has_t
         db._store.trigger = at
         for number in (1, 2):
             occurred = adb.occurrence("TICK", number=number, timestamp=number)
-            db.feed(ticks, [occurred], punctuation=number + 1)
-        db.join()
+            ticks.feed([occurred], punctuation=number + 1)
+        db.wait_idle()
         found = server.look(lambda c: sorted(c.scalars(select(notes.c.number))))
         assert found == [1, 2]
         assert not server.look(

@@ -9,7 +9,7 @@ from sqlalchemy import MetaData
 
 from activedb.errors import DefinitionError, RuleSyntaxError
 from activedb.language import parse, parse_pattern, parse_term
-from activedb.streams import Stream
+from activedb.streams import StreamDeclaration
 from tests.language.tables import declare
 
 TABLES = declare(MetaData()).tables
@@ -156,7 +156,9 @@ def test_error_is_a_definition_error_of_patterns_and_terms_too() -> None:
 
 
 def test_pattern_on_a_stream_of_declared_types_names_no_others() -> None:
-    stream = Stream(name="estream", type="kind", timestamp="t", types={"EXIT": (), "ENTER": ()})
+    stream = StreamDeclaration(
+        name="estream", type="kind", timestamp="t", types={"EXIT": (), "ENTER": ()}
+    )
     streams = {"estream": stream}
     assert parse("CREATE QUERY Q ON estream PATTERN SEQ(EXIT, ENTER)", streams=streams)
     assert parse("CREATE QUERY Q PATTERN SEQ(EXIT, ENTR)", streams=streams)

@@ -190,7 +190,7 @@ def test_another_rule_of_the_name_needs_or_replace(ward: adb.Database) -> None:
     assert entry.version == 2
     ward.signal("seen", who=1)
     assert rows(ward, "workerStatus") == [(2, "safe")]
-    analysis = ward.analyze_rules()
+    analysis = ward.rules.analyze()
     (profile,) = (p for p in analysis.rules if p.name == "R1")
     assert [(c.kind, c.table) for c in profile.effects.changes] == [("delete", "workerStatus")]
 
@@ -297,7 +297,7 @@ def test_analysis_knows_reads_writes_and_signals_from_the_text(ward: adb.Databas
            CREATE RULE R2 ON logged BEGIN DELETE FROM log WHERE id < 0 END;
            CREATE RULE R3 ON INSERT ON log BEGIN UPDATE log SET note = 'x' WHERE id = NEW.id END"""
     )
-    analysis = ward.analyze_rules()
+    analysis = ward.rules.analyze()
     profiles = {profile.name: profile for profile in analysis.rules}
     effects = profiles["R1"].effects
     assert {(r.table, r.column) for r in effects.reads} >= {
@@ -349,7 +349,7 @@ def test_rules_on_rows_by_their_keys_lock_these_rows_only(ward: adb.Database) ->
     with ward.transaction() as t:
         t.update(ward.metadata.tables["workerStatus"], 1, status="held")
         in_thread(partial(ward.signal, "seen", who=2)).result(PATIENCE_S)
-        in_thread(ward.join).result(PATIENCE_S)
+        in_thread(ward.wait_idle).result(PATIENCE_S)
     assert rows(ward, "workerStatus") == [(1, "held"), (2, "seen")]
 
 
@@ -392,8 +392,8 @@ def test_refused_statement_is_named_with_its_rule(
     ward.rules.load_text(f"CREATE RULE R ON seen COUPLING {coupling} {rest}")
     if coupling == "sequential":
         ward.signal("seen", who=2)
-        in_thread(ward.join).result(PATIENCE_S)
-        (letter,) = ward.dead_letters()
+        in_thread(ward.wait_idle).result(PATIENCE_S)
+        (letter,) = ward.dead_letters.list()
         told = letter.reason
     else:
         with pytest.raises(ActiveDBError) as refused:

@@ -20,8 +20,8 @@ class Watched:
 
     def __init__(self, where: Place, folder: Path, **settings: Any):
         self.db: adb.Database = where.open(monitor="on", folder=folder, **settings)
-        assert self.db.monitor is not None
-        self.monitor: Monitor = self.db.monitor
+        assert self.db.admin.monitor is not None
+        self.monitor: Monitor = self.db.admin.monitor
         self.accounts = Table(
             "accounts",
             self.db.metadata,

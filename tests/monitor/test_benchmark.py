@@ -15,13 +15,13 @@ def test_workload_runs_rules_and_is_watched_only_if_asked() -> None:
         closing(Workload("memory://", "off", watched=False)) as off,
         closing(Workload("memory://", "on", watched=True)) as on,
     ):
-        assert off.db.monitor is None
-        monitor = on.db.monitor
+        assert off.db.admin.monitor is None
+        monitor = on.db.admin.monitor
         assert monitor is not None
         for workload in (off, on):
-            before = workload.db.counters()
+            before = workload.db.admin.counters()
             assert workload.per_s(10) > 0
-            after = workload.db.counters()
+            after = workload.db.admin.counters()
             assert after["transactions_committed"] - before["transactions_committed"] == 10
             assert after["rules_fired"] == 5  # the condition is true every second time
         assert on.look_ms(2) > 0
@@ -32,7 +32,7 @@ def test_workload_runs_rules_and_is_watched_only_if_asked() -> None:
 def test_workload_that_is_polled_is_looked_at_by_another_process() -> None:
     with closing(Workload("memory://", "polled", watched=True)) as polled:
         looks: list[int] = []
-        monitor = polled.db.monitor
+        monitor = polled.db.admin.monitor
         assert monitor is not None
         state = monitor.state
         monitor.state = lambda since=0: (looks.append(since), state(since))[1]  # type: ignore[method-assign]

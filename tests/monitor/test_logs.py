@@ -77,7 +77,7 @@ def test_record_of_a_firing_has_its_mode_and_thread(
 ) -> None:
     db.rule(on=adb.event("E"), coupling=coupling, name="rule")(lambda t, o: LOG.info("here"))
     db.signal("E")
-    db.join()
+    db.wait_idle()
     (line,) = lines()
     assert (line["rule"], line["coupling"]) == ("rule", coupling)
     assert line["top"] == line["transaction"]

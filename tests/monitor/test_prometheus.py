@@ -80,9 +80,9 @@ def test_counters_over_threads_are_those_of_a_naive_count(where: Place) -> None:
 
     for end in [in_thread(work, number) for number in range(THREADS)]:
         end.result(PATIENCE_S)
-    db.join()
+    db.wait_idle()
     told = scrape(found)
-    counters = db.counters()
+    counters = db.admin.counters()
     for coupling in CHILDREN:  # each of them runs once, whoever aborts afterwards
         for outcome in ("fired", "failed", "condition_false"):
             count = told("rule_firings_total", rule=coupling, outcome=outcome)
@@ -121,9 +121,9 @@ def test_counters_of_any_rules_sum_up_to_a_naive_count(
             tally.define(db, coupling)
         for coupling, is_true, fails in program:
             others = [name for name in (*CHILDREN, "detached") if name != coupling]
-            with db.transaction(), db.ignoring(*others):
+            with db.transaction(), db.rules.ignoring(*others):
                 db.signal("E", is_true=is_true, fails=fails)
-        db.join()
+        db.wait_idle()
         told = scrape(found)
     for outcome in ("fired", "condition_false", "failed"):
         count = sum(n for (_, of), n in tally.found.items() if of == outcome)
@@ -157,7 +157,7 @@ def test_callers_own_transaction_is_counted_and_not_timed(db: adb.Database) -> N
         with db.transaction(connection=connection):
             pass
         connection.commit()
-    until(lambda: db.counters().get("transactions_committed"))  # asked on another thread
+    until(lambda: db.admin.counters().get("transactions_committed"))  # asked on another thread
     told = scrape(found)
     assert told("transactions_total", outcome="committed") == 1
     assert told.sum("transaction_duration_seconds_count") == 0
@@ -190,7 +190,7 @@ def test_rule_in_quarantine_is_counted_as_such(db: adb.Database) -> None:
 
     for _ in range(10):
         db.signal("E")
-    db.join()
+    db.wait_idle()
     db.signal("E")
     told = scrape(found)
     assert told("rule_firings_total", rule="rule", outcome="failed") == 10
@@ -221,7 +221,7 @@ def test_condition_and_detached_action_are_a_run_each(db: adb.Database) -> None:
         acted.set()
 
     db.signal("E")
-    db.join()
+    db.wait_idle()
     told = scrape(found)
     assert acted.is_set()
     assert told("rule_firings_total", rule="rule", outcome="action_later") == 1
@@ -263,8 +263,8 @@ def test_stream_events_come_from_the_ledger(where: Place) -> None:
     db = where.open()
     found = collector(db)
     stream = declare(db)
-    db.feed(stream, [event("A", n) for n in range(5)])
-    db.feed(stream, [event("A", 1), event("A", 9), event("A", 12)], at(10))
+    stream.feed([event("A", n) for n in range(5)])
+    stream.feed([event("A", 1), event("A", 9), event("A", 12)], at(10))
     told = scrape(found)
     assert told("stream_events_total", stream=stream.name, outcome="processed") == 6
     assert told("stream_events_total", stream=stream.name, outcome="late") == 1

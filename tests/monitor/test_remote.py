@@ -116,12 +116,12 @@ def test_attach_finds_the_newest_process_of_the_folder(tmp_path: Path) -> None:
         attach(folder=tmp_path)
     with adb.connect("memory://", monitor="on", folder=tmp_path) as first:
         with adb.connect("memory://", monitor="on", folder=tmp_path) as second:
-            assert first.monitor is not None
-            assert second.monitor is not None
+            assert first.admin.monitor is not None
+            assert second.admin.monitor is not None
             assert len(addresses(tmp_path)) == 2
             remote = attach(folder=tmp_path)
             started_s = remote.state()["process"]["started_s"]
-            assert started_s == second.monitor.state()["process"]["started_s"]
+            assert started_s == second.admin.monitor.state()["process"]["started_s"]
             remote.close()
         assert len(addresses(tmp_path)) == 1
     assert addresses(tmp_path) == []
@@ -159,5 +159,5 @@ def test_address_that_another_user_has_written_is_passed_over(tmp_path: Path) ->
 def test_address_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with adb.connect("memory://", monitor="on", folder=tmp_path / "file") as db:
-        assert db.monitor is not None
-        assert db.monitor.state()["process"]["pid"] == os.getpid()
+        assert db.admin.monitor is not None
+        assert db.admin.monitor.state()["process"]["pid"] == os.getpid()

@@ -156,7 +156,7 @@ def test_state_streams_tells_how_far_they_are(watched: Watched) -> None:
     @watched.db.rule(on=adb.event("A"))
     def seen(t: adb.Transaction, o: adb.Occurrence) -> None: ...
 
-    watched.db.feed(stream, [event("A", n, n=n) for n in (1, 2, 3, 9)], at(5))
+    stream.feed([event("A", n, n=n) for n in (1, 2, 3, 9)], at(5))
     (after,) = watched.state()["streams"]
     told = {name: after[name] for name in ("events", "waiting", "batches", "punctuation_s")}
     assert told == {"events": 3, "waiting": 1, "batches": 1, "punctuation_s": at(5).timestamp()}
@@ -361,7 +361,7 @@ def test_deadlock_through_the_server_is_told_with_strangers(
         other = where.open(monitor="on", folder=tmp_path / "other")
         tries = Ring([one, one, other]).run_all()
         assert sum(tries) == 4
-        monitors = [db.monitor for db in (one, other) if db.monitor is not None]
+        monitors = [db.admin.monitor for db in (one, other) if db.admin.monitor is not None]
         found = [(m, d) for m in monitors for d in m.state()["deadlocks"]]
         ((monitor, short),) = found
         told = monitor.deadlock(short["n"])
@@ -394,7 +394,7 @@ def test_monitor_that_fails_does_not_fail_the_work(
 
 def test_database_without_a_monitor_has_none_and_nobody_listens(where: Place) -> None:
     db = where.open()
-    assert db.monitor is None
+    assert db.admin.monitor is None
     assert db._forest.observer is None
 
 

@@ -212,7 +212,7 @@ def test_story_of_a_detached_rule_names_who_triggered_it(watched: Watched) -> No
 
     watched.since = watched.state()["last_seq"]
     watched.db.signal("paid", amount=5)
-    watched.db.join()
+    watched.db.wait_idle()
     rule = only_ended(watched, rule="later")
     first = next(e for e in watched.state()["recent"] if e["rule"] is None)
     assert rule["causes"] == [first["id"]]

@@ -195,7 +195,7 @@ def test_what_a_rule_calls_is_under_the_span_of_the_rule(db: adb.Database, spans
             pass
 
     db.signal("E")
-    db.join()
+    db.wait_idle()
     assert parent(spans.one("call")) == number(spans.one("rule rule"))
     assert get_current_span() is INVALID_SPAN
 
@@ -240,7 +240,7 @@ def test_batch_of_a_stream_is_a_span(db: adb.Database, spans: Spans) -> None:
         pass
 
     trace(db, spans.provider)
-    db.feed(stream, [event("A", 1)])
+    stream.feed([event("A", 1)])
     found = spans.one("rule rule")
     above = {number(span): span for span in spans.all}
     while (up := parent(found)) is not None:
@@ -287,7 +287,7 @@ def test_rule_of_its_own_links_to_what_triggered_it(
         db.signal("E")
         if coupling == "exclusive":
             t.abort()
-    db.join()
+    db.wait_idle()
     assert has_run.is_set()
     triggering, of_rule = spans.one("subtransaction"), spans.one("rule rule")
     assert linked(of_rule) == [number(triggering)]
@@ -307,7 +307,7 @@ def test_detached_action_links_to_its_condition(db: adb.Database, spans: Spans) 
         pass
 
     db.signal("E")
-    db.join()
+    db.wait_idle()
     condition, action = spans.named("rule rule")
     assert [attribute(span, "coupling") for span in (condition, action)] == [
         "immediate",
@@ -354,7 +354,7 @@ def test_link_outlives_the_process_that_triggered_the_rule(database_url: str) ->
         db.rule(on=adb.event("E"), coupling="detached", name="rule")(lambda t, o: None)
         trace(db, spans.provider)
         assert db.recover() == 1
-        db.join()
+        db.wait_idle()
     (link,) = spans.one("rule rule").links
     assert [str(link.context.trace_id), str(link.context.span_id)] == program.stdout.split()
 
@@ -370,11 +370,11 @@ def test_letter_that_is_retried_is_under_the_span_of_who_asks(
             raise errors.pop()
 
     db.signal("E")
-    db.join()
-    (letter,) = db.dead_letters()
+    db.wait_idle()
+    (letter,) = db.dead_letters.list()
     trace(db, spans.provider)
     with spans.provider.get_tracer("users").start_as_current_span("mine"):
-        assert db.retry_letter(letter.source, letter.identity).outcome == "done"
+        assert db.dead_letters.retry(letter.source, letter.identity).outcome == "done"
     assert parent(spans.one("rule rule")) == number(spans.one("mine"))
 
 
@@ -426,7 +426,7 @@ def test_committed_work_leaves_no_value_in_its_spans(db: adb.Database, spans: Sp
         db.rule(on=adb.event("E"), coupling=coupling, name=coupling)(lambda t, o: None)
     trace(db, spans.provider)
     db.signal("E", who=SECRET)
-    db.join()
+    db.wait_idle()
     assert len(spans.all) == 3
     assert not any(SECRET in span.to_json() for span in spans.all)
 
@@ -509,7 +509,7 @@ def test_processor_that_raises_hurts_no_transaction(
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             db.run(lambda t: None)
-    assert db.counters()["transactions_committed"] == 3
+    assert db.admin.counters()["transactions_committed"] == 3
     assert len(spans.all) == 3
     assert [r.name for r in caplog.records] == ["activedb.transactions._observers"]
 

@@ -51,7 +51,7 @@ def run(db: adb.Database, tree: Tree, expected: list[tuple[Any, ...]], parent: A
 @settings(max_examples=25)
 @given(tree=TREES)
 def test_monitor_tells_the_tree_that_ran(db: adb.Database, tree: Tree) -> None:
-    monitor = db.monitor
+    monitor = db.admin.monitor
     assert monitor is not None
     since = monitor.state()["last_seq"]
     expected: list[tuple[Any, ...]] = []

@@ -34,8 +34,8 @@ def one_of_each(db: adb.Database) -> adb.Stream:
     events = [about("A", 1, "p")]
     events += [about("B", 1 + n / 10, f"q{n}") for n in range(3)]
     events += [adb.occurrence("C", timestamp=at(2 + n), id=str(n)) for n in range(2)]
-    db.feed(stream, events, at(10))
-    db.feed(stream, [adb.occurrence("A", timestamp=at(1), id="late")], at(11))
+    stream.feed(events, at(10))
+    stream.feed([adb.occurrence("A", timestamp=at(1), id="late")], at(11))
     return stream
 
 

@@ -48,8 +48,8 @@ with db:
 
     with db.transaction():
         db.signal("E", id=7)
-    db.join()
-    assert db.monitor.state(0)["counters"]["rules_fired"] == 2
+    db.wait_idle()
+    assert db.admin.monitor.state(0)["counters"]["rules_fired"] == 2
     with db.transaction() as t:
         print([tuple(row) for row in t.query(select(seen))])
 """

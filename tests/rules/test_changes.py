@@ -301,7 +301,7 @@ def test_detached_firing_of_a_rule_that_is_deleted_still_runs(ledger: Ledger) ->
     with db.transaction():
         db.signal("A")
         db.rules.delete("late")
-    db.join()
+    db.wait_idle()
     assert ledger.lines() == ["late"]
 
 
@@ -314,7 +314,7 @@ def test_rule_changed_in_a_batch_is_changed_for_the_rest_of_the_batch(ledger: Le
         ledger.write(t, str(o.timestamp))
         db.rules.disable("once")
 
-    db.feed(stream, [adb.occurrence("A", timestamp=n) for n in (1, 2, 3)])
+    stream.feed([adb.occurrence("A", timestamp=n) for n in (1, 2, 3)])
     assert ledger.lines() == ["1"]
 
 

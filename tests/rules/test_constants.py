@@ -344,7 +344,7 @@ def test_transaction_sees_rules_by_constants_as_its_drafts_have_them() -> None:
         with db.transaction():
             db.rules.create(note, on=tick("d"), name="d")
             db.rules.delete("a")
-            with db.ignoring("c"):
+            with db.rules.ignoring("c"):
                 assert [raised(db, symbol) for symbol in "abcd"] == [[], ["b"], [], ["d"]]
         assert [raised(db, symbol) for symbol in "abcd"] == [[], ["b"], ["c"], ["d"]]
         db.rules.create(note, on=tick("b"), name="b again", priority=2)

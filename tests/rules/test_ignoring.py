@@ -1,4 +1,4 @@
-"""`with db.ignoring(…)`: events inside the block do not trigger some rules."""
+"""`with db.rules.ignoring(…)`: events inside the block do not trigger some rules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_ignored_rules_are_not_triggered_inside_the_block_alone(
     db: Database, notes: list[str]
 ) -> None:
     with db.transaction():
-        with db.ignoring("r", "d"):
+        with db.rules.ignoring("r", "d"):
             db.signal("A")
             assert notes == ["q"]
         db.signal("A")
@@ -45,7 +45,7 @@ def test_ignored_rules_are_not_triggered_inside_the_block_alone(
 def test_ignoring_holds_for_inferiors_on_all_threads_not_for_other_transactions(
     db: Database, notes: list[str]
 ) -> None:
-    with db.transaction() as t, db.ignoring("q", "d"):
+    with db.transaction() as t, db.rules.ignoring("q", "d"):
         with t.subtransaction():
             db.signal("A")
         t.spawn(lambda s: db.signal("A")).result()
@@ -56,10 +56,10 @@ def test_ignoring_holds_for_inferiors_on_all_threads_not_for_other_transactions(
 
 def test_ignoring_of_a_subtransaction_ends_with_its_block(db: Database, notes: list[str]) -> None:
     with db.transaction() as t:
-        with t.subtransaction(), db.ignoring("r", "d"):
+        with t.subtransaction(), db.rules.ignoring("r", "d"):
             db.signal("A")
         assert notes == ["q"]
-        with db.ignoring("q"), db.ignoring("r", "d"):
+        with db.rules.ignoring("q"), db.rules.ignoring("r", "d"):
             db.signal("A")
         assert notes == ["q"]
         db.signal("A")
@@ -72,7 +72,7 @@ def test_ignoring_in_a_parallel_child_is_not_for_its_siblings(
     inside, done = threading.Event(), threading.Event()
 
     def quiet(s: Transaction) -> None:
-        with db.ignoring("r", "q", "d"):
+        with db.rules.ignoring("r", "q", "d"):
             inside.set()
             assert done.wait(PATIENCE_S)
             db.signal("A")
@@ -100,7 +100,7 @@ def test_row_changes_do_not_trigger_ignored_rules_in_rules_either(ledger: Ledger
 
     db.rule(on=adb.inserted(ledger.facts), name="inner")(lambda t, o: ran.append("inner"))
     with db.transaction() as t:
-        with db.ignoring("inner"):
+        with db.rules.ignoring("inner"):
             t.update(ledger.accounts, 1, balance=1)
         assert ran == ["outer"]
         t.update(ledger.accounts, 1, balance=2)
@@ -113,7 +113,7 @@ def test_sequence_of_an_ignored_rule_does_not_know_what_it_was_not_shown(db: Dat
         lambda t, o: ran.append(o.parts["A"].params["n"])
     )
     with db.transaction():
-        with db.ignoring("ab"):
+        with db.rules.ignoring("ab"):
             db.signal("A", n=1, timestamp=1)
         db.signal("B", timestamp=2)
         db.signal("A", n=2, timestamp=3)
@@ -126,7 +126,7 @@ def test_ignoring_of_an_unknown_rule_is_refused(db: Database, notes: list[str]) 
     with db.transaction():
         with (
             pytest.raises(DefinitionError, match="no rule named 'overdraftt'; did you mean"),
-            db.ignoring("r", "overdraftt"),
+            db.rules.ignoring("r", "overdraftt"),
         ):
             raise AssertionError("the block must not run")
         db.signal("A")
@@ -135,19 +135,22 @@ def test_ignoring_of_an_unknown_rule_is_refused(db: Database, notes: list[str]) 
 
 
 def test_ignoring_outside_a_transaction_is_refused(db: Database, notes: list[str]) -> None:
-    with pytest.raises(TransactionStateError, match="open one on this thread"), db.ignoring("r"):
+    with (
+        pytest.raises(TransactionStateError, match="open one on this thread"),
+        db.rules.ignoring("r"),
+    ):
         raise AssertionError("the block must not run")
 
 
 def test_ignoring_leaves_nothing_behind_when_its_transaction_aborts_inside(
     db: Database, notes: list[str]
 ) -> None:
-    with db.transaction() as t, db.ignoring("r"):
+    with db.transaction() as t, db.rules.ignoring("r"):
         t.abort()
     with db.transaction() as t:
-        with t.subtransaction() as s, db.ignoring("r"):
+        with t.subtransaction() as s, db.rules.ignoring("r"):
             s.abort()
-        with pytest.raises(TransactionCancelled), t.subtransaction(), db.ignoring("r"):
+        with pytest.raises(TransactionCancelled), t.subtransaction(), db.rules.ignoring("r"):
             t.cancel()
             db.signal("A")
         t.abort()
@@ -160,7 +163,7 @@ def test_change_made_inside_a_block_stays_when_the_block_ends(
     db: Database, notes: list[str]
 ) -> None:
     with db.transaction():
-        with db.ignoring("q"):
+        with db.rules.ignoring("q"):
             db.rules.disable("r")
         assert not db.rules["r"].enabled
         db.signal("A")

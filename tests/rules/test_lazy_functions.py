@@ -114,7 +114,7 @@ SHARED = SharedTable("accounts")
 NUMBERS = itertools.count()
 
 
-STREAM = adb.Stream("s", types={"E": ()}, type="t", timestamp="ts")
+STREAM = adb.StreamDeclaration("s", types={"E": ()}, type="t", timestamp="ts")
 
 
 def program() -> Program:
@@ -126,6 +126,12 @@ def workflow(db: adb.Database) -> Any:
 
 
 # Every public place that takes a function: its name, and a call that hands one over.
+def stream(db: adb.Database) -> adb.Stream:
+    if "staged" not in db.streams:
+        db.stream("staged", types={"E": ()}, type="t", timestamp="ts")
+    return db.streams["staged"]
+
+
 PLACES: dict[str, Callable[[adb.Database, Any], object]] = {
     "rule action": lambda db, f: db.rule(on=adb.event("E"), name="r")(f),
     "rule when": lambda db, f: db.rule(on=adb.event("E"), when=f, name="r")(plain),
@@ -164,10 +170,10 @@ PLACES: dict[str, Callable[[adb.Database, Any], object]] = {
         workflow(db).program(reads="s", name="p")(lambda t, batch: None).compensation(f)
     ),
     "on_silent": lambda db, f: db.stream("s", types={"E": ()}, membership="atomic", on_silent=f),
-    "work on_progress": lambda db, f: db.work(on_progress=f),
-    "follow on_progress": lambda db, f: db.follow(on_progress=f),
-    "retry_letters on_progress": lambda db, f: db.retry_letters(on_progress=f),
-    "take_staged on_batch": lambda db, f: db.take_staged(STREAM, on_batch=f),
+    "work on_progress": lambda db, f: db.run_worker(on_progress=f),
+    "follow on_progress": lambda db, f: db.changes.follow(on_progress=f),
+    "retry_letters on_progress": lambda db, f: db.dead_letters.retry_all(on_progress=f),
+    "take_staged on_batch": lambda db, f: stream(db).take_staged(on_batch=f),
 }
 # What these return is gone through at once, so they may be generators; but no coroutines.
 MAY_YIELD: dict[str, Callable[[adb.Database, Any], object]] = {
@@ -261,7 +267,7 @@ def test_compensating_action_that_turns_out_to_do_nothing_fails(
 ) -> None:
     defined = workflow(db)
     defined.program(reads="s", name="p")(lambda t, batch: None).compensation(LAZY_WHEN_CALLED[kind])
-    run = db.batches(defined.name)
+    run = db.workflows.run(defined.name)
     run.feed("s", [{"v": 1}])
     with pytest.raises(CompensationFailed, match="has done nothing"):
         run.compensate("s#1")

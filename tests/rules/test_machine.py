@@ -154,7 +154,7 @@ class Catalogs(RuleBasedStateMachine):
         self.ran.clear()
         ignored &= self.seen.keys()
         if self.open:
-            with self.db.ignoring(*ignored):
+            with self.db.rules.ignoring(*ignored):
                 self.db.signal("A")
         else:
             ignored = set()

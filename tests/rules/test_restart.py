@@ -55,7 +55,7 @@ def test_restart_takes_over_version_and_what_was_switched_and_changed(where: Pla
         q = db.rules["q"]
         assert (q.coupling, q.on_abort) == ("deferred", "rule")
         # Nothing was written for that.
-        assert db.counters().get("transactions_committed", 0) == 0
+        assert db.admin.counters().get("transactions_committed", 0) == 0
         db.rules.enable("r")
     with where.open() as db:
         define(db)

@@ -148,7 +148,7 @@ def fired(drawn_from: int, *, shares: bool) -> list[str]:
             x, kind, name = chance.randrange(2), chance.randrange(20), chance.choice(names)
             with suppress(ZeroDivisionError), db.transaction():
                 if kind == 0:
-                    with db.ignoring(name):
+                    with db.rules.ignoring(name):
                         board.signal(*event, x)
                 elif kind == 1:
                     board.signal(*event, x)

@@ -153,7 +153,7 @@ def test_rule_without_event_runs_in_any_coupling_mode(in_memory: Ledger, couplin
     for balance in (50, 51):
         with db.transaction() as t:
             t.update(a, 1, balance=balance)
-        db.join()
+        db.wait_idle()
     assert in_memory.lines() == ["acted"]
 
 

@@ -88,9 +88,9 @@ def check_writes(db: Database, table: Table) -> None:
     db.run(work)
     db.run(lambda t: t.update(table, 1, n=5))
     db.run(lambda t: t.delete(table, 2))
-    db.join()
+    db.wait_idle()
     assert db.run(lambda t: len(t.query(text("SELECT line FROM log")))) == 100
-    assert not db.dead_letters()
+    assert not db.dead_letters.list()
 
 
 @pytest.mark.long

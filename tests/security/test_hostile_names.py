@@ -83,11 +83,11 @@ def test_hostile_events_and_rules_do_nothing_but_what_they_say(db: Database, not
     with db.transaction():
         for value in HOSTILE:
             db.signal("E", n=value)
-    db.join()
+    db.wait_idle()
     with db.transaction() as t:
         found = {(row.key, row.value) for row in t.query(select(notes))}
     assert found == {(f"{name} {value}", value) for name in HOSTILE for value in HOSTILE}
-    assert db.pending_firings() == []
+    assert db.admin.pending_firings() == []
     _all_there(db)
 
 
@@ -102,12 +102,12 @@ def test_hostile_stream_events_become_letters_or_rows(db: Database, notes: Table
     feed: list[Any] = []
     for second, value in enumerate(HOSTILE):
         feed += [event("A", second, id=value, n=value), event("B", second + 0.5, n=value)]
-    db.feed(stream, feed)
+    stream.feed(feed)
     with db.transaction() as t:
         assert {row.key: row.value for row in t.query(select(notes))} == {
             value: value for value in HOSTILE[1:]
         }
-    (letter,) = db.dead_letters()
+    (letter,) = db.dead_letters.list()
     assert HOSTILE[0] in letter.reason
     _all_there(db)
 

@@ -84,7 +84,7 @@ def test_runner_runs_rules_in_every_mode(ledger: Ledger, coupling: str) -> None:
         ledger.db.signal("E", n=1)
         if coupling == "exclusive":
             t.abort()
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert ledger.lines() == ["rule 1"]
 
 
@@ -110,10 +110,10 @@ def test_runner_retries_letters_and_switches_rules(ledger: Ledger) -> None:
 
     with ledger.db.transaction():
         ledger.db.signal("E")
-    ledger.db.join()
-    assert [letter.error for letter in ledger.db.dead_letters()] == ["ValueError"]
+    ledger.db.wait_idle()
+    assert [letter.error for letter in ledger.db.dead_letters.list()] == ["ValueError"]
     is_mended.set()
-    assert [result.outcome for result in ledger.db.retry_letters()] == ["done"]
+    assert [result.outcome for result in ledger.db.dead_letters.retry_all()] == ["done"]
     assert ledger.lines() == ["mended"]
     ledger.db.rules.disable("rule")
     ledger.db.rules.enable("rule")
@@ -134,8 +134,8 @@ def test_runner_feeds_streams_with_patterns_and_programs(ledger: Ledger) -> None
 
     kept = _shared(db)
     stream = declare(db, A=("n",))
-    db.program(program, stream=stream, tables={accounts: kept})
-    db.feed(stream, [event("A", 1, n=3), event("B", 2), event("A", 3, n=4)])
+    stream.program(program, tables={accounts: kept})
+    stream.feed([event("A", 1, n=3), event("B", 2), event("A", 3, n=4)])
     assert ledger.lines() == ["A, B"]
     with db.transaction() as t:
         assert t.get(kept, 1) == {"k": 1, "v": 7}
@@ -153,14 +153,14 @@ def test_runner_runs_and_compensates_batches(ledger: Ledger) -> None:
     def unrate(t: Transaction, execution: Any) -> None:
         ledger.write(t, "unrate")
 
-    batches = ledger.db.batches("usage")
+    batches = ledger.db.workflows.run("usage")
     batch = batches.feed("calls", [{"n": 1}])
     batches.compensate(batch)
     assert ledger.lines() == ["rate 1", "unrate"]
 
 
 def test_runner_owns_tables(ledger: Ledger) -> None:
-    ledger.db.own(ledger.accounts)
+    ledger.db.admin.own(ledger.accounts)
     assert ledger.balances() == {1: 10, 2: 20}
 
 
@@ -197,10 +197,10 @@ def test_runner_follows_changes_that_the_owner_has_begun_to_follow(roles: TwoRol
     slot = f"slot_{roles.owner.rpartition('-')[2]}"
     owner = open_listening(roles.owner_url)
     try:
-        with owner.db, owner.db.following(slot=slot):
+        with owner.db, owner.db.changes.follower(slot=slot):
             pass
         runner = open_listening(roles.runner_url)
-        with runner.db, runner.db.following(slot=slot) as follower:
+        with runner.db, runner.db.changes.follower(slot=slot) as follower:
             with runner.db.transaction() as t:
                 for row in t.query(select(runner.log.c.id)):
                     t.delete(runner.log, row.id)
@@ -208,7 +208,7 @@ def test_runner_follows_changes_that_the_owner_has_begun_to_follow(roles: TwoRol
             assert take(follower, runner) == ["account 1"]
     finally:
         with open_at(roles.owner_url) as db:
-            assert db.unfollow(slot)
+            assert db.changes.unfollow(slot)
         run(
             roles.superuser_url,
             f'ALTER ROLE "{roles.owner}" NOREPLICATION',

@@ -121,9 +121,15 @@ def test_database_that_works_tells_its_password_to_nobody(
 
         with db.transaction() as t:
             t.insert(rows, {"id": 1})
-        db.join()
-        texts = [repr(db), str(db), repr(db.settings), str(db.dead_letters()), db.locks().text()]
-        texts += [json.dumps(db.counters()), repr(db.rules), repr(vars(db)), told.text]
+        db.wait_idle()
+        texts = [
+            repr(db),
+            str(db),
+            repr(db.settings),
+            str(db.dead_letters.list()),
+            db.admin.locks().text(),
+        ]
+        texts += [json.dumps(db.admin.counters()), repr(db.rules), repr(vars(db)), told.text]
         for text in texts:
             assert password not in text
 
@@ -137,7 +143,7 @@ def test_password_may_come_from_a_file_and_not_from_the_url(
     passwords.chmod(0o600)
     bare = url._replace(password=None).update_query_dict({"passfile": str(passwords)})
     with adb.connect(bare.render_as_string(), db_schema="secrets_in_a_file", fresh=True) as db:
-        assert db.pending_firings() == []
+        assert db.admin.pending_firings() == []
 
 
 def test_rows_are_in_no_log_and_no_traceback(

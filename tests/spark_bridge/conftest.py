@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from activedb.streams import AtomicBatch, Files, Stream
+from activedb.streams import AtomicBatch, Files, StreamDeclaration
 from spark_bridge import SparkFeed, session
 
 
@@ -20,7 +20,7 @@ def spark() -> Iterator[Any]:
         yield running
 
 
-def _clicks(**changes: Any) -> Stream:
+def _clicks(**changes: Any) -> StreamDeclaration:
     """Rows `seconds,kind,user`, seconds since 1970."""
     given: dict[str, Any] = {
         "source": Files("csv", schema="seconds STRING, kind STRING, user STRING"),
@@ -30,7 +30,7 @@ def _clicks(**changes: Any) -> Stream:
         "params": {"user": "user", "length": "length(user)"},
         "types": {"CLICK": ("user",), "QUIT": ()},
     }
-    return Stream("clicks", **(given | changes))
+    return StreamDeclaration("clicks", **(given | changes))
 
 
 @dataclass
@@ -56,10 +56,12 @@ class Playground:
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return path
 
-    def feed(self, stream: Stream, input: Path | None = None, *, follow: bool = False) -> SparkFeed:
+    def feed(
+        self, stream: StreamDeclaration, input: Path | None = None, *, follow: bool = False
+    ) -> SparkFeed:
         return SparkFeed(stream, input or self.input, self.checkpoint, follow=follow)
 
-    def run(self, stream: Stream, input: Path | None = None) -> list[AtomicBatch]:
+    def run(self, stream: StreamDeclaration, input: Path | None = None) -> list[AtomicBatch]:
         """Run to the end of the input; return the batches of this run."""
         before = len(self.batches)
         self.feed(stream, input).run(self.batches.append)
@@ -87,5 +89,5 @@ def playground(tmp_path: Path) -> Playground:
 
 
 @pytest.fixture
-def delayed() -> Stream:
+def delayed() -> StreamDeclaration:
     return _clicks(delay=timedelta(seconds=10))

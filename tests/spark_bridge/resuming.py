@@ -81,7 +81,7 @@ class Fed:
         with adb.connect(self.url, batch_events_max=self.batch_events_max) as db:
             stream = declare(db, self.source, **self.changes)
             db.create_all()
-            run = db.stream_run(stream)
+            run = stream.run
             own = getattr(self.source, "path", None) is not None or "source" in self.changes
             feed = SparkFeed(
                 stream,
@@ -103,7 +103,7 @@ class Fed:
 
             db._store.trigger = reach
             feed.run(apply)
-            db.join()
+            db.wait_idle()
         return batches
 
     def contents(self) -> dict[str, list[tuple[Any, ...]]]:

@@ -13,15 +13,15 @@ import pyarrow
 import pytest
 
 from activedb.errors import DefinitionError, FeedFailed
-from activedb.streams import Stream
+from activedb.streams import StreamDeclaration
 from spark_bridge._feed_marks import FeedMarks
 
 SECOND_US = 1_000_000
 
 
-def stream(**changes: Any) -> Stream:
+def stream(**changes: Any) -> StreamDeclaration:
     given: dict[str, Any] = {"type": "k", "timestamp": "t", "types": {"A": ()}, "producer": "who"}
-    return Stream("x", **(given | changes))
+    return StreamDeclaration("x", **(given | changes))
 
 
 def marks(folder: Path, **changes: Any) -> FeedMarks:
@@ -72,12 +72,12 @@ def test_marks_punctuation_is_the_least_of_the_newest_times(tmp_path: Path) -> N
 
 def test_marks_expected_producer_is_waited_for(tmp_path: Path) -> None:
     batches = [(1000, rows(("ann", 100))), (1001, rows(("ann", 200))), (1002, rows(("bob", 150)))]
-    given = marks(tmp_path, producers=("ann", "bob"))
+    given = marks(tmp_path, expected_producers=("ann", "bob"))
     assert punctuations(given, batches) == [None, None, 150]
 
 
 def test_marks_silent_producer_is_left_out_until_it_is_heard(tmp_path: Path) -> None:
-    given = marks(tmp_path, silent_after=10, producers=("eve",))
+    given = marks(tmp_path, silent_after=10, expected_producers=("eve",))
     found = punctuations(
         given,
         [
@@ -212,7 +212,9 @@ def test_marks_batch_that_comes_again_has_the_same_and_leaves_the_same(
     assert sorted(kept(once)) == ["6", "7"]
 
 
-@pytest.mark.parametrize("changes", [{"silent_after": 10, "producers": ("d",)}, {"producer": None}])
+@pytest.mark.parametrize(
+    "changes", [{"silent_after": 10, "expected_producers": ("d",)}, {"producer": None}]
+)
 @pytest.mark.parametrize("lost", range(1, 8))
 def test_marks_go_on_behind_a_lost_checkpoint(
     tmp_path: Path, changes: dict[str, Any], lost: int
@@ -259,9 +261,9 @@ def test_marks_that_are_lost_or_damaged_are_missed(
     ("changes", "said"),
     [
         ({"producer": " "}, "producer must be a text"),
-        ({"producers": ["ann"]}, "producers must be a tuple of names"),
-        ({"producers": ("",)}, "a producer's name must be a text"),
-        ({"producer": None, "producers": ("ann",)}, "give producer, too"),
+        ({"expected_producers": ["ann"]}, "expected_producers must be a tuple of names"),
+        ({"expected_producers": ("",)}, "a producer's name must be a text"),
+        ({"producer": None, "expected_producers": ("ann",)}, "give producer, too"),
         ({"silent_after": 0}, "silent_after must be positive"),
         ({"on_silent": print}, "only a stream of producers knows who is silent"),
         ({"membership": "weak"}, "membership is for events from Python: leave out one"),

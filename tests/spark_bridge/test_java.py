@@ -70,9 +70,10 @@ def test_java_missing_ends_a_feed_with_one_clear_line(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
 from activedb.errors import JavaNotFound
-from activedb.streams import Files, Stream
+from activedb.streams import Files, StreamDeclaration
 from spark_bridge import SparkFeed
-stream = Stream("s", source=Files("text"), type="'T'", timestamp="value", types={{"T": ()}})
+types = {{"T": ()}}
+stream = StreamDeclaration("s", source=Files("text"), type="'T'", timestamp="value", types=types)
 try:
     SparkFeed(stream, Path({str(tmp_path / "input")!r}), Path({str(tmp_path / "checkpoint")!r}))
 except JavaNotFound as error:

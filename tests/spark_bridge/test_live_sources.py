@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
-from activedb.streams import AtomicBatch, Kafka, Positions, Rate, Replay, Socket, Stream
+from activedb.streams import AtomicBatch, Kafka, Positions, Rate, Replay, Socket, StreamDeclaration
 from spark_bridge import SparkFeed, register_sources
 from tests.patience import PATIENCE_S
 
@@ -115,8 +115,8 @@ SparkFeed(of_numbers(), Path("input"), Path("checkpoint")).run(apply)
 """
 
 
-def of_numbers() -> Stream:
-    return Stream(
+def of_numbers() -> StreamDeclaration:
+    return StreamDeclaration(
         "numbers",
         source=Replay(format="text", rows_per_batch=10),
         type="'LINE'",
@@ -389,7 +389,7 @@ def test_kafka_limit_that_no_longer_fits_begins_the_query_anew(
 
     # Another source with a limit that is read when the query begins: there is no broker here.
     def read(
-        spark: Any, stream: Stream, source: Kafka, rows_max: int, start: object
+        spark: Any, stream: StreamDeclaration, source: Kafka, rows_max: int, start: object
     ) -> tuple[Any, None]:
         limits.append(rows_max)
         files = spark.readStream.option("maxFilesPerTrigger", rows_max)

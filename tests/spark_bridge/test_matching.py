@@ -97,7 +97,7 @@ class Played:
         self.stream = ward(db, files_each)
         self.ledger = open_ledger(db)
         define_rules(self.ledger)
-        self.run = self.ledger.db.stream_run(self.stream)
+        self.run = self.stream.run
 
     def open(self, *, follow: bool = False) -> SparkFeed:
         matchable = self.run.matchable if self._is_elsewhere else None
@@ -121,7 +121,7 @@ class Played:
     def outcome(self, *, with_places: bool) -> dict[str, Any]:
         """All that is in the database; rules that one event triggers run beside each other."""
         rows = self.ledger.lines()
-        letters = self.ledger.db.dead_letters()
+        letters = self.ledger.db.dead_letters.list()
         late = self.run.late_events()
         return {
             "rows": sorted(rows),

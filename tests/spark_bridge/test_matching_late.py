@@ -64,7 +64,7 @@ class Played:
         self._define(db, "timed", adb.seq(c, ~a).within(timedelta(milliseconds=5)))
         self._define(db, "late", adb.late(stream.name))
         self._define(db, "late then", adb.seq(adb.late(stream.name, alias="late"), c))
-        self.run = db.stream_run(stream)
+        self.run = stream.run
         self._stream = stream
         self._marks = Marks.restore(stream, None)
         matchable = self.run.matchable()
@@ -181,7 +181,7 @@ def outcome(
         return {
             "seen": played.seen,
             "late": sorted((a.batch_id, a.position) for a in played.run.late_events()),
-            "letters": sorted((x.identity, x.error) for x in db.dead_letters()),
+            "letters": sorted((x.identity, x.error) for x in db.dead_letters.list()),
             "totals": played.run.totals(),
             "punctuation": played.run.punctuation_us,
         }

@@ -93,7 +93,7 @@ def test_rules_that_cannot_be_matched_elsewhere_stay_here_with_a_reason(db: adb.
     rule(db, "plain", C)
     for name, (on, options, _) in REASONS.items():
         rule(db, name, on(), **options)
-    found = db.stream_run(stream).matchable()
+    found = stream.run.matchable()
     assert [each.name for each in found.rules] == ["keyed"]
     assert found.here.keys() == REASONS.keys()
     for name, (_, _, why) in REASONS.items():
@@ -104,7 +104,7 @@ def test_rules_that_cannot_be_matched_elsewhere_stay_here_with_a_reason(db: adb.
 def test_stream_whose_order_may_be_uncertain_stays_here(db: adb.Database) -> None:
     stream = letters(db, accuracy="make_dt_interval(0, 0, 0, 1)")
     rule(db, "keyed", adb.seq(A, B).same("k"))
-    found = db.stream_run(stream).matchable()
+    found = stream.run.matchable()
     assert (found.rules, "intervals" in found.here["keyed"]) == ((), True)
 
 
@@ -113,7 +113,7 @@ def test_matches_from_elsewhere_trigger_their_rules_in_event_time_order_once(
 ) -> None:
     stream = letters(db)
     keyed, plain = rule(db, "keyed", adb.seq(A, B).same("k")), rule(db, "plain", C)
-    run = db.stream_run(stream)
+    run = stream.run
     plan = run.matchable()
     matched = Matched(
         {each.name: each.event for each in plan.rules},
@@ -142,11 +142,11 @@ def test_matches_from_elsewhere_trigger_their_rules_in_event_time_order_once(
 def test_event_that_a_detector_elsewhere_refused_becomes_a_letter(db: adb.Database) -> None:
     stream = letters(db)
     keyed = rule(db, "keyed", adb.seq(A, B).same("k"))
-    run = db.stream_run(stream)
+    run = stream.run
     rules = {each.name: each.event for each in run.matchable().rules}
     refused = Completion(completion(5).arrival, {"keyed": ("ZeroDivisionError", "by zero")})
     run.apply(batch(0, Matched(rules, frozenset(), [refused], 1), us=10))
-    (letter,) = db.dead_letters()
+    (letter,) = db.dead_letters.list()
     assert (letter.identity, letter.error) == ("0.0", "ZeroDivisionError")
     assert letter.reason == "ZeroDivisionError: by zero"
     assert letter.payload["type"] == "B"
@@ -156,12 +156,12 @@ def test_event_that_a_detector_elsewhere_refused_becomes_a_letter(db: adb.Databa
 def test_row_from_the_future_as_of_its_planning_is_refused_by_its_position(
     db: adb.Database,
 ) -> None:
-    run = db.stream_run(letters(db))
+    run = letters(db).run
     rule(db, "keyed", adb.seq(A, B).same("k"))
     matched = Matched({}, frozenset("ABC"), positions=[40, 41], from_future=frozenset({41}))
     run.apply(batch(0, matched, ("C", 11), ("C", 12), us=10))
     run.apply(batch(1, replace(matched, positions=[]), us=20))
-    (letter,) = db.dead_letters()
+    (letter,) = db.dead_letters.list()
     assert (letter.identity, letter.error) == ("0.41", "BadEvent")
     assert "future_max_s" in letter.reason
     assert run.totals() == {"events": 1, "late": 0, "dead": 1}
@@ -170,7 +170,7 @@ def test_row_from_the_future_as_of_its_planning_is_refused_by_its_position(
 def test_rule_that_is_new_or_another_while_others_match_ends_the_feed(db: adb.Database) -> None:
     stream = letters(db)
     rule(db, "keyed", adb.seq(A, B).same("k"))
-    run = db.stream_run(stream)
+    run = stream.run
     plan = run.matchable()
     matched = Matched({each.name: each.event for each in plan.rules}, plan.needs({"keyed"}))
     run.apply(batch(0, matched, us=1))
@@ -194,7 +194,7 @@ def test_plan_deals_rows_out_by_few_parameters_and_leaves_what_it_cannot(
     rule(db, "four", adb.seq(B, A).same("list"))
     lock = threading.Lock()  # which cannot be pickled
     rule(db, "five", adb.seq(A, B).same("k").where(lambda parts: lock is not None))
-    matchable = db.stream_run(stream).matchable()
+    matchable = stream.run.matchable()
     state = begin(tmp_path, matchable, partitions=2, keys=["k", "n"])
     plan, here = plan_of("letters", matchable, state, batch_id=0)
     assert [(key, [r.name for r in rules]) for key, rules in plan.groups] == [
@@ -221,7 +221,7 @@ def test_rules_that_come_and_go_leave_what_others_keep_on_executors(
 
     def feed(batch_id: int, *rows: tuple[str, int]) -> tuple[Plan, list[tuple[str, int]]]:
         """One feed of one batch, of which the punctuation passes all rows but the last."""
-        matchable = db.stream_run(stream).matchable()
+        matchable = stream.run.matchable()
         state = begin(tmp_path, matchable, partitions=1, keys=["item", "user"])
         plan, _ = plan_of("letters", matchable, state, batch_id=batch_id)
         write(tmp_path, state.remembering(plan))
@@ -268,7 +268,7 @@ def test_rules_that_come_and_go_leave_what_others_keep_on_executors(
 def test_rule_that_gets_another_key_begins_anew(db: adb.Database) -> None:
     stream = letters(db)
     rule(db, "both", adb.seq(A, B).same("item", "user"))
-    matchable = db.stream_run(stream).matchable()
+    matchable = stream.run.matchable()
     state = State(8, ("item", "user"))
     for keys, batch_id, key, since in (
         (("item", "user"), 2, "item", 2),
@@ -294,7 +294,7 @@ def test_session_listens_beyond_this_machine_only_for_a_cluster(
 def test_switch_is_the_one_with_which_the_checkpoint_began(
     db: adb.Database, tmp_path: Path
 ) -> None:
-    matchable = db.stream_run(letters(db)).matchable()
+    matchable = letters(db).run.matchable()
     check_switch(tmp_path, "letters", is_elsewhere=True, has_begun=False)
     check_switch(tmp_path, "letters", is_elsewhere=False, has_begun=True)
     begin(tmp_path, matchable, partitions=1, keys=["k"])
@@ -313,7 +313,7 @@ def test_event_that_waits_over_a_change_of_what_passes_is_processed_once(
 ) -> None:
     stream = letters(db)
     keyed = rule(db, "keyed", adb.seq(A, B).same("k"))
-    run = db.stream_run(stream)
+    run = stream.run
     rules = {each.name: each.event for each in run.matchable().rules}
     passed, rows = (frozenset("B"), [("B", 9)]) if came_as_row else (frozenset(), [])
     run.apply(batch(0, Matched(rules, passed, positions=[0] * len(rows)), *rows, us=5))
@@ -331,7 +331,7 @@ def test_end_moves_no_time_on_while_it_is_not_known_what_waits_elsewhere(
 ) -> None:
     stream = letters(db)
     keyed, plain = rule(db, "keyed", adb.seq(A, B).same("k")), rule(db, "plain", C)
-    run = db.stream_run(stream)
+    run = stream.run
     rules = {each.name: each.event for each in run.matchable().rules}
     here = {"source": {"kind": "Files"}, "punctuation_us": 5, "elsewhere": True}
     for number, us in ((0, 3), (1, 5)):
@@ -350,7 +350,7 @@ def test_batch_that_is_half_done_elsewhere_lets_nobody_feed_the_stream_from_pyth
     with adb.connect("memory://", batch_events_max=1) as db:
         stream = letters(db)
         keyed, plain = rule(db, "keyed", adb.seq(A, B).same("k")), rule(db, "plain", C)
-        run = db.stream_run(stream)
+        run = stream.run
         rules = {each.name: each.event for each in run.matchable().rules}
         here = {"source": {"kind": "Files"}, "punctuation_us": 60, "elsewhere": True}
         waiting = Matched(rules, frozenset("C"), positions=[0, 1])
@@ -367,17 +367,17 @@ def test_batch_that_is_half_done_elsewhere_lets_nobody_feed_the_stream_from_pyth
             run.apply(torn)
         run.on_progress = lambda events: None
         with pytest.raises(CheckpointMismatch, match="batch 1 is half done"):
-            db.feed(stream, [Occurrence("C", 0.00007, {"k": 1})])
+            stream.feed([Occurrence("C", 0.00007, {"k": 1})])
         run.apply(torn)
         assert (keyed, plain, run.totals()["dead"], run.waiting) == ([], [50, 51], 1, 1)
-        db.feed(stream, [Occurrence("C", 0.00007, {"k": 1})])
+        stream.feed([Occurrence("C", 0.00007, {"k": 1})])
 
 
 def test_end_that_was_cut_off_says_how_far_it_came() -> None:
     with adb.connect("memory://", batch_events_max=1) as db:
         stream = letters(db)
         keyed = rule(db, "keyed", adb.seq(A, B).same("k"))
-        run = db.stream_run(stream)
+        run = stream.run
         rules = {each.name: each.event for each in run.matchable().rules}
         run.apply(batch(0, Matched(rules, frozenset(), positions=[]), us=5))
         found = [completion(9, "keyed"), completion(20, "keyed", place=(0, 1))]

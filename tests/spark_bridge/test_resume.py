@@ -168,7 +168,7 @@ def test_recording_goes_on_behind_the_last_line(fed: Fed, column: Any) -> None:
 def test_producers_are_known_without_the_checkpoint(
     fed: Fed, undisturbed: Callable[[Fed], Any]
 ) -> None:
-    fed.changes = {"producer": "right(name, 1)", "producers": ("0", "1", "2", "3")}
+    fed.changes = {"producer": "right(name, 1)", "expected_producers": ("0", "1", "2", "3")}
     fed.write(0, 1, 2)
     fed.run()
     fed.lose_checkpoint()

@@ -12,7 +12,7 @@ import pytest
 
 import activedb as adb
 from activedb.errors import CheckpointMismatch, ConfigurationError, FeedFailed
-from activedb.streams import Marks, Positions, Source, Stream
+from activedb.streams import Marks, Positions, Source, StreamDeclaration
 from spark_bridge import SparkFeed
 from spark_bridge._beginning import Beginning, beginning_of
 from spark_bridge._replay_source import ReplayReader
@@ -23,9 +23,9 @@ ROW = pyarrow.table({"event_type": ["A"], "event_time_us": [1], "event_id": [Non
 PYTHON = {"source": {"kind": "Python"}, "punctuation_us": None}
 
 
-def stream(source: Source, name: str = "x", **changes: Any) -> Stream:
+def stream(source: Source, name: str = "x", **changes: Any) -> StreamDeclaration:
     given = {"type": "'A'", "timestamp": "t", "types": {"A": ()}}
-    return Stream(name, source=source, **(given | changes))
+    return StreamDeclaration(name, source=source, **(given | changes))
 
 
 def marks(us: int | None) -> dict[str, Any]:
@@ -185,10 +185,10 @@ def test_batch_fed_from_python_between_those_of_spark_is_told_from_them() -> Non
         return adb.AtomicBatch("x", "q", number, ROW, None, position=where)
 
     with adb.connect("memory://") as db:
-        run = db.stream_run(db.stream("x", type="'A'", timestamp="t", types={"A": ()}))
+        run = db.stream("x", type="'A'", timestamp="t", types={"A": ()}).run
         run.apply(batch(0))
         run.apply(batch(0))
-        db.feed(run.stream, [])
+        run.stream.feed([])
         with pytest.raises(CheckpointMismatch, match="other rows"):
             run.apply(batch(1))
         assert run.totals()["events"] == 1
@@ -197,7 +197,7 @@ def test_batch_fed_from_python_between_those_of_spark_is_told_from_them() -> Non
 def test_checkpoint_that_has_lost_where_it_began_is_refused() -> None:
     """Its batches would have numbers that others have had."""
     with adb.connect("memory://") as db:
-        run = db.stream_run(db.stream("x", type="'A'", timestamp="t", types={"A": ()}))
+        run = db.stream("x", type="'A'", timestamp="t", types={"A": ()}).run
         run.apply(adb.AtomicBatch("x", "q", 0, ROW, None))
         run.apply(adb.AtomicBatch("x", "q", 1, ROW, None))
         run.apply(adb.AtomicBatch("x", "r", 2, ROW, None, continues="q"))

@@ -157,11 +157,11 @@ def clicking(db: adb.Database) -> tuple[adb.Stream, sa.Table]:
 def effects(db: adb.Database, clicks: adb.Stream, seen: sa.Table) -> dict[str, Any]:
     with db.connection() as connection:
         rows = [tuple(row) for row in connection.execute(sa.select(seen).order_by(seen.c.n))]
-    run = db.stream_run(clicks)
+    run = clicks.run
     return {
         "rows": rows,
         "late": [arrival.occurrence.id for arrival in run.late_events()],
-        "letters": [letter.payload for letter in db.dead_letters("clicks")],
+        "letters": [letter.payload for letter in db.dead_letters.list("clicks")],
         "totals": run.totals(),
     }
 
@@ -178,17 +178,17 @@ def test_events_take_the_effect_that_they_have_through_a_feed(
     assert sinking.published() == [(0, 5), (1, 2), (2, 4)]
     assert sinking.pieces(counted=False) == 0
     taken: list[tuple[int, int]] = []
-    assert db.take_staged(clicks, on_batch=lambda *each: taken.append(each)) == 3
+    assert clicks.take_staged(on_batch=lambda *each: taken.append(each)) == 3
     assert taken == [(0, 5), (1, 2), (2, 4)]
-    assert db.take_staged(clicks) == 0
+    assert clicks.take_staged() == 0
     assert sinking.published() == []
     assert sinking.pieces(counted=True) == 0
-    assert db.stream_run(clicks).punctuation_us == 50_000_000
-    db.stream_run(clicks).finish()
+    assert clicks.run.punctuation_us == 50_000_000
+    clicks.run.finish()
     with place(postgres_url) as elsewhere:
         other = elsewhere.open()
         same, saw = clicking(other)
-        run = other.stream_run(same)
+        run = same.run
         feed(sinking.read(), same, run.apply, tmp_path / "other")
         run.finish()
         expected = effects(other, same, saw)
@@ -207,7 +207,7 @@ def test_batch_that_spark_runs_again_changes_nothing(sinking: Sinking) -> None:
     assert sinking.forget_last_commit() == 1
     sinking.run(df, stream="clicks")  # nobody has taken it yet
     assert sinking.published() == [(0, 2), (1, 1)]
-    assert sinking.db.take_staged(clicks) == 2
+    assert clicks.take_staged() == 2
     before = effects(sinking.db, clicks, seen)
     assert sinking.forget_last_commit() == 1
     sinking.write("31,CLICK,dan")
@@ -215,7 +215,7 @@ def test_batch_that_spark_runs_again_changes_nothing(sinking: Sinking) -> None:
     assert sinking.published() == [(2, 1)]
     assert sinking.pieces(counted=False) == 0
     assert effects(sinking.db, clicks, seen) == before
-    assert sinking.db.take_staged(clicks) == 1
+    assert clicks.take_staged() == 1
 
 
 def publishers() -> list[psutil.Process]:
@@ -251,8 +251,8 @@ def test_kill_between_staging_and_publishing_leaves_nothing_visible(sinking: Sin
     sinking.run(df, stream="clicks")
     assert sinking.published() == [(0, 3)]
     assert sinking.pieces(counted=False) == 0, "what the killed run has staged is gone"
-    assert sinking.db.take_staged(clicks) == 1
-    sinking.db.stream_run(clicks).finish()
+    assert clicks.take_staged() == 1
+    clicks.run.finish()
     assert [row[2] for row in effects(sinking.db, clicks, seen)["rows"]] == ["ann", "bob", "eve"]
 
 
@@ -284,8 +284,8 @@ def test_attempts_that_fail_in_the_middle_leave_no_trace(sinking: Sinking) -> No
     assert sinking.all(sa.text("SELECT last_value FROM tries")) == [(8,)]
     assert sinking.published() == [(0, 9)]
     assert sinking.pieces(counted=False) == 0
-    assert sinking.db.take_staged(clicks) == 1
-    assert sinking.db.stream_run(clicks).waiting == 9
+    assert clicks.take_staged() == 1
+    assert clicks.run.waiting == 9
 
 
 # -- tables ----------------------------------------------------------------------------------

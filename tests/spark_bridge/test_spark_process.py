@@ -23,10 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 import psutil
 from activedb.errors import FeedFailed
-from activedb.streams import Files, Replay, Stream
+from activedb.streams import Files, Replay, StreamDeclaration
 from spark_bridge import SparkFeed, session
 logging.basicConfig(level=logging.DEBUG)
-stream = Stream(
+stream = StreamDeclaration(
     "lines",
     source=Files("text"),
     type="'LINE'",

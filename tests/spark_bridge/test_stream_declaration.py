@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from activedb.errors import DefinitionError
-from activedb.streams import AtomicBatch, Files, Kafka, Rate, Replay, Socket, Source, Stream
+from activedb.streams import (
+    AtomicBatch,
+    Files,
+    Kafka,
+    Rate,
+    Replay,
+    Socket,
+    Source,
+    StreamDeclaration,
+)
 
 GOOD: dict[str, Any] = {
     "name": "tweets",
@@ -95,18 +104,18 @@ def test_source_meaningless_value_is_refused(
 )
 def test_stream_meaningless_value_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
-        Stream(**(GOOD | changes))
+        StreamDeclaration(**(GOOD | changes))
 
 
 def test_stream_without_params_may_need_any_column() -> None:
-    stream = Stream(**(GOOD | {"params": None, "types": {"TWEET": ("anything",)}}))
+    stream = StreamDeclaration(**(GOOD | {"params": None, "types": {"TWEET": ("anything",)}}))
     assert stream.types == {"TWEET": ("anything",)}
 
 
 def test_stream_does_not_change_with_what_it_was_made_of() -> None:
     params, types, options = {"text": "tweet"}, {"TWEET": ("text",)}, {"header": "true"}
     source = Files("csv", options=options)
-    stream = Stream(**(GOOD | {"params": params, "types": types, "source": source}))
+    stream = StreamDeclaration(**(GOOD | {"params": params, "types": types, "source": source}))
     params["more"] = types["MORE"] = options["more"] = "x"  # type: ignore[assignment]  # three kinds of dict
     assert stream.params == {"text": "tweet"}
     assert stream.types == {"TWEET": ("text",)}

@@ -134,14 +134,13 @@ class OnStream:
             types=dict.fromkeys(_KINDS, ("k",)),
             delay=timedelta(seconds=1),
         )
-        db.program(
+        self.stream.program(
             made.program,
-            stream=self.stream,
             tables={made.accounts: accounts, made.book: book},
             scheduler="lwm",
         )
         self.opened = OpenBank(db, self.stream, made, accounts, book)
-        self.run = db.stream_run(self.stream)
+        self.run = self.stream.run
         self.run.run_in_tasks(runner)
 
     def everything(self) -> dict[str, Any]:

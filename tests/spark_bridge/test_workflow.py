@@ -30,7 +30,7 @@ def test_feed_into_a_workflow_takes_each_micro_batch_once(playground: Any, click
         def count(t: adb.Transaction, batch: list[dict[str, Any]]) -> None:
             given.append([f"{row['type']} {row['user']}" for row in batch])
 
-        run = db.batches(usage)
+        run = db.workflows.run(usage)
         playground.write("a.csv", "1,CLICK,ann", "noon,CLICK,eve")
         playground.feed(stream).run(run.apply)
         playground.write("b.csv", "2,QUIT,bob")
@@ -39,9 +39,9 @@ def test_feed_into_a_workflow_takes_each_micro_batch_once(playground: Any, click
         is_broken = False
         playground.feed(stream).run(run.apply)  # the micro-batch comes again
         assert given == [["CLICK ann", "QUIT bob"]]
-        assert [b.id for b in db.batch_history("usage").batches() if not b.transaction] == [
+        assert [b.id for b in db.workflows.history("usage").batches() if not b.transaction] == [
             "clicks#1",
             "clicks#2",
         ]
-        (letter,) = db.dead_letters()
+        (letter,) = db.dead_letters.list()
         assert "eve" in letter.payload["raw"]

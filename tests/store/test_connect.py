@@ -87,12 +87,12 @@ def test_connect_fresh_needs_a_schema_to_drop(database_url: str) -> None:
 def test_connect_fresh_drops_the_schema_and_no_other(database_url: str) -> None:
     for schema, fresh in (("one", False), ("two", False), ("one", True)):
         with adb.connect(database_url, db_schema=schema, fresh=fresh) as db:
-            db.stream_run(db.stream("s", type="k", timestamp="t", types={"A": ()}))
-            run = db.stream_run(db.streams[0])
+            _ = db.stream("s", type="k", timestamp="t", types={"A": ()}).run
+            run = db.streams["s"].run
             run.feed([adb.occurrence("A", timestamp=1)])
             assert run.waiting == 1
     with adb.connect(database_url, db_schema="two") as db:
-        run = db.stream_run(db.stream("s", type="k", timestamp="t", types={"A": ()}))
+        run = db.stream("s", type="k", timestamp="t", types={"A": ()}).run
         assert run.waiting == 1
 
 
@@ -115,7 +115,7 @@ def test_connect_to_different_places_from_many_threads_migrates_each(database_ur
     ]
     databases = [thread.result(PATIENCE_S) for thread in threads]
     for db in databases:
-        run = db.stream_run(db.stream("s", type="k", timestamp="t", types={"A": ()}))
+        run = db.stream("s", type="k", timestamp="t", types={"A": ()}).run
         run.feed([adb.occurrence("A", timestamp=1)])
         assert run.waiting == 1
         db.close()

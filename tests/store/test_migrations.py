@@ -176,7 +176,7 @@ def test_migration_waits_for_another_one_for_longer_than_for_a_lock(database_url
             until(lambda: migrating.done() or look.scalar(waits_long))
         assert not migrating.done()
     with migrating.result(PATIENCE_S) as db:
-        assert db.dead_letters() == []
+        assert db.dead_letters.list() == []
     engine.dispose()
 
 

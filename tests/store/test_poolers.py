@@ -124,7 +124,7 @@ def test_deadlock_of_two_processes_behind_a_pooler_is_found(pooled_url: str) -> 
         ]
         for end in ends:
             end.result(PATIENCE_S)
-        found = sum(db.counters().get("deadlocks_crossing", 0) for db in (one, two))
+        found = sum(db.admin.counters().get("deadlocks_crossing", 0) for db in (one, two))
         assert found >= 1
 
 

@@ -187,7 +187,7 @@ def test_write_set_respects_foreign_keys(db: adb.Database) -> None:
         t.delete(parents, 1)
         t.insert(parents, {"id": 2})
         t.insert(children, {"id": 2, "parent": 2})
-    assert db.row_counts() == {"a_children": 1, "z_parents": 1}
+    assert db.admin.row_counts() == {"a_children": 1, "z_parents": 1}
 
 
 def test_write_set_moves_a_child_away_from_a_parent_that_is_deleted(db: adb.Database) -> None:
@@ -220,7 +220,7 @@ def test_write_set_respects_a_table_that_refers_to_itself(db: adb.Database) -> N
     with db.transaction() as t:
         for key in (3, 1, 2):
             t.delete(tree, key)
-    assert db.row_counts() == {"tree": 0}
+    assert db.admin.row_counts() == {"tree": 0}
 
 
 def declare_users(db: adb.Database) -> Table:
@@ -247,7 +247,7 @@ def test_write_set_hands_a_unique_value_from_a_deleted_row_to_a_new_one(db: adb.
     with db.transaction() as t:
         t.update(users, 2, email="b")
         t.insert(users, {"id": 1, "email": "a"})
-    assert db.row_counts() == {"users": 2}
+    assert db.admin.row_counts() == {"users": 2}
 
 
 def test_write_set_hands_a_unique_value_down_a_line_of_rows(db: adb.Database) -> None:
@@ -283,7 +283,7 @@ def test_constraint_that_is_violated_is_named(
     if not where.is_memory:
         assert (caught.value.table, caught.value.constraint) == ("users", constraint)
         assert detail in caught.value.detail
-    assert db.row_counts() == {"users": 1}
+    assert db.admin.row_counts() == {"users": 1}
 
 
 def test_foreign_key_that_is_violated_is_refused(where: Place) -> None:
@@ -294,7 +294,7 @@ def test_foreign_key_that_is_violated_is_refused(where: Place) -> None:
     if not where.is_memory:
         assert caught.value.table == "a_children"
         assert "77" in caught.value.detail
-    assert db.row_counts() == {"a_children": 0, "z_parents": 0}
+    assert db.admin.row_counts() == {"a_children": 0, "z_parents": 0}
 
 
 def test_value_that_only_the_server_refuses_is_an_invalid_row(where: Place) -> None:

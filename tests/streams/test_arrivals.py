@@ -14,12 +14,12 @@ import pytest
 from activedb.clock import ClockStatus
 from activedb.columns import Arrival
 from activedb.events import AccuracyInterval, LocalClock, Occurrence
-from activedb.streams import AtomicBatch, Files, Stream, of_batch, of_occurrences
+from activedb.streams import AtomicBatch, Files, StreamDeclaration, of_batch, of_occurrences
 
 if TYPE_CHECKING:
     from activedb.events import Timestamp
 
-STREAM = Stream(
+STREAM = StreamDeclaration(
     "doors",
     source=Files(format="csv"),
     type="kind",

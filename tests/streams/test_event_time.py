@@ -42,28 +42,28 @@ def test_trailing_negation_is_completed_by_the_next_event(ledger: Ledger) -> Non
     follow(ledger, "C", adb.event("C"))
     stream = declare(ledger.db)
     events = [event("A", 1, n=1), event("A", 4, n=4), event("B", 8, n=8), event("C", 20, n=20)]
-    ledger.db.feed(stream, events)
+    stream.feed(events)
     assert ledger.lines() == ["none1 at 6", "C20 at 20"]
 
 
 def test_trailing_negation_is_completed_by_a_punctuation_alone(ledger: Ledger) -> None:
     follow(ledger, "none", adb.seq(adb.event("A"), ~adb.event("B")).within(5))
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(6))
+    stream.feed([event("A", 1, n=1)], punctuation=at(6))
     assert ledger.lines() == []
-    ledger.db.feed(stream, [], punctuation=at(6.000001))
+    stream.feed([], punctuation=at(6.000001))
     assert ledger.lines() == ["none1 at 6"]
-    ledger.db.feed(stream, [], punctuation=at(100))
+    stream.feed([], punctuation=at(100))
     assert ledger.lines() == ["none1 at 6"]
 
 
 def test_end_of_the_stream_does_not_decide_what_lies_beyond_it(ledger: Ledger) -> None:
     follow(ledger, "none", adb.seq(adb.event("A"), ~adb.event("B")).within(5))
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1)])
+    stream.feed([event("A", 1, n=1)])
     assert ledger.lines() == []
-    ledger.db.feed(stream, [event("B", 3)])
-    ledger.db.feed(stream, [], punctuation=at(50))
+    stream.feed([event("B", 3)])
+    stream.feed([], punctuation=at(50))
     assert ledger.lines() == []
 
 
@@ -74,8 +74,8 @@ def test_delay_periodic_and_clock_events_take_their_places_among_the_events(ledg
     follow(ledger, "hand", adb.seq(adb.event("C"), adb.every(10, alias="e")).within(6))
     stream = declare(ledger.db)
     events = [event("A", 1, n=1), event("C", 4, n=4), event("B", 6, n=6), event("C", 11, n=11)]
-    ledger.db.feed(stream, reversed(events))
-    ledger.db.feed(stream, [], punctuation=at(30))
+    stream.feed(reversed(events))
+    stream.feed([], punctuation=at(30))
     assert ledger.lines() == [
         "tick1 at 3",
         "later1 at 3.5",
@@ -92,7 +92,7 @@ def test_partial_match_that_times_out_is_an_event(ledger: Ledger) -> None:
     follow(ledger, "whole", whole)
     stream = declare(ledger.db)
     events = [event("A", 1, n=1), event("B", 2, n=2), event("A", 30, n=3), event("B", 31, n=4)]
-    ledger.db.feed(stream, [*events, event("C", 32, n=5)], punctuation=at(60))
+    stream.feed([*events, event("C", 32, n=5)], punctuation=at(60))
     assert ledger.lines() == ["out12 at 11", "whole345 at 32"]
 
 
@@ -110,7 +110,7 @@ def test_rule_that_time_triggers_sees_and_is_seen_in_the_order_of_time(ledger: L
         ledger.write(t, f"{second(o):g} reads {t.get(ledger.accounts, 1)['balance']}")
 
     events = [event("C", s) for s in (7, 6, 5, 6.5)]
-    ledger.db.feed(stream, [*events, event("A", 1)])
+    stream.feed([*events, event("A", 1)])
     assert ledger.lines() == ["5 reads 10", "6 reads 10", "6.5 reads 99", "7 reads 99"]
 
 
@@ -127,8 +127,8 @@ def test_reading_of_what_time_completes_sees_that_time(ledger: Ledger) -> None:
         t.update(ledger.accounts, 1, balance=o.params["n"])
 
     events = [event("A", 1, n=1), event("C", 6.5, n=90), event("A", 3, n=2), event("C", 20, n=3)]
-    ledger.db.feed(stream, [*events, event("A", 18, n=4)])
-    ledger.db.feed(stream, [], punctuation=at(40))
+    stream.feed([*events, event("A", 18, n=4)])
+    stream.feed([], punctuation=at(40))
     assert ledger.lines() == ["poor1 at 6", "poor4 at 23"]
 
 
@@ -139,23 +139,23 @@ def test_failure_of_a_rule_that_time_triggers_is_a_dead_letter_and_costs_it_alon
     ledger.db.rule(on=silence, name="fails")(lambda t, o: 1 / 0)
     follow(ledger, "none", silence)
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("C", 20)])
+    stream.feed([event("A", 1, n=1), event("C", 20)])
     assert ledger.lines() == ["none1 at 6"]
     (letter,) = ledger.letters()
     assert (letter["source"], letter["kind"]) == ("input", "event")
     assert letter["payload"] == {"rule": "fails", "us": event("A", 6).us}
     assert letter["error"] == "ZeroDivisionError"
-    assert ledger.db.stream_run(stream).totals() == {"events": 2, "late": 0, "dead": 1}
+    assert stream.run.totals() == {"events": 2, "late": 0, "dead": 1}
 
 
 def test_failing_rule_of_time_ends_the_run_when_asked_to(ledger: Ledger) -> None:
     silence = adb.seq(adb.event("A"), ~adb.event("B")).within(5)
     ledger.db.rule(on=silence, name="fails")(lambda t, o: 1 / 0)
     stream = declare(ledger.db)
-    ledger.db.stream_run(stream).fail_fast = True
+    stream.run.fail_fast = True
     with pytest.raises(BatchFailed, match="fails"):
-        ledger.db.feed(stream, [event("A", 1, n=1), event("C", 20)])
-    assert ledger.db.stream_run(stream).totals()["events"] == 0
+        stream.feed([event("A", 1, n=1), event("C", 20)])
+    assert stream.run.totals()["events"] == 0
 
 
 def test_reading_that_fails_when_time_completes_costs_only_what_it_was_asked_about(
@@ -166,8 +166,8 @@ def test_reading_that_fails_when_time_completes_costs_only_what_it_was_asked_abo
 
     follow(ledger, "none", adb.seq(adb.event("A"), ~adb.event("B")).within(5).reading(fails))
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("A", 2, n=3), event("A", 20, n=2)])
-    ledger.db.feed(stream, [], punctuation=at(40))
+    stream.feed([event("A", 1, n=1), event("A", 2, n=3), event("A", 20, n=2)])
+    stream.feed([], punctuation=at(40))
     assert ledger.lines() == ["none3 at 7", "none2 at 25"]
     (letter,) = ledger.letters()
     assert letter["error"] == "ZeroDivisionError"
@@ -183,7 +183,7 @@ def test_event_that_fails_is_taken_back_from_what_it_had_used_up(ledger: Ledger)
             raise ValueError("no")
 
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("B", 2, n=2), event("B", 3, n=3)])
+    stream.feed([event("A", 1, n=1), event("B", 2, n=2), event("B", 3, n=3)])
     assert ledger.lines() == ["pair13 at 3"]
     assert len(ledger.letters()) == 1
 
@@ -202,10 +202,10 @@ def test_batch_that_is_tried_again_counts_its_events_once(where: Place) -> None:
         ledger.write(t, "x" * 5_001)
 
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("A", 2, n=2)])
+    stream.feed([event("A", 1, n=1), event("A", 2, n=2)])
     events = [event("B", 3, n=3), event("C", 4), event("A", 5, n=5), event("B", 20, n=6)]
-    ledger.db.feed(stream, [*events, event("B", 21, n=7)])
-    ledger.db.feed(stream, [event("B", 22, n=8)])
+    stream.feed([*events, event("B", 21, n=7)])
+    stream.feed([event("B", 22, n=8)])
     assert ledger.lines() == ["pair13 at 3", "none5 at 10", "pair26 at 20", "pair57 at 21"]
     assert len(ledger.letters()) == 1
 
@@ -231,7 +231,7 @@ def test_rules_that_are_not_due_are_not_looked_at(
             ledger.db.rule(on=on.within(5), name=f"r{number}")(lambda t, o: None)
             ledger.db.rule(on=adb.event("C"), name=f"c{number}")(lambda t, o: None)
     events = [event("A", 10 * s, n=7 if s % 10 == 0 else 1_000) for s in range(30)]
-    ledger.db.feed(stream, events)
+    stream.feed(events)
     assert advanced == ["r7"] * 3
 
 
@@ -283,12 +283,12 @@ def test_disordered_stream_in_batches_gives_what_the_whole_in_order_gives(
 
         db.rule(on=on, name=name)(note)
     stream = declare(ledger.db)
-    run = db.stream_run(stream)
+    run = stream.run
     end_us = event("A", 5 * count).us
     for start in range(0, count, 25):
         left = arrived[start + 25 :]
         run.feed(arrived[start : start + 25], min((o.us for o in left), default=end_us))
-    assert db.dead_letters() == []
+    assert db.dead_letters.list() == []
     for name, on in rules.items():
         expected = [(o.us, [(c.us, c.id) for c in o.constituents]) for o in detected(on, events)]
         assert seen[name] == expected, name
@@ -299,12 +299,12 @@ def test_signal_beside_the_stream_is_kept_by_rules_that_follow_it(ledger: Ledger
     pairs = adb.seq(adb.event("A"), adb.event("C")).context("chronicle")
     follow(ledger, "pair", pairs)
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(2))
+    stream.feed([event("A", 1, n=1)], punctuation=at(2))
     ledger.db.signal("A", timestamp=at(3), n=3)
     with pytest.raises(ZeroDivisionError), ledger.db.transaction():
         ledger.db.signal("A", timestamp=at(4), n=4)
         raise ZeroDivisionError
-    ledger.db.feed(stream, [event("C", 7, n=7), event("C", 10, n=10), event("C", 20, n=20)])
+    stream.feed([event("C", 7, n=7), event("C", 10, n=10), event("C", 20, n=20)])
     assert ledger.lines() == ["none1 at 6", "pair17 at 7", "none3 at 8", "pair310 at 10"]
 
 
@@ -319,9 +319,9 @@ def test_signal_beside_the_stream_is_kept_over_a_restart(where: Place) -> None:
         return ledger, declare(ledger.db)
 
     ledger, stream = opened()
-    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(2))
+    stream.feed([event("A", 1, n=1)], punctuation=at(2))
     ledger.db.signal("A", timestamp=at(3), n=3)
     ledger.db.close()
     ledger, stream = opened()
-    ledger.db.feed(stream, [event("C", 7, n=7), event("C", 10, n=10)])
+    stream.feed([event("C", 7, n=7), event("C", 10, n=10)])
     assert ledger.lines() == ["pair17 at 7", "pair310 at 10"]

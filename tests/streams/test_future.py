@@ -63,8 +63,8 @@ def test_event_from_the_future_becomes_a_letter_and_makes_nothing_late(
     ledger = opened()
     stream = declare(ledger.db)
     events = [event("A", 1, n=1), far(), event("A", 60, n=60), event("A", 60.000001, n=61)]
-    ledger.db.feed(stream, events)
-    run = ledger.db.stream_run(stream)
+    stream.feed(events)
+    run = stream.run
     assert ledger.lines() == ["A1", "A60"]
     assert run.punctuation_us == event("A", 60.000001).us
     assert run.totals() == {"events": 2, "late": 0, "dead": 2}
@@ -79,7 +79,7 @@ def test_event_from_the_future_becomes_a_letter_and_makes_nothing_late(
     assert "future_max_s" in reason
     assert letters[0]["payload"]["n"] == 3000
     clock.advance(30)
-    ledger.db.feed(stream, [event("A", 90, n=90)])
+    stream.feed([event("A", 90, n=90)])
     assert ledger.lines() == ["A1", "A60", "A90"]
 
 
@@ -93,7 +93,7 @@ def test_row_from_the_future_is_refused_in_batches_too_and_replays_agree(
 ) -> None:
     ledger = opened()
     stream = declare(ledger.db)
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     first = batch_of(stream, 0, event("A", 1, n=1), event("A", 500, n=500), until=10)
     run.apply(first)
     clock.advance(1_000)
@@ -118,7 +118,7 @@ def test_batch_that_is_ended_after_a_failure_does_not_judge_again(
             raise SerializationConflict("on purpose")
 
     stream = declare(ledger.db)
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     rows = [event("A", 1, n=1), event("B", 2), event("A", 500, n=500), event("A", 3, n=3)]
     first = batch_of(stream, 0, *rows, until=1_000)
     with pytest.raises(SerializationConflict):
@@ -139,7 +139,7 @@ def test_clock_error_of_a_stamp_counts(opened: Callable[..., Ledger]) -> None:
         Occurrence("A", stamp(20, 15), {"n": 1}),
         Occurrence("A", stamp(20, 14.999999), {"n": 2}),
     ]
-    ledger.db.feed(stream, events)
+    stream.feed(events)
     assert ledger.lines() == ["A1"]
     (letter,) = ledger.letters()
     assert "at most 5 s ahead" in letter["reason"]
@@ -148,7 +148,7 @@ def test_clock_error_of_a_stamp_counts(opened: Callable[..., Ledger]) -> None:
 def test_events_from_the_future_are_taken_if_that_is_wanted(opened: Callable[..., Ledger]) -> None:
     ledger = opened(future_max_s=math.inf)
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), far()])
+    stream.feed([event("A", 1, n=1), far()])
     ledger.db.signal("A", timestamp=YEAR_3000, n=2)
     assert ledger.lines() == ["A1", "A3000", "A2"]
     assert ledger.letters() == []
@@ -157,9 +157,9 @@ def test_events_from_the_future_are_taken_if_that_is_wanted(opened: Callable[...
 def test_fail_fast_stops_at_an_event_from_the_future(opened: Callable[..., Ledger]) -> None:
     ledger = opened()
     stream = declare(ledger.db)
-    ledger.db.stream_run(stream).fail_fast = True
+    stream.run.fail_fast = True
     with pytest.raises(BatchFailed, match="is of 3000-01-01"):
-        ledger.db.feed(stream, [event("A", 1, n=1), far()])
+        stream.feed([event("A", 1, n=1), far()])
     assert ledger.lines() == []
 
 
@@ -169,20 +169,20 @@ def test_sync_points_are_not_moved_by_the_future(
 ) -> None:
     ledger = opened()
     stream = ledger.db.stream("sensors", types={"A": ()}, membership=membership)
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     producers.register("P")
     us = round(YEAR_3000.timestamp() * 1_000_000)
     late = AccuracyInterval(us, us - 1, us + 1, node="P")
-    ledger.db.feed(stream, [Occurrence("A", late, {"n": 0})])
+    stream.feed([Occurrence("A", late, {"n": 0})])
     with pytest.raises(BadEvent, match="a heartbeat is of 2999-12-31"):
         producers.heartbeat(late)
     stranger = AccuracyInterval(us, us, us, node="Q")
     with pytest.raises(BadEvent, match=r"heartbeat"):
         producers.heartbeat(stranger)
-    ledger.db.feed(stream, [Occurrence("A", stranger, {"n": 0})])
+    stream.feed([Occurrence("A", stranger, {"n": 0})])
     assert list(producers) == ["P"], "nobody is discovered by the future"
     assert producers.stable_us is None
-    ledger.db.feed(stream, [Occurrence("A", stamp(n, 0.1, "P"), {"n": n}) for n in (1, 2)])
+    stream.feed([Occurrence("A", stamp(n, 0.1, "P"), {"n": n}) for n in (1, 2)])
     assert (ledger.lines(), producers.waiting) == (["A1"], 1)
     assert ledger.late() == []
     reasons = [letter["reason"] for letter in ledger.letters()]

@@ -32,7 +32,7 @@ def paper_stream() -> list[Occurrence]:
 
 def check_paper_stream(db: Database, events: list[Occurrence]) -> None:
     ward = open_ward(db)
-    ward.db.feed(ward.stream, events)
+    ward.stream.feed(events)
     assert ward.read == [("Q2", 2, "safe"), ("Q1", 10, "safe"), ("Q2", 15, "warning")]
     assert ward.history() == [(10, 1, "warning"), (15, 1, "safe")]
     assert ward.statuses() == {1: "safe", 2: "safe"}
@@ -58,7 +58,7 @@ def test_every_order_of_arrival_gives_what_the_order_of_time_gives(where: Place)
     chosen = random.Random(7).sample(orders, 12 * SCALE if where.is_memory else 1)
     db = where.open()
     ward = open_ward(db)
-    run = db.stream_run(ward.stream)
+    run = ward.stream.run
     for number, order in enumerate(chosen):
         base = 1_000 * number
         later = [
@@ -82,10 +82,10 @@ def test_violation_follows_from_a_warning_until_the_worker_sanitises(db: Databas
         behave("ENTER", 2, worker=2, location="b"),
         behave("TOUCH", 3, worker=2, location="b"),
     ]
-    ward.db.feed(ward.stream, reversed(events))
+    ward.stream.feed(reversed(events))
     assert ward.statuses() == {1: "violation", 2: "safe"}
     assert ward.history() == [(2, 1, "warning"), (3, 1, "violation")]
-    ward.db.feed(ward.stream, [behave("SANITIZE", 20)])
+    ward.stream.feed([behave("SANITIZE", 20)])
     assert ward.statuses() == {1: "safe", 2: "safe"}
 
 
@@ -99,8 +99,8 @@ def test_reading_of_a_query_that_writes_becomes_a_dead_letter(db: Database) -> N
         return True
 
     db.rule(on=adb.event("TOUCH", reading=write), name="writes")(lambda t, o: None)
-    ward.db.feed(ward.stream, [behave("TOUCH", 1), behave("MASK", 2)])
-    (letter,) = db.dead_letters("ward")
+    ward.stream.feed([behave("TOUCH", 1), behave("MASK", 2)])
+    (letter,) = db.dead_letters.list("ward")
     assert letter.error == "ConditionWrites"
     assert ward.statuses()[1] == "safe"
 
@@ -122,7 +122,7 @@ def test_disordered_stream_in_batches_gives_what_one_loop_gives(where: Place, se
     arrived = sorted(events, key=lambda o: o.us + chosen.randrange(100_000_000))
     db = where.open(batch_events_max=chosen.choice((7, 50, 2_000)))
     ward = open_ward(db)
-    run = db.stream_run(ward.stream)
+    run = ward.stream.run
     for start in range(0, count, 40):
         seen = arrived[: start + 40]
         left = arrived[start + 40 :]
@@ -131,7 +131,7 @@ def test_disordered_stream_in_batches_gives_what_one_loop_gives(where: Place, se
     run.finish()
     assert ward.history() == history
     assert ward.statuses() == status
-    assert db.dead_letters() == []
+    assert db.dead_letters.list() == []
     assert run.totals() == {"events": count, "late": 0, "dead": 0}
     assert run.punctuation_us is not None
     assert run.punctuation_us > behave("EXIT", times[-1]).us

@@ -26,9 +26,9 @@ def test_late_event_occurs_at_the_punctuation_it_has_missed(ledger: Ledger) -> N
     watch_late(ledger)
     ledger.db.rule(on=adb.event("A"), name="A")(lambda t, o: ledger.write(t, f"A{o.params['n']}"))
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(10))
+    stream.feed([event("A", 1, n=1)], punctuation=at(10))
     late = [event("A", 9, "x", n=2), event("B", 3, n=3), event("A", 10, n=4)]
-    ledger.db.feed(stream, late, punctuation=at(11))
+    stream.feed(late, punctuation=at(11))
     us = event("A", 10).us
     assert ledger.lines() == [
         "A1",
@@ -36,16 +36,16 @@ def test_late_event_occurs_at_the_punctuation_it_has_missed(ledger: Ledger) -> N
         f"input B None {{'n': 3}} {at(3)} {us}",
         "A4",
     ]
-    assert ledger.db.stream_run(stream).totals() == {"events": 2, "late": 2, "dead": 0}
+    assert stream.run.totals() == {"events": 2, "late": 2, "dead": 0}
     assert len(ledger.late()) == 2
 
 
 def test_detached_rule_on_late_events_runs_once(ledger: Ledger) -> None:
     watch_late(ledger, coupling="sequential")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [], punctuation=at(10))
-    ledger.db.feed(stream, [event("A", 9, n=1)], punctuation=at(12))
-    ledger.db.join()
+    stream.feed([], punctuation=at(10))
+    stream.feed([event("A", 9, n=1)], punctuation=at(12))
+    ledger.db.wait_idle()
     assert len(ledger.lines()) == 1
     assert ledger.pending() == []
 
@@ -58,9 +58,9 @@ def test_late_events_are_parts_of_patterns_of_the_stream(ledger: Ledger) -> None
         ledger.write(t, f"{o.parts['late'].params['params']['n']} {o.parts['A'].params['n']}")
 
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [], punctuation=at(10))
-    ledger.db.feed(stream, [event("A", 2, n=2), event("A", 11, n=11)], punctuation=at(12))
-    ledger.db.feed(stream, [event("B", 13), event("A", 14, n=14)], punctuation=at(20))
+    stream.feed([], punctuation=at(10))
+    stream.feed([event("A", 2, n=2), event("A", 11, n=11)], punctuation=at(12))
+    stream.feed([event("B", 13), event("A", 14, n=14)], punctuation=at(20))
     assert ledger.lines() == ["2 11"]
 
 
@@ -69,10 +69,10 @@ def test_rule_on_late_events_that_fails_leaves_a_letter_and_the_late_event(
 ) -> None:
     ledger.db.rule(on=adb.late("input"), name="fails")(lambda t, o: 1 / 0)
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [], punctuation=at(10))
-    ledger.db.feed(stream, [event("A", 9, n=1)], punctuation=at(12))
+    stream.feed([], punctuation=at(10))
+    stream.feed([event("A", 9, n=1)], punctuation=at(12))
     (letter,) = ledger.letters()
     assert (letter["source"], letter["error"]) == ("input", "ZeroDivisionError")
     assert letter["payload"]["params"] == {"n": 1}
     assert len(ledger.late()) == 1
-    assert ledger.db.stream_run(stream).totals() == {"events": 0, "late": 1, "dead": 1}
+    assert stream.run.totals() == {"events": 0, "late": 1, "dead": 1}

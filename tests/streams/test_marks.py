@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from activedb.streams import Marks, Stream, newest_times
+from activedb.streams import Marks, StreamDeclaration, newest_times
 from tests.drawing import drawn
 
 pa: Any = pyarrow
@@ -21,9 +21,9 @@ NAMES = ("north", "south", "east", "", None)
 _FUTURE_MAX_US = 60_000_000
 
 
-def stream(**changes: Any) -> Stream:
+def stream(**changes: Any) -> StreamDeclaration:
     given: dict[str, Any] = {"type": "'PASS'", "timestamp": "at", "types": {"PASS": ()}}
-    return Stream("gates", **(given | changes))
+    return StreamDeclaration("gates", **(given | changes))
 
 
 Row = tuple[str | None, int | None]
@@ -41,7 +41,7 @@ def table(rows: list[Row]) -> Any:
 
 
 def punctuation_us(
-    gates: Stream, batches: list[tuple[int, list[Row]]], before_us: int | None
+    gates: StreamDeclaration, batches: list[tuple[int, list[Row]]], before_us: int | None
 ) -> int | None:
     """That of the last batch, from when all were made and what they hold, it too."""
     silent_us = gates.silent_after_us
@@ -76,7 +76,7 @@ def test_producers_as_a_model_that_looks_at_all_batches(seed: int) -> None:
     of = drawn("marks", seed)
     gates = stream(
         producer="gate",
-        producers=of.choice(((), ("north",), ("north", "west"))),
+        expected_producers=of.choice(((), ("north",), ("north", "west"))),
         silent_after=of.choice((None, 5, 60)),
         delay=timedelta(microseconds=of.choice((0, 1_500, 3_000_000))),
     )
@@ -124,8 +124,8 @@ def test_punctuation_is_whole_milliseconds_after_1970(
 
 
 def test_marks_go_on_when_producers_are_declared_or_no_longer_are() -> None:
-    nobody, either = stream(), stream(producer="gate", producers=("north", "south"))
-    third = stream(producer="gate", producers=("north", "south", "east"), silent_after=10)
+    nobody, either = stream(), stream(producer="gate", expected_producers=("north", "south"))
+    third = stream(producer="gate", expected_producers=("north", "south", "east"), silent_after=10)
     reached, record = [], None
     for made_us, gates, newest in (
         (0, nobody, {"": 5_000_000}),
@@ -149,15 +149,15 @@ def test_marks_go_on_when_producers_are_declared_or_no_longer_are() -> None:
 def test_producer_that_was_declared_by_mistake_is_not_waited_for_once_it_is_not(
     corrected: tuple[str, ...],
 ) -> None:
-    mistaken = stream(producer="gate", producers=("north", "sooth"))
+    mistaken = stream(producer="gate", expected_producers=("north", "sooth"))
     marks = Marks.restore(mistaken, None).after(mistaken, {"north": 5_000_000}, 0)
     assert marks.punctuation_us is None
-    gates = stream(producer="gate", producers=corrected)
+    gates = stream(producer="gate", expected_producers=corrected)
     marks = Marks.restore(gates, json.loads(json.dumps(marks.record())))
     marks = marks.after(gates, {"north": 9_000_000, "south": 8_000_000}, 1)
     assert marks.punctuation_us == 8_000_000
     # But who was heard is, although nobody names it any more.
-    gates = stream(producer="gate", producers=("north",))
+    gates = stream(producer="gate", expected_producers=("north",))
     marks = Marks.restore(gates, json.loads(json.dumps(marks.record())))
     assert marks.after(gates, {"north": 11_000_000}, 2).punctuation_us == 8_000_000
 

@@ -83,7 +83,7 @@ def log(ledger: Ledger, on: Expression, name: str = "log", **options: Any) -> No
 def register(ledger: Ledger, stream: Stream, **types: str) -> None:
     """Register producers with the event types that they send."""
     for node, sends in types.items():
-        ledger.db.producers(stream).register(node, sends)
+        stream.producers.register(node, sends)
 
 
 def reopened(where: Place, ledger: Ledger, **options: Any) -> Ledger:
@@ -110,7 +110,7 @@ def test_conjunction_of_three_producers_is_made_only_when_it_is_stable(ledger: L
         (sent("A2", "PA", 70, 80), ["A0-B10", "A1-B20"]),
     ]
     for o, lines in steps:
-        ledger.db.feed(stream, [o])
+        stream.feed([o])
         assert ledger.lines() == lines, o
     assert ledger.letters() == []
 
@@ -119,8 +119,8 @@ def test_event_is_processed_when_all_sync_points_are_beyond_its_end(ledger: Ledg
     log(ledger, A)
     stream = declare(ledger)
     register(ledger, stream, P="A", Q="A")
-    producers = ledger.db.producers(stream)
-    ledger.db.feed(stream, [sent("A1", "P", 0, 10)])
+    producers = stream.producers
+    stream.feed([sent("A1", "P", 0, 10)])
     producers.heartbeat(stamp("P", 50, 60))
     assert (ledger.lines(), producers.waiting) == ([], 1)
     producers.heartbeat(stamp("Q", 10, 20))
@@ -129,7 +129,7 @@ def test_event_is_processed_when_all_sync_points_are_beyond_its_end(ledger: Ledg
     producers.heartbeat(stamp("Q", 11, 20))
     assert (ledger.lines(), producers.waiting) == (["A1"], 0)
     assert producers.stable_us == START_US + 11
-    assert ledger.db.counters()["events_waiting"] == 0
+    assert ledger.db.admin.counters()["events_waiting"] == 0
 
 
 def test_events_are_processed_in_an_order_that_extends_both_orders(ledger: Ledger) -> None:
@@ -138,11 +138,11 @@ def test_events_are_processed_in_an_order_that_extends_both_orders(ledger: Ledge
     log(ledger, adb.seq(A, B), "sequence", on_uncertain="certain")
     stream = declare(ledger)
     for node in "PQ":
-        ledger.db.producers(stream).register(node)
-    ledger.db.feed(stream, [sent("A2", "P", 20, 90, 1_000), sent("B3", "P", 20, 30, 2_000)])
-    ledger.db.feed(stream, [sent("A1", "Q", 0, 5, 7), sent("B4", "Q", 95, 99, 500)])
+        stream.producers.register(node)
+    stream.feed([sent("A2", "P", 20, 90, 1_000), sent("B3", "P", 20, 30, 2_000)])
+    stream.feed([sent("A1", "Q", 0, 5, 7), sent("B4", "Q", 95, 99, 500)])
     for node in "PQ":
-        ledger.db.producers(stream).heartbeat(stamp(node, 100, 100))
+        stream.producers.heartbeat(stamp(node, 100, 100))
     assert ledger.lines() == ["A1", "A2", "B3", "A1-B3", "A2-B3", "B4", "A1-B4", "A2-B4"]
 
 
@@ -150,8 +150,8 @@ def test_time_goes_on_with_heartbeats_alone(ledger: Ledger) -> None:
     log(ledger, adb.seq(A, ~B).within(100e-6))
     stream = declare(ledger)
     register(ledger, stream, P="A", Q="B")
-    producers = ledger.db.producers(stream)
-    ledger.db.feed(stream, [sent("A1", "P", 0, 10)])
+    producers = stream.producers
+    stream.feed([sent("A1", "P", 0, 10)])
     for node in "PQ":
         producers.heartbeat(stamp(node, 100, 110))
     assert ledger.lines() == []
@@ -187,9 +187,9 @@ def test_uncertain_order_is_handled_as_the_rule_says(
     stream = declare(ledger)
     register(ledger, stream, P="A", Q="B")
     events = [sent("A1", "P", 0, 5), sent("A2", "P", 10, 20), sent("B3", "Q", 15, 25)]
-    ledger.db.feed(stream, events)
+    stream.feed(events)
     for node in "PQ":
-        ledger.db.producers(stream).heartbeat(stamp(node, 50, 60))
+        stream.producers.heartbeat(stamp(node, 50, 60))
     assert ledger.lines() == lines
     letters = ledger.letters()
     opened = [decision.rule for decision in ledger.db.decisions]
@@ -215,11 +215,11 @@ def test_uncertainty_with_an_event_that_still_waits_is_found(ledger: Ledger) -> 
     log(ledger, adb.seq(A, ~N, B).within(1), "possible", on_uncertain="possible")
     stream = declare(ledger)
     register(ledger, stream, P="A", Q="B", R="N")
-    ledger.db.feed(stream, [sent("A1", "P", 0, 5), sent("B2", "Q", 20, 30)])
-    ledger.db.feed(stream, [sent("N3", "R", 25, 60)])
+    stream.feed([sent("A1", "P", 0, 5), sent("B2", "Q", 20, 30)])
+    stream.feed([sent("N3", "R", 25, 60)])
     for node in "PQR":
-        ledger.db.producers(stream).heartbeat(stamp(node, 40, 45))
-    assert ledger.db.producers(stream).waiting == 1
+        stream.producers.heartbeat(stamp(node, 40, 45))
+    assert stream.producers.waiting == 1
     (letter,) = ledger.letters()
     assert letter["error"] == "UncertainOrder"
     assert "'n': '1'" in letter["reason"]
@@ -237,7 +237,7 @@ def keyed(text: str, node: str, low: int, high: int, k: int) -> Occurrence:
 def feed_silences(ledger: Ledger, stream: Stream) -> None:
     """Is N4 after A1? Nobody knows. It is not after A3, and is none of A2's."""
     events = [keyed("A1", "P", 0, 10, 1), keyed("A2", "P", 0, 10, 2), keyed("A3", "P", 50, 60, 1)]
-    ledger.db.feed(stream, [*events, keyed("N4", "Q", 5, 15, 1), sent("B5", "P", 130, 135)])
+    stream.feed([*events, keyed("N4", "Q", 5, 15, 1), sent("B5", "P", 130, 135)])
 
 
 def test_end_of_a_window_that_is_uncertain_costs_that_decision_alone(where: Place) -> None:
@@ -254,9 +254,9 @@ def test_end_of_a_window_that_is_uncertain_costs_that_decision_alone(where: Plac
 
     stream = declare(ledger)
     for node in "PQ":
-        ledger.db.producers(stream).register(node)
+        stream.producers.register(node)
     feed_silences(ledger, stream)
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     for node in "PQ":
         producers.heartbeat(stamp(node, 140, 145))
     assert ledger.lines() == ["A2", "B5"]
@@ -269,7 +269,7 @@ def test_end_of_a_window_that_is_uncertain_costs_that_decision_alone(where: Plac
         ledger = reopened(where, ledger)
         log(ledger, SILENCE, on_uncertain="raise")
         stream = declare(ledger)
-        producers = ledger.db.producers(stream)
+        producers = stream.producers
     for node in "PQ":
         producers.heartbeat(stamp(node, 300, 305))
     assert ledger.lines() == ["A2", "B5", "A3"], "what the detector keeps has not been given up"
@@ -282,10 +282,10 @@ def test_rule_that_fails_beside_an_uncertain_end_of_a_window_has_a_letter_too(
     ledger.db.rule(on=SILENCE, name="fails", on_uncertain="raise")(lambda t, o: 1 / 0)
     stream = declare(ledger)
     for node in "PQ":
-        ledger.db.producers(stream).register(node)
+        stream.producers.register(node)
     feed_silences(ledger, stream)
     for node in "PQ":
-        ledger.db.producers(stream).heartbeat(stamp(node, 140, 145))
+        stream.producers.heartbeat(stamp(node, 140, 145))
     errors = [letter["error"] for letter in ledger.letters()]
     assert sorted(errors) == ["UncertainOrder", "ZeroDivisionError"]
 
@@ -304,11 +304,11 @@ def test_end_of_a_window_with_what_cannot_be_written_costs_all_that_is_kept(
 
     stream = declare(ledger)
     for node in "PQ":
-        ledger.db.producers(stream).register(node)
+        stream.producers.register(node)
     events = [sent("A1", "P", 0, 10), sent("A3", "P", 50, 60)]
-    ledger.db.feed(stream, [*events, sent("B5", "P", 70, 75), sent("A6", "P", 200, 210)])
+    stream.feed([*events, sent("B5", "P", 70, 75), sent("A6", "P", 200, 210)])
     for node in "PQ":
-        ledger.db.producers(stream).heartbeat(stamp(node, 900, 905))
+        stream.producers.heartbeat(stamp(node, 900, 905))
     assert [letter["error"] for letter in ledger.letters()] == ["ZeroDivisionError"]
     assert ledger.lines() == ["A6"]
 
@@ -318,10 +318,10 @@ def test_chronicle_that_cannot_tell_the_oldest_raises(ledger: Ledger) -> None:
     log(ledger, adb.all_of(A, B).context("chronicle"), on_uncertain="raise")
     stream = declare(ledger)
     register(ledger, stream, PA="A", P1="B", P2="B")
-    ledger.db.feed(stream, [sent("A0", "PA", 0, 10), sent("B10", "P1", 12, 22)])
-    ledger.db.feed(stream, [sent("B20", "P2", 16, 28)])
+    stream.feed([sent("A0", "PA", 0, 10), sent("B10", "P1", 12, 22)])
+    stream.feed([sent("B20", "P2", 16, 28)])
     for node in ("PA", "P1", "P2"):
-        ledger.db.producers(stream).heartbeat(stamp(node, 25, 30))
+        stream.producers.heartbeat(stamp(node, 25, 30))
     (letter,) = ledger.letters()
     assert letter["error"] == "UncertainOrder"
     assert "'n': '10'" in letter["reason"]
@@ -337,8 +337,8 @@ def test_atomic_membership_refuses_events_of_others(ledger: Ledger) -> None:
     register(ledger, stream, P="A")
     exact = adb.occurrence("A", timestamp=1, n=9)
     events = [sent("A1", "P", 0, 1), sent("A2", "Q", 0, 1), sent("B3", "P", 2, 3), exact]
-    ledger.db.feed(stream, events)
-    ledger.db.producers(stream).heartbeat(stamp("P", 10, 11))
+    stream.feed(events)
+    stream.producers.heartbeat(stamp("P", 10, 11))
     assert ledger.lines() == ["A1"]
     reasons = [letter["reason"] for letter in ledger.letters()]
     assert len(reasons) == 3
@@ -346,20 +346,20 @@ def test_atomic_membership_refuses_events_of_others(ledger: Ledger) -> None:
     assert "not registered for ('event', 'B')" in reasons[1]
     assert "has no stamp" in reasons[2]
     with pytest.raises(BadEvent, match="not registered"):
-        ledger.db.producers(stream).heartbeat(stamp("Q", 0, 1))
+        stream.producers.heartbeat(stamp("Q", 0, 1))
 
 
 def test_joiner_is_waited_for_from_what_was_stable_on(ledger: Ledger) -> None:
     log(ledger, A)
     stream = declare(ledger)
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     assert producers.register("P") is None
-    ledger.db.feed(stream, [sent("A1", "P", 0, 1), sent("A2", "P", 10, 11)])
+    stream.feed([sent("A1", "P", 0, 1), sent("A2", "P", 10, 11)])
     assert ledger.lines() == ["A1"]
     assert producers.register("Q") == START_US + 10
-    ledger.db.feed(stream, [sent("A3", "P", 20, 21)])
+    stream.feed([sent("A3", "P", 20, 21)])
     assert ledger.lines() == ["A1"], "Q may send something from then on"
-    ledger.db.feed(stream, [sent("A4", "Q", 15, 16)])
+    stream.feed([sent("A4", "Q", 15, 16)])
     assert ledger.lines() == ["A1", "A2"]
     producers.remove("Q")
     assert ledger.lines() == ["A1", "A2", "A4"]
@@ -369,10 +369,10 @@ def test_joiner_is_waited_for_from_what_was_stable_on(ledger: Ledger) -> None:
 def test_producer_in_any_order_is_stable_by_what_it_is_told_alone(ledger: Ledger) -> None:
     log(ledger, A)
     stream = declare(ledger)
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     producers.register("P", in_order=False)
-    ledger.db.feed(stream, [sent("A3", "P", 30, 31), sent("A1", "P", 10, 11)])
-    ledger.db.feed(stream, [sent("A2", "P", 20, 21)])
+    stream.feed([sent("A3", "P", 30, 31), sent("A1", "P", 10, 11)])
+    stream.feed([sent("A2", "P", 20, 21)])
     assert ledger.lines() == []
     producers.sync("P", (START_US + 25) / 1e6)
     assert ledger.lines() == ["A1", "A2"]
@@ -386,17 +386,17 @@ def test_weak_joiner_whose_event_comes_too_late_is_kept_and_offered(ledger: Ledg
         ledger.write(t, f"late {o.params['type']}{o.params['params']['n']}")
 
     stream = declare(ledger, "weak")
-    ledger.db.feed(stream, [sent("A1", "P", 0, 5), sent("A2", "P", 20, 25)])
+    stream.feed([sent("A1", "P", 0, 5), sent("A2", "P", 20, 25)])
     assert ledger.lines() == ["A1"]
-    ledger.db.feed(stream, [sent("A3", "Q", 10, 15), sent("A4", "Q", 22, 24)])
+    stream.feed([sent("A3", "Q", 10, 15), sent("A4", "Q", 22, 24)])
     assert ledger.lines() == ["A1", "late A3"]
-    assert list(ledger.db.producers(stream)) == ["P", "Q"]
-    run = ledger.db.stream_run(stream)
+    assert list(stream.producers) == ["P", "Q"]
+    run = stream.run
     assert run.totals() == {"events": 1, "late": 1, "dead": 0}
     (kept,) = run.late_events()
     assert kept.occurrence.stamp == stamp("Q", 10, 15)
     for node in "PQ":
-        ledger.db.producers(stream).heartbeat(stamp(node, 50, 51))
+        stream.producers.heartbeat(stamp(node, 50, 51))
     assert ledger.lines() == ["A1", "late A3", "A2", "A4"]
 
 
@@ -409,19 +409,19 @@ def test_silent_producer_is_raised_and_can_be_removed(where: Place) -> None:
     log(ledger, A)
     stream = declare(ledger, silent_after=10)
     register(ledger, stream, P="A", Q="A")
-    ledger.db.feed(stream, [sent("A1", "P", 0, 1)])  # the first look
+    stream.feed([sent("A1", "P", 0, 1)])  # the first look
     clock.advance(8)
-    ledger.db.feed(stream, [sent("A2", "P", 10, 11)])
+    stream.feed([sent("A2", "P", 10, 11)])
     clock.advance(8)
     with pytest.raises(ProducerSilent) as caught:
-        ledger.db.feed(stream, [sent("A3", "P", 20, 21)])
+        stream.feed([sent("A3", "P", 20, 21)])
     assert caught.value.producer == "Q"
-    assert ledger.db.producers(stream).waiting == 2, "nothing of the feed was taken"
-    ledger.db.producers(stream).remove("Q")
+    assert stream.producers.waiting == 2, "nothing of the feed was taken"
+    stream.producers.remove("Q")
     assert ledger.lines() == ["A1"]
-    ledger.db.feed(stream, [sent("A3", "P", 20, 21)])
+    stream.feed([sent("A3", "P", 20, 21)])
     assert ledger.lines() == ["A1", "A2"]
-    assert ledger.db.counters()["producers_silent"] == 1
+    assert ledger.db.admin.counters()["producers_silent"] == 1
 
 
 def test_producer_that_speaks_again_is_not_silent(where: Place) -> None:
@@ -429,11 +429,11 @@ def test_producer_that_speaks_again_is_not_silent(where: Place) -> None:
     ledger = open_ledger(where.open(clock=clock))
     stream = declare(ledger, silent_after=10)
     register(ledger, stream, P="A")
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     for second in range(3):
         producers.heartbeat(stamp("P", second, second))
         clock.advance(100)
-    ledger.db.feed(stream, [sent("A1", "P", 10, 11)])
+    stream.feed([sent("A1", "P", 10, 11)])
     clock.advance(100)
     with pytest.raises(ProducerSilent, match="'P' has been silent"):
         producers.check()
@@ -447,17 +447,17 @@ def test_callback_for_silence_may_remove_the_producer(where: Place) -> None:
 
     def on_silent(error: ProducerSilent) -> None:
         told.append(error.producer)
-        ledger.db.producers(stream).remove(error.producer)
+        stream.producers.remove(error.producer)
 
     stream = declare(ledger, silent_after=10, on_silent=on_silent)
     register(ledger, stream, P="A", Q="A")
-    ledger.db.feed(stream, [sent("A1", "P", 0, 1)])
-    ledger.db.producers(stream).check()
+    stream.feed([sent("A1", "P", 0, 1)])
+    stream.producers.check()
     clock.advance(11)
-    ledger.db.feed(stream, [sent("A2", "P", 10, 11)])
+    stream.feed([sent("A2", "P", 10, 11)])
     assert told == ["Q"]
     assert ledger.lines() == ["A1"]
-    assert ledger.db.producers(stream).waiting == 1
+    assert stream.producers.waiting == 1
 
 
 def test_silence_is_found_by_the_clock_and_told_once_though_nobody_feeds(where: Place) -> None:
@@ -469,28 +469,28 @@ def test_silence_is_found_by_the_clock_and_told_once_though_nobody_feeds(where: 
     def on_silent(error: ProducerSilent) -> None:
         told.append(error.producer)
         if error.producer == "Q":
-            ledger.db.producers(stream).remove("Q")
+            stream.producers.remove("Q")
 
     stream = declare(ledger, silent_after=10, on_silent=on_silent)
     register(ledger, stream, P="A", Q="A")
     clock.advance(6)
-    ledger.db.feed(stream, [sent("A1", "P", 0, 1), sent("A2", "P", 10, 11)])
+    stream.feed([sent("A1", "P", 0, 1), sent("A2", "P", 10, 11)])
     clock.advance(4)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert told == [], "not before it has been silent for longer than it may"
     clock.advance(0.1)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert told == ["Q"]
     assert ledger.lines() == ["A1"], "nothing waits for what has gone"
     for _ in range(3):
         clock.advance(20)
-        ledger.db.join()
+        ledger.db.wait_idle()
     assert told == ["Q", "P"]
-    ledger.db.producers(stream).heartbeat(stamp("P", 20, 21))
+    stream.producers.heartbeat(stamp("P", 20, 21))
     clock.advance(11)
-    ledger.db.join()
+    ledger.db.wait_idle()
     assert told == ["Q", "P", "P"], "it was heard in between"
-    assert ledger.db.counters()["producers_silent"] == 3
+    assert ledger.db.admin.counters()["producers_silent"] == 3
 
 
 def test_silence_that_nobody_was_told_of_is_raised_by_the_next_feed_once(where: Place) -> None:
@@ -499,14 +499,14 @@ def test_silence_that_nobody_was_told_of_is_raised_by_the_next_feed_once(where: 
     stream = declare(ledger, silent_after=10)
     register(ledger, stream, P="A", Q="A", R="A")
     clock.advance(11)
-    ledger.db.join()
-    assert ledger.db.counters()["producers_silent"] == 3
-    ledger.db.producers(stream).remove("R")
+    ledger.db.wait_idle()
+    assert ledger.db.admin.counters()["producers_silent"] == 3
+    stream.producers.remove("R")
     with pytest.raises(ProducerSilent) as caught:
-        ledger.db.feed(stream, [sent("A1", "P", 0, 1)])
+        stream.feed([sent("A1", "P", 0, 1)])
     assert caught.value.producer == "Q"
-    ledger.db.feed(stream, [sent("A1", "P", 0, 1)])
-    assert ledger.db.counters()["producers_silent"] == 3
+    stream.feed([sent("A1", "P", 0, 1)])
+    assert ledger.db.admin.counters()["producers_silent"] == 3
 
 
 def test_silence_is_found_with_the_real_clock(ledger: Ledger) -> None:
@@ -524,18 +524,18 @@ def test_feed_beyond_what_may_wait_is_refused_as_a_whole(ledger: Ledger) -> None
     log(ledger, A)
     stream = declare(ledger, waiting_max=2)
     register(ledger, stream, P="A", Q="A")
-    producers = ledger.db.producers(stream)
-    ledger.db.feed(stream, [sent("A1", "P", 0, 1), sent("A2", "P", 10, 11)])
+    producers = stream.producers
+    stream.feed([sent("A1", "P", 0, 1), sent("A2", "P", 10, 11)])
     more = [sent("A3", "P", 20, 21), sent("A4", "P", 30, 31)]
     with pytest.raises(StreamFull, match="4 events would have to wait"):
-        ledger.db.feed(stream, more)
+        stream.feed(more)
     assert producers.waiting == 2
     producers.heartbeat(stamp("Q", 35, 36))
     assert ledger.lines() == ["A1"], "the sync point of P has not been moved by what was refused"
-    ledger.db.feed(stream, more)
+    stream.feed(more)
     assert ledger.lines() == ["A1", "A2", "A3"]
     many = [sent(f"A{n}", "P", n, n) for n in range(40, 50)]
-    ledger.db.feed(stream, [*many, sent("A50", "Q", 49, 50)])
+    stream.feed([*many, sent("A50", "Q", 49, 50)])
     assert producers.waiting == 2, "what is stable at once does not wait"
 
 
@@ -543,8 +543,8 @@ def test_feed_with_what_is_no_event_moves_no_sync_point(ledger: Ledger) -> None:
     stream = declare(ledger, "weak")
     events: list[Any] = [sent("A1", "P", 1, 2), {}]
     with pytest.raises(BadEvent, match="item 1 of what it was given is"):
-        ledger.db.feed(stream, events)
-    producers = ledger.db.producers(stream)
+        stream.feed(events)
+    producers = stream.producers
     assert (len(producers), producers.waiting) == (0, 0)
 
 
@@ -561,30 +561,30 @@ def test_restart_keeps_events_stamps_producers_and_sync_points(where: Place) -> 
 
     ledger, stream = opened(open_ledger(where.open()))
     register(ledger, stream, P="A", Q="B", R="B")
-    ledger.db.producers(stream).remove("R")
+    stream.producers.remove("R")
     events = [sent("A1", "P", 0, 5, 10), sent("A2", "P", 12, 50, 2_000)]
-    ledger.db.feed(stream, [*events, sent("B3", "Q", 14, 16, 5), sent("A4", "P", 14, 70, 9_000)])
-    assert ledger.db.producers(stream).stable_us == START_US + 14
+    stream.feed([*events, sent("B3", "Q", 14, 16, 5), sent("A4", "P", 14, 70, 9_000)])
+    assert stream.producers.stable_us == START_US + 14
 
     ledger, stream = opened(reopened(where, ledger))
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     assert list(producers) == ["P", "Q"]
     assert producers.stable_us == START_US + 14
     assert producers.waiting == 3
     with pytest.raises(ConfigurationError, match="registered already"):
         producers.register("P")
-    ledger.db.feed(stream, [Occurrence("A", stamp("P", 80, 81, 1, boot="again"), {"n": 0})])
+    stream.feed([Occurrence("A", stamp("P", 80, 81, 1, boot="again"), {"n": 0})])
     assert "started anew" in ledger.letters()[0]["reason"]
-    ledger.db.feed(stream, [sent("A5", "P", 80, 81, 9_500)])
-    ledger.db.feed(stream, [sent("A6", "P", 90, 91, 9_900)])
+    stream.feed([sent("A5", "P", 80, 81, 9_500)])
+    stream.feed([sent("A6", "P", 90, 91, 9_900)])
     assert ledger.lines() == []
     producers.heartbeat(stamp("Q", 100, 101, 99_999))
     assert ledger.lines() == ["A1-B3"]
 
     ledger, stream = opened(reopened(where, ledger))
-    producers = ledger.db.producers(stream)
+    producers = stream.producers
     producers.register("S", "A")
-    ledger.db.feed(stream, [sent("B7", "Q", 200, 201, 100_000)])
+    stream.feed([sent("B7", "Q", 200, 201, 100_000)])
     for node in "PQS":
         producers.heartbeat(stamp(node, 300, 301))
     assert ledger.lines()[1:] == [f"A{n}-B7" for n in (1, 2, 4, 5, 6)]
@@ -599,16 +599,16 @@ def test_feed_that_fails_has_moved_no_sync_point(ledger: Ledger) -> None:
 
     stumbles = True
     stream = declare(ledger, "weak")
-    run, producers = ledger.db.stream_run(stream), ledger.db.producers(stream)
+    run, producers = stream.run, stream.producers
     run.fail_fast = True
-    ledger.db.feed(stream, [sent("A1", "P", 0, 1)])
+    stream.feed([sent("A1", "P", 0, 1)])
     events = [sent("A2", "P", 10, 11), sent("A3", "Q", 20, 21), sent("A4", "P", 30, 31)]
     with pytest.raises(BatchFailed):
-        ledger.db.feed(stream, events)
+        stream.feed(events)
     assert (list(producers), producers.waiting, producers.stable_us) == (["P"], 1, START_US)
     assert ledger.lines() == []
     stumbles = False
-    ledger.db.feed(stream, events)
+    stream.feed(events)
     assert (list(producers), producers.waiting) == (["P", "Q"], 2)
     assert ledger.lines() == ["A1", "A2"]
 
@@ -638,16 +638,16 @@ def test_declaration_without_meaning_is_refused(
 def test_stream_of_producers_takes_neither_punctuation_nor_batches(ledger: Ledger) -> None:
     stream = declare(ledger)
     with pytest.raises(ConfigurationError, match="no punctuation"):
-        ledger.db.feed(stream, [], punctuation=1)
-    with pytest.raises(ConfigurationError, match=r"db\.feed"):
-        ledger.db.stream_run(stream).apply(
+        stream.feed([], punctuation=1)
+    with pytest.raises(ConfigurationError, match=r"stream\.feed"):
+        stream.run.apply(
             adb.AtomicBatch("sensors", "q", 0, None, None)  # type: ignore[arg-type]
         )
     plain = ledger.db.stream("plain", type="k", timestamp="t", types={"X": ()})
     with pytest.raises(ConfigurationError, match="no producers"):
-        ledger.db.producers(plain)
+        _ = plain.producers
     with pytest.raises(ConfigurationError, match="no event types 'X'"):
-        ledger.db.producers(stream).register("P", ["X"])
+        stream.producers.register("P", ["X"])
 
 
 # -- any world, in any order of arrival --------------------------------------------------------
@@ -702,22 +702,22 @@ def check_world(url: str | None, seed: int, *, restarts: bool) -> None:
 
         ledger, stream = opened()
         for node in nodes:
-            ledger.db.producers(stream).register(node)
+            stream.producers.register(node)
         batch: list[Occurrence] = []
         for arrival in arrivals:
             if arrival.event is not None:
                 batch.append(arrival.event)
             if arrival.event is None or draw.random() < 0.4:
-                ledger.db.feed(stream, batch)
+                stream.feed(batch)
                 batch = []
                 if arrival.event is None:
-                    ledger.db.producers(stream).heartbeat(arrival.stamp)
+                    stream.producers.heartbeat(arrival.stamp)
             if restarts and draw.random() < 0.15:
                 ledger.db.close()
                 ledger, stream = opened()
-        ledger.db.feed(stream, batch)
+        stream.feed(batch)
         for node in nodes:
-            ledger.db.producers(stream).remove(node)
+            stream.producers.remove(node)
         lines = ledger.lines()
         expected = ideal(a.event for a in arrivals if a.event is not None)
         for name in PATTERNS:

@@ -146,7 +146,7 @@ def test_rows_come_in_the_order_of_partitions_whoever_was_first(where: Place, sp
     assert kept(db) == (1, 2), f"{lost} counts no more"
     spark.publish(1, rows("c@30"))
     spark.publish(2)
-    assert db.take_staged(clicks) == 3
+    assert clicks.take_staged() == 3
     assert heard == ["a@2", "b@2"]
     assert kept(db) == (0, 0)
 
@@ -203,7 +203,7 @@ def test_batches_that_do_not_continue_are_refused(where: Place, spark: Spark) ->
     with pytest.raises(CheckpointMismatch, match="by query query so far, and this is query other"):
         other.publish(0, rows("a@1"))
     db, clicks, _ = opened(where)
-    assert db.take_staged(clicks) == 1
+    assert clicks.take_staged() == 1
     with db.connection() as connection, connection.begin():
         connection.execute(sa.delete(sinks))
     with pytest.raises(CheckpointMismatch, match="by query query so far, and this is query other"):
@@ -230,8 +230,8 @@ def test_long_batch_is_staged_in_pieces(where: Place, spark: Spark) -> None:
     assert len(pieces) == 5  # an id and a parameter of a megabyte each, four megabytes at most
     spark.publish(0, [batch])
     assert kept(db) == (1, 5)
-    assert db.take_staged(clicks) == 1
-    assert db.stream_run(clicks).waiting == 9
+    assert clicks.take_staged() == 1
+    assert clicks.run.waiting == 9
 
 
 # -- taking ----------------------------------------------------------------------------------
@@ -255,17 +255,17 @@ def test_crash_before_a_batch_is_deleted_makes_nothing_of_it_again(
         if sum(map(bool, done)) == parts:
             raise Crash
 
-    run = db.stream_run(clicks)
+    run = clicks.run
     run.on_progress = crash
     with pytest.raises(Crash):
-        db.take_staged(clicks)
+        clicks.take_staged()
     assert kept(db)[0] == 1, "batch 0 was taken, batch 1 not to its end"
     again, same, more = opened(where)
-    assert again.take_staged(same) == 1
+    assert same.take_staged() == 1
     assert heard + more == ["a@1", "b@2", "c@3", "d@4", "e@5", "f@6"]
-    assert again.stream_run(same).totals()["events"] == 6
-    assert again.stream_run(same).punctuation_us == 10_000_000
-    assert again.stream_run(same).waiting == 2
+    assert same.run.totals()["events"] == 6
+    assert same.run.punctuation_us == 10_000_000
+    assert same.run.waiting == 2
     assert kept(again) == (0, 0)
 
 
@@ -274,22 +274,21 @@ def test_batch_whose_number_was_used_by_a_feed_from_python_is_kept(
 ) -> None:
     db, clicks, heard = opened(where)
     spark.publish(0, rows("a@1", "b@20"))
-    db.take_staged(clicks)
-    db.feed(clicks, [adb.occurrence("CLICK", timestamp=21, user="p")])
+    clicks.take_staged()
+    clicks.feed([adb.occurrence("CLICK", timestamp=21, user="p")])
     spark.publish(1, rows("c@30"))
     with pytest.raises(CheckpointMismatch, match=r"comes with other rows .* Python"):
-        db.take_staged(clicks)
+        clicks.take_staged()
     assert kept(db)[0] == 1
     assert "c@30" not in heard
 
 
 def test_follower_is_told_of_a_batch_and_stops_when_told(where: Place, spark: Spark) -> None:
-    db, clicks, heard = opened(where, delay=timedelta(0))
+    _, clicks, heard = opened(where, delay=timedelta(0))
     stop, taken = threading.Event(), []
 
     def follow() -> int:
-        return db.take_staged(
-            clicks,
+        return clicks.take_staged(
             follow=True,
             stop=stop,
             poll_s=1e5,
@@ -311,34 +310,34 @@ def test_time_that_is_from_the_future_holds_nothing_up(where: Place, spark: Spar
     spark.publish(0, rows("a@1", "z@9e9"))
     spark.publish(1, rows("b@30"))
     spark.publish(2, rows("c@31"))
-    assert db.take_staged(clicks) == 3
-    assert db.stream_run(clicks).punctuation_us == 21_000_000
+    assert clicks.take_staged() == 3
+    assert clicks.run.punctuation_us == 21_000_000
     assert heard == ["a@1"]
-    assert [letter.identity for letter in db.dead_letters("clicks")] != []
+    assert [letter.identity for letter in db.dead_letters.list("clicks")] != []
 
 
 def test_what_cannot_be_taken_is_refused_with_the_reason(where: Place, spark: Spark) -> None:
     db, clicks, _ = opened(where)
     with pytest.raises(ConfigurationError, match=r"published anything .* there are none"):
-        db.take_staged(clicks)
+        clicks.take_staged()
     spark.staging.publish_to_stream(Sink("stream", "click", "q"), 0, [])
     with pytest.raises(ConfigurationError, match="did you mean 'click'"):
-        db.take_staged(clicks)
+        clicks.take_staged()
     with pytest.raises(ConfigurationError, match="poll_s takes a positive number"):
-        db.take_staged(clicks, poll_s=0)
+        clicks.take_staged(poll_s=0)
     with db.transaction(), pytest.raises(TransactionStateError, match="cannot take batches"):
-        db.take_staged(clicks)
+        clicks.take_staged()
     spark.publish(0, [rows("a@1")[0].drop_columns(["p_user"])])
     with pytest.raises(DefinitionError, match="for stream clicks lacks p_user: the stream is decl"):
-        db.take_staged(clicks)
+        clicks.take_staged()
     with db.connection() as connection, connection.begin():
         connection.execute(sa.delete(staged_rows))
     with pytest.raises(StoreError, match="batch 0 of stream clicks has 1 rows, and 0 are there"):
-        db.take_staged(clicks)
+        clicks.take_staged()
     memory = adb.connect("memory://")
     stream = memory.stream("s", source=Staged(), type="'A'", timestamp="t", types={"A": ()})
     with memory, pytest.raises(ConfigurationError, match="Spark cannot write to it"):
-        memory.take_staged(stream)
+        stream.take_staged()
 
 
 @pytest.mark.parametrize(
@@ -416,7 +415,7 @@ def test_table_is_written_by_several_queries_and_refuses_whole_batches(
         insert(spark, "activedb_rules", 0, {"name": ["r"]}, query_id="third")
     with pytest.raises(CheckpointMismatch, match="table t: Spark's checkpoint is at batch 2"):
         insert(spark, "t", 2, {"n": [5]})
-    db.own(table)
+    db.admin.own(table)
     with pytest.raises(TableOwned, match="table t is kept in the memory of another process"):
         insert(spark, "t", 1, {"n": [4]}, query_id="other")
     with db.connection() as connection:

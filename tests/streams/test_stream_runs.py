@@ -14,7 +14,6 @@ from activedb.errors import (
     BadEvent,
     BatchFailed,
     CheckpointMismatch,
-    ConfigurationError,
     SerializationConflict,
 )
 from activedb.streams import AtomicBatch
@@ -56,7 +55,7 @@ def test_feed_processes_events_in_event_time_order(ledger: Ledger) -> None:
     follow(ledger, "A", "B")
     stream = declare(ledger.db)
     events = [event("A", 3, n=3), event("B", 1, n=1), event("A", 2, n=2), event("B", 4, n=4)]
-    ledger.db.feed(stream, events)
+    stream.feed(events)
     assert ledger.lines() == ["B1", "A2", "A3", "B4"]
 
 
@@ -64,20 +63,20 @@ def test_feed_breaks_ties_by_id_and_then_by_arrival(ledger: Ledger) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
     ids = ["9", "10", None, "b", "a", None]
-    ledger.db.feed(stream, [event("A", 1, id, n=n) for n, id in enumerate(ids)])
+    stream.feed([event("A", 1, id, n=n) for n, id in enumerate(ids)])
     assert ledger.lines() == ["A2", "A5", "A1", "A0", "A4", "A3"]
 
 
 def test_feed_keeps_events_from_the_punctuation_on_waiting(ledger: Ledger) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
-    run = ledger.db.stream_run(stream)
-    ledger.db.feed(stream, [event("A", s, n=s) for s in (5, 1, 3)], punctuation=at(3))
+    run = stream.run
+    stream.feed([event("A", s, n=s) for s in (5, 1, 3)], punctuation=at(3))
     assert ledger.lines() == ["A1"]
     assert run.waiting == 2
-    ledger.db.feed(stream, [event("A", s, n=s) for s in (4, 3.5)], punctuation=at(5))
+    stream.feed([event("A", s, n=s) for s in (4, 3.5)], punctuation=at(5))
     assert ledger.lines() == ["A1", "A3", "A3.5", "A4"]
-    ledger.db.feed(stream, [])
+    stream.feed([])
     assert ledger.lines() == ["A1", "A3", "A3.5", "A4", "A5"]
     assert run.waiting == 0
     assert run.totals() == {"events": 5, "late": 0, "dead": 0}
@@ -86,15 +85,13 @@ def test_feed_keeps_events_from_the_punctuation_on_waiting(ledger: Ledger) -> No
 def test_feed_records_late_events_and_does_not_process_them(ledger: Ledger) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(10))
-    ledger.db.feed(
-        stream, [event("A", 9.999999, "late", n=2), event("A", 10, n=3)], punctuation=at(11)
-    )
+    stream.feed([event("A", 1, n=1)], punctuation=at(10))
+    stream.feed([event("A", 9.999999, "late", n=2), event("A", 10, n=3)], punctuation=at(11))
     assert ledger.lines() == ["A1", "A3"]
     (late,) = ledger.late()
     assert (late["type"], late["event_id"], late["us"]) == ("A", "late", event("A", 9.999999).us)
     assert "before the punctuation" in late["reason"]
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     assert [a.occurrence.params for a in run.late_events()] == [{"n": 2}]
     assert run.totals() == {"events": 2, "late": 1, "dead": 0}
 
@@ -102,19 +99,18 @@ def test_feed_records_late_events_and_does_not_process_them(ledger: Ledger) -> N
 def test_feed_with_an_older_punctuation_does_not_go_back(ledger: Ledger) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [], punctuation=at(10))
-    ledger.db.feed(stream, [event("A", 7, n=7)], punctuation=at(5))
+    stream.feed([], punctuation=at(10))
+    stream.feed([event("A", 7, n=7)], punctuation=at(5))
     assert ledger.lines() == []
     assert len(ledger.late()) == 1
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     assert run.punctuation_us == event("A", 10).us
 
 
 def test_event_that_cannot_be_understood_goes_to_the_dead_letters(ledger: Ledger) -> None:
     follow(ledger, "A", "N")
     stream = declare(ledger.db, N=("n",))
-    ledger.db.feed(
-        stream,
+    stream.feed(
         [
             event("A", 1, n=1),
             event("WHAT", 2, n=2),
@@ -130,7 +126,7 @@ def test_event_that_cannot_be_understood_goes_to_the_dead_letters(ledger: Ledger
     ] * 3
     assert "unknown event type 'WHAT'" in letters[0]["reason"]
     assert "event N lacks n" in letters[1]["reason"]
-    assert ledger.db.stream_run(stream).totals() == {"events": 2, "late": 0, "dead": 3}
+    assert stream.run.totals() == {"events": 2, "late": 0, "dead": 3}
 
 
 def test_event_with_a_parameter_that_cannot_be_kept_goes_to_the_dead_letters(
@@ -138,7 +134,7 @@ def test_event_with_a_parameter_that_cannot_be_kept_goes_to_the_dead_letters(
 ) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("A", 2, n=(1, 2)), event("A", 3, n=3)])
+    stream.feed([event("A", 1, n=1), event("A", 2, n=(1, 2)), event("A", 3, n=3)])
     assert ledger.lines() == ["A1", "A3"]
     assert len(ledger.letters()) == 1
 
@@ -188,14 +184,14 @@ def check_that_only_the_offender_is_dropped(where: Place, failure: Any) -> None:
     ledger = open_ledger(where.open())
     stumble_at(ledger, lambda t, o: failure(ledger, t, o))
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 2, 3)])
+    stream.feed([event("A", n, n=n) for n in (1, 2, 3)])
     assert ledger.lines() == ["A1", "A3"]
     assert ledger.known() == {"f1": 1, "f3": 3}
     (letter,) = ledger.letters()
     assert (letter["source"], letter["kind"]) == ("input", "event")
     assert letter["payload"]["params"] == {"n": 2}
-    assert ledger.db.stream_run(stream).totals() == {"events": 3, "late": 0, "dead": 1}
-    ledger.db.feed(stream, [event("A", 9, n=9)])
+    assert stream.run.totals() == {"events": 3, "late": 0, "dead": 1}
+    stream.feed([event("A", 9, n=9)])
     assert ledger.lines() == ["A1", "A3", "A9"]
 
 
@@ -214,7 +210,7 @@ def test_event_whose_rows_the_server_refuses_is_dropped_alone(where: Place, fail
 def test_event_whose_id_the_server_cannot_keep_is_dropped_alone(ledger: Ledger) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("A", 2, "a\0b", n=2), event("A", 3, n=3)])
+    stream.feed([event("A", 1, n=1), event("A", 2, "a\0b", n=2), event("A", 3, n=3)])
     assert [x for x in ledger.lines() if x != "A2"] == ["A1", "A3"]
     if ledger.db.settings.url != "memory://":
         assert len(ledger.letters()) == 1
@@ -227,7 +223,7 @@ def test_rule_that_fails_alone_keeps_the_event(ledger: Ledger, coupling: str) ->
         lambda t, o: 1 / 0
     )
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 2)])
+    stream.feed([event("A", n, n=n) for n in (1, 2)])
     assert ledger.lines() == ["A1", "A2"]
     assert [x["source"] for x in ledger.letters()] == ["rule bad", "rule bad"]
 
@@ -240,8 +236,8 @@ def test_failed_event_takes_no_part_in_patterns(ledger: Ledger) -> None:
         ledger.write(t, f"A{o.parts['A'].params['n']} then C")
 
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 2, 3)], punctuation=at(5))
-    ledger.db.feed(stream, [event("C", 6)])
+    stream.feed([event("A", n, n=n) for n in (1, 2, 3)], punctuation=at(5))
+    stream.feed([event("C", 6)])
     assert sorted(ledger.lines()) == ["A1", "A1 then C", "A3", "A3 then C"]
 
 
@@ -252,7 +248,7 @@ def test_s_transaction_is_one_event_whatever_else_is_in_the_batch(ledger: Ledger
     )
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", n, n=n) for n in (2, 1)])
+    stream.feed([event("A", n, n=n) for n in (2, 1)])
     assert ledger.lines() == ["A1", "deferred 1", "A2", "deferred 2"]
 
 
@@ -264,7 +260,7 @@ def test_rule_time_is_event_time(ledger: Ledger) -> None:
     ledger.db.rule(on=adb.inserted(ledger.accounts), name="s")(
         lambda t, o: times.append((o.timestamp, t.timestamp))
     )
-    ledger.db.feed(declare(ledger.db), [event("A", 5)])
+    declare(ledger.db).feed([event("A", 5)])
     assert times == [(at(5), at(5))]
 
 
@@ -278,18 +274,18 @@ def test_fail_fast_leaves_nothing_behind_and_the_stream_goes_on_afterwards(
         lambda t, o: matches.append(o.parts["A"].params["n"])
     )
     stream = declare(ledger.db)
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     run.fail_fast = True
     bad = event("A", 2, n=2) if kind == "fails" else event("WHAT", 2)
     with pytest.raises(BatchFailed, match="stream input"):
-        ledger.db.feed(stream, [event("A", 1, n=1), bad, event("C", 3)], punctuation=at(10))
+        stream.feed([event("A", 1, n=1), bad, event("C", 3)], punctuation=at(10))
     assert ledger.lines() == []
     assert ledger.letters() == []
     assert ledger.known() == {}
     assert run.totals() == {"events": 0, "late": 0, "dead": 0}
     assert run.waiting == 0
     matches.clear()
-    ledger.db.feed(stream, [event("A", 1, n=5), event("C", 3)], punctuation=at(10))
+    stream.feed([event("A", 1, n=5), event("C", 3)], punctuation=at(10))
     assert ledger.lines() == ["A5"]
     assert matches == [5]
 
@@ -317,22 +313,22 @@ def test_parts_give_the_same_result_as_one_big_batch(where: Place, batch_events_
         event(kind, time, str(n), n=n)
         for n, (kind, time) in enumerate(zip(kinds, times, strict=True))
     ]
-    ledger.db.feed(stream, events[::-1], punctuation=at(7))
-    ledger.db.feed(stream, [])
+    stream.feed(events[::-1], punctuation=at(7))
+    stream.feed([])
     balance = 0
     for n, kind in enumerate(kinds):
         if kind == "A":
             balance = balance * 2 + n
     assert ledger.balances() == {1: balance}
     assert ledger.lines() == ["0 2", "6 8", "7 8", "6 10", "7 10", "9 10"]
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     assert run.totals() == {"events": len(events), "late": 0, "dead": 0}
 
 
 def test_replayed_batch_changes_nothing(ledger: Ledger) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     first = batch(stream, 0, [event("A", 1, n=1), event("WHAT", 2), event("A", 8, n=8)], 5)
     second = batch(stream, 1, [event("A", 6, n=6), event("A", 0, n=0)], 7)
     run.apply(first)
@@ -348,7 +344,7 @@ def test_replayed_batch_changes_nothing(ledger: Ledger) -> None:
 
 def test_batch_of_another_query_or_after_a_gap_is_refused(ledger: Ledger) -> None:
     stream = declare(ledger.db)
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     with pytest.raises(CheckpointMismatch, match="seen none of its batches"):
         run.apply(batch(stream, 3, [event("A", 1)]))
     run.apply(batch(stream, 0, [event("A", 1)]))
@@ -371,13 +367,13 @@ def test_restart_continues_where_the_stream_stopped(where: Place) -> None:
     ledger = open_ledger(where.open())
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.stream_run(stream).apply(
+    stream.run.apply(
         batch(stream, 0, [event("A", 4, n=4), event("A", 1, n=1), event("A", 2, n=2)], 2)
     )
     ledger = reopen(where, ledger)
     follow(ledger, "A")
     stream = declare(ledger.db)
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     assert run.waiting == 2
     run.apply(batch(stream, 0, [event("A", 4, n=4), event("A", 1, n=1), event("A", 2, n=2)], 2))
     run.apply(batch(stream, 1, [event("A", 3, n=3), event("A", 1.5, n=0)], 4))
@@ -415,7 +411,7 @@ def test_restart_keeps_the_state_of_patterns(where: Place, restart_after: int) -
         if number == restart_after:
             ledger = reopen(where, ledger)
             stream = prepare(ledger)
-        ledger.db.feed(stream, events, punctuation=at(punctuation))
+        stream.feed(events, punctuation=at(punctuation))
     assert ledger.lines() == ["1: A1", "1: A3", "1: A1", "1: A3"]
 
 
@@ -427,7 +423,7 @@ def test_two_databases_cannot_both_feed_a_stream(where: Place) -> None:
     for ledger in ledgers:
         follow(ledger, "A")
         stream = declare(ledger.db)
-        runs.append((ledger.db.stream_run(stream), stream))
+        runs.append((stream.run, stream))
     for run, stream in runs[:1]:
         run.apply(batch(stream, 0, [event("A", 1, n=1)], 5))
     run, stream = runs[1]
@@ -452,8 +448,8 @@ def test_detached_rules_of_a_stream_run_once_although_its_batch_is_tried_twice(
             raise SerializationConflict("again")
 
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("A", 2, n=2), event("B", 3)])
-    ledger.db.join()
+    stream.feed([event("A", 1, n=1), event("A", 2, n=2), event("B", 3)])
+    ledger.db.wait_idle()
     assert sorted(ledger.lines()) == ["detached 1", "detached 2"]
     assert len(tries) == 2
     assert ledger.pending() == []
@@ -466,8 +462,8 @@ def test_stream_with_two_consumers_of_different_windows_keeps_the_longer(ledger:
             on=adb.seq(adb.event("A"), adb.event("C")).within(timedelta(seconds=seconds)), name=name
         )(lambda t, o, name=name: seen.append(name))
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1)], punctuation=at(20))
-    ledger.db.feed(stream, [event("C", 30)], punctuation=at(40))
+    stream.feed([event("A", 1)], punctuation=at(20))
+    stream.feed([event("C", 30)], punctuation=at(40))
     assert seen == ["long"]
 
 
@@ -491,18 +487,12 @@ def test_feed_of_no_events_is_refused_and_takes_nothing(
     follow(ledger, "A")
     stream = declare(ledger.db)
     with pytest.raises(BadEvent, match="is fed a list of events, such as ") as refused:
-        ledger.db.feed(stream, events)
+        stream.feed(events)
     assert given in str(refused.value)
-    run = ledger.db.stream_run(stream)
+    run = stream.run
     assert (run.batches, run.waiting, ledger.letters(), ledger.lines()) == (0, 0, [], [])
-    ledger.db.feed(stream, [event("A", 1, n=1)])
+    stream.feed([event("A", 1, n=1)])
     assert (run.batches, ledger.lines()) == (1, ["A1"])
-
-
-def test_feed_into_what_is_no_stream_is_refused(ledger: Ledger) -> None:
-    name: Any = "ledger"
-    with pytest.raises(ConfigurationError, match="'ledger' is no stream"):
-        ledger.db.feed(name, [])
 
 
 @pytest.mark.parametrize("crashes_after", ["nothing", "waiting", "all"])
@@ -514,20 +504,20 @@ def test_batches_tell_after_a_crash_whether_a_feed_was_taken(
     ledger = open_ledger(where.open())
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, "a", n=1)])
-    run = ledger.db.stream_run(stream)
+    stream.feed([event("A", 1, "a", n=1)])
+    run = stream.run
     before = run.batches
     events = [event("A", 2, "b", n=2), event("A", 3, "c", n=3)]
     if crashes_after != "nothing":
-        run.feed(events)  # the first commit of db.feed, with which all of them are taken
+        run.feed(events)  # the first commit of stream.feed, with which all of them are taken
     if crashes_after == "all":
         run.finish()
     ledger = reopen(where, ledger)
     follow(ledger, "A")
     stream = declare(ledger.db)
-    taken = ledger.db.stream_run(stream).batches > before
+    taken = stream.run.batches > before
     assert taken == (crashes_after != "nothing")
-    ledger.db.feed(stream, [] if taken else events)
+    stream.feed([] if taken else events)
     assert ledger.lines() == ["A1", "A2", "A3"]
     assert ledger.late() == []
 
@@ -535,7 +525,7 @@ def test_batches_tell_after_a_crash_whether_a_feed_was_taken(
 def test_events_fed_again_are_other_events_whatever_their_ids(ledger: Ledger) -> None:
     follow(ledger, "A")
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, "a", n=1), event("A", 5, "b", n=5)], at(3))
-    ledger.db.feed(stream, [event("A", 1, "a", n=1), event("A", 5, "b", n=5)], at(6))
+    stream.feed([event("A", 1, "a", n=1), event("A", 5, "b", n=5)], at(3))
+    stream.feed([event("A", 1, "a", n=1), event("A", 5, "b", n=5)], at(6))
     assert ledger.lines() == ["A1", "A5", "A5"], "one that waited, and the same once more"
     assert [late["event_id"] for late in ledger.late()] == ["a"], "the punctuation had passed it"

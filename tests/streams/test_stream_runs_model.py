@@ -122,11 +122,11 @@ def check(url: str | None, drawn: tuple[list[Occurrence], Plan, int, bool]) -> N
 
         ledger, stream = open_()
         for numbers, second in plan:
-            ledger.db.feed(stream, [events[n] for n in numbers], punctuation=at(second))
+            stream.feed([events[n] for n in numbers], punctuation=at(second))
             if restart and url is not None:
                 ledger.db.close()
                 ledger, stream = open_()
-        run = ledger.db.stream_run(stream)
+        run = stream.run
         run.finish()
         expected, late = on_time(events, plan)
         balances, matches, dead = replay(expected)

@@ -77,7 +77,7 @@ FIRING = (
 
     def test_empty_each_time(db):
         orders = define(db)
-        assert db.row_counts() == {"orders": 0}
+        assert db.admin.row_counts() == {"orders": 0}
 
     @pytest.mark.activedb(threads=2, recording="full")
     def test_settings(db):
@@ -165,7 +165,7 @@ REASONS = (
             pass
 
         events = [adb.occurrence("FALL", timestamp=t, n=t) for t in (1, 5)]
-        db.feed(db.streams[0], events, punctuation=2)
+        db.streams["s"].feed(events, punctuation=2)
         assert_fired(fall, 1, {"n": 1})
         assert_fired.forget()
         with fails_with("none of these was raised", "1 event of streams"):
@@ -222,8 +222,8 @@ CRASHES = (
         with crash_here("after commit", nth=2):
             insert(3)
             insert(4)
-        db.join()
-        assert db.row_counts() == {"orders": 3 - 1 + 1}
+        db.wait_idle()
+        assert db.admin.row_counts() == {"orders": 3 - 1 + 1}
         with pytest.raises(AssertionError, match=r"'after rule ring' was not reached 1 time"):
             with crash_here("after rule ring"):
                 insert(5)
@@ -242,9 +242,9 @@ CRASHES = (
         define(db)
         killed = crash_here.killed(order, 7, at="before commit")
         assert killed.reached["before commit"] == 1
-        assert db.row_counts() == {"orders": 0}
+        assert db.admin.row_counts() == {"orders": 0}
         crash_here.killed(order, 7, at="after rule count")
-        assert db.row_counts() == {"orders": 1}
+        assert db.admin.row_counts() == {"orders": 1}
         assert db.recover() == 1
 
     def test_no_death(activedb_url, crash_here, tmp_path):

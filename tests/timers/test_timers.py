@@ -34,9 +34,9 @@ class Timed:
 
     def go_on(self, seconds: float) -> list[str]:
         """Let time pass, and what is due happen; the lines so far."""
-        self.db.join()
+        self.db.wait_idle()
         self.clock.advance(seconds)
-        self.db.join()
+        self.db.wait_idle()
         return self.ledger.lines()
 
     @property
@@ -92,7 +92,7 @@ def test_clock_events_occur_when_they_are_due(timed: Timed) -> None:
 
 def test_thread_waits_and_wakes_by_itself(timed: Timed) -> None:
     timed.on("every", adb.every(10))
-    timed.db.join()
+    timed.db.wait_idle()
     until(lambda: timed.clock.waiting)
     timed.clock.advance(10)
     until(lambda: timed.ledger.lines() == ["every at 10"])
@@ -147,7 +147,7 @@ def test_time_does_not_decide_about_an_event_before_its_transaction_has_ended(
         timed.clock.advance(10)
         until(lambda: timed.db._forest.locks.counters.waits)
         t.abort()
-    timed.db.join()
+    timed.db.wait_idle()
     assert timed.ledger.lines() == []
 
 
@@ -173,7 +173,7 @@ def test_rule_that_time_triggers_and_that_fails_leaves_a_letter_each_time(timed:
     timed.db.rule(on=adb.every(10), name="fails")(lambda t, o: 1 / 0)
     timed.db.rule(on=adb.every(10), name="alone", on_abort="rule")(lambda t, o: 1 / 0)
     assert timed.go_on(20) == ["every at 10", "every at 20"]
-    letters = timed.db.dead_letters()
+    letters = timed.db.dead_letters.list()
     assert sorted(x.source for x in letters) == ["rule alone"] * 2 + ["rule fails"] * 2
     assert {x.error for x in letters} == {"ZeroDivisionError"}
 
@@ -197,12 +197,12 @@ def test_predicate_that_fails_when_time_completes_leaves_a_letter_and_the_rule_g
     timed.on("silence", silence)
     timed.db.signal("A", x=value)
     assert timed.go_on(10) == []
-    (letter,) = timed.db.dead_letters()
+    (letter,) = timed.db.dead_letters.list()
     assert (letter.source, letter.kind, letter.error) == ("rule silence", "event", error)
     assert letter.payload["us"] == (EPOCH + timedelta(seconds=5)).timestamp() * 1_000_000
     timed.db.signal("A", x=1)
     assert timed.go_on(10) == ["silence at 15"]
-    assert len(timed.db.dead_letters()) == 1
+    assert len(timed.db.dead_letters.list()) == 1
 
 
 def test_predicate_that_fails_when_time_completes_costs_only_what_it_was_asked_about(
@@ -215,7 +215,7 @@ def test_predicate_that_fails_when_time_completes_costs_only_what_it_was_asked_a
     timed.go_on(1)
     timed.db.signal("A", x=2)
     assert timed.go_on(10) == ["silence at 5", "silence at 6"]
-    assert len(timed.db.dead_letters()) == 1
+    assert len(timed.db.dead_letters.list()) == 1
 
 
 def test_reading_is_judged_when_time_completes(timed: Timed) -> None:
@@ -260,9 +260,9 @@ def test_rule_on_a_stream_does_not_follow_the_clock(timed: Timed) -> None:
     stream = timed.db.stream(
         "s", type="t", timestamp="at", types={"A": (), "B": ()}, delay=timedelta(1)
     )
-    timed.db.feed(stream, [adb.occurrence("A", timestamp=at(1))], punctuation=at(2))
+    stream.feed([adb.occurrence("A", timestamp=at(1))], punctuation=at(2))
     assert timed.go_on(1_000) == []
-    timed.db.feed(stream, [], punctuation=at(7))
+    stream.feed([], punctuation=at(7))
     assert timed.ledger.lines() == ["silence at 6"]
 
 
@@ -271,7 +271,7 @@ def test_what_came_due_between_two_processes_occurs_once(again: Callable[[], Tim
         timed.on("at", adb.at(at(12)))
         timed.on("every", adb.every(10))
         timed.on("silence", adb.seq(adb.event("A"), ~adb.event("B")).within(5))
-        timed.db.join()
+        timed.db.wait_idle()
         return timed
 
     timed = define(again())
@@ -315,8 +315,8 @@ def test_rule_on_events_of_two_streams_follows_the_clock(timed: Timed) -> None:
             name, type="t", timestamp="at", types={f"A{name}": ()}, delay=timedelta(days=1)
         )
     timed.on("both", adb.seq(adb.event("As1"), ~adb.event("As2")).within(5))
-    stream = timed.db.streams[0]
-    timed.db.feed(stream, [adb.occurrence("As1", timestamp=at(1))], punctuation=at(100))
+    stream = timed.db.streams["s1"]
+    stream.feed([adb.occurrence("As1", timestamp=at(1))], punctuation=at(100))
     assert timed.go_on(5) == []
     assert timed.go_on(1) == ["both at 6"]
 
@@ -340,6 +340,6 @@ def test_database_closes_while_a_rule_cannot_keep_up_with_its_clock(timed: Timed
 
     until(lambda: timed.clock.waiting)
     timed.clock.advance(1)
-    until(lambda: timed.db.counters().get("rules_fired", 0) > 3)
+    until(lambda: timed.db.admin.counters().get("rules_fired", 0) > 3)
     timed.db.close()
     assert not timed.thread.is_alive()

@@ -96,7 +96,7 @@ class Ring:
 
 
 def crossing(*databases: adb.Database) -> int:
-    return sum(db.counters().get("deadlocks_crossing", 0) for db in databases)
+    return sum(db.admin.counters().get("deadlocks_crossing", 0) for db in databases)
 
 
 def test_cycle_of_a_local_wait_and_two_at_the_server_is_broken(shared: Place) -> None:
@@ -134,7 +134,7 @@ def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Pl
     db.create_all()
     db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2)])
     db.run(lambda t: [t.insert(kept, {"id": n}) for n in (1, 2)])
-    db.own(kept)
+    db.admin.own(kept)
     all_have_one = threading.Barrier(4)
     tries = itertools.count()
 

@@ -101,7 +101,7 @@ def test_timeout_dooms_every_inferior(holder: Bank) -> None:
     with pytest.raises(TransactionTimeout) as caught:
         holder.db.with_timeout(SHORT_S).run(deeper, 10)
     assert not hasattr(caught.value, "__notes__")
-    assert holder.db.counters()["transactions_timed_out"] == 1
+    assert holder.db.admin.counters()["transactions_timed_out"] == 1
 
 
 def test_timeout_is_not_tried_again(bank: Bank) -> None:
@@ -270,7 +270,7 @@ def test_cancel_from_another_thread_aborts_at_the_next_step(bank: Bank) -> None:
         t.get(bank.accounts, 1)
     assert t.state is State.ABORTED
     assert bank.committed() == {1: 10, 2: 20}
-    assert bank.db.counters()["transactions_cancelled"] == 1
+    assert bank.db.admin.counters()["transactions_cancelled"] == 1
 
 
 def test_cancel_ends_a_wait_for_a_lock(holder: Bank) -> None:
@@ -368,7 +368,7 @@ def test_cancel_of_a_cancelled_or_ended_transaction_does_nothing(bank: Bank) -> 
         u.cancel("first")
         u.cancel("second")
     assert bank.committed()[1] == 11
-    assert bank.db.counters()["transactions_cancelled"] == 1
+    assert bank.db.admin.counters()["transactions_cancelled"] == 1
 
 
 def test_cancel_while_a_child_waits_for_its_next_try_ends_that(bank: Bank) -> None:

@@ -37,7 +37,7 @@ def test_transaction_sees_its_own_writes_before_anybody_else(bank: Bank) -> None
             2: None,
             9: None,
         }
-        assert bank.db.row_counts()["accounts"] == 2
+        assert bank.db.admin.row_counts()["accounts"] == 2
     assert bank.committed() == {1: 11, 3: 30}
 
 

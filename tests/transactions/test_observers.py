@@ -98,7 +98,7 @@ def test_observer_hears_of_firings_which_carry_its_word(db: adb.Database) -> Non
     db._forest.observe(witness)
     with db.transaction() as t:
         db.signal("E")
-    db.join()
+    db.wait_idle()
     assert found == [("rule", "sequential", f"of {t.id}")]
     assert any(re.fullmatch("spawned rule~[0-9a-f]{16} sequential", what) for what in witness.heard)
 
@@ -111,7 +111,7 @@ def test_firing_carries_nothing_while_nobody_watches(db: adb.Database) -> None:
         found.append(t.hierarchy.run.origin)
 
     db.signal("E")
-    db.join()
+    db.wait_idle()
     assert found == [None]
 
 
@@ -190,6 +190,6 @@ def test_coupling_is_that_of_the_rule_that_runs(db: adb.Database) -> None:
     with db.transaction() as t:
         db.signal("E")
         assert t.coupling is None
-    db.join()
+    db.wait_idle()
     assert len(found) == 5
     assert all(coupling == name for name, coupling in found.items())

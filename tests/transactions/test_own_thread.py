@@ -224,8 +224,8 @@ def test_wait_that_only_its_own_thread_could_end_is_refused(bank: Bank, call: st
     assert "end that one first" in str(refused)
     first_commits = call == "two_coroutines"
     assert bank.committed() == {1: 5 if first_commits else 10, 2: 20}
-    assert bank.db.counters()["waits_for_own_thread"] >= 1
-    assert bank.db.counters().get("retries_after_deadlocks", 0) == 0
+    assert bank.db.admin.counters()["waits_for_own_thread"] >= 1
+    assert bank.db.admin.counters().get("retries_after_deadlocks", 0) == 0
 
 
 @pytest.mark.parametrize("coupling", ["immediate", "deferred"])
@@ -252,8 +252,8 @@ def test_detached_rule_that_waits_for_itself_becomes_a_letter(bank: Bank) -> Non
         bank.db.run(put, bank)
 
     bank.db.signal("GO")
-    in_thread(bank.db.join).result(PATIENCE_S)
-    (letter,) = bank.db.dead_letters(kind="rule")
+    in_thread(bank.db.wait_idle).result(PATIENCE_S)
+    (letter,) = bank.db.dead_letters.list(kind="rule")
     assert "would wait for ever" in letter.reason
 
 
@@ -276,17 +276,17 @@ def test_join_inside_the_transaction_that_a_detached_rule_waits_for_is_refused(
                 waits = lock_waits(bank.db)
                 let_go.set()
                 until(lambda: lock_waits(bank.db) > waits)
-                bank.db.join()
+                bank.db.wait_idle()
             else:
                 idle = bank.db._launcher._idle
                 in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
-                bank.db.join()
+                bank.db.wait_idle()
 
     refused = in_thread(work).exception(PATIENCE_S)
     assert type(refused) is SelfDeadlock
-    in_thread(bank.db.join).result(PATIENCE_S)  # the rule was not harmed
+    in_thread(bank.db.wait_idle).result(PATIENCE_S)  # the rule was not harmed
     assert bank.committed()[1] == 7
-    assert bank.db.dead_letters() == []
+    assert bank.db.dead_letters.list() == []
 
 
 # -- waits that others can end -----------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_deadlock_of_two_threads_with_nested_runs_is_tried_again_from_the_outer_
     calls = [in_thread(bank.db.run, outer, 1, 2), in_thread(bank.db.run, outer, 2, 1)]
     errors = [call.exception(PATIENCE_S) for call in calls]
     assert errors == [None, None]
-    assert bank.db.counters()["retries_after_deadlocks"] >= 1
+    assert bank.db.admin.counters()["retries_after_deadlocks"] >= 1
     assert set(bank.committed().values()) <= {1, 2, 10, 20}
 
 
@@ -769,16 +769,16 @@ def test_join_beside_plain_sql_that_a_detached_rule_waits_for_is_refused(
                 idle = bank.db._launcher._idle
                 in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
             try:
-                bank.db.join()
+                bank.db.wait_idle()
             finally:
                 let_go.set()
 
     refused = in_thread(work).exception(PATIENCE_S)
     assert type(refused) is SelfDeadlock, refused
     assert "db.connection()" in str(refused)
-    in_thread(bank.db.join).result(PATIENCE_S)  # the rule was not harmed
+    in_thread(bank.db.wait_idle).result(PATIENCE_S)  # the rule was not harmed
     assert bank.committed()[1 if waits == "itself" else 2] == 7
-    assert bank.db.dead_letters() == []
+    assert bank.db.dead_letters.list() == []
 
 
 def test_rule_is_not_refused_while_a_join_has_yet_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -812,9 +812,9 @@ def test_rule_is_not_refused_while_a_join_has_yet_to_look(monkeypatch: pytest.Mo
                     assert asked.acquire(timeout=PATIENCE_S)
 
     in_thread(work).result(PATIENCE_S)
-    in_thread(bank.db.join).result(PATIENCE_S)
+    in_thread(bank.db.wait_idle).result(PATIENCE_S)
     assert bank.committed()[2] == 7
-    assert bank.db.dead_letters() == []
+    assert bank.db.dead_letters.list() == []
     bank.db.close()
 
 
@@ -844,7 +844,7 @@ def test_join_beside_plain_sql_that_no_rule_waits_for_waits(postgres_url: str) -
                 plain_write(bank, connection, 1, 8)
                 idle = bank.db._launcher._idle
                 in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
-                bank.db.join()
+                bank.db.wait_idle()
                 connection.commit()
 
         in_thread(work).result(PATIENCE_S)

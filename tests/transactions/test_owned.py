@@ -60,7 +60,7 @@ def test_owned_table_reads_and_writes_like_any_other(where: Place) -> None:
     db = where.open()
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 5}))
-    db.own(stock)
+    db.admin.own(stock)
     with db.transaction() as t:
         assert t.get(stock, 1) == {"id": 1, "count": 5, "name": None}
         assert t.get(stock, 2) is None
@@ -86,7 +86,7 @@ def test_owned_rows_are_read_without_the_server(shared: Place) -> None:
     db = shared.open()
     stock = declare(db)
     db.run(lambda t: [t.insert(stock, {"id": n, "count": n}) for n in range(10)])
-    db.own(stock)
+    db.admin.own(stock)
     with db.transaction() as t:
         assert t.get_many(stock, range(20), for_update=True)[7] is not None
         assert t.hierarchy.session.backend is None  # no connection was needed
@@ -100,7 +100,7 @@ def test_commit_that_fails_leaves_the_memory_as_it_was(where: Place) -> None:
     db = where.open()
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 5, "name": "a"}))
-    db.own(stock)
+    db.admin.own(stock)
     with pytest.raises(ConstraintViolation), db.transaction() as t:
         t.update(stock, 1, count=9)
         t.insert(stock, {"id": 2, "count": 1, "name": "a"})
@@ -111,7 +111,7 @@ def test_commit_that_fails_leaves_the_memory_as_it_was(where: Place) -> None:
 def test_owned_table_counts_right_from_many_threads(where: Place) -> None:
     db = where.open(retries_max=50)
     stock = declare(db)
-    db.own(stock)
+    db.admin.own(stock)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 0}))
 
     def add(t: adb.Transaction) -> None:
@@ -130,7 +130,7 @@ def test_block_in_a_callers_transaction_changes_the_memory_when_it_commits(where
     db = where.open()
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 5}))
-    db.own(stock)
+    db.admin.own(stock)
     with db.connection() as connection:
         for count, end in ((6, connection.rollback), (7, connection.commit)):
             with db.transaction(connection=connection) as t:
@@ -143,7 +143,7 @@ def test_blocks_of_one_caller_see_each_other_in_an_owned_table(where: Place) -> 
     db = where.open()
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 5}))
-    db.own(stock)
+    db.admin.own(stock)
     with db.connection() as connection:
         for _ in range(2):
             with db.transaction(connection=connection) as t:
@@ -164,7 +164,7 @@ def test_flushes_of_a_watched_session_reach_the_memory(where: Place) -> None:
     db = where.open()
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 5}))
-    db.own(stock)
+    db.admin.own(stock)
 
     class Base(DeclarativeBase):
         metadata = db.metadata
@@ -200,7 +200,7 @@ def test_rows_that_the_server_changes_as_it_stores_them_are_read_back(where: Pla
         Column("twice", Integer, Computed("id * 2", persisted=True)),
     )
     db.create_all()
-    db.own(table)
+    db.admin.own(table)
     db.run(lambda t: t.insert(table, {"id": 4, "colour": "RED", "pair": (1, 2)}))
     row = db.run(lambda t: t.get(table, 4))
     assert row == {"id": 4, "colour": Colour.RED, "pair": [1, 2], "twice": 8}
@@ -219,7 +219,7 @@ def test_table_whose_rows_the_server_deletes_by_itself_cannot_be_owned(shared: P
     )
     db.create_all()
     with pytest.raises(DefinitionError, match="foreign keys with an action"):
-        db.own(lines)
+        db.admin.own(lines)
     db.run(lambda t: t.insert(lines, {"id": 1}))  # it can be used
 
 
@@ -227,7 +227,7 @@ def test_owned_table_declared_twice_is_refused(shared: Place) -> None:
     db = shared.open()
     stock = declare(db)
     again = stock.to_metadata(MetaData(), schema=shared._schema)
-    db.own(stock)
+    db.admin.own(stock)
     with pytest.raises(DefinitionError, match="declared twice"):
         db.run(lambda t: t.get(again, 1))
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 1}))
@@ -239,7 +239,7 @@ def test_owning_a_table_used_through_another_declaration_is_refused(shared: Plac
     again = stock.to_metadata(MetaData(), schema=shared._schema)
     db.run(lambda t: t.get(again, 1))
     with pytest.raises(DefinitionError, match="declared twice"):
-        db.own(stock)
+        db.admin.own(stock)
 
 
 def test_owning_waits_for_those_who_use_the_table_here(where: Place) -> None:
@@ -247,7 +247,7 @@ def test_owning_waits_for_those_who_use_the_table_here(where: Place) -> None:
     stock = declare(db)
     with db.transaction() as t:
         t.insert(stock, {"id": 1, "count": 5})
-        owning = in_thread(db.own, stock)
+        owning = in_thread(db.admin.own, stock)
         until(lambda: db._forest.locks.counters.waits > 0)
         assert not owning.done()
     owning.result(PATIENCE_S)
@@ -257,7 +257,7 @@ def test_owning_waits_for_those_who_use_the_table_here(where: Place) -> None:
 def test_table_that_another_process_owns_is_refused(shared: Place) -> None:
     one, other = shared.open(), shared.open()
     mine, yours = declare(one), declare(other)
-    one.own(mine)
+    one.admin.own(mine)
     for use in (
         lambda t: t.get(yours, 1),
         lambda t: t.insert(yours, {"id": 1, "count": 1}),
@@ -266,10 +266,10 @@ def test_table_that_another_process_owns_is_refused(shared: Place) -> None:
         with pytest.raises(TableOwned, match=f"process {os.getpid()} on"):
             other.run(use)
     with pytest.raises(TableOwned):
-        other.own(yours)
+        other.admin.own(yours)
     one.close()
     other.run(lambda t: t.insert(yours, {"id": 1, "count": 1}))
-    other.own(yours)
+    other.admin.own(yours)
 
 
 def test_table_that_another_process_uses_cannot_be_owned(shared: Place) -> None:
@@ -278,31 +278,31 @@ def test_table_that_another_process_uses_cannot_be_owned(shared: Place) -> None:
     other.run(lambda t: t.get(yours, 1))
     one.run(lambda t: t.get(mine, 1))
     with pytest.raises(TableOwned, match="stock"):
-        one.own(mine)
+        one.admin.own(mine)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))  # it can be used as before
     with pytest.raises(TableOwned, match="stock"):
-        other.own(yours)
+        other.admin.own(yours)
     other.close()
-    one.own(mine)
+    one.admin.own(mine)
 
 
 def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Place) -> None:
     one, other = shared.open(), shared.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
-    one.own(mine)
+    one.admin.own(mine)
     lost = one._store.ownership._connection  # type: ignore[union-attr]
     pid = lost.connection.driver_connection.info.backend_pid
     with other._store.short() as plain:
         plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
         until(lambda: not plain.scalar(text(f"SELECT count(*) FROM pg_locks WHERE pid = {pid}")))
-    other.own(yours)
+    other.admin.own(yours)
     other.run(lambda t: t.update(yours, 1, count=2))
     with pytest.raises(TableOwned, match="another owner or user since"):
         one.run(lambda t: t.update(mine, 1, count=100))
     assert other.run(lambda t: t.get(yours, 1))["count"] == 2  # type: ignore[index]
     other.close()
-    one.own(mine)
+    one.admin.own(mine)
     assert one.run(lambda t: t.get(mine, 1))["count"] == 2  # type: ignore[index]
 
 
@@ -319,7 +319,7 @@ def test_owner_that_lost_its_lock_to_a_mere_user_is_told_before_it_writes(shared
     one, other = shared.open(), shared.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
-    one.own(mine)
+    one.admin.own(mine)
     lose_the_locks(one, other)
     other.run(lambda t: t.update(yours, 1, count=100))
 
@@ -338,9 +338,9 @@ def test_owner_that_lost_its_lock_and_was_told_stays_out(shared: Place) -> None:
     one, other = shared.open(), shared.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
-    one.own(mine)
+    one.admin.own(mine)
     lose_the_locks(one, other)
-    other.own(yours)
+    other.admin.own(yours)
     for message in ("another owner or user since", "kept by one process alone"):
         with pytest.raises(TableOwned, match=message):
             one.run(lambda t: t.update(mine, 1, count=100))
@@ -351,7 +351,7 @@ def test_callers_commit_is_refused_when_the_table_is_not_ours_any_more(shared: P
     one, other = shared.open(), shared.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
-    one.own(mine)
+    one.admin.own(mine)
     lose_the_locks(one, other)
     other.run(lambda t: t.get(yours, 1))
     with one.connection() as connection:
@@ -372,7 +372,7 @@ def test_new_user_waits_for_the_commit_of_an_owner_that_lost_its_lock(shared: Pl
     )
     one.create_all()
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
-    one.own(mine)
+    one.admin.own(mine)
     lose_the_locks(one, other)
     using: list[Any] = []
 
@@ -400,7 +400,7 @@ def test_owner_keeps_its_table_when_another_connection_is_lost(shared: Place) ->
     log = Table("log", one.metadata, Column("id", Integer, primary_key=True))
     one.create_all()
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
-    one.own(mine)
+    one.admin.own(mine)
     with pytest.raises(ConnectionLost), one.transaction() as t:
         t.insert(log, {"id": 1})
         with other._store.short() as plain:
@@ -411,7 +411,7 @@ def test_owner_keeps_its_table_when_another_connection_is_lost(shared: Place) ->
             )
         t.query(select(log))
     with pytest.raises(TableOwned):
-        other.own(yours)
+        other.admin.own(yours)
     one.run(lambda t: t.update(mine, 1, count=2))
 
 
@@ -419,7 +419,7 @@ def test_rows_committed_while_a_table_is_loaded_are_not_lost(shared: Place) -> N
     db = shared.open()
     stock = declare(db)
     db.run(lambda t: [t.insert(stock, {"id": n, "count": 0}) for n in (1, 2)])
-    db.own(stock)
+    db.admin.own(stock)
     owned = db._store.ownership.owned(db._forest.tables.spec(stock))
     assert owned is not None
     has_read, may_go_on = threading.Event(), threading.Event()
@@ -444,7 +444,7 @@ def test_rows_are_read_anew_after_a_commit_of_unknown_outcome(shared: Place) -> 
     db = shared.open()
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 1}))
-    db.own(stock)
+    db.admin.own(stock)
     owned = db._store.ownership.owned(db._forest.tables.spec(stock))
     assert owned is not None
     with db._store.short() as plain:
@@ -460,7 +460,7 @@ import activedb as adb
 db = adb.connect(sys.argv[1], db_schema=sys.argv[2])
 stock = Table("stock", db.metadata, Column("id", Integer, primary_key=True),
               Column("count", Integer, nullable=False), Column("name", String(10), unique=True))
-db.own(stock)
+db.admin.own(stock)
 db.run(lambda t: t.insert(stock, {"id": 1, "count": 42}))
 print("owned", flush=True)
 sys.stdin.readline()
@@ -482,7 +482,7 @@ def test_table_of_a_killed_owner_can_be_owned_with_all_it_committed(shared: Plac
         assert owner.stdout is not None
         assert owner.stdout.readline() == "owned\n"
         with pytest.raises(TableOwned, match=f"process {owner.pid} on"):
-            db.own(stock)
+            db.admin.own(stock)
         owner.send_signal(signal.SIGKILL)
         owner.wait(PATIENCE_S)
         until(lambda: _owned(db, stock))
@@ -494,7 +494,7 @@ def test_table_of_a_killed_owner_can_be_owned_with_all_it_committed(shared: Plac
 
 def _owned(db: adb.Database, table: Table) -> bool:
     try:
-        db.own(table)
+        db.admin.own(table)
     except TableOwned:
         return False
     return True

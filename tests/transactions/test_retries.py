@@ -72,7 +72,7 @@ def test_run_tries_what_is_safe_again(bank: Bank, pauses: list[float], error: Ex
     assert [t.state for t in tries] == [State.ABORTED] * 3 + [State.COMMITTED]
     assert len({t.path for t in tries}) == 1
     assert len(pauses) == 3
-    counters = bank.db.counters()
+    counters = bank.db.admin.counters()
     assert counters["transactions_retried"] == 3
     assert [n for name, n in counters.items() if name.startswith("retries_after_")] == [3]
 
@@ -106,7 +106,7 @@ def test_last_error_says_how_many_tries_there_were(where: Place) -> None:
         bank.db.run(failing(SerializationConflict("as if"), 99, tries))  # type: ignore[arg-type]
     assert len(tries) == 3
     assert caught.value.__notes__ == [f"transaction {tries[0].path} was tried 3 times"]
-    assert bank.db.counters()["retries_exhausted"] == 1
+    assert bank.db.admin.counters()["retries_exhausted"] == 1
 
 
 def test_error_after_a_retry_says_that_it_was_not_the_first_try(
@@ -282,4 +282,4 @@ def test_deadlock_of_siblings_is_tried_again_where_the_abort_gives_up_the_lock(b
     bank.db.run(work)
     after = bank.committed()
     assert [after[key] - before[key] for key in (1, 2)] == [2, 2]  # type: ignore[operator]
-    assert bank.db.counters()["transactions_retried"] == 1
+    assert bank.db.admin.counters()["transactions_retried"] == 1

@@ -112,7 +112,7 @@ def test_execute_of_a_mapped_class(db: adb.Database) -> None:
         assert t.get(Pet, 1) == {"id": 1, "name": "max"}
         assert t.query(select(Pet.name)) == [("max",)]
         assert t.execute(delete(Pet).where(Pet.name == "max")) == 1
-    assert db.row_counts() == {"pets": 0}
+    assert db.admin.row_counts() == {"pets": 0}
 
 
 def test_execute_update_of_a_composite_key_table(db: adb.Database) -> None:

@@ -42,7 +42,7 @@ def main(given: dict[str, Any]) -> None:
         of = opened(db)
         if given["does"] == "compensate":
             of.run.feed("a", FED)
-            db.join()
+            db.wait_idle()
         run = of.run
         print("ready", flush=True)
         sys.stdin.readline()
@@ -61,7 +61,7 @@ def main(given: dict[str, Any]) -> None:
             run.compensate("a#1")
         else:
             run.feed("a", FED)
-        db.join()
+        db.wait_idle()
 
 
 if __name__ == "__main__":

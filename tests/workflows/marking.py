@@ -50,7 +50,7 @@ class Marking:
 
     @property
     def run(self) -> BatchRun:
-        return self.db.batches(self.definition)
+        return self.db.workflows.run(self.definition)
 
     def written(self) -> list[str]:
         """The marks that are there, in alphabetical order."""
@@ -68,7 +68,7 @@ class Marking:
 
     def states(self) -> dict[str, str]:
         """What became of source batches and outputs."""
-        return {b.id: b.state for b in self.db.batch_history(self.definition.name).batches()}
+        return {b.id: b.state for b in self.db.workflows.history(self.definition.name).batches()}
 
     def executed(self) -> list[str]:
         """The transactions that stand, in transaction order."""

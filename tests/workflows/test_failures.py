@@ -50,7 +50,7 @@ def test_program_that_raises_stops_the_run_until_it_is_mended(where: Place) -> N
     assert (e.value.program, e.value.batches) == ("P2", ("a#1",))
     assert of.written() == ["P1(x)"]
     assert of.run.due() == ("P2#1",)
-    (batch, *_) = of.db.batch_history("marking").batches()
+    (batch, *_) = of.db.workflows.history("marking").batches()
     assert batch.failed == {"P2#1": "ZeroDivisionError: P2(P1:x)"}
 
     with pytest.raises(ProgramFailed):  # it is first; nothing of this one is taken
@@ -65,7 +65,7 @@ def test_program_that_raises_stops_the_run_until_it_is_mended(where: Place) -> N
     assert of.written() == ["P1(x)", "P2(P1:x)", "P3(P2:P1:x)"]
     assert of.run.feed("a", rows_of("y")) == "a#2"
     assert set(of.states().values()) == {"whole"}
-    history = of.db.batch_history("marking")
+    history = of.db.workflows.history("marking")
     assert [batch.failed for batch in history.batches()] == [{}] * 8
     assert history.lineage.transaction("P2#1").output == "P2#1'"
 
@@ -145,7 +145,7 @@ def test_relaxed_completion_records_the_failure_and_goes_on(db: Database) -> Non
     assert of.written() == ["P1(x)", "P1(y)", "P2(P1:y)", "P3(P2:P1:y)", "P4(P1:x)", "P4(P1:y)"]
     assert of.states()["a#1"] == "partially dropped"
     assert of.states()["a#2"] == "whole"
-    (first, *_) = db.batch_history("marking").batches()
+    (first, *_) = db.workflows.history("marking").batches()
     assert first.failed == {"P2#1": "ZeroDivisionError: P2(P1:x)"}
     assert of.run.due() == ()
 
@@ -247,10 +247,10 @@ def test_given_up_transaction_leaves_no_firings(db: Database) -> None:
     for _ in range(2):
         with pytest.raises(ProgramFailed):
             of.run.feed("a", rows_of("x")) if not of.run.due() else of.run.resume()
-        db.join()
+        db.wait_idle()
     assert heard == ["P1(x)", "P2(P1:x)"]  # detached: once, though what triggered it aborts
     of.run.compensate("a#1")
-    assert db.pending_firings() == []
+    assert db.admin.pending_firings() == []
     with db.connection() as connection:
         assert connection.scalar(select(func.count()).select_from(pending_firings)) == 0
 
@@ -277,7 +277,7 @@ def test_firings_of_what_is_given_up_are_recorded_with_that(db: Database, how: s
         of.run.compensate("a#1")
     assert "workflow/marking/P2/1" in {each.run for each in recorded_firings(of)}
     goes_on.set()
-    db.join()
+    db.wait_idle()
     assert sorted(heard) == ["P1(x)", "P2(P1:x)"]
     assert "workflow/marking/P2/1" not in {each.run for each in recorded_firings(of)}
 
@@ -318,9 +318,9 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commi
 
     of = opened()
     of.run.feed("a", rows_of("x"))
-    of.db.join()
+    of.db.wait_idle()
     (left,) = recorded_firings(of)
     after = of if by == "who was there" else opened()
     after.run.feed("a", rows_of("y"))
-    after.db.join()
+    after.db.wait_idle()
     assert left not in recorded_firings(after)  # that of y may have left one as well

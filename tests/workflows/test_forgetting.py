@@ -64,7 +64,7 @@ def test_forget_overlapping_batches_stay_few(db: Database) -> None:
     with pytest.raises(HistoryForgotten, match="too late"):
         of.run.compensate("a#12", allow_interference=True)
     records = of.run.whole_lineage().records()
-    db._batch_runs.clear()
+    db.workflows._runs.clear()
     assert of.run.whole_lineage().records() == records
     with pytest.raises(HistoryForgotten):
         of.run.compensate("a#12", allow_interference=True)
@@ -85,7 +85,7 @@ def test_compensation_is_too_late_only_if_something_forgotten_stands(
     assert of.run.forget(LATER) > 0
     assert "P1(2,3,4)" in written
     if is_read_anew:
-        db._batch_runs.clear()
+        db.workflows._runs.clear()
     assert of.written() == written
     with pytest.raises(HistoryForgotten, match="a#4 has triggered"):
         of.run.compensate("a#4", allow_interference=True)

@@ -52,11 +52,11 @@ def test_batch_is_run_once_and_whole_when_the_process_is_killed(
         of.run.resume()
         if not is_taken:
             assert of.run.feed("a", FED) == "a#1"
-        db.join()
+        db.wait_idle()
         assert of.written() == COUNTED
         assert set(of.states().values()) == {"whole"}
         assert of.run.due() == ()
-        assert db.pending_firings() == []
+        assert db.admin.pending_firings() == []
 
 
 @pytest.mark.crash

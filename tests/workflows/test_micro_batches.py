@@ -76,7 +76,7 @@ def test_apply_row_of_which_no_event_can_be_made_is_a_dead_letter(db: Database) 
     of.run.apply(batch_of(0, "x", None, "y"))
     of.run.apply(batch_of(0, "x", None, "y"))
     assert of.written() == ["P1(x,y)"]
-    (letter,) = db.dead_letters()
+    (letter,) = db.dead_letters.list()
     assert (letter.source, letter.identity, letter.payload) == ("a", "q.0.1", {"raw": "torn"})
 
 
@@ -87,7 +87,7 @@ def test_apply_micro_batch_without_rows_is_no_batch(db: Database) -> None:
     assert of.run.apply(batch_of(1, None)) is None
     assert of.run.apply(batch_of(2, "x")) == "a#1"
     assert of.run.apply(batch_of(0)) is None
-    assert len(db.dead_letters()) == 1
+    assert len(db.dead_letters.list()) == 1
     assert of.written() == ["P1(x)"]
 
 

@@ -117,7 +117,7 @@ def check_recorded(of: Marking) -> None:
 
 def check_lineage(of: Marking) -> None:
     """One recursive query finds what networkx finds."""
-    history = of.db.batch_history(of.definition.name)
+    history = of.db.workflows.history(of.definition.name)
     graph = nx.DiGraph()
     for record in history.lineage.records():
         if "transaction" in record:
@@ -162,7 +162,7 @@ def test_random_workflow_that_forgets_goes_on_as_the_naive_one(
             if data.draw(st.booleans(), label="forget?"):
                 of.run.forget(later)
             if data.draw(st.integers(0, 3), label="restart?") == 3:
-                db._batch_runs.clear()
+                db.workflows._runs.clear()
             if data.draw(st.integers(0, 3), label="compensate?") == 3:
                 chosen = data.draw(st.sampled_from(fed), label="batch")
                 try:
@@ -197,7 +197,7 @@ def test_overlapping_batches_that_are_compensated_and_forgotten_in_any_order() -
                 if random.random() < 0.5:
                     of.run.forget(later)
                 if random.random() < 0.25:
-                    db._batch_runs.clear()
+                    db.workflows._runs.clear()
                 if random.random() < 0.5:
                     chosen = random.choice(fed[-4:])
                     stands = stands_behind(naive, chosen)

@@ -76,7 +76,7 @@ def test_run_opened_again_goes_on_where_it_stopped(where: Place) -> None:
     for name in "xyz":
         one.run.feed("a", rows_of(name))
     if where.is_memory:
-        one.db._batch_runs.clear()
+        one.db.workflows._runs.clear()
         other = one
     else:
         other = marking(where.open(), programs)
@@ -98,7 +98,7 @@ def two_runs(where: Place, programs: list[Program]) -> tuple[Marking, list[Batch
     of = marking(where.open(), programs)
     one = of.run
     if where.is_memory:
-        of.db._batch_runs.clear()
+        of.db.workflows._runs.clear()
         return of, [one, of.run]
     return of, [one, marking(where.open(), programs).run]
 
@@ -150,10 +150,10 @@ def test_relaxed_batch_order_runs_due_transactions_in_parallel(where: Place) -> 
     def after(t: Transaction, batch: list[dict[str, Any]]) -> None:
         seen.append(batch)
 
-    run = db.batches("usage")
+    run = db.workflows.run("usage")
     run.feed("a", rows_of("x", "y", "z"))
     assert [sorted(row["of"] for row in batch) for batch in seen] == [["x", "y", "z"]]
-    assert run.whole_lineage().records() == db.batch_history("usage").lineage.records()
+    assert run.whole_lineage().records() == db.workflows.history("usage").lineage.records()
 
 
 def test_call_oltp_program_is_recorded_with_what_it_was_called_with(db: Database) -> None:
@@ -191,7 +191,7 @@ def test_call_beside_a_feed_does_not_wait_for_it(db: Database) -> None:
     def look(t: Transaction) -> None:
         go_on.set()
 
-    run = db.batches("usage")
+    run = db.workflows.run("usage")
     feeding = threading.Thread(target=run.feed, args=("a", []))
     feeding.start()
     assert inside.wait(PATIENCE_S)
@@ -211,9 +211,9 @@ def test_rules_of_a_transaction_run_with_it(db: Database) -> None:
         heard.append(o.new["id"])
 
     of.run.feed("a", rows_of("x"))
-    db.join()
+    db.wait_idle()
     assert heard == ["P1(x)"]
-    assert db.pending_firings() == []
+    assert db.admin.pending_firings() == []
 
 
 def test_feed_row_that_is_none_takes_nothing(db: Database) -> None:
@@ -242,7 +242,7 @@ def test_definition_without_meaning_is_refused(db: Database) -> None:
     program = usage.program(reads="a", name="x")(lambda t, batch: None)
     with pytest.raises(DefinitionError, match="already"):
         usage.program(reads="a", name="x")(lambda t, batch: None)
-    db.batches(usage)
+    db.workflows.run(usage)
     with pytest.raises(DefinitionError, match="runs already"):
         program.compensation(lambda t, execution: None)
     with pytest.raises(DefinitionError, match="before"):
@@ -254,10 +254,10 @@ def test_definition_without_meaning_is_refused(db: Database) -> None:
     with pytest.raises(DefinitionError, match="mode"):
         db.workflow("other", sources="a", mode="half")
     with pytest.raises(ConfigurationError, match="did you mean 'usage'"):
-        db.batches("usages")
+        db.workflows.run("usages")
     with pytest.raises(ConfigurationError, match="are recorded"):
-        db.batch_history("usages")
-    assert db.recorded_workflows() == ["usage"]
+        db.workflows.history("usages")
+    assert db.workflows.recorded() == ["usage"]
 
 
 def test_definition_changed_is_refused_only_if_batches_were_formed_otherwise(where: Place) -> None:
@@ -266,12 +266,12 @@ def test_definition_changed_is_refused_only_if_batches_were_formed_otherwise(whe
 
     def again(programs: list[Program]) -> None:
         other = db if where.is_memory else where.open()
-        other._workflows.clear()
-        other._batch_runs.clear()
+        other.workflows._defined.clear()
+        other.workflows._runs.clear()
         assert marking(other, programs).run.waiting() == {"P1": ("a#1",)}
 
     again(chain(merged(2), relax=["completion"]))
-    assert db.batch_history("marking").workflow.programs["P1"].relaxed
+    assert db.workflows.history("marking").workflow.programs["P1"].relaxed
     with pytest.raises(WorkflowChanged, match="program P1 was"):
         again(chain(merged(3)))
 
@@ -284,7 +284,7 @@ def test_second_compensation_of_what_was_withdrawn_says_so(grouping: Any, mode: 
         defined = db.workflow("w", sources="s")
         bill = defined.program(reads={"s": grouping}, name="bill")(lambda t, batch: batch)
         bill.compensation(lambda t, execution: None)
-        run = db.batches("w")
+        run = db.workflows.run("w")
         for _ in range(3):
             run.feed("s", [{"v": 1}])
         run.compensate("s#3", mode, allow_interference=True)

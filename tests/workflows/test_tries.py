@@ -74,9 +74,9 @@ def test_program_that_is_tried_again_has_what_its_last_try_did_and_no_more(db: D
     def second(t: Transaction, batch: list[dict[str, Any]]) -> None:
         given.append(batch)
 
-    run = db.batches("usage")
+    run = db.workflows.run("usage")
     batch = run.feed("a", [{"list": [1]}])
-    db.join()
+    db.wait_idle()
     assert seen == [[{"list": [1]}]] * 3
     assert given == [[{"of": 3}]]
     assert run.rows(batch) == [{"list": [1]}]
@@ -84,10 +84,10 @@ def test_program_that_is_tried_again_has_what_its_last_try_did_and_no_more(db: D
         assert lines.of(mode) == ["any try", "try 3"], mode
     assert lines.of("detached") == ["any try", "try 1", "try 2", "try 3"]
     assert lines.of("exclusive") == []
-    assert db.pending_firings() == []
-    assert db.dead_letters() == []
+    assert db.admin.pending_firings() == []
+    assert db.dead_letters.list() == []
     assert run.due() == ()
-    assert [each.failed for each in db.batch_history("usage").batches()] == [{}] * 2
+    assert [each.failed for each in db.workflows.history("usage").batches()] == [{}] * 2
 
 
 def fail_at_the_second_try(db: Database) -> list[int]:
@@ -107,8 +107,8 @@ def fail_at_the_second_try(db: Database) -> list[int]:
     def undo(t: Transaction, execution: Any) -> None:
         """Nothing has been executed."""
 
-    db.batches("usage").feed("a", [{}])
-    db.join()
+    db.workflows.run("usage").feed("a", [{}])
+    db.wait_idle()
     return tries
 
 
@@ -122,7 +122,7 @@ def test_program_that_fails_for_good_has_only_what_is_independent_of_its_commit(
         assert lines.of(mode) == [], mode
     assert lines.of("detached") == ["try 1", "try 2"]
     assert lines.of("exclusive") == ["try 1", "try 2"]
-    assert db.pending_firings() == []
+    assert db.admin.pending_firings() == []
 
 
 def test_oltp_program_that_is_tried_again_is_given_its_arguments_as_they_were(
@@ -147,7 +147,7 @@ def test_oltp_program_that_is_tried_again_is_given_its_arguments_as_they_were(
     def undo(t: Transaction, execution: Any) -> None:
         seen.append(execution.arguments["items"])
 
-    run = db.batches("usage")
+    run = db.workflows.run("usage")
     items = [[1]]
     id = run.call("correct", items=items)
     assert items == [[1]]
@@ -182,7 +182,7 @@ def test_random_tries_leave_what_a_run_without_failures_leaves(db: Database, num
     names = [f"x{n}" for n in range(6)]
     for name in names:
         of.run.feed("a", rows_of(name))
-    db.join()
+    db.wait_idle()
     marks = [f"{p}({i}{n})" for n in names for p, i in (("P1", ""), ("P2", "P1:"))]
     marks += [f"P3(P2:P1:{n})" for n in names]
     assert of.written() == sorted(marks)
@@ -193,8 +193,8 @@ def test_random_tries_leave_what_a_run_without_failures_leaves(db: Database, num
     every = sorted(f"{mark} {number}" for mark in marks for number in range(failed[mark] + 1))
     assert lines.of("detached") == every
     assert lines.of("exclusive") == []
-    assert db.pending_firings() == []
-    assert db.dead_letters() == []
+    assert db.admin.pending_firings() == []
+    assert db.dead_letters.list() == []
 
 
 def test_what_a_batch_that_failed_for_good_has_triggered_is_left_to_the_workers(
@@ -205,8 +205,8 @@ def test_what_a_batch_that_failed_for_good_has_triggered_is_left_to_the_workers(
         Lines(clerk)
         lines = Lines(worker)
         fail_at_the_second_try(clerk)
-        assert len(clerk.pending_firings()) == 4  # none of them was started here
+        assert len(clerk.admin.pending_firings()) == 4  # none of them was started here
         with working(worker):
-            until(lambda: not worker.pending_firings())
+            until(lambda: not worker.admin.pending_firings())
         for mode in ("detached", "exclusive"):
             assert lines.of(mode) == ["try 1", "try 2"]

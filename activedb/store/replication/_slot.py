@@ -80,9 +80,9 @@ _OPEN = text(
 )
 _REFUSED = {
     "42501": "the role lacks a right for it: follow once as the tables' owner, with REPLICATION",
-    "42704": "somebody has dropped the slot or its publication: db.unfollow(slot), and follow anew",
+    "42704": "the slot or its publication was dropped: db.changes.unfollow(slot), and follow anew",
     "53400": "the server has no room for another slot: drop one, or raise max_replication_slots",
-    "55000": "the slot cannot be read any more: db.unfollow(slot), and follow anew",
+    "55000": "the slot cannot be read any more: db.changes.unfollow(slot), and follow anew",
     "55006": "somebody else reads the slot: end that, or choose another name with slot=",
 }
 
@@ -239,7 +239,9 @@ class Slot:
             publication.create()
             connection.execute(insert(followers).values(slot=self.name))
             return True, None
-        anew = f"db.unfollow({self.name!r}), and follow anew; changes since then are not told"
+        anew = (
+            f"db.changes.unfollow({self.name!r}), and follow anew; changes since then are not told"
+        )
         if slot is None:
             if row.lsn is not None:
                 raise ConfigurationError(f"slot {self.name} has been dropped by somebody: {anew}")

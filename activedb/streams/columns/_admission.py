@@ -34,7 +34,7 @@ from activedb.store.sql import is_storable
 from activedb.streams._admission import Admission
 from activedb.streams._arrivals import Arrivals
 from activedb.streams._batch import AtomicBatch
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 
 __all__ = ["ColumnAdmission", "ColumnArrivals", "in_columns"]
 
@@ -106,7 +106,7 @@ class ColumnAdmission(Admission):
         )
 
 
-def in_columns(stream: Stream, arrivals: Sequence[Arrival]) -> ColumnEvents:
+def in_columns(stream: StreamDeclaration, arrivals: Sequence[Arrival]) -> ColumnEvents:
     """Convert arrivals to columns.
 
     Raises
@@ -125,7 +125,7 @@ def in_columns(stream: Stream, arrivals: Sequence[Arrival]) -> ColumnEvents:
 
 
 def _read(
-    stream: Stream,
+    stream: StreamDeclaration,
     batch: AtomicBatch,
     when: Values,
     punctuation_us: int | None,

@@ -8,7 +8,7 @@ from activedb.columns.program import supports
 from activedb.errors import DefinitionError
 from activedb.scheduling import Program
 from activedb.store.sql import KeyedValues
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 
 __all__ = ["check_in_columns"]
 
@@ -16,7 +16,7 @@ _INSTEAD = 'give it another scheduler, such as "serial" or "tpg"'
 
 
 def check_in_columns(
-    program: Program, stream: Stream, tables: Iterable[KeyedValues], *, is_alone: bool
+    program: Program, stream: StreamDeclaration, tables: Iterable[KeyedValues], *, is_alone: bool
 ) -> None:
     """Raise `DefinitionError` if a program cannot run durably in columns.
 

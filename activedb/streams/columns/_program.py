@@ -17,7 +17,7 @@ from activedb.metrics import Counters
 from activedb.scheduling import At, Refusal, STransaction, build_s_transaction
 from activedb.store import Connection
 from activedb.store.journals import ColumnNote, ProgramJournal
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._program_outputs import post_process
 from activedb.streams._program_tables import take_tables
 from activedb.streams._program_work import Work, letter_of
@@ -65,7 +65,7 @@ class ColumnProgram:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         of: ProgramsOfStream,
         *,
         rows: StreamPrograms,

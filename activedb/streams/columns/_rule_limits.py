@@ -6,12 +6,12 @@ from activedb.columns.detect import supports
 from activedb.errors import DefinitionError
 from activedb.events import Detector, Expression, Query, Sequence
 from activedb.rules import OnMany, Rule
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 
 __all__ = ["check_rule_in_columns"]
 
 
-def check_rule_in_columns(rule: Rule, stream: Stream) -> None:
+def check_rule_in_columns(rule: Rule, stream: StreamDeclaration) -> None:
     """Raise `DefinitionError` if a rule listens to a stream in columns in an unsupported way."""
     own = {("event", name) for name in stream.types}
     keys = rule.on.keys
@@ -25,7 +25,9 @@ def check_rule_in_columns(rule: Rule, stream: Stream) -> None:
         )
 
 
-def _why_not(rule: Rule, stream: Stream, others: frozenset[tuple[str, str]]) -> str | None:
+def _why_not(
+    rule: Rule, stream: StreamDeclaration, others: frozenset[tuple[str, str]]
+) -> str | None:
     if ("late", stream.name) in others:
         return "its late events are kept, but no rule is told of them"
     if others:

@@ -26,7 +26,7 @@ from activedb.metrics import Counters
 from activedb.rules import Catalog, Subscription
 from activedb.store import Connection
 from activedb.store.journals import ColumnJournal, ColumnNote, DetectorRows
-from activedb.streams._declaration import Stream
+from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._s_transactions import Completed, STransactions
 from activedb.streams.columns._detections import Detections, Found, event_columns, is_among
 from activedb.transactions import Transaction
@@ -100,7 +100,7 @@ class ColumnRules:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamDeclaration,
         *,
         catalog: Catalog,
         s_transactions: STransactions,

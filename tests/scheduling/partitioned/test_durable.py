@@ -44,8 +44,8 @@ def test_bank_in_tasks_has_rows_and_outputs_of_the_serial_order(
 
         db._store.trigger = fail  # type: ignore[method-assign]
         opened = open_bank(db, scheduler)
-        db.stream_run(opened.stream).run_in_tasks(TasksHere(3))
-        db.feed(opened.stream, events)
+        opened.stream.run.run_in_tasks(TasksHere(3))
+        opened.stream.feed(events)
         assert opened.rows() == right.rows
         assert opened.outputs() == right.outputs
         assert len(opened.reasons()) == right.aborted
@@ -55,8 +55,8 @@ def test_runner_without_the_setting_is_not_used() -> None:
     runner = TasksHere(3)
     with place(None) as where:
         opened = open_bank(where.open())
-        opened.db.stream_run(opened.stream).run_in_tasks(runner)
-        opened.db.feed(opened.stream, events_of(SIX))
+        opened.stream.run.run_in_tasks(runner)
+        opened.stream.feed(events_of(SIX))
         assert opened.rows()["accounts"] == {0: 10, 1: 10, 2: 10}
     assert runner.tasks == 0
 
@@ -66,18 +66,18 @@ def test_program_in_columns_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(runner, "dumps", lambda value: pytest.fail("it is pickled"))
     with place(None) as where:
         opened = column_bank.open_bank(where, scale_out=True)
-        opened.db.stream_run(opened.stream).run_in_tasks(runner)
+        opened.stream.run.run_in_tasks(runner)
 
 
 def test_runner_that_is_taken_away_is_used_no_more() -> None:
     runner = TasksHere(3)
     with place(None) as where:
         opened = open_bank(where.open(scale_out=True))
-        run = opened.db.stream_run(opened.stream)
+        run = opened.stream.run
         run.run_in_tasks(runner)
-        opened.db.feed(opened.stream, events_of(SIX))
+        opened.stream.feed(events_of(SIX))
         assert runner.tasks == 3
         run.run_in_tasks(None)
-        opened.db.feed(opened.stream, events_of([("DEPOSIT", 9, n % 3, 0, 5) for n in range(6)]))
+        opened.stream.feed(events_of([("DEPOSIT", 9, n % 3, 0, 5) for n in range(6)]))
         assert runner.tasks == 3
         assert opened.rows()["accounts"] == {0: 20, 1: 20, 2: 20}

@@ -82,7 +82,7 @@ def main(given: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     watch = open_watch(Alone(given["url"]), SPECS, columns=True, batch_events_max=2)
-    watch.db.stream_run(watch.stream)
+    _ = watch.stream.run
     print("ready", flush=True)
     sys.stdin.readline()
     watch.db._store.trigger = trigger  # type: ignore[method-assign]

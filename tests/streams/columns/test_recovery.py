@@ -58,7 +58,7 @@ def test_rules_in_columns_killed_in_a_commit_go_on_from_the_last_part(
     Server(database_url).wait_idle()
     watch = open_watch(Alone(database_url), SPECS, columns=True, batch_events_max=2)  # type: ignore[arg-type]
     with watch.db:
-        assert 0 < watch.db.stream_run(watch.stream).batches < len(batches())
+        assert 0 < watch.stream.run.batches < len(batches())
         apply_all(watch)
         assert watch.everything() == uninterrupted()
 
@@ -77,7 +77,7 @@ def test_batch_that_is_cut_off_between_its_parts_goes_on_behind_the_last(
     where: Place, point: str
 ) -> None:
     watch = open_watch(where, SPECS, columns=True, batch_events_max=1)
-    run = watch.db.stream_run(watch.stream)
+    run = watch.stream.run
     reached = 0
 
     def interrupt(name: str) -> None:
@@ -116,7 +116,7 @@ def test_event_that_was_used_up_before_a_restart_is_not_used_again(saved: Place)
     assert watch.db.rules["R0"].partials == 1
     watch.db.close()
     watch = open_watch(saved, specs, columns=True)
-    watch.db.stream_run(watch.stream)
+    _ = watch.stream.run
     assert watch.db.rules["R0"].partials > 0
     watch.feed(events[6:], None)
     texts = [text.split(" {")[1].split("}")[0] for _, text in watch.everything()["log"]]
@@ -180,6 +180,6 @@ def test_events_that_fail_make_others_be_shown_again_a_few_times(
     count = 1_000
     kinds = ("A" if n % 10 == 1 else "C" for n in range(count))
     watch.feed(numbered(*kinds, apart_s=0.05), 50.0)
-    run = watch.db.stream_run(watch.stream)
+    run = watch.stream.run
     assert run.totals() == {"events": count, "late": 0, "dead": count // 10}
     assert shown < 8 * count

@@ -65,7 +65,7 @@ def test_tables_in_columns_do_what_event_by_event_does(
 ) -> None:
     with place(None) as where:
         watch = open_watch(where, rules, columns=True, batch_events_max=size)
-        watch.db.stream_run(watch.stream)
+        _ = watch.stream.run
         flushes = 0
 
         def fail(point: str) -> None:
@@ -104,7 +104,7 @@ def test_rules_reopened_anywhere_go_on_where_they_were(
         for number, (events, second) in enumerate(batches):
             watch.apply(number, events, second)
             if closes[number]:
-                watch.db.join()
+                watch.db.wait_idle()
                 watch.db.close()
                 watch = open_watch(where, rules, columns=True, batch_events_max=3)
         assert watch.everything() == event_by_event(rules, batches, as_tables=True)

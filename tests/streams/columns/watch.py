@@ -74,15 +74,15 @@ class Watch:
     def feed(self, events: Sequence[Occurrence], second: float | None) -> None:
         """Feed events from Python, and a punctuation."""
         us = None if second is None else round(at(second).timestamp()) * _US
-        self.db.stream_run(self.stream).feed(events, us)
+        self.stream.run.feed(events, us)
 
     def apply(self, number: int, events: Sequence[Occurrence], second: float | None) -> None:
         """Feed events as a table, which tells their types, and a punctuation."""
-        self.db.stream_run(self.stream).apply(batch_of(number, events, second))
+        self.stream.run.apply(batch_of(number, events, second))
 
     def everything(self) -> dict[str, Any]:
         """All that can be seen of it."""
-        run = self.db.stream_run(self.stream)
+        run = self.stream.run
         run.finish()
         with self.db.transaction() as t:
             log = sorted((row.path, row.text) for row in t.query(select(self.log)))

@@ -123,12 +123,14 @@ class OpenBank:
 
     def outputs(self) -> list[Any]:
         """What post-processing has made, in the serial order."""
-        return [o.value for o in self.db.outputs(self.bank.program) if o.value is not None]
+        return [o.value for o in self.stream.outputs(self.bank.program) if o.value is not None]
 
     def reasons(self) -> list[tuple[str, str]]:
         """Types of the s-transactions that have aborted, and why."""
         return [
-            (o.type, o.reason) for o in self.db.outputs(self.bank.program) if o.reason is not None
+            (o.type, o.reason)
+            for o in self.stream.outputs(self.bank.program)
+            if o.reason is not None
         ]
 
 
@@ -141,9 +143,8 @@ def open_bank(db: adb.Database, scheduler: Any = None) -> OpenBank:
     made = bank()
     accounts, book = tables(db)
     stream = declare(db, **dict.fromkeys(TYPES, ("k",)))
-    db.program(
+    stream.program(
         made.program,
-        stream=stream,
         tables={made.accounts: accounts, made.book: book},
         scheduler=scheduler,
     )

@@ -124,13 +124,13 @@ class OpenBank:
 
     def apply(self, number: int, rows: Sequence[Row], second: float | None) -> None:
         """Hand over a batch of a query."""
-        run = self.db.stream_run(self.stream)
+        run = self.stream.run
         until_us = None if second is None else _us(second)
         run.apply(adb.AtomicBatch(self.stream.name, "query", number, table_of(rows), until_us))
 
     def everything(self) -> dict[str, Any]:
         """All that came of it, as the database has it, and what the run says."""
-        run = self.db.stream_run(self.stream)
+        run = self.stream.run
         with self.db.transaction() as t:
             rows = {
                 shared.name: {r.id: r.balance for r in t.query(select(table))}
@@ -138,7 +138,7 @@ class OpenBank:
             }
         return {
             **rows,
-            "outputs": self.db.outputs(self.bank.program),
+            "outputs": self.stream.outputs(self.bank.program),
             "letters": read(self.db, dead_letters),
             "late": read(self.db, late_events),
             "totals": run.totals(),
@@ -168,7 +168,7 @@ def open_bank(
     db.create_all()
     types = {**dict.fromkeys(TYPES, ()), "MEAN": ("k",), "OTHER": ()}
     stream = db.stream("input", type="kind", timestamp="at", types=types)
-    db.program(given.program, stream=stream, tables=tables, scheduler=scheduler)
+    stream.program(given.program, tables=tables, scheduler=scheduler)
     return OpenBank(db, stream, given, tables)
 
 

@@ -43,13 +43,13 @@ def feed_from(opened: OpenBank, batch: int) -> None:
     """Feed the batches from this number on, and end the stream."""
     for number, part, punctuation in _batches():
         if number >= batch:
-            opened.db.feed(opened.stream, part, punctuation=punctuation)
-    opened.db.stream_run(opened.stream).finish()
+            opened.stream.feed(part, punctuation=punctuation)
+    opened.stream.run.finish()
 
 
 def apply_all(opened: OpenBank) -> None:
     """Hand over all batches, as Spark does after a crash with those that it has not marked."""
-    run = opened.db.stream_run(opened.stream)
+    run = opened.stream.run
     for number, part, punctuation in _batches():
         until_us = event("punctuation", 0).us + round((punctuation - at(0)).total_seconds() * 1e6)
         rows = Rows(part, ("k", "to", "n"))
@@ -76,7 +76,7 @@ def main(given: dict[str, Any]) -> None:
 
     with adb.connect(given["url"], batch_events_max=PART_EVENTS) as db:
         opened = open_bank(db, given["scheduler"])
-        db.stream_run(opened.stream)
+        _ = opened.stream.run
         print("ready", flush=True)
         sys.stdin.readline()
         db._store.trigger = trigger  # type: ignore[method-assign]

@@ -49,7 +49,7 @@ def apply_all(opened: OpenBank) -> None:
     """Hand over all batches, as Spark does after a crash with those that it has not marked."""
     for number, (rows, second) in enumerate(batches()):
         opened.apply(number, rows, second)
-    opened.db.stream_run(opened.stream).finish()
+    opened.stream.run.finish()
 
 
 def main(given: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def main(given: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     opened = open_bank(Alone(given["url"]), TELLING)
-    opened.db.stream_run(opened.stream)
+    _ = opened.stream.run
     print("ready", flush=True)
     sys.stdin.readline()
     opened.db._store.trigger = trigger  # type: ignore[method-assign]

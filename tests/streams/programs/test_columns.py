@@ -51,7 +51,7 @@ def after(opened: OpenBank, batches: list[Batch]) -> dict[str, Any]:
     """Everything, after some batches and the end of the stream."""
     for number, (rows, second) in enumerate(batches):
         opened.apply(number, rows, second)
-    opened.db.stream_run(opened.stream).finish()
+    opened.stream.run.finish()
     return opened.everything()
 
 
@@ -76,7 +76,7 @@ def test_batches_in_columns_give_what_the_serial_order_gives(
             if point == "before flush" and flushes in failing:
                 raise SerializationConflict("once more")
 
-        opened.db.stream_run(opened.stream)
+        _ = opened.stream.run
         opened.db._store.trigger = fail  # type: ignore[method-assign]
         assert after(opened, batches) == row_by_row(batches, bank)
 
@@ -130,7 +130,7 @@ def test_events_fed_from_python_give_what_the_serial_order_gives(
             opened = open_bank(where, TELLING, scheduler)
             for second in (*seconds, None):
                 events = [occurrence_of(row) for row in rows if row[0] and row[1] is not None]
-                opened.db.feed(opened.stream, events, None if second is None else at(second))
+                opened.stream.feed(events, None if second is None else at(second))
             found.append(opened.everything())
     assert found[0] == found[1]
 
@@ -146,7 +146,7 @@ def test_program_reopened_by_any_scheduler_goes_on_where_it_was(
             opened.apply(number, rows, second)
             opened.db.close()
         opened = open_bank(where, TELLING)
-        opened.db.stream_run(opened.stream).finish()
+        opened.stream.run.finish()
         assert opened.everything() == row_by_row(batches, TELLING)
 
 
@@ -176,14 +176,14 @@ def with_outputs(where: Place, scheduler: str) -> dict[str, Any]:
     heard = numbered("heard", Column("total", Double, nullable=False))
     db.create_all()
     stream = db.stream("input", type="k", timestamp="t", types={"A": ("k", "n")})
-    db.program(program, stream=stream, tables={totals: kept}, scheduler=scheduler, outputs=told)
+    stream.program(program, tables={totals: kept}, scheduler=scheduler, outputs=told)
     db.rule(on=adb.inserted(told), name="hears", coupling="sequential")(
         lambda t, o: t.insert(heard, {"total": o.params["total"]})
     )
     events = [event("A", second, k=second % 2, n=1.0) for second in range(8)]
-    db.feed(stream, events[:3], punctuation=at(3))
-    db.feed(stream, events[3:])
-    db.stream_run(stream).finish()
+    stream.feed(events[:3], punctuation=at(3))
+    stream.feed(events[3:])
+    stream.run.finish()
     with db.transaction() as t:
         return {
             "kept": sorted((r.id, r.total) for r in t.query(select(kept))),

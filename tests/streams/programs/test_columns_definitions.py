@@ -49,9 +49,8 @@ def sized(name: str = "sized") -> SharedTable:
 
 def without_a_size(db: adb.Database) -> None:
     shared = SharedTable("shared", key=int, initial=0)
-    db.program(
+    declare(db).program(
         counting("one", shared),
-        stream=declare(db),
         tables={shared: rows_of(db)},
         scheduler="columns",
     )
@@ -60,47 +59,39 @@ def without_a_size(db: adb.Database) -> None:
 def with_rules(db: adb.Database) -> None:
     shared = sized()
     program = counting("one", shared, rules=True)
-    db.program(program, stream=declare(db), tables={shared: rows_of(db)}, scheduler="columns")
+    declare(db).program(program, tables={shared: rows_of(db)}, scheduler="columns")
 
 
 def with_pre_processing(db: adb.Database) -> None:
     shared = sized()
     program = counting("one", shared)
     program.pre_process(lambda type_, params: params)
-    db.program(program, stream=declare(db), tables={shared: rows_of(db)}, scheduler="columns")
+    declare(db).program(program, tables={shared: rows_of(db)}, scheduler="columns")
 
 
 def with_texts_as_keys(db: adb.Database) -> None:
     shared = sized()
     kept = rows_of(db, key=String(9))
-    db.program(
-        counting("one", shared), stream=declare(db), tables={shared: kept}, scheduler="columns"
-    )
+    declare(db).program(counting("one", shared), tables={shared: kept}, scheduler="columns")
 
 
 def beside_another(db: adb.Database) -> None:
     first, second = sized(), sized("other")
     stream = declare(db)
-    db.program(
-        counting("one", first), stream=stream, tables={first: rows_of(db)}, scheduler="columns"
-    )
-    db.program(counting("two", second), stream=stream, tables={second: rows_of(db, "more")})
+    stream.program(counting("one", first), tables={first: rows_of(db)}, scheduler="columns")
+    stream.program(counting("two", second), tables={second: rows_of(db, "more")})
 
 
 def on_a_stream_of_producers(db: adb.Database) -> None:
     shared = sized()
     stream = db.stream("input", types={"A": ()}, membership="weak")
-    db.program(
-        counting("one", shared), stream=stream, tables={shared: rows_of(db)}, scheduler="columns"
-    )
+    stream.program(counting("one", shared), tables={shared: rows_of(db)}, scheduler="columns")
 
 
 def beside_a_rule(db: adb.Database) -> None:
     stream, shared = declare(db), sized()
     db.rule(on=adb.event("B"), name="listens")(lambda t, o: None)
-    db.program(
-        counting("one", shared), stream=stream, tables={shared: rows_of(db)}, scheduler="columns"
-    )
+    stream.program(counting("one", shared), tables={shared: rows_of(db)}, scheduler="columns")
 
 
 WRONG: list[tuple[Callable[[adb.Database], None], str]] = [
@@ -145,9 +136,9 @@ def test_events_with_intervals_are_refused_and_nothing_is_taken() -> None:
         )
         certain = adb.occurrence("DEPOSIT", timestamp=at(1), k=1, n=1.0)
         with pytest.raises(BadEvent, match=r"is an interval.*another scheduler"):
-            opened.db.feed(opened.stream, [certain, uncertain])
+            opened.stream.feed([certain, uncertain])
         assert opened.everything()["totals"]["events"] == 0
-        opened.db.feed(opened.stream, [certain])
+        opened.stream.feed([certain])
         assert opened.everything()["accounts"] == {1: 1.0}
 
 
@@ -158,7 +149,7 @@ def test_any_column_of_whole_numbers_can_be_the_key() -> None:
         db.create_all()
         stream = db.stream("input", type="k", timestamp="t", types={"A": ()}, delay=timedelta(1))
         program = counting("one", shared)
-        db.program(program, stream=stream, tables={shared: kept}, scheduler="columns")
-        db.feed(stream, [adb.occurrence("A", timestamp=at(1))])
+        stream.program(program, tables={shared: kept}, scheduler="columns")
+        stream.feed([adb.occurrence("A", timestamp=at(1))])
         with db.transaction() as t:
             assert t.get(kept, 1) == {"id": 1, "value": 1.0}

@@ -67,7 +67,7 @@ def test_program_in_columns_killed_in_a_commit_goes_on_from_the_last_part(
     Server(database_url).wait_idle()
     opened = open_bank(Alone(database_url), TELLING)
     with opened.db:
-        assert 0 < opened.db.stream_run(opened.stream).batches < 5
+        assert 0 < opened.stream.run.batches < 5
         apply_all(opened)
         assert opened.everything() == uninterrupted(postgres_url)
 
@@ -98,7 +98,7 @@ def test_program_in_columns_goes_on_when_the_server_drops_every_connection(where
                 connection.execute(DROP)
             engine.dispose()
 
-    opened.db.stream_run(opened.stream)
+    _ = opened.stream.run
     opened.db._store.trigger = drop  # type: ignore[method-assign]
     apply_all(opened)
     assert flushes > 5
@@ -170,14 +170,14 @@ def test_rules_in_columns_know_nothing_of_what_a_program_has_processed(postgres_
             def hear(t: adb.Transaction, o: adb.Occurrence) -> None:
                 heard.append(o.us)
 
-            db.feed(stream, [event], punctuation=at(until_s))
+            stream.feed([event], punctuation=at(until_s))
 
     with place(postgres_url) as where:
         feed_rules(where, other, 2)
         bank = open_bank(where)
         later = occurrence_of(("DEPOSIT", 40, None, 1, 0, 5.0))
-        bank.db.feed(bank.stream, [deposit, later], punctuation=at(2))
-        bank.db.feed(bank.stream, [], punctuation=at(4))  # what is kept of both stays for the other
+        bank.stream.feed([deposit, later], punctuation=at(2))
+        bank.stream.feed([], punctuation=at(4))  # what is kept of both stays for the other
         assert bank.everything()["accounts"] == {1: 5.0}
         bank.db.close()
         feed_rules(where, mean, 6)
@@ -237,11 +237,11 @@ def test_fed_events_wait_for_their_punctuation(where: Place) -> None:
     import activedb as adb
 
     events = [adb.occurrence("DEPOSIT", timestamp=at(s), k=1, n=1.0) for s in (5, 1, 3)]
-    opened.db.feed(opened.stream, events, punctuation=at(4))
+    opened.stream.feed(events, punctuation=at(4))
     assert opened.everything()["accounts"] == {1: 2.0}
     assert opened.everything()["waiting"] == 1
-    opened.db.feed(opened.stream, [])
-    opened.db.stream_run(opened.stream).finish()
+    opened.stream.feed([])
+    opened.stream.run.finish()
     assert opened.everything()["accounts"] == {1: 3.0}
 
 
@@ -255,8 +255,8 @@ def test_reading_that_is_cut_off_after_a_failure_is_done_again(
     """The part fails, and so does the first look at where the stream stopped."""
     opened = open_bank(where, QUIET, scheduler)
     db, stream = opened.db, opened.stream
-    db.feed(stream, [deposit(1, 1), deposit(5, 2)], punctuation=at(2))
-    state = db.stream_run(stream)._state
+    stream.feed([deposit(1, 1), deposit(5, 2)], punctuation=at(2))
+    state = stream.run._state
     reader = state._journal if reading == "last" else state._programs
 
     def fail(reached: str) -> None:
@@ -270,10 +270,10 @@ def test_reading_that_is_cut_off_after_a_failure_is_done_again(
         patch.setattr(db._store, "trigger", fail)
         patch.setattr(reader, reading, lose)
         with pytest.raises(ConnectionLost):
-            db.feed(stream, [deposit(3, 1)], punctuation=at(4))
-    taken = db.stream_run(stream).batches == 2
+            stream.feed([deposit(3, 1)], punctuation=at(4))
+    taken = stream.run.batches == 2
     assert taken == (point == "after commit")
-    db.feed(stream, [deposit(6, 1)], punctuation=at(8))
+    stream.feed([deposit(6, 1)], punctuation=at(8))
     found = opened.everything()
     assert found["accounts"] == {1: 3.0 if taken else 2.0, 2: 1.0}
     assert found["totals"]["events"] == (4 if taken else 3)

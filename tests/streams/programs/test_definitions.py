@@ -10,7 +10,7 @@ from sqlalchemy import CHAR, REAL, Column, Float, Integer, Numeric, String, Tabl
 from activedb.errors import DefinitionError, TableOwned
 from activedb.scheduling import Program, SerialOrder, SharedTable
 from tests.ledger import declare, event
-from tests.streams.programs.bank import open_bank, tables
+from tests.streams.programs.bank import open_bank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,64 +37,63 @@ def kept_in(db: adb.Database, name: str, *columns: Column[Any]) -> Table:
 
 def another_stream(db: Any, stream: Any, shared: Any, kept: Any) -> None:
     other = declare(db, "other")
-    db.program(counting("first", shared), stream=stream, tables={shared: kept})
+    stream.program(counting("first", shared), tables={shared: kept})
     more = kept_in(db, "more", Column("v", Integer))
-    db.program(counting("second", shared), stream=other, tables={shared: more})
+    other.program(counting("second", shared), tables={shared: more})
 
 
 def same_rows(db: Any, stream: Any, shared: Any, kept: Any) -> None:
-    db.program(counting("first", shared), stream=stream, tables={shared: kept})
+    stream.program(counting("first", shared), tables={shared: kept})
     again = SharedTable("again", initial=0)
-    db.program(counting("second", again), stream=stream, tables={again: kept})
+    stream.program(counting("second", again), tables={again: kept})
 
 
 def same_name(db: Any, stream: Any, shared: Any, kept: Any) -> None:
-    db.program(counting("one", shared), stream=stream, tables={shared: kept})
+    stream.program(counting("one", shared), tables={shared: kept})
     again = SharedTable("again", initial=0)
-    db.program(counting("one", again), stream=stream, tables={again: kept_in(db, "more")})
+    stream.program(counting("one", again), tables={again: kept_in(db, "more")})
 
 
 def same_table_name(db: Any, stream: Any, shared: Any, kept: Any) -> None:
-    db.program(counting("one", shared), stream=stream, tables={shared: kept})
+    stream.program(counting("one", shared), tables={shared: kept})
     again = SharedTable(shared.name, initial=0)
     more = kept_in(db, "more", Column("v", Integer))
-    db.program(counting("two", again), stream=stream, tables={again: more})
+    stream.program(counting("two", again), tables={again: more})
 
 
 def other_scheduler(db: Any, stream: Any, shared: Any, kept: Any) -> None:
-    db.program(counting("one", shared), stream=stream, tables={shared: kept})
-    db.program(counting("two", shared), stream=stream, tables={}, scheduler=SerialOrder())
+    stream.program(counting("one", shared), tables={shared: kept})
+    stream.program(counting("two", shared), tables={}, scheduler=SerialOrder())
 
 
 def running(db: Any, stream: Any, shared: Any, kept: Any) -> None:
-    db.feed(stream, [])
-    db.program(counting("one", shared), stream=stream, tables={shared: kept})
+    stream.feed([])
+    stream.program(counting("one", shared), tables={shared: kept})
 
 
 def with_column(kind: Any) -> Callable[..., object]:
     def define(db: Any, stream: Any, shared: Any, kept: Any) -> None:
         more = kept_in(db, "more", Column("v", kind))
-        db.program(counting("one", shared), stream=stream, tables={shared: more})
+        stream.program(counting("one", shared), tables={shared: more})
 
     return define
 
 
 def sized(db: Any, stream: Any, shared: Any, kept: Any) -> None:
     table = SharedTable("sized", initial=0, size=4)
-    db.program(counting("one", table), stream=stream, tables={table: kept})
+    stream.program(counting("one", table), tables={table: kept})
 
 
 def define(**given: Any) -> Callable[..., object]:
     def call(db: Any, stream: Any, shared: Any, kept: Any) -> None:
-        chosen = {"program": counting("one", shared), "stream": stream, "tables": {shared: kept}}
-        db.program(**{**chosen, **{k: v(shared, kept) for k, v in given.items()}})
+        chosen = {"program": counting("one", shared), "tables": {shared: kept}}
+        stream.program(**{**chosen, **{k: v(shared, kept) for k, v in given.items()}})
 
     return call
 
 
 WRONG: list[tuple[Callable[..., object], str]] = [
     (define(program=lambda s, k: 3), "3 is no program"),
-    (define(stream=lambda s, k: 3), "3 is no stream of this database"),
     (define(program=lambda s, k: counting("x" * 201, s)), "at most 200 characters"),
     (define(program=lambda s, k: Program("empty", [s])), "takes no events yet"),
     (define(program=lambda s, k: counting("one", s, "Z")), "does not have; there are 'A', 'B'"),
@@ -140,12 +139,12 @@ def test_row_that_is_none_of_the_shared_table_is_refused_and_can_be_mended(
     with db.transaction() as t:
         t.insert(kept, {"id": 7, "value": 1.0})
     stream = declare(db)
-    db.program(counting("one", shared), stream=stream, tables={shared: kept})
+    stream.program(counting("one", shared), tables={shared: kept})
     with pytest.raises(DefinitionError, match="table kept has a row that shared cannot have: 7"):
-        db.feed(stream, [event("A", 1)])
+        stream.feed([event("A", 1)])
     with db.transaction() as t:
         t.delete(kept, 7)
-    db.feed(stream, [event("A", 1)])
+    stream.feed([event("A", 1)])
     with db.transaction() as t:
         assert t.get(kept, 1) == {"id": 1, "value": 1.0}
 
@@ -154,24 +153,30 @@ def test_table_without_a_value_is_refused(db: adb.Database) -> None:
     shared = SharedTable("shared", key=str)
     kept = Table("kept", db.metadata, Column("name", String(9), primary_key=True))
     with pytest.raises(DefinitionError, match="nothing but its key"):
-        db.program(counting("one", shared), stream=declare(db), tables={shared: kept})
+        declare(db).program(counting("one", shared), tables={shared: kept})
 
 
 def test_second_process_with_the_program_is_refused(where: Place) -> None:
     if where.is_memory:
         pytest.skip("there is one process in memory")
     first, second = open_bank(where.open()), open_bank(where.open())
-    first.db.feed(first.stream, [event("DEPOSIT", 1, k=1, n=5)])
+    first.stream.feed([event("DEPOSIT", 1, k=1, n=5)])
     with pytest.raises(TableOwned):
-        second.db.feed(second.stream, [event("DEPOSIT", 2, k=1, n=5)])
+        second.stream.feed([event("DEPOSIT", 2, k=1, n=5)])
     with pytest.raises(TableOwned):
         second.rows()
     first.db.close()
-    second.db.feed(second.stream, [event("DEPOSIT", 2, k=1, n=5)])
+    second.stream.feed([event("DEPOSIT", 2, k=1, n=5)])
     assert second.rows()["accounts"] == {1: 10}
 
 
 def test_outputs_of_an_unknown_program_are_refused(db: adb.Database) -> None:
-    tables(db)
+    shared = SharedTable("shared", key=int, initial=0)
+    kept = kept_in(db, "kept", Column("value", Integer))
+    stream = declare(db)
     with pytest.raises(DefinitionError, match="there is no program 'bnk'"):
-        db.outputs("bnk")
+        stream.outputs("bnk")
+    stream.program(counting("one", shared), tables={shared: kept})
+    other = db.stream("other", type="k", timestamp="t", types={"Z": ()})
+    with pytest.raises(DefinitionError, match="program 'one' is on the stream"):
+        other.outputs("one")

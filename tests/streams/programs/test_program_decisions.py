@@ -49,7 +49,7 @@ def noting(
     )
     db.create_all()
     stream = declare(db)
-    db.program(program, stream=stream, tables={notes: kept})
+    stream.program(program, tables={notes: kept})
     return stream, program, kept
 
 
@@ -60,7 +60,7 @@ def read_log(db: adb.Database, kept: Table) -> str:
 
 
 def feed(db: adb.Database, stream: Stream, events: list[Occurrence], until: float) -> None:
-    db.feed(stream, events, punctuation=at(until))
+    stream.feed(events, punctuation=at(until))
 
 
 OVERLAPPING = [about("A", 1, 1), about("B", 1.2, 1)]
@@ -73,12 +73,12 @@ def test_open_choice_of_a_program_is_a_row_and_counted(where: Place) -> None:
     (decision,) = db.decisions.list(open=True)
     assert (decision.rule, decision.stream) == ("noting.note", stream.name)
     assert [o.id for o in decision.candidates[0].values()] == ["A1", "B1"]
-    assert db.counters()["matches_undecided"] == 1
+    assert db.admin.counters()["matches_undecided"] == 1
     assert db._triggering.figures.of_rules()["noting.note"].undecided == 1
     assert db.decisions.open_by_rule() == {"noting.note": 1}
     assert read_log(db, kept) == ""
     feed(db, stream, [], 6)
-    assert len(db.decisions.list()) == db.counters()["matches_undecided"] == 1
+    assert len(db.decisions.list()) == db.admin.counters()["matches_undecided"] == 1
 
 
 def test_choice_is_written_with_the_commit_of_its_part(db: adb.Database) -> None:
@@ -88,15 +88,15 @@ def test_choice_is_written_with_the_commit_of_its_part(db: adb.Database) -> None
         if point == "before flush":
             raise ZeroDivisionError
 
-    db.stream_run(stream)
+    _ = stream.run
     db._store.trigger = fail
     with pytest.raises(ZeroDivisionError):
         feed(db, stream, OVERLAPPING, 5)
     db._store.trigger = lambda point: None
     assert db.decisions.list() == []
-    assert db.counters().get("matches_undecided", 0) == 0
+    assert db.admin.counters().get("matches_undecided", 0) == 0
     feed(db, stream, OVERLAPPING, 5)
-    assert len(db.decisions.list()) == db.counters()["matches_undecided"] == 1
+    assert len(db.decisions.list()) == db.admin.counters()["matches_undecided"] == 1
 
 
 @pytest.mark.parametrize("history", [0.0, 60.0])
@@ -111,11 +111,11 @@ def test_what_is_chosen_is_made_once_with_the_next_part(where: Place, history: f
     with pytest.raises(DecisionClosed, match="was decided by the doctor"):
         db.decisions.resolve(decision.id, [])
     for _ in range(2):
-        db.feed(stream, [])
+        stream.feed([])
     assert read_log(db, kept) == "A1-B1 "
     (done,) = db.decisions.list()
     assert (done.status, done.chosen, done.by) == ("resolved", (0,), "the doctor")
-    assert [o.type for o in db.outputs(program)] == ["decision"]
+    assert [o.type for o in stream.outputs(program)] == ["decision"]
     feed(db, stream, [about("A", 7, 2), about("B", 9, 2)], 12)
     assert read_log(db, kept) == "A1-B1 A1-B2 A2-B2 "
 
@@ -126,7 +126,7 @@ def test_nothing_chosen_makes_nothing(where: Place) -> None:
     feed(db, stream, OVERLAPPING, 5)
     (decision,) = db.decisions
     db.decisions.resolve(decision.id, [])
-    db.feed(stream, [])
+    stream.feed([])
     assert read_log(db, kept) == ""
     assert [each.status for each in db.decisions.list()] == ["resolved"]
 
@@ -143,7 +143,7 @@ def test_decision_outlives_the_process_that_found_it(where: Place) -> None:
         other.decisions.resolve(decision.id, [0])
     db = where.open()
     stream, _, kept = noting(db)
-    db.feed(stream, [])
+    stream.feed([])
     assert read_log(db, kept) == "A1-B1 "
     assert len(db.decisions.list()) == 1
     assert list(db.decisions) == []
@@ -189,17 +189,17 @@ def test_what_the_detector_has_decided_meanwhile_is_not_made_again(where: Place)
     feed(db, stream, OVERLAPPING, 5)
     (decision,) = db.decisions
     db.decisions.resolve(decision.id, [0], by="the doctor")
-    programs = db.stream_run(stream)._by_rows._programs
+    programs = stream.run._by_rows._programs
     assert programs is not None
     (detection,) = programs._detections.values()
     (choice,) = detection.undecided
     (detector,) = [detector for _, detector in detection._detectors]
     detector.resolve(choice.undecided.identity, [])  # as later events may do
-    db.feed(stream, [])
+    stream.feed([])
     assert read_log(db, kept) == ""
     done = db.decisions.get(decision.id)
     assert (done.status, done.chosen, done.by) == ("resolved", (), "events")
-    assert db.dead_letters() == []
+    assert db.dead_letters.list() == []
 
 
 def test_two_chosen_that_exclude_each_other_are_told_and_open_again(db: adb.Database) -> None:
@@ -208,14 +208,14 @@ def test_two_chosen_that_exclude_each_other_are_told_and_open_again(db: adb.Data
     feed(db, stream, [about("B", 1, 1), about("B", 1.2, 2), about("A", 3, 0, 0.1)], 5)
     both = next(each for each in db.decisions if len(each.candidates) == 2)
     db.decisions.resolve(both.id, [0, 1])
-    db.feed(stream, [])
+    stream.feed([])
     assert read_log(db, kept) == ""
     again = db.decisions.get(both.id)
     assert (again.status, again.chosen, again.by) == ("open", None, None)
-    (letter,) = db.dead_letters()
+    (letter,) = db.dead_letters.list()
     assert (letter.source, letter.error) == ("rule noting.note", "BadEvent")
     db.decisions.resolve(both.id, [0])
-    db.feed(stream, [])
+    stream.feed([])
     assert len(read_log(db, kept).split()) == 1
 
 
@@ -236,7 +236,7 @@ def test_rule_of_the_database_by_the_same_name_is_another_one(db: adb.Database) 
     assert [each.rule for each in db.decisions] == ["noting.note"] * 2
     for each in list(db.decisions):
         db.decisions.resolve(each.id, [0])
-    db.feed(stream, [])
+    stream.feed([])
     assert (len(heard), read_log(db, kept)) == (1, "A1-B1 ")
 
 

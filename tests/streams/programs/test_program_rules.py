@@ -44,7 +44,7 @@ def watching(db: adb.Database) -> tuple[Stream, Program, Table]:
     )
     db.create_all()
     stream = declare(db)
-    db.program(program, stream=stream, tables={notes: kept})
+    stream.program(program, tables={notes: kept})
     return stream, program, kept
 
 
@@ -74,9 +74,9 @@ def test_program_rules_run_at_their_events_and_moments(where: Place) -> None:
         db = where.open(batch_events_max=size)
         stream, program, kept = watching(db)
         if where.is_memory or size == 1:
-            db.feed(stream, EVENTS[::-1])
+            stream.feed(EVENTS[::-1])
         assert read_log(db, kept) == LOG
-        assert [o.type for o in db.outputs(program)] == ["B", MOMENT, "B", MOMENT]
+        assert [o.type for o in stream.outputs(program)] == ["B", MOMENT, "B", MOMENT]
         db.close()
 
 
@@ -84,14 +84,14 @@ def test_program_rules_go_on_after_a_restart(where: Place) -> None:
     db = where.open()
     stream, program, kept = watching(db)
     for n, o in enumerate(EVENTS):
-        db.feed(stream, [o], punctuation=o.us / 1_000_000)
+        stream.feed([o], punctuation=o.us / 1_000_000)
         if n % 2 and not where.is_memory:
             db.close()
             db = where.open()
             stream, program, kept = watching(db)
-    db.feed(stream, [])
+    stream.feed([])
     assert read_log(db, kept) == LOG
-    assert [o.us for o in db.outputs(program) if o.type == MOMENT] == [
+    assert [o.us for o in stream.outputs(program) if o.type == MOMENT] == [
         event("A", 4).us,
         event("A", 12).us,
     ]
@@ -99,7 +99,7 @@ def test_program_rules_go_on_after_a_restart(where: Place) -> None:
 
 def test_part_that_fails_leaves_nothing_in_the_detectors(db: adb.Database) -> None:
     stream, _, kept = watching(db)
-    db.feed(stream, EVENTS[:1], punctuation=at(1.5))
+    stream.feed(EVENTS[:1], punctuation=at(1.5))
 
     def fail(point: str) -> None:
         if point == "before flush":
@@ -108,7 +108,7 @@ def test_part_that_fails_leaves_nothing_in_the_detectors(db: adb.Database) -> No
     db._store.trigger = fail  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            db.feed(stream, EVENTS[1:2], punctuation=at(3))
+            stream.feed(EVENTS[1:2], punctuation=at(3))
     db._store.trigger = lambda point: None  # type: ignore[method-assign]
-    db.feed(stream, EVENTS[1:], punctuation=at(20))
+    stream.feed(EVENTS[1:], punctuation=at(20))
     assert read_log(db, kept) == LOG

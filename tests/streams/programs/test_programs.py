@@ -34,22 +34,22 @@ def test_program_gives_the_serial_order_whatever_the_order_of_arrival(
 ) -> None:
     opened = open_bank(db, scheduler)
     events = events_of(SOME)
-    db.feed(opened.stream, events[::-1])
+    opened.stream.feed(events[::-1])
     assert opened.rows() == expected(events).rows
     assert opened.outputs() == expected(events).outputs
     assert [r for r, _ in opened.reasons()] == ["TRANSFER", "TRANSFER"]
     assert "was not written" in opened.reasons()[0][1]
     assert "twice" in opened.reasons()[1][1]
-    counters = db.counters()
+    counters = db.admin.counters()
     assert (counters["s_transactions_committed"], counters["s_transactions_aborted"]) == (5, 2)
 
 
 def test_program_goes_on_over_parts_and_feeds(where: Any) -> None:
     opened = open_bank(where.open(batch_events_max=2))
     events = events_of(SOME)
-    opened.db.feed(opened.stream, events[:4], punctuation=at(2))
+    opened.stream.feed(events[:4], punctuation=at(2))
     assert opened.rows()["accounts"] == {1: 20}
-    opened.db.feed(opened.stream, events[4:])
+    opened.stream.feed(events[4:])
     assert opened.rows() == expected(events).rows
     assert opened.outputs() == expected(events).outputs
 
@@ -58,7 +58,7 @@ def test_program_sees_the_rows_that_were_there_before(db: adb.Database) -> None:
     opened = open_bank(db)
     with db.transaction() as t:
         t.insert(opened.accounts, {"id": 1, "balance": 7})
-    db.feed(opened.stream, [event("TRANSFER", 1, k=1, to=2, n=4), event("RECENT", 2, k=1)])
+    opened.stream.feed([event("TRANSFER", 1, k=1, to=2, n=4), event("RECENT", 2, k=1)])
     assert opened.rows()["accounts"] == {1: 3, 2: 4}
     assert opened.outputs()[-1] == ["RECENT", 1, [[3]]]  # what was there was not written lately
 
@@ -68,34 +68,34 @@ def test_event_that_is_refused_becomes_a_dead_letter_and_the_others_stand(
 ) -> None:
     opened = open_bank(db)
     events = [event("DEPOSIT", 1, k=1, n=5), event("DEPOSIT", 2, k="x", n=5)]
-    db.feed(opened.stream, [*events, event("DEPOSIT", 3, k=1)])
+    opened.stream.feed([*events, event("DEPOSIT", 3, k=1)])
     assert opened.rows()["accounts"] == {1: 5}
-    first, second = db.dead_letters()
+    first, second = db.dead_letters.list()
     assert (first.source, first.identity, first.error) == ("input", "0.1.bank", "AccessError")
     assert "'x' is no key of table accounts" in first.reason
     assert second.reason == "program bank: it lacks 'n'"
-    run = db.stream_run(opened.stream)
+    run = opened.stream.run
     assert run.totals() == {"events": 3, "late": 0, "dead": 2}
 
 
 def test_refused_event_fails_the_part_if_the_run_stops_there(db: adb.Database) -> None:
     opened = open_bank(db)
-    run = db.stream_run(opened.stream)
+    run = opened.stream.run
     run.fail_fast = True
     with pytest.raises(BatchFailed, match="lacks 'n'"):
-        db.feed(opened.stream, [event("DEPOSIT", 1, k=1, n=5), event("DEPOSIT", 2, k=1)])
+        opened.stream.feed([event("DEPOSIT", 1, k=1, n=5), event("DEPOSIT", 2, k=1)])
     assert opened.rows()["accounts"] == {}
     run.fail_fast = False
-    db.feed(opened.stream, [event("DEPOSIT", 1, k=1, n=2)])
+    opened.stream.feed([event("DEPOSIT", 1, k=1, n=2)])
     assert opened.rows()["accounts"] == {1: 7}  # both events were waiting
 
 
 def test_late_events_are_kept_and_not_processed(db: adb.Database) -> None:
     opened = open_bank(db)
-    db.feed(opened.stream, [event("DEPOSIT", 5, k=1, n=5)], punctuation=at(6))
-    db.feed(opened.stream, [event("DEPOSIT", 4, k=1, n=9), event("DEPOSIT", 7, k=1, n=1)])
+    opened.stream.feed([event("DEPOSIT", 5, k=1, n=5)], punctuation=at(6))
+    opened.stream.feed([event("DEPOSIT", 4, k=1, n=9), event("DEPOSIT", 7, k=1, n=1)])
     assert opened.rows()["accounts"] == {1: 6}
-    assert len(db.stream_run(opened.stream).late_events()) == 1
+    assert len(opened.stream.run.late_events()) == 1
 
 
 def test_s_transaction_whose_rows_the_server_refuses_aborts_alone(db: adb.Database) -> None:
@@ -106,7 +106,7 @@ def test_s_transaction_whose_rows_the_server_refuses_aborts_alone(db: adb.Databa
         event("RECENT", 3, k=2),
         event("DEPOSIT", 4, k=1, n=4),
     ]
-    db.feed(opened.stream, events)
+    opened.stream.feed(events)
     assert opened.rows()["accounts"] == {1: 9}
     assert opened.outputs() == [["RECENT", 2, [[]]]]
     ((kind, reason),) = opened.reasons()
@@ -121,7 +121,7 @@ def test_value_that_the_table_cannot_keep_aborts_its_s_transaction_alone(db: adb
         event("DEPOSIT", 2, k=1, n=0.5),
         event("DEPOSIT", 3, k=1, n=1),
     ]
-    db.feed(opened.stream, events)
+    opened.stream.feed(events)
     assert opened.rows()["accounts"] == {1: 6}
     ((_, reason),) = opened.reasons()
     assert reason.startswith("InvalidRow: table accounts: column balance takes Integer()")
@@ -137,7 +137,7 @@ def test_rules_run_before_programs_and_see_what_earlier_parts_left(where: Any) -
         row = t.get(opened.accounts, o.params["k"])
         seen.append((o.params["n"], None if row is None else row["balance"]))
 
-    db.feed(opened.stream, [event("DEPOSIT", s, k=1, n=s) for s in (1, 2, 3)])
+    opened.stream.feed([event("DEPOSIT", s, k=1, n=s) for s in (1, 2, 3)])
     assert seen == [(1, None), (2, 1), (3, 3)]
 
 
@@ -150,8 +150,8 @@ def test_rules_on_changes_hear_of_what_a_part_changes(db: adb.Database) -> None:
         assert o.new is not None
         heard.append((None if o.old is None else o.old["balance"], o.new["balance"]))
 
-    db.feed(opened.stream, [event("DEPOSIT", s, k=1, n=s) for s in (1, 2)])
-    db.feed(opened.stream, [event("DEPOSIT", 3, k=1, n=3)])
+    opened.stream.feed([event("DEPOSIT", s, k=1, n=s) for s in (1, 2)])
+    opened.stream.feed([event("DEPOSIT", 3, k=1, n=3)])
     assert heard == [(None, 3), (3, 6)]
 
 
@@ -166,7 +166,7 @@ def test_rule_that_refuses_a_change_aborts_the_s_transaction_that_made_it(
         if o.new["balance"] > 10:
             raise ValueError("too much")
 
-    db.feed(opened.stream, [event("DEPOSIT", s, k=1, n=s) for s in (1, 20, 3)])
+    opened.stream.feed([event("DEPOSIT", s, k=1, n=s) for s in (1, 20, 3)])
     assert opened.rows()["accounts"] == {1: 4}
     assert [kind for kind, _ in opened.reasons()] == ["DEPOSIT"]
     assert "too much" in opened.reasons()[0][1]
@@ -179,13 +179,13 @@ def test_nobody_else_writes_the_tables(db: adb.Database) -> None:
     def meddle(t: Transaction, o: Occurrence) -> None:
         t.update(opened.accounts, 1, balance=0)
 
-    db.feed(opened.stream, [event("DEPOSIT", 1, k=1, n=1)])
+    opened.stream.feed([event("DEPOSIT", 1, k=1, n=1)])
     with pytest.raises(TableOwned, match="the programs of stream input"), db.transaction() as t:
         t.update(opened.accounts, 1, balance=3)
     with pytest.raises(TableOwned), db.transaction() as t:
         t.execute(opened.accounts.delete())
-    db.feed(opened.stream, [event("CLOSE", 2, k=1)])
-    (letter,) = db.dead_letters()
+    opened.stream.feed([event("CLOSE", 2, k=1)])
+    (letter,) = db.dead_letters.list()
     assert letter.error == "TableOwned"
     assert opened.rows()["accounts"] == {}  # the program's own closing stands
 
@@ -198,7 +198,7 @@ def test_flush_of_a_watched_session_does_not_write_the_tables(db: adb.Database) 
         balance: int
 
     registry().map_imperatively(Account, opened.accounts)
-    db.feed(opened.stream, [event("DEPOSIT", 1, k=1, n=1)])
+    opened.stream.feed([event("DEPOSIT", 1, k=1, n=1)])
     with db.connection() as connection, Session(connection) as session:
         db.watch(session)
         found = session.get(Account, 1)
@@ -223,11 +223,10 @@ def test_uncertain_times_count_from_their_lower_ends(where: Any) -> None:
     kept = Table("shared", db.metadata, Column("k", Integer, primary_key=True), Column("v", String))
     db.create_all()
     stream = declare(db)
-    db.program(program, stream=stream, tables={shared: kept})
+    stream.program(program, tables={shared: kept})
     base = event("A", 10).us
     spans = [(5, 9), (0, 30), (5, 6), (7, 7), (3, 20)]  # lower and upper ends
-    db.feed(
-        stream,
+    stream.feed(
         [
             adb.occurrence(
                 "A", timestamp=adb.AccuracyInterval(base + high, base + low, base + high), n=n
@@ -270,16 +269,16 @@ def test_outputs_go_into_a_table_of_the_users(db: adb.Database) -> None:
     )
     db.create_all()
     stream = declare(db)
-    db.program(sums, stream=stream, tables={accounts: kept}, outputs=lines)
+    stream.program(sums, tables={accounts: kept}, outputs=lines)
     numbers = [1, 2, 0, 2, 7, 3]
-    db.feed(stream, [event("A", s, n=n) for s, n in enumerate(numbers)])
+    stream.feed([event("A", s, n=n) for s, n in enumerate(numbers)])
     with db.transaction() as t:
         found = {r.n: (r.total, r.remark) for r in t.query(select(lines))}
         assert t.get(kept, 1) == {"id": 1, "value": 15}
     assert found == {1: (1, "-"), 2: (3, "-"), 3: (15, "-")}
-    (aborted,) = db.outputs("sums")
+    (aborted,) = stream.outputs("sums")
     assert (aborted.type, aborted.us, aborted.committed) == ("A", event("A", 2).us, False)
-    assert [(x.identity, x.error) for x in db.dead_letters()] == [
+    assert [(x.identity, x.error) for x in db.dead_letters.list()] == [
         ("0.3.sums", "RowExists"),
         ("0.4.sums", "BadEvent"),
     ]
@@ -303,16 +302,16 @@ def test_two_programs_of_a_stream_share_a_table_in_one_order(db: adb.Database) -
     )
     db.create_all()
     stream = declare(db)
-    db.program(first, stream=stream, tables={shared: kept})
-    db.program(second, stream=stream, tables={})
-    db.feed(stream, [event(kind, s, n=s) for s, kind in enumerate("ABCA")])
+    stream.program(first, tables={shared: kept})
+    stream.program(second, tables={})
+    stream.feed([event(kind, s, n=s) for s, kind in enumerate("ABCA")])
     with db.transaction() as t:
         assert t.get(kept, "x") == {"k": "x", "v": "a0b0b1a3b3"}
 
 
 def test_batches_of_a_feed_take_effect_once(db: adb.Database) -> None:
     opened = open_bank(db)
-    run = db.stream_run(opened.stream)
+    run = opened.stream.run
     events = events_of(SOME)
     batches = [
         adb.AtomicBatch("input", "q", n, Rows(events[n * 3 : n * 3 + 3], ("k", "to", "n")), None)

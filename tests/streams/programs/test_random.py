@@ -69,8 +69,8 @@ def check(db: adb.Database, p: Parameters, scheduler: str, failing: set[int]) ->
     stream = db.stream(
         "input", type="k", timestamp="t", types=dict.fromkeys((*program.types, "OTHER"), ())
     )
-    db.program(program, stream=stream, tables=kept, scheduler=scheduler)
-    run, serial = db.stream_run(stream), ProgramRun(program, SerialOrder())
+    stream.program(program, tables=kept, scheduler=scheduler)
+    run, serial = stream.run, ProgramRun(program, SerialOrder())
     flushes = 0
 
     def fail(point: str) -> None:
@@ -91,7 +91,7 @@ def check(db: adb.Database, p: Parameters, scheduler: str, failing: set[int]) ->
             rows = {r.id: r.value for r in t.query(select(table))}
             assert rows == serial.state.of(shared).newest()
     ended = [t for each in results for t in each.transactions]
-    outputs = db.outputs(program)
+    outputs = stream.outputs(program)
     assert [o.value for o in outputs if o.value is not None] == [
         output for each in results for output in each.outputs
     ]

@@ -44,7 +44,7 @@ SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 
 def in_memory(opened: OpenBank) -> dict[str, Any]:
     """The newest values as the running program has them."""
-    run = opened.db.stream_run(opened.stream)
+    run = opened.stream.run
     programs = run._state._programs
     assert programs is not None
     return opened.bank.state(programs.state)
@@ -85,10 +85,10 @@ def test_program_reopened_after_each_batch_gives_the_serial_order(
     with place(postgres_url) as where:
         for numbers, second in plan:
             opened = open_bank(where.open(batch_events_max=batch_events_max))
-            opened.db.feed(opened.stream, [fed[n] for n in numbers], punctuation=at(second))
+            opened.stream.feed([fed[n] for n in numbers], punctuation=at(second))
             opened.db.close()
         opened = open_bank(where.open(batch_events_max=batch_events_max))
-        opened.db.feed(opened.stream, [])
+        opened.stream.feed([])
         check(opened, fed)
 
 
@@ -106,20 +106,20 @@ def test_program_killed_in_a_commit_goes_on_from_the_last_part(
     Server(database_url).wait_idle()
     with adb.connect(database_url, batch_events_max=PART_EVENTS) as db:
         opened = open_bank(db, scheduler)
-        taken = db.stream_run(opened.stream).batches
+        taken = opened.stream.run.batches
         assert 0 < taken < 5
         if of_query:
             apply_all(opened)
         else:
             feed_from(opened, taken)
         check(opened, events())
-        run = db.stream_run(opened.stream)
+        run = opened.stream.run
         assert run.totals() == {"events": len(events()), "late": 0, "dead": 0}
 
 
 def test_part_that_fails_leaves_nothing_in_memory(db: adb.Database) -> None:
     opened = open_bank(db)
-    db.feed(opened.stream, [event("DEPOSIT", 1, k=1, n=5)], punctuation=at(2))
+    opened.stream.feed([event("DEPOSIT", 1, k=1, n=5)], punctuation=at(2))
     before = in_memory(opened)
 
     def fail(point: str) -> None:
@@ -129,10 +129,10 @@ def test_part_that_fails_leaves_nothing_in_memory(db: adb.Database) -> None:
     db._store.trigger = fail  # type: ignore[method-assign]
     more = [event("TRANSFER", 3, k=1, to=2, n=1), event("RECENT", 4, k=1)]
     with pytest.raises(ZeroDivisionError):
-        db.feed(opened.stream, more, punctuation=at(5))
+        opened.stream.feed(more, punctuation=at(5))
     db._store.trigger = lambda point: None  # type: ignore[method-assign]
     assert in_memory(opened) == before
-    db.feed(opened.stream, more, punctuation=at(5))
+    opened.stream.feed(more, punctuation=at(5))
     assert opened.rows()["accounts"] == {1: 4, 2: 1}
     assert opened.outputs() == [["TRANSFER", 1, [4, 1]], ["RECENT", 1, [[5, 4]]]]
 
@@ -163,7 +163,7 @@ def test_versions_are_kept_as_long_as_windows_reach(where: Place) -> None:
         pytest.skip("nothing of a closed database is left")
     opened = open_bank(where.open(batch_events_max=1))
     fed = [event("DEPOSIT", s, k=1, n=s) for s in (1, 3, 5)] + [event("CLOSE", 6, k=1)]
-    opened.db.feed(opened.stream, fed, punctuation=at(8))
+    opened.stream.feed(fed, punctuation=at(8))
     kept = read(opened.db, kept_versions)
     assert [(row["us"], row["removed"]) for row in kept] == [
         (event("A", 5).us, False),
@@ -171,7 +171,7 @@ def test_versions_are_kept_as_long_as_windows_reach(where: Place) -> None:
     ]
     opened.db.close()
     opened = open_bank(where.open())
-    run = opened.db.stream_run(opened.stream)
+    run = opened.stream.run
     programs = run._state._programs
     assert programs is not None
     found = programs.state.of(opened.bank.accounts).all()
@@ -186,13 +186,13 @@ def test_row_that_was_mended_by_hand_counts(where: Place) -> None:
         pytest.skip("nothing of a closed database is left")
     opened = open_bank(where.open())
     fed = [event("DEPOSIT", s, k=k, n=s) for s, k in ((1, 1), (3, 1), (4, 2))]
-    opened.db.feed(opened.stream, fed)
+    opened.stream.feed(fed)
     opened.db.close()
     opened = open_bank(where.open())
     with opened.db.transaction() as t:
         t.update(opened.accounts, 1, balance=100)
         t.delete(opened.accounts, 2)
     more = [event("RECENT", 5, k=1), event("RECENT", 5, k=2), event("DEPOSIT", 6, k=1, n=1)]
-    opened.db.feed(opened.stream, more)
+    opened.stream.feed(more)
     assert opened.rows()["accounts"] == {1: 101}
     assert opened.outputs() == [["RECENT", 1, [[1, 100]]], ["RECENT", 2, [[]]]]

@@ -125,7 +125,7 @@ def test_rules_act_in_the_callers_transaction(db: adb.Database, accounts: Table)
         rows = connection.execute(select(log).order_by(log.c.id)).all()
         assert rows == [(1, 5), (2, 6)]
         connection.rollback()
-    assert db.row_counts()["log"] == 0
+    assert db.admin.row_counts()["log"] == 0
 
 
 def test_two_transactions_of_one_connection_follow_each_other(
@@ -137,7 +137,7 @@ def test_two_transactions_of_one_connection_follow_each_other(
                 t.update(accounts, 1, balance=n)
             connection.commit()
     assert balance(db, accounts) == 4
-    assert db.counters()["transactions_committed"] >= 5
+    assert db.admin.counters()["transactions_committed"] >= 5
 
 
 def test_commit_inside_an_open_block_is_refused(db: adb.Database, accounts: Table) -> None:

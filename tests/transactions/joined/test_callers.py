@@ -50,7 +50,7 @@ def test_commit_that_the_server_refuses_aborts(
             connection.commit()
         connection.rollback()
     until(lambda: top.state == "aborted")
-    assert db.row_counts()["lines"] == 0
+    assert db.admin.row_counts()["lines"] == 0
     assert db._forest.locks.dump() == "empty"
 
 

@@ -158,7 +158,7 @@ def test_flush_of_more_rows_than_one_statement_can_name(own_engine: Any, db: adb
     with make() as session:
         session.add_all(Place(a=n, b=0, c=0, d=0, e=0) for n in range(count))
         session.commit()
-    assert db.row_counts()["places"] == count
+    assert db.admin.row_counts()["places"] == count
 
 
 def test_rule_that_fails_fails_the_flush(db: adb.Database, accounts: Table) -> None:

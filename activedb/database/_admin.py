@@ -1,0 +1,141 @@
+"""Operation of a database: its state, counters, history and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from activedb.database._recording import Recording
+from activedb.errors import ConfigurationError
+from activedb.firing import Launcher, PendingFiring, Triggering, read_pending
+from activedb.rules import Catalog
+from activedb.store import Store
+from activedb.streams import StreamRun
+from activedb.transactions import Forest, Snapshot
+from coupling.acta import History
+
+if TYPE_CHECKING:
+    from activedb.monitor import Monitor
+
+__all__ = ["Admin"]
+
+
+class Admin:
+    """State, counters, history and tables of a database, as this process knows them.
+
+    Attributes
+    ----------
+    monitor : Monitor or None
+        Monitor with the activity of this process; None if the setting `monitor` is off.
+    """
+
+    def __init__(
+        self,
+        metadata: Any,
+        *,
+        store: Store,
+        catalog: Catalog,
+        forest: Forest,
+        triggering: Triggering,
+        launcher: Launcher,
+        recording: Recording | None,
+        runs: Mapping[str, StreamRun],
+    ):
+        self.monitor: Monitor | None = None
+        self._metadata = metadata
+        self._store = store
+        self._catalog = catalog
+        self._forest = forest
+        self._triggering = triggering
+        self._launcher = launcher
+        self._recording = recording
+        self._runs = runs
+
+    def counters(self) -> dict[str, int]:
+        """Return counts since opening: transactions by outcome, matches, rules fired.
+
+        Three further values describe the present state: ``partials``, the occurrences that the
+        detectors of all rules keep for later matches; ``partials_dropped``, the occurrences that
+        these detectors forgot because there were too many; and ``events_waiting``, the events of
+        streams that neither punctuation nor producers have passed. O(rules).
+        """
+        kept = [e.subscription for e in self._catalog.entries() if e.subscription.is_stateful]
+        return {
+            **self._forest.counters.snapshot(),
+            **self._triggering.counters.snapshot(),
+            "partials": sum(subscription.partials for subscription in kept),
+            "partials_dropped": sum(subscription.dropped for subscription in kept),
+            "events_waiting": sum(run.waiting for run in list(self._runs.values())),
+        }
+
+    def history(self) -> History:
+        """Return the recorded history of the hierarchies that have ended and are still kept.
+
+        ``db.admin.history().write(path)`` writes a file for ``activedb audit``. O(n log n) for n
+        events.
+
+        Raises
+        ------
+        ConfigurationError
+            If the setting `recording` is off.
+        """
+        if self._recording is None:
+            raise ConfigurationError(
+                "nothing is recorded; open the database with recording='full' or 'sampled'"
+            )
+        return self._recording.history()
+
+    def locks(self) -> Snapshot:
+        """Return a snapshot of the locks held and retained, and of the waits; ``.text()`` draws it.
+
+        O(locks and waits).
+        """
+        return self._forest.locks.snapshot()
+
+    def row_counts(self) -> dict[str, int]:
+        """Return the number of committed rows of each declared table, by name."""
+        return self._store.row_counts()
+
+    def rule_latency_s(self, quantile: float) -> float:
+        """Return a quantile of the seconds from the start of a rule to the end of its action."""
+        return self._triggering.figures.latencies().quantile(quantile)
+
+    def pending_firings(self) -> list[PendingFiring]:
+        """Return the recorded, unfinished firings of rules in separate transactions, oldest first.
+
+        The list includes firings that run at this moment. O(n log n).
+        """
+        return read_pending(self._launcher.journal)
+
+    def own(self, *tables: Any) -> None:
+        """Keep tables in the memory of this process, which becomes their only user.
+
+        Reads of their rows do not go to the server; each commit still writes them there. Loading
+        takes O(rows) per table, once. On ``memory://``, where all tables are in memory, the call
+        has no effect.
+
+        Parameters
+        ----------
+        *tables : Table or mapped class
+            Tables to own.
+
+        Raises
+        ------
+        TableOwned
+            If another process owns or uses a table. Later operations on the table raise it if the
+            connection was lost and the table has had another owner since.
+        DefinitionError
+            If the server itself changes rows of a table (triggers, cascading foreign keys, …), or
+            the table is declared twice.
+        """
+        for table in tables:
+            self._forest.own(self._forest.tables.spec(table))
+
+    def declare_existing(self) -> None:
+        """Declare the tables that exist in the database, except activedb's own.
+
+        Tables that are declared already stay as they are declared.
+        """
+        self._metadata.reflect(
+            self._store.engine, only=lambda name, _: not name.startswith("activedb_")
+        )

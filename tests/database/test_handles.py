@@ -1,0 +1,64 @@
+"""The handles of a database: earlier names say what has taken their place; options are one set."""
+
+from __future__ import annotations
+
+import inspect
+from typing import get_type_hints
+
+import pytest
+
+import activedb as adb
+from activedb.database._database import _MOVED
+from activedb.firing import DeadLetters
+from activedb.rules import Rule
+from activedb.streams import StreamRun
+
+
+@pytest.mark.parametrize("name", _MOVED)
+def test_earlier_name_says_what_has_taken_its_place(db: adb.Database, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"db.{name} is now ") as caught:
+        getattr(db, name)
+    path = str(caught.value).partition(" is now ")[2].partition("(")[0].split(".")
+    owner = {"db": db, "stream": db.stream("s", type="k", timestamp="t", types={"A": ()})}[path[0]]
+    for part in path[1:]:
+        if part == "producers":
+            assert isinstance(inspect.getattr_static(type(owner), part), property)
+        else:
+            owner = getattr(owner, part)
+    assert callable(owner) or owner is None or isinstance(owner, adb.Stream | StreamRun)
+
+
+def test_unknown_name_suggests_a_near_one(db: adb.Database) -> None:
+    with pytest.raises(AttributeError, match=r"no 'signals'; did you mean 'signal'"):
+        db.signals  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_dead_letters_are_listed_not_called(db: adb.Database) -> None:
+    assert isinstance(db.dead_letters, DeadLetters)
+    with pytest.raises(TypeError, match=r"now db\.dead_letters\.list"):
+        db.dead_letters()
+
+
+def test_producers_of_rows_have_a_name_of_their_own(db: adb.Database) -> None:
+    with pytest.raises(adb.errors.DefinitionError, match="called expected_producers="):
+        db.stream("s", type="k", timestamp="t", types={}, producer="p", producers=("a",))
+
+
+def test_streams_are_found_by_name(db: adb.Database) -> None:
+    first, second = (db.stream(n, type="k", timestamp="t", types={"A": ()}) for n in ("a", "b"))
+    assert list(db.streams) == [first, second]
+    assert len(db.streams) == 2
+    assert "a" in db.streams
+    assert db.streams["b"] is second
+    with pytest.raises(adb.errors.DefinitionError, match="no stream 'bb'; did you mean 'b'"):
+        db.streams["bb"]
+
+
+def test_options_of_a_rule_are_those_that_its_definition_takes() -> None:
+    taken = inspect.signature(Rule.define).parameters.keys() - {"action", "declared", "find_reads"}
+    assert get_type_hints(adb.RuleOptions).keys() == taken
+
+
+def test_option_that_does_not_exist_is_refused(db: adb.Database) -> None:
+    with pytest.raises(TypeError, match="partial_max"):
+        db.rule(on=adb.event("A"), partial_max=3)(lambda t, o: None)  # type: ignore[call-arg]
