@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from activedb.cli._report import Outcome, Reporter
-from activedb.cli._staged import take_staged
 from activedb.database import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
 from activedb.streams import Staged, Stream
@@ -220,3 +219,42 @@ def _execute(file: Path) -> Any:
             f"{file} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     return module
+
+
+# -- ``activedb run`` of a stream whose batches a Spark query publishes ----------------------------
+
+
+def take_staged(
+    db: Database,
+    stream: Stream,
+    input: Path | None,
+    reporter: Reporter,
+    *,
+    fail_fast: bool,
+    follow: bool,
+    resume: bool,
+) -> Outcome:
+    """Take the published batches of a stream, with progress; return the figures.
+
+    Detached rules that an earlier process left unfinished are started first.
+    """
+    if input is not None or resume:
+        raise ConfigurationError(
+            f"stream {stream.name} takes what Spark publishes in the database, and has neither an "
+            "input nor a checkpoint here: leave out --input and --resume"
+        )
+    run = stream.run
+    run.fail_fast = fail_fast
+    before = run.totals()
+    with reporter.working(
+        "waiting for batches from Spark" if follow else "taking the published batches"
+    ):
+        began = time.monotonic()
+        recovered = db.recover()
+        if recovered:
+            reporter.note(f"first finishing {recovered} detached rules of an earlier run")
+        run.on_progress = lambda events: reporter.progress(db, run, events)
+        stream.take_staged(follow=follow)
+        run.finish()
+        seconds = time.monotonic() - began
+    return Outcome.of(db, run, before, seconds)

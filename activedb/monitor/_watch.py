@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from activedb.events import Occurrence
 from activedb.metrics import Histogram
@@ -15,7 +15,6 @@ from activedb.monitor._deadlocks import Deadlocks
 from activedb.monitor._life import Life, Raw
 from activedb.monitor._lives import Lives
 from activedb.monitor._reasons import reason
-from activedb.monitor._rings import Rings
 from activedb.monitor._showing import Params, Showing
 from activedb.store.sql import Key
 from activedb.transactions import Link, Observer, State, Transaction
@@ -337,3 +336,71 @@ def _waited(at_s: float, edge: Edge | None) -> Raw:
 
 def _lasted(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
+
+
+# -- recent entries, within a bound, for clients that poll for news --------------------------------
+
+T = TypeVar("T")
+
+
+class News(NamedTuple, Generic[T]):
+    """Entries that are new since an earlier poll.
+
+    Attributes
+    ----------
+    entries : list of list of (int, T)
+        For each ring, its newest entries with their numbers, the newest last.
+    last : int
+        Number of the newest entry of all rings: the `since` of the next poll.
+    skipped : int
+        Entries between the two polls that are left out, because there were too many.
+    """
+
+    entries: list[list[tuple[int, T]]]
+    last: int
+    skipped: int
+
+
+class Rings(Generic[T]):
+    """Several rings whose entries are numbered together, from 1 on.
+
+    A client that passes the `last` of one poll as `since` of the next gets each entry once, and
+    learns exactly how many it has missed: ``last - since == entries returned + skipped``.
+
+    Not thread-safe: the owner guards it with a latch.
+
+    Parameters
+    ----------
+    *sizes : int
+        Capacity of each ring; beyond it the oldest entries are forgotten.
+    """
+
+    def __init__(self, *sizes: int):
+        self._rings: tuple[deque[tuple[int, T]], ...] = tuple(deque(maxlen=n) for n in sizes)
+        self.last = 0
+
+    def add(self, ring: int, entry: T) -> int:
+        """Add an entry to a ring; return its number."""
+        self.last += 1
+        self._rings[ring].append((self.last, entry))
+        return self.last
+
+    def since(self, since: int) -> News[T]:
+        """Return the entries added after number `since`. O(size of the answer).
+
+        A number that has not been assigned yet comes from another process: then all entries are
+        new.
+        """
+        if not 0 <= since <= self.last:
+            since = 0
+        entries = []
+        for ring in self._rings:
+            new: list[tuple[int, T]] = []
+            for entry in reversed(ring):
+                if entry[0] <= since:
+                    break
+                new.append(entry)
+            new.reverse()
+            entries.append(new)
+        told = sum(map(len, entries))
+        return News(entries, self.last, self.last - since - told)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import index
+from types import FrameType
 from typing import Any
 
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 from activedb.scheduling._detection import Detection, LeftOpen
-from activedb.scheduling._interrupts import defer_sigint
 from activedb.scheduling._program import Program
 from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
@@ -348,3 +351,33 @@ def time_us(punctuation_us: Any, punctuation: Any) -> int | None:
             f"punctuation_us takes whole microseconds, not {punctuation_us!r}: give seconds as "
             "punctuation="
         ) from None
+
+
+# -- deferral of Ctrl-C over blocks that must not be interrupted halfway ---------------------------
+
+
+@contextmanager
+def defer_sigint() -> Iterator[None]:
+    """Delay a first Ctrl-C until the end of the block; a second one is not delayed.
+
+    Only a SIGINT handler set by Python code is delayed, and only in the main thread: it runs in no
+    other.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[FrameType | None] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(frame)
+        if len(came) > 1:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if len(came) == 1:
+            handler(signal.SIGINT, came[0])

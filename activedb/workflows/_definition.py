@@ -10,8 +10,8 @@ from typing import Any
 from activedb.batches import Grouping, Mode, Program, Workflow
 from activedb.errors import DefinedTwice, WorkflowChanged, WorkflowError
 from activedb.functions import checked_function
+from activedb.store.sql import is_storable
 from activedb.transactions import Transaction
-from activedb.workflows._names import checked
 from activedb.workflows._rows import Row
 
 __all__ = [
@@ -293,3 +293,29 @@ def _check_takes(
         inspect.signature(function).bind(*[None] * count)
     except (TypeError, ValueError) as error:
         raise WorkflowError(f"{whose} cannot be called as {shape}: {error}") from error
+
+
+# -- name validation for workflows, streams and programs -------------------------------------------
+
+_NAME_MAX = 100  # characters of the columns
+_SIGNS = "#>/'"  # separators in ids and names of runs
+
+
+def checked(name: Any, what: str) -> str:
+    """Return `name` if it is valid.
+
+    Raises
+    ------
+    WorkflowError
+        If it is not a string, empty, too long, or contains a separator of ids.
+    """
+    if not isinstance(name, str) or not name or len(name) > _NAME_MAX or not is_storable(name):
+        raise WorkflowError(
+            f"the name of a {what} is a text of 1 to {_NAME_MAX} characters that a database can "
+            f"keep, not {name!r}"
+        )
+    if any(sign in name for sign in _SIGNS):
+        raise WorkflowError(
+            f"the name of a {what} has none of {' '.join(_SIGNS)} in it, as ids do: {name!r}"
+        )
+    return name

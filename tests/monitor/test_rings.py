@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from activedb.monitor._rings import Rings
+from activedb.monitor._watch import Rings
 
 SIZES = (3, 2)
 

@@ -79,7 +79,7 @@ REVIEWED = {
     "activedb/store/session/_wakeups.py Wakeups._driver": {"self._listen": COMPILED},
     "activedb/store/session/_postgres.py PostgresStore.lock_table": {"name": QUOTED},
     "activedb/store/sql/_rewriting.py edits_of": {"listed": COMPILED},
-    "activedb/store/session/_savepoints.py roll_back_to": {
+    "activedb/store/session/_session.py roll_back_to": {
         "next(_numbers)": OURS,
         "savepoint": OURS,
     },
@@ -124,12 +124,12 @@ REVIEWED = {
     },
     "activedb/store/journals/_staging.py": {"staged_rows.name": OURS},
     "activedb/store/journals/_staging_progress.py advance": {"sinks.name": OURS},
-    "activedb/store/journals/_staging_table.py _insertion": {
+    "activedb/store/journals/_staging.py _insertion": {
         "', '.join((f'r.{name}' for name in names))": QUOTED,
         "', '.join(names)": QUOTED,
         "table": QUOTED,
     },
-    "activedb/store/journals/_staging_table.py insert_staged": {
+    "activedb/store/journals/_staging.py insert_staged": {
         "_insertion(quote, sink.name, columns)": COMPILED
     },
     "activedb/store/sql/_checked_sql.py Piece.bound": {

@@ -8,16 +8,16 @@ import math
 import operator
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numba
-from numba import types
+from numba import njit, types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
 from activedb.columns.program._arrays import misuse_of_array
-from activedb.columns.program._checked import checked
 from activedb.columns.program._rows import EXACT_MAX
 
 __all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "number_of"]
@@ -245,3 +245,68 @@ def _may_be_used(function: FunctionType, name: str) -> bool:
     if name == "sum":
         return sys.version_info < (3, 12)  # later versions compensate for rounding
     return name in _BUILTINS or (isinstance(value, type) and issubclass(value, BaseException))
+
+
+# -- replacements for builtins whose compiled results would differ from Python's -------------------
+
+_SAME = ("copysign", "e", "fabs", "inf", "isfinite", "isinf", "isnan", "nan", "pi", "tau")
+
+
+class Checked(NamedTuple):
+    """Builtins by name, and a stand-in for `math` with the functions that agree to the last bit."""
+
+    builtins: dict[str, Any]
+    math: ModuleType
+
+
+def fits(value: Any, limit: float) -> Any:
+    """Return a number; raise unless its absolute value is below a limit."""
+
+
+@overload(fits)
+def _fits(value: Any, limit: Any) -> Any:
+    if isinstance(value, types.Integer):
+
+        def of_integer(value: Any, limit: Any) -> Any:
+            return value
+
+        return of_integer
+    if isinstance(value, types.Float):
+
+        def of_float(value: Any, limit: Any) -> Any:
+            if not abs(value) < limit:
+                raise OverflowError
+            return value
+
+        return of_float
+    return None
+
+
+@cache
+def checked(limit: float) -> Checked:
+    """Return replacements that yield integers below a limit and raise for larger ones."""
+    jit: Any = njit(nogil=True, error_model="python")
+
+    def int_(value: Any) -> Any:
+        return int(fits(value, limit))
+
+    def round_(value: Any) -> Any:  # Python rounds differently when given a number of digits
+        return round(fits(value, limit))
+
+    def floor(value: Any) -> Any:
+        return math.floor(fits(value, limit))
+
+    def ceil(value: Any) -> Any:
+        return math.ceil(fits(value, limit))
+
+    def sqrt(value: Any) -> Any:
+        if value < 0:
+            raise ValueError
+        return math.sqrt(value)
+
+    module = ModuleType("math")
+    for name in _SAME:
+        setattr(module, name, getattr(math, name))
+    for name, function in (("floor", floor), ("ceil", ceil), ("trunc", int_), ("sqrt", sqrt)):
+        setattr(module, name, jit(function))
+    return Checked({"int": jit(int_), "round": jit(round_)}, module)

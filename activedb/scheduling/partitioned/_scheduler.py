@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Sequence
 from operator import attrgetter
@@ -14,7 +15,6 @@ from activedb.scheduling._state import State
 from activedb.scheduling.partitioned._components import components
 from activedb.scheduling.partitioned._costs import Pace
 from activedb.scheduling.partitioned._needs import StatePart, part_of
-from activedb.scheduling.partitioned._packing import packed, size_of
 from activedb.scheduling.partitioned._runner import TaskRunner
 from activedb.scheduling.partitioned._sending import INSTEAD, Programs, named, said
 from activedb.scheduling.partitioned._task import Done, Failed, Raised, SentOutcome, Task, dumped
@@ -195,3 +195,29 @@ def _lacks_module(error: PickledError | None) -> bool:
 def _outcome(sent: SentOutcome) -> Outcome:
     error = None if sent.error is None else restored(sent.error)
     return Outcome(sent.results, sent.reason, error)
+
+
+# -- packing of components into tasks of similar size ----------------------------------------------
+
+
+def size_of(transactions: Sequence[STransaction]) -> int:
+    """Return the amount of work in some s-transactions: their number of operations."""
+    return sum(len(transaction.operations) for transaction in transactions)
+
+
+def packed(found: Sequence[list[STransaction]], tasks_max: int) -> list[list[STransaction]]:
+    """Distribute components over at most `tasks_max` non-empty lists; return the largest first.
+
+    Each list is in the serial order. The largest component is assigned first, each to the smallest
+    list: no list is longer than 4/3 of the optimum (Graham 1969). O(n log n).
+    """
+    by_size = sorted(found, key=size_of, reverse=True)
+    lists: list[list[STransaction]] = [[] for _ in range(min(tasks_max, len(by_size)))]
+    heap = [(0, number) for number in range(len(lists))]
+    for component in by_size:
+        size, number = heap[0]
+        lists[number] += component
+        heapq.heapreplace(heap, (size + max(size_of(component), 1), number))
+    for transactions in lists:
+        transactions.sort(key=lambda transaction: transaction.at)
+    return sorted(lists, key=size_of, reverse=True)

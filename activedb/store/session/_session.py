@@ -5,6 +5,7 @@ The underlying connection, its commit and its errors are in `_flat`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,7 +28,6 @@ from activedb.store.session._by_key import lock_row, rows_by_key
 from activedb.store.session._flat import FlatTransaction
 from activedb.store.session._latch import Latch
 from activedb.store.session._owned import OwnedTable
-from activedb.store.session._savepoints import roll_back_to
 from activedb.store.sql import (
     Dirty,
     Key,
@@ -414,3 +414,18 @@ class Session(FlatTransaction):
 def _depend_on_order(changes: Sequence[Change]) -> bool:
     """Return whether the server may refuse changes in one order and accept them in another."""
     return len(changes) > 1 and any(change.spec.depends_on_order for change in changes)
+
+
+# -- rollback to a savepoint that keeps the driver's prepared statements consistent ----------------
+
+_numbers = itertools.count(1)
+
+
+def roll_back_to(connection: Connection, savepoint: str) -> None:
+    """Undo all changes since `savepoint`, which remains.
+
+    psycopg 3.3 considers a statement prepared even if an earlier failure in the same pipeline kept
+    the server from preparing it. It checks again at each ROLLBACK that it has not seen before, so
+    each statement here is unique.
+    """
+    connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {savepoint} /* {next(_numbers)} */")
