@@ -33,7 +33,7 @@ from activedb.events.terms import (
 
 __all__ = ["Program", "Programs", "why_no_program"]
 
-# Same numbering as in `activedb.columns.detect._predicates`.
+# Same numbering as in `activedb.columns.detect._nodes`.
 _CONST, _NULL, _LOAD, _EQ, _NE, _LT, _LE, _GT, _GE, _ADD, _SUB, _MUL, _NEG = range(13)
 _AND, _OR, _NOT, _IS_NULL = range(13, 17)
 _COMPARISONS: Final = {"=": _EQ, "!=": _NE, "<": _LT, "<=": _LE, ">": _GT, ">=": _GE}
