@@ -121,9 +121,10 @@ def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, Coupling, list[P
 
 
 def _is_ordered(mode: Coupling, a: Profile, b: Profile) -> bool:
-    """Return whether one rule runs after the other.
+    """Return whether one rule certainly runs after the other.
 
-    Top-level transactions start together, so they are never ordered.
+    Priorities order rules in top-level transactions, too, but with exceptions, for example after a
+    crash (``docs/coupling.md``), so these rules count as unordered.
     """
     return mode.is_child and (a.priority != b.priority or a.name in b.after or b.name in a.after)
 
