@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -46,7 +47,7 @@ __all__ = ["Stream", "Streams"]
 class Stream(StreamDeclaration):
     """Declared stream of a database; `Database.stream` returns it.
 
-    Its declaration is a value, as described by `StreamDeclaration`.
+    It has the fields of its declaration, which `StreamDeclaration` describes.
     """
 
     _streams: Streams
@@ -57,6 +58,11 @@ class Stream(StreamDeclaration):
 
     def _move_to(self, streams: Streams) -> None:
         object.__setattr__(self, "_streams", streams)  # a declaration is frozen
+
+    @property
+    def declaration(self) -> StreamDeclaration:
+        """Declaration alone, as a value without a database; `dataclasses.replace` can vary it."""
+        return StreamDeclaration(**{each.name: getattr(self, each.name) for each in fields(self)})
 
     @property
     def run(self) -> StreamRun:

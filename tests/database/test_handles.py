@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import get_type_hints
 
@@ -52,6 +53,13 @@ def test_streams_are_found_by_name(db: adb.Database) -> None:
     assert db.streams["b"] is second
     with pytest.raises(adb.errors.DefinitionError, match="no stream 'bb'; did you mean 'b'"):
         db.streams["bb"]
+
+
+def test_declaration_of_a_stream_is_a_value_without_a_database(db: adb.Database) -> None:
+    stream = db.stream("s", type="k", timestamp="t", types={"A": ("x",)}, columns=False)
+    varied = dataclasses.replace(stream.declaration, timestamp="u")
+    assert type(varied) is adb.StreamDeclaration
+    assert varied == adb.StreamDeclaration("s", type="k", timestamp="u", types={"A": ("x",)})
 
 
 def test_options_of_a_rule_are_those_that_its_definition_takes() -> None:

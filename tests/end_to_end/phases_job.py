@@ -210,10 +210,10 @@ class Feeding:
                     return
 
     def _feed(self, run: StreamRun, stream: adb.Stream, checkpoint: Path) -> None:
-        points = self._points
+        points, declared = self._points, stream.declaration
         if points.reach("begin") == "watch":
-            stream = replace(stream, type="at_point(kind, name)")
-        fed = spark_bridge.SparkFeed(stream, self._input, checkpoint)
+            declared = replace(declared, type="at_point(kind, name)")
+        fed = spark_bridge.SparkFeed(declared, self._input, checkpoint)
         run.check_continues(fed.query_id, fed.next_batch_id)
 
         def apply(batch: adb.AtomicBatch) -> None:
