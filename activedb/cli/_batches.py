@@ -187,7 +187,7 @@ def compensate(
             db.create_all()
             if not yes:
                 _ask(found)
-            db.workflows.run(name).compensate(plan=found, allow_interference=allow_interference)
+            db.workflows.open(name).compensate(plan=found, allow_interference=allow_interference)
     reporter.rows(
         f"plan for {id}" if plan else f"{id} is compensated",
         ("",),

@@ -103,7 +103,7 @@ def connect(
 _MOVED = {
     "analyze_rules": "db.rules.analyze()",
     "batch_history": "db.workflows.history(name)",
-    "batches": "db.workflows.run(workflow)",
+    "batches": "db.workflows.open(workflow)",
     "counters": "db.admin.counters()",
     "declare_existing": "db.admin.declare_existing()",
     "feed": "stream.feed(events)",

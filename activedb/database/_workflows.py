@@ -47,7 +47,7 @@ class Workflows:
         """Define a workflow, whose programs process each batch completely or not at all.
 
         ``@workflow.program(reads=…)`` adds a program, and ``@that_program.compensation`` the action
-        that compensates one of its transactions; `run` returns what runs them. See
+        that compensates one of its transactions; `open` returns what runs them. See
         docs/workflows.md.
 
         Parameters
@@ -84,7 +84,7 @@ class Workflows:
         self._defined[definition.name] = definition
         return definition
 
-    def run(self, workflow: WorkflowDefinition | str) -> BatchRun:
+    def open(self, workflow: WorkflowDefinition | str) -> BatchRun:
         """Return the run of a workflow, which takes its batches and resumes where it stopped.
 
         There is one run per workflow. Define all programs first. Work left by a crash is done by

@@ -192,7 +192,7 @@ class WorkflowDefinition:
             if self._closed is not None:
                 raise WorkflowError(
                     f"workflow {self.name} runs already: define program {chosen!r} before "
-                    "db.workflows.run(…)"
+                    "db.workflows.open(…)"
                 )
             if chosen in self.programs:
                 raise DefinedTwice(f"workflow {self.name} has a program {chosen!r} already")

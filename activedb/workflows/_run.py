@@ -38,7 +38,7 @@ __all__ = ["BatchRun"]
 
 
 class BatchRun:
-    """Execution of the programs of one workflow; created by `Workflows.run`.
+    """Execution of the programs of one workflow; created by `Workflows.open`.
 
     Each execution of a program is a top-level transaction: the writes of the function, the
     transaction's record, its input batches, its output and the lineage commit together. The due

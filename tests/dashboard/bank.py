@@ -182,7 +182,7 @@ class Bank:
         def bill(t: adb.Transaction, batch: Any) -> None:
             t.insert(self.log, {"line": f"{len(batch)} bills"})
 
-        run = self.db.workflows.run("usage")
+        run = self.db.workflows.open("usage")
         for who in ("ann", "bob", "eve"):
             run.feed("calls", [{"who": who}])
         ward = self.db.stream(

@@ -53,7 +53,7 @@ import runpy
 job = runpy.run_path("job.py")
 with job["db"] as db:
     db.create_all()
-    run = db.workflows.run("usage")
+    run = db.workflows.open("usage")
     for who, minutes in (("ann", 1), ("bob", 2), ("cid", 3)):
         run.feed("calls", [{"who": who, "minutes": minutes}])
 """

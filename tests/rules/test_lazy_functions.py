@@ -267,7 +267,7 @@ def test_compensating_action_that_turns_out_to_do_nothing_fails(
 ) -> None:
     defined = workflow(db)
     defined.program(reads="s", name="p")(lambda t, batch: None).compensation(LAZY_WHEN_CALLED[kind])
-    run = db.workflows.run(defined.name)
+    run = db.workflows.open(defined.name)
     run.feed("s", [{"v": 1}])
     with pytest.raises(CompensationFailed, match="has done nothing"):
         run.compensate("s#1")

@@ -153,7 +153,7 @@ def test_runner_runs_and_compensates_batches(ledger: Ledger) -> None:
     def unrate(t: Transaction, execution: Any) -> None:
         ledger.write(t, "unrate")
 
-    batches = ledger.db.workflows.run("usage")
+    batches = ledger.db.workflows.open("usage")
     batch = batches.feed("calls", [{"n": 1}])
     batches.compensate(batch)
     assert ledger.lines() == ["rate 1", "unrate"]

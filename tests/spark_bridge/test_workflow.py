@@ -30,7 +30,7 @@ def test_feed_into_a_workflow_takes_each_micro_batch_once(playground: Any, click
         def count(t: adb.Transaction, batch: list[dict[str, Any]]) -> None:
             given.append([f"{row['type']} {row['user']}" for row in batch])
 
-        run = db.workflows.run(usage)
+        run = db.workflows.open(usage)
         playground.write("a.csv", "1,CLICK,ann", "noon,CLICK,eve")
         playground.feed(stream).run(run.apply)
         playground.write("b.csv", "2,QUIT,bob")

@@ -50,7 +50,7 @@ class Marking:
 
     @property
     def run(self) -> BatchRun:
-        return self.db.workflows.run(self.definition)
+        return self.db.workflows.open(self.definition)
 
     def written(self) -> list[str]:
         """The marks that are there, in alphabetical order."""

@@ -150,7 +150,7 @@ def test_relaxed_batch_order_runs_due_transactions_in_parallel(where: Place) -> 
     def after(t: Transaction, batch: list[dict[str, Any]]) -> None:
         seen.append(batch)
 
-    run = db.workflows.run("usage")
+    run = db.workflows.open("usage")
     run.feed("a", rows_of("x", "y", "z"))
     assert [sorted(row["of"] for row in batch) for batch in seen] == [["x", "y", "z"]]
     assert run.whole_lineage().records() == db.workflows.history("usage").lineage.records()
@@ -191,7 +191,7 @@ def test_call_beside_a_feed_does_not_wait_for_it(db: Database) -> None:
     def look(t: Transaction) -> None:
         go_on.set()
 
-    run = db.workflows.run("usage")
+    run = db.workflows.open("usage")
     feeding = threading.Thread(target=run.feed, args=("a", []))
     feeding.start()
     assert inside.wait(PATIENCE_S)
@@ -242,7 +242,7 @@ def test_definition_without_meaning_is_refused(db: Database) -> None:
     program = usage.program(reads="a", name="x")(lambda t, batch: None)
     with pytest.raises(DefinitionError, match="already"):
         usage.program(reads="a", name="x")(lambda t, batch: None)
-    db.workflows.run(usage)
+    db.workflows.open(usage)
     with pytest.raises(DefinitionError, match="runs already"):
         program.compensation(lambda t, execution: None)
     with pytest.raises(DefinitionError, match="before"):
@@ -254,7 +254,7 @@ def test_definition_without_meaning_is_refused(db: Database) -> None:
     with pytest.raises(DefinitionError, match="mode"):
         db.workflow("other", sources="a", mode="half")
     with pytest.raises(ConfigurationError, match="did you mean 'usage'"):
-        db.workflows.run("usages")
+        db.workflows.open("usages")
     with pytest.raises(ConfigurationError, match="are recorded"):
         db.workflows.history("usages")
     assert db.workflows.recorded() == ["usage"]
@@ -284,7 +284,7 @@ def test_second_compensation_of_what_was_withdrawn_says_so(grouping: Any, mode: 
         defined = db.workflow("w", sources="s")
         bill = defined.program(reads={"s": grouping}, name="bill")(lambda t, batch: batch)
         bill.compensation(lambda t, execution: None)
-        run = db.workflows.run("w")
+        run = db.workflows.open("w")
         for _ in range(3):
             run.feed("s", [{"v": 1}])
         run.compensate("s#3", mode, allow_interference=True)

@@ -74,7 +74,7 @@ def test_program_that_is_tried_again_has_what_its_last_try_did_and_no_more(db: D
     def second(t: Transaction, batch: list[dict[str, Any]]) -> None:
         given.append(batch)
 
-    run = db.workflows.run("usage")
+    run = db.workflows.open("usage")
     batch = run.feed("a", [{"list": [1]}])
     db.wait_idle()
     assert seen == [[{"list": [1]}]] * 3
@@ -107,7 +107,7 @@ def fail_at_the_second_try(db: Database) -> list[int]:
     def undo(t: Transaction, execution: Any) -> None:
         """Nothing has been executed."""
 
-    db.workflows.run("usage").feed("a", [{}])
+    db.workflows.open("usage").feed("a", [{}])
     db.wait_idle()
     return tries
 
@@ -147,7 +147,7 @@ def test_oltp_program_that_is_tried_again_is_given_its_arguments_as_they_were(
     def undo(t: Transaction, execution: Any) -> None:
         seen.append(execution.arguments["items"])
 
-    run = db.workflows.run("usage")
+    run = db.workflows.open("usage")
     items = [[1]]
     id = run.call("correct", items=items)
     assert items == [[1]]
