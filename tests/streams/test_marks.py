@@ -49,8 +49,8 @@ def punctuation_us(
     clocks = [0]
     for step in steps:
         clocks.append(clocks[-1] + (step if silent_us is None else min(step, silent_us // 2)))
-    newest: dict[str, list[int]] = {name: [] for name in gates.producers}
-    heard = dict.fromkeys(gates.producers, 0)
+    newest: dict[str, list[int]] = {name: [] for name in gates.expected_producers}
+    heard = dict.fromkeys(gates.expected_producers, 0)
     for clock, (made_us, rows) in zip(clocks, batches, strict=True):
         for name, us in rows:
             if not name:
