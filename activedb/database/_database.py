@@ -186,7 +186,7 @@ class Database:
         self._kept = KeptPartials(self._detector_rows, self._lines, counters)
         self._triggering = Triggering(
             self._catalog,
-            launcher=self._launcher,
+            queue=self._launcher,
             lines=self._lines,
             kept=self._kept,
             counters=counters,

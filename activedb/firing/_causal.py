@@ -10,7 +10,7 @@ from activedb.firing._triggered import Firing
 from activedb.transactions import Transaction
 
 if TYPE_CHECKING:
-    from activedb.firing._launcher import Launcher
+    from activedb.firing._queue import FiringQueue
 
 __all__ = ["Causal"]
 
@@ -47,8 +47,8 @@ class Causal:
     Latch: ``_latch``; no other latch is taken under it.
     """
 
-    def __init__(self, launcher: Launcher):
-        self._launcher = launcher
+    def __init__(self, queue: FiringQueue):
+        self._queue = queue
         self._latch = threading.Lock()
         self._early: dict[Firing, _Early] = {}
 
@@ -70,7 +70,7 @@ class Causal:
                 early = self._early.get(firing)
                 if early is not None and not early.is_over:
                     early.is_recorded = True
-                    self._launcher.expect(firing)
+                    self._queue.expect(firing)
                     continue
                 self._early.pop(firing, None)
             if early is None or self._is_due(firing, early):
@@ -82,14 +82,14 @@ class Causal:
         with self._latch:
             dropped = [firing for firing in firings if self._early.pop(firing, None)]
         for firing in dropped:
-            self._launcher.drop(firing)
+            self._queue.drop(firing)
 
     # -- inside ----------------------------------------------------------------------------
 
     def _run(self, firing: Firing, t: Transaction) -> None:
         is_done, failed = False, None
         try:
-            is_done = self._launcher.run_early(firing, t)
+            is_done = self._queue.run_early(firing, t)
         except BaseException as error:
             failed = error
         with self._latch:
@@ -101,13 +101,13 @@ class Causal:
                 return
             del self._early[firing]
         if self._is_due(firing, early):
-            self._launcher.start_expected(firing)
+            self._queue.start_expected(firing)
         else:
-            self._launcher.expect_no_more(firing)
+            self._queue.expect_no_more(firing)
 
     def _is_due(self, firing: Firing, early: _Early) -> bool:
         """Return whether to start a firing; write its dead letter if the rule itself failed."""
         if early.error is not None:
-            self._launcher.give_up(firing, early.error)
-            self._launcher.drop(firing)
+            self._queue.give_up(firing, early.error)
+            self._queue.drop(firing)
         return early.error is None and not early.is_done

@@ -16,7 +16,7 @@ from activedb.transactions import Run, Transaction
 from coupling import Coupling
 
 if TYPE_CHECKING:
-    from activedb.firing._launcher import Launcher
+    from activedb.firing._queue import FiringQueue
 
 __all__ = ["Exclusive"]
 
@@ -62,8 +62,8 @@ class Exclusive:
     Latch: ``_latch``; no other latch is taken under it.
     """
 
-    def __init__(self, launcher: Launcher):
-        self._launcher = launcher
+    def __init__(self, queue: FiringQueue):
+        self._queue = queue
         self._latch = threading.Lock()
         self._works: dict[str, _Intents] = {}
 
@@ -76,9 +76,9 @@ class Exclusive:
         for `named`.
         """
         run, session = t.hierarchy.run, t.hierarchy.session
-        firings, letters = self._launcher.prepare(t, items, event, undated)
+        firings, letters = self._queue.prepare(t, items, event, undated)
         # The set of intents that become runnable together is not known yet.
-        line_up(firings, run.name, always=self._launcher.has_priorities(Coupling.EXCLUSIVE))
+        line_up(firings, run.name, always=self._queue.has_priorities(Coupling.EXCLUSIVE))
         named = {firing.name: firing for firing in firings}
         can_record = not run.is_batch and (t.hierarchy.lends or session.is_shared)
         with self._latch:
@@ -87,7 +87,7 @@ class Exclusive:
         if new and intents.is_recorded:
             with self._latch:
                 intents.unsure |= named
-            self._launcher.journal.intend(new)
+            self._queue.journal.intend(new)
         with self._latch:
             for name in named:
                 intents.unsure.pop(name, None)
@@ -112,7 +112,7 @@ class Exclusive:
             firings, unsure = dict(intents.firings), sorted(intents.unsure)
 
         def write(connection: Any) -> None:
-            journal = self._launcher.journal
+            journal = self._queue.journal
             journal.erase_intents(connection, unsure)
             if not intents.is_recorded:
                 journal.record_on(connection, [firings[name].row for name in sorted(due)])
@@ -135,21 +135,21 @@ class Exclusive:
             if intents.is_recorded:
                 self._fall_due(due)
             else:
-                self._launcher.start(due)
+                self._queue.start(due)
 
     def giving_up(self, connection: Any, run_name: str) -> None:
         """Record the intents of all tries at a batch, with the commit that gives it up."""
         with self._latch:
             intents = self._works.get(run_name)
             rows = [] if intents is None else [each.row for each in intents.firings.values()]
-        self._launcher.journal.record_on(connection, rows)
+        self._queue.journal.record_on(connection, rows)
 
     def given_up(self, run_name: str) -> None:
         """Start the recorded intents, now that the commit of `giving_up` has been made."""
         with self._latch:
             intents = self._works.pop(run_name, None)
         if intents is not None:
-            self._launcher.start(list(intents.firings.values()))
+            self._queue.start(list(intents.firings.values()))
 
     def tried(self, run: Run) -> None:
         """Note that a try at the work has aborted; another one may follow."""
@@ -165,7 +165,7 @@ class Exclusive:
         if intents is not None and intents.is_recorded:
             self._fall_due([*intents.firings.values(), *intents.unsure.values()])
         elif intents is not None:
-            self._launcher.start_late(list(intents.firings.values()))
+            self._queue.start_late(list(intents.firings.values()))
 
     def _fall_due(self, firings: Iterable[Firing], number: int = 0) -> None:
         """Start firings that are still intents; retry later while the server is away."""
@@ -173,17 +173,17 @@ class Exclusive:
         if not named:
             return
         try:
-            rows = self._launcher.journal.activate_intents(sorted(named))
+            rows = self._queue.journal.activate_intents(sorted(named))
         except ActiveDBError as error:
             _LOG.warning("rules stay intents for now: %s", ", ".join(named), exc_info=True)
             for firing in named.values():
-                self._launcher.restarts.later(
+                self._queue.restarts.later(
                     f"{firing.name} falls due",  # another name: `_look` may find the firing
                     lambda firing=firing: self._fall_due([firing], number + 1),  # type: ignore[misc]
                     number,
                     f"{type(error).__name__}: {error}",
                 )
             if isinstance(error, ConnectionLost):
-                self._launcher.look()  # the server may have done it
+                self._queue.look()  # the server may have done it
             return
-        self._launcher.start([named[row["firing"]] for row in rows])
+        self._queue.start([named[row["firing"]] for row in rows])

@@ -27,7 +27,7 @@ from activedb.transactions import Transaction, is_stack_deep
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
-    from activedb.firing._launcher import Launcher
+    from activedb.firing._queue import FiringQueue
 
 __all__ = ["Runner"]
 
@@ -49,7 +49,7 @@ class Runner:
         Takes the letters of rules that fail alone, and the rules that wait for later.
     counters : Counters
         Has the counters ``rules_fired`` and ``rules_failed``.
-    launcher : Launcher
+    queue : FiringQueue
         Runs actions in separate top-level transactions.
     cascade_max : int
         Upper bound on the depth of rules triggering rules.
@@ -71,14 +71,14 @@ class Runner:
         self,
         contexts: TriggerContexts,
         counters: Counters,
-        launcher: Launcher,
+        queue: FiringQueue,
         *,
         cascade_max: int,
         breadth_first: bool,
     ):
         self._contexts = contexts
         self._counters = counters
-        self._launcher = launcher
+        self._queue = queue
         self._cascade_max = cascade_max
         self._breadth_first = breadth_first
 
@@ -268,10 +268,10 @@ class Runner:
         context = self._contexts.of(s)
         context.events += 1
         if action.rule.coupling is not Coupling.CAUSAL or s.parent is not None:
-            self._launcher.fire(s, [action], context.events, self._contexts.undated_in(s))
+            self._queue.fire(s, [action], context.events, self._contexts.undated_in(s))
             return
         undated = self._contexts.undated_in(s)
-        firings, letters = self._launcher.prepare(s, [action], context.events, undated)
+        firings, letters = self._queue.prepare(s, [action], context.events, undated)
         self._counters.add("rules_failed", len(letters))
         with self._contexts.latch:
             context.firings += firings

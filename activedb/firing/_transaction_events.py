@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from activedb.events import Occurrence
@@ -9,8 +10,7 @@ from activedb.rules import Catalog
 from activedb.transactions import Run, Transaction
 
 if TYPE_CHECKING:
-    from activedb.firing._launcher import Launcher
-    from activedb.firing._triggering import Triggering
+    from activedb.firing._queue import FiringQueue
 
 __all__ = ["TransactionEvents"]
 
@@ -25,15 +25,16 @@ class TransactionEvents:
     Parameters
     ----------
     catalog : Catalog
-    triggering : Triggering
-    launcher : Launcher
+    occurred : callable
+        Processes an event: `Triggering.occurred`.
+    queue : FiringQueue
         Runs the rules on an abort on another thread, because the aborted transaction is gone.
     """
 
-    def __init__(self, catalog: Catalog, triggering: Triggering, launcher: Launcher):
+    def __init__(self, catalog: Catalog, occurred: Callable[..., object], queue: FiringQueue):
         self._catalog = catalog
-        self._triggering = triggering
-        self._launcher = launcher
+        self._occurred = occurred
+        self._queue = queue
 
     def began(self, t: Transaction) -> None:
         """Raise the begin event of `t`, which is top-level."""
@@ -57,14 +58,12 @@ class TransactionEvents:
 
         def tell(t: Transaction) -> None:
             o = Occurrence("abort", t.timestamp, params, kind=_KIND)
-            self._triggering.occurred(t, o, undated=True)
+            self._occurred(t, o, undated=True)
 
-        self._launcher.run_in_background(
-            f"abort of {run.name}", lambda: self._launcher.forest.run(tell)
-        )
+        self._queue.run_in_background(f"abort of {run.name}", lambda: self._queue.forest.run(tell))
 
     def _raise(self, t: Transaction, name: str) -> None:
         if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):
             params = {"transaction": t.hierarchy.run.name}
             o = Occurrence(name, t.timestamp, params, kind=_KIND)
-            self._triggering.occurred(t, o, undated=True)
+            self._occurred(t, o, undated=True)

@@ -27,7 +27,7 @@ from activedb.transactions import Run, State, Transaction
 from coupling import Coupling, CycleBoundReached
 
 if TYPE_CHECKING:
-    from activedb.firing._launcher import Launcher
+    from activedb.firing._queue import FiringQueue
 
 __all__ = ["Refused", "Triggering"]
 
@@ -45,7 +45,7 @@ class Triggering:
     Parameters
     ----------
     catalog : Catalog
-    launcher : Launcher
+    queue : FiringQueue
         Runs rules in separate top-level transactions.
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
@@ -74,7 +74,7 @@ class Triggering:
         self,
         catalog: Catalog,
         *,
-        launcher: Launcher,
+        queue: FiringQueue,
         lines: TimeLines,
         kept: KeptPartials,
         counters: Counters,
@@ -92,16 +92,16 @@ class Triggering:
         self.runner = Runner(
             self._contexts,
             self.counters,
-            launcher,
+            queue,
             cascade_max=cascade_max,
             breadth_first=breadth_first,
         )
-        self._launcher = launcher
-        self._causal = Causal(launcher)
-        self._exclusive = Exclusive(launcher)
+        self._queue = queue
+        self._causal = Causal(queue)
+        self._exclusive = Exclusive(queue)
         self._write_letters = write_letters
         self._write_choices = write_choices
-        self._transaction_events = TransactionEvents(catalog, self, launcher)
+        self._transaction_events = TransactionEvents(catalog, self.occurred, queue)
         self._hears_all = False
         self.figures = RuleFigures()
         self.listeners: tuple[RuleListener, ...] = ()
@@ -187,7 +187,7 @@ class Triggering:
         if context.choices:
             self._write_choices(t, context.choices)
         if context.firings:
-            self._launcher.record(t, context.firings)
+            self._queue.record(t, context.firings)
         self._exclusive.at_commit_point(t, context.intents)
 
     def aborting(self, t: Transaction) -> None:
@@ -216,9 +216,9 @@ class Triggering:
         if t.state is State.ABORTED:
             self._causal.aborted(context.firings)
             if t.parent is None:
-                self._launcher.ended(t)
+                self._queue.ended(t)
                 if context.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
-                    self._launcher.look()  # the server may have committed
+                    self._queue.look()  # the server may have committed
                 self._exclusive.tried(t.hierarchy.run)
                 if not t.hierarchy.run.is_retried:
                     self.failed(t.hierarchy.run.name)
@@ -234,8 +234,8 @@ class Triggering:
                 subscription.trim(us)
                 if not subscription.is_timed:
                     self.lines.moved(subscription)
-            self._launcher.start(self._causal.committed(context.firings))
-            self._launcher.ended(t)
+            self._queue.start(self._causal.committed(context.firings))
+            self._queue.ended(t)
             self._exclusive.committed(t.hierarchy.run, context.intents)
 
     def gave_up(self, run: Run, error: BaseException) -> None:
@@ -493,9 +493,9 @@ class Triggering:
         immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
         undated = self._contexts.undated_in(t) if detached or dependent or exclusive else ()
         if detached:
-            self._launcher.fire(t, detached, context.events, undated)
+            self._queue.fire(t, detached, context.events, undated)
         if dependent:
-            firings, letters = self._launcher.prepare(t, dependent, context.events, undated)
+            firings, letters = self._queue.prepare(t, dependent, context.events, undated)
             self._keep_lost(context, letters)
             with self._contexts.latch:
                 context.firings += firings
