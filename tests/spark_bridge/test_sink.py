@@ -402,7 +402,7 @@ def test_writer_that_has_no_meaning_is_refused(
 def test_feed_of_what_a_query_publishes_is_refused(tmp_path: Path) -> None:
     with adb.connect("memory://") as db:
         clicks = declared(db)
-    with pytest.raises(DefinitionError, match=r"take its batches with db\.take_staged"):
+    with pytest.raises(DefinitionError, match=r"take its batches with stream\.take_staged"):
         SparkFeed(clicks, None, tmp_path)
 
 
