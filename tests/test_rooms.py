@@ -76,6 +76,44 @@ def test_no_module_of_ours_is_named_by_a_string() -> None:
     assert not found
 
 
+def lines_in_functions(tree: ast.Module) -> set[int]:
+    """The lines of the imports inside of functions: they load slow packages when they are used."""
+    return {
+        node.lineno
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+
+def test_no_import_inside_a_function_hides_a_circle_of_rooms() -> None:
+    entered: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    hidden: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+    for file, tree in sources():
+        mine, late = room_of(file.parts), lines_in_functions(tree)
+        for line, target in arrows(tree):
+            parts = tuple(target.split("."))
+            other = room_of((*parts, "module.py"))
+            if parts[0] not in PACKAGES or other in (mine, ("activedb",)):
+                continue
+            if line in late:
+                hidden.append((f"{file}:{line}: {target}", mine, other))
+            else:
+                entered.setdefault(mine, set()).add(other)
+    assert hidden
+    found = []
+    for text, mine, other in hidden:
+        reached, left = {other}, [other]
+        while left:
+            fresh = entered.get(left.pop(), set()) - reached
+            reached |= fresh
+            left += fresh
+        if mine in reached:
+            found.append(text)
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize(
     ("statement", "ours_max"),
     [("import activedb", 2), ("from activedb import seq, event", 90), ("import activedb.cli", 3)],
