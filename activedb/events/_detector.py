@@ -1091,22 +1091,24 @@ class Detector:
         if self._oldest is not None:
             for entry, node in self._shared.fresh or ():
                 heappush(self._oldest, self._age(entry, node))
-        if self.partials <= self._partials_max:
+        before = kept = self.partials
+        if kept <= self._partials_max:
             return
         if self._shared.fresh is None:
             self._track()
         if not self._shared.is_inexact:
-            before_us, before = self._decided_us(us), self.partials
+            before_us = self._decided_us(us)
             for node in self._nodes:
                 node.expire(before_us, journal)
-            self._expired += before - self.partials
-        if self.partials <= self._partials_max:
+            kept = self.partials
+            self._expired += before - kept
+        if kept <= self._partials_max:
             return
         if self._refuses and not refuses:
             return  # the step was accepted before, and is redone
         if self._refuses:
             raise PartialsExceeded(
-                f"{self._root.name} keeps {self.partials} occurrences, more than "
+                f"{self._root.name} keeps {kept} occurrences, more than "
                 f"{self._partials_max}: shorten its window, raise partials_max, or let it "
                 'drop the oldest with on_full="drop_oldest"'
             )

@@ -313,8 +313,10 @@ class CombinationNode(Node):
         self.groups.expire_at(group, held[0][1][0])
 
     def expire(self, before_us: int, journal: Journal) -> None:
-        if self.horizon_us is not None:
-            before_us -= self.horizon_us + self.shared.spread_us
+        if self.horizon_us is None:
+            return
+        before_us -= self.horizon_us + self.shared.spread_us
+        if self.groups.is_due(before_us):
             for group in self.groups.expiring(before_us):
                 for entry in group.before(before_us):
                     self.drop(entry, journal)

@@ -287,6 +287,10 @@ class Groups:
             self._serial += 1
             heappush(self._expiry, (us, self._serial, group))
 
+    def is_due(self, before_us: int) -> bool:
+        """Return whether a group may have entries before a time."""
+        return bool(self._expiry) and self._expiry[0][0] < before_us
+
     def forget(self, before_us: int) -> None:
         """Remove all entries before a time.
 
