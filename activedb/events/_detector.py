@@ -1096,7 +1096,7 @@ class Detector:
             return
         if self._shared.fresh is None:
             self._track()
-        if not self._shared.is_inexact:
+        if not self._shared.is_inexact and self._may_have_expired(us):
             before_us = self._decided_us(us)
             for node in self._nodes:
                 node.expire(before_us, journal)
@@ -1120,6 +1120,13 @@ class Detector:
             if node.drop(entry, journal):
                 self.dropped += 1
                 journal.append((self._undrop, ()))
+
+    def _may_have_expired(self, us: int) -> bool:
+        """Return whether a kept entry may have expired by `us`; the heap excludes it quickly."""
+        memory_us = self.memory_us
+        if memory_us is None or self._plain is None or not self._oldest:
+            return memory_us is not None
+        return self._oldest[0][0] < us - memory_us
 
     def _track(self) -> None:
         """Let the nodes report new entries, and the log contain all steps, from now on."""
