@@ -20,6 +20,12 @@ from activedb.transactions import Forest, current_transaction
 
 __all__ = ["ChangeCapture"]
 
+_LOG = logging.getLogger(__name__)
+
+_RECOVER_EVERY_S = 5.0
+_PAUSE_S = 0.5  # after a lost connection
+_OPEN_AGAIN_S_MAX = 30.0
+
 
 class ChangeCapture:
     """Changes by any program as events, read from a replication slot of the server.
@@ -104,7 +110,7 @@ class ChangeCapture:
             checked_function(on_progress, "on_progress=")
         if isinstance(poll_s, bool) or not isinstance(poll_s, int | float) or not 0 < poll_s < 1e6:
             raise ConfigurationError(f"poll_s takes a positive number of seconds, not {poll_s!r}")
-        return follow(
+        return _follow(
             self.follower(*tables, slot=slot, whole_rows=whole_rows),
             self._launcher,
             stop or threading.Event(),
@@ -125,7 +131,7 @@ class ChangeCapture:
         spec = self._forest.tables.spec
         specs = [spec(table) for table in tables]
         if not specs:
-            specs = tables_of_rules(self._catalog, self._spec_named)
+            specs = _tables_of_rules(self._catalog, self._spec_named)
         return Follower(
             known,
             specs,
@@ -166,14 +172,8 @@ class ChangeCapture:
 
 # -- loop that follows a replication slot until told to stop ---------------------------------------
 
-_LOG = logging.getLogger(__name__)
 
-_RECOVER_EVERY_S = 5.0
-_PAUSE_S = 0.5  # after a lost connection
-_OPEN_AGAIN_S_MAX = 30.0
-
-
-def follow(
+def _follow(
     follower: Follower,
     launcher: Launcher,
     stop: threading.Event,
@@ -226,7 +226,7 @@ def _open_again(follower: Follower, stop: threading.Event) -> None:
             return
 
 
-def tables_of_rules(catalog: Catalog, named: Callable[[str], TableSpec | None]) -> list[TableSpec]:
+def _tables_of_rules(catalog: Catalog, named: Callable[[str], TableSpec | None]) -> list[TableSpec]:
     """Return the tables whose changes trigger rules with a followed coupling mode.
 
     Raises

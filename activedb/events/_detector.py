@@ -1124,8 +1124,10 @@ class Detector:
     def _may_have_expired(self, us: int) -> bool:
         """Return whether a kept entry may have expired by `us`; the heap excludes it quickly."""
         memory_us = self.memory_us
-        if memory_us is None or self._plain is None or not self._oldest:
-            return memory_us is not None
+        if memory_us is None:
+            return False
+        if self._plain is None or not self._oldest:
+            return True
         return self._oldest[0][0] < us - memory_us
 
     def _track(self) -> None:

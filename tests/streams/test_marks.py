@@ -124,19 +124,19 @@ def test_punctuation_is_whole_milliseconds_after_1970(
 
 
 def test_marks_go_on_when_producers_are_declared_or_no_longer_are() -> None:
-    nobody, either = stream(), stream(producer="gate", expected_producers=("north", "south"))
+    undeclared, either = stream(), stream(producer="gate", expected_producers=("north", "south"))
     third = stream(producer="gate", expected_producers=("north", "south", "east"), silent_after=10)
     reached, record = [], None
     for made_us, gates, newest in (
-        (0, nobody, {"": 5_000_000}),
+        (0, undeclared, {"": 5_000_000}),
         (1_000_000, either, {"north": 9_000_000}),  # south has not been heard
         (2_000_000, either, {"south": 8_000_000}),
         (3_000_000, third, {"south": 9_500_000}),  # now east is waited for
         (7_000_000, third, {"north": 11_000_000}),
         (12_000_000, third, {"south": 12_000_000}),
         (14_000_000, third, {}),  # and is silent
-        (15_000_000, nobody, {}),
-        (15_000_000, nobody, {"": 13_000_000}),
+        (15_000_000, undeclared, {}),
+        (15_000_000, undeclared, {"": 13_000_000}),
     ):
         marks = Marks.restore(gates, record).after(gates, newest, made_us)
         assert marks.punctuation_us is not None
@@ -156,7 +156,7 @@ def test_producer_that_was_declared_by_mistake_is_not_waited_for_once_it_is_not(
     marks = Marks.restore(gates, json.loads(json.dumps(marks.record())))
     marks = marks.after(gates, {"north": 9_000_000, "south": 8_000_000}, 1)
     assert marks.punctuation_us == 8_000_000
-    # But who was heard is, although nobody names it any more.
+    # But who was heard is, although undeclared names it any more.
     gates = stream(producer="gate", expected_producers=("north",))
     marks = Marks.restore(gates, json.loads(json.dumps(marks.record())))
     assert marks.after(gates, {"north": 11_000_000}, 2).punctuation_us == 8_000_000
