@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from activedb.errors import DefinitionError
 
-__all__ = ["LAZY_TYPES", "calling", "checked_function", "checked_result"]
+__all__ = ["LAZY_TYPES", "checked_function", "checked_result"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -83,31 +83,6 @@ def checked_result(value: T, what: str, *, may_yield: bool = False) -> T:
         f"({type(value).__name__}), so it has done nothing: give a plain function, def without "
         f"async and yield; what is asynchronous can run in it with asyncio.run(…)"
     )
-
-
-def calling(
-    function: Callable[..., T], where: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[[Any], T]:
-    """Return a function of a transaction that calls `function` with further arguments, checked.
-
-    Raises
-    ------
-    DefinitionError
-        If `function` is not callable, or does no work when it is called.
-    """
-    if not callable(function):
-        raise DefinitionError(
-            f"{where} takes a function (t, …) and calls it with a transaction, not {function!r}"
-        )
-    checked_function(function, f"the function given to {where}")
-
-    def call(t: Any) -> T:
-        result = function(t, *args, **kwargs)
-        if result is None:
-            return result
-        return checked_result(result, f"the function given to {where}")
-
-    return call
 
 
 def _kind_of(function: Any) -> str | None:

@@ -41,7 +41,7 @@ from activedb.store.replication import (
     Update,
 )
 from activedb.store.sql import TableSpec
-from activedb.transactions import Forest, Run, Transaction
+from activedb.transactions import Forest, Node, Run
 from coupling import Coupling
 
 __all__ = ["FOLLOWED_MODES", "FollowProgress", "Follower"]
@@ -293,7 +293,7 @@ class Follower:
         raise _cut_off()
 
     def _raise_all(
-        self, begin: Begin, messages: Iterator[Message], taken: _Taken, t: Transaction
+        self, begin: Begin, messages: Iterator[Message], taken: _Taken, t: Node
     ) -> Commit:
         """Raise the events of a transaction in `t`, up to its commit."""
         reader = self._reader
@@ -321,9 +321,7 @@ class Follower:
             if rule.coupling in FOLLOWED_MODES and rule.name not in self._reader.heard:
                 yield subscription
 
-    def _feed(
-        self, subscription: Subscription, o: Occurrence, taken: _Taken, t: Transaction
-    ) -> None:
+    def _feed(self, subscription: Subscription, o: Occurrence, taken: _Taken, t: Node) -> None:
         rule = subscription.rule
         fed: list[Fed] = []
 
@@ -363,7 +361,7 @@ class Follower:
 
     # -- results --------------------------------------------------------------------------
 
-    def _record_portion(self, taken: _Taken, t: Transaction) -> None:
+    def _record_portion(self, taken: _Taken, t: Node) -> None:
         """Write firings on the connection of `t` at once, to free their memory."""
         if taken.portion:
             rows = [firing.row for firing in taken.portion]

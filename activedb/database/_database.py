@@ -36,7 +36,7 @@ from activedb.firing import (
     Triggering,
     Worker,
 )
-from activedb.functions import calling, checked_function
+from activedb.functions import checked_function
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Rule, RuleOptions, Subscription
 from activedb.spelling import did_you_mean
@@ -45,7 +45,15 @@ from activedb.store.journals import DecisionRows, DetectorRows, Journal, RuleRow
 from activedb.store.session import new_metadata, open_store
 from activedb.streams import FutureLimit, Source, Stream, StreamRun, Streams
 from activedb.timers import Timekeeper
-from activedb.transactions import Forest, Run, TimedRuns, Transaction, current_transaction
+from activedb.transactions import (
+    Forest,
+    Node,
+    Run,
+    TimedRuns,
+    Transaction,
+    current_transaction,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from activedb.workflows import WorkflowDefinition
@@ -370,8 +378,8 @@ class Database:
             If another block is open over the connection, or its transaction has failed.
         """
         if connection is not None:
-            return self._forest.joined.block(connection, timeout=timeout)
-        return self._forest.top_level(Run(of_application=True), timeout=timeout)
+            return Transaction(self._forest.joined.block(connection, timeout=timeout))
+        return Transaction(self._forest.top_level(Run(of_application=True), timeout=timeout))
 
     def connection(self) -> AbstractContextManager[Connection]:
         """Return a SQLAlchemy connection for plain SQL: ``with db.connection() as c:``.
@@ -424,7 +432,7 @@ class Database:
             was committed.
         """
         run = Run(of_application=True, called=getattr(function, "__qualname__", ""))
-        return self._forest.run(calling(function, "run()", args, kwargs), run)
+        return self._forest.run(work_of(function, "run()", args, kwargs), run)
 
     def with_timeout(self, timeout: float) -> TimedRuns:
         """Return an object whose ``run`` has a time limit: ``db.with_timeout(5).run(f, …)``.
@@ -675,7 +683,7 @@ class Database:
     ) -> None:
         self.close()
 
-    def _write_letters(self, t: Transaction, letters: list[Letter]) -> None:
+    def _write_letters(self, t: Node, letters: list[Letter]) -> None:
         rows = [asdict(letter) for letter in letters]
         t.hierarchy.durable.append(
             lambda connection: self._launcher.journal.write_letters(connection, rows)

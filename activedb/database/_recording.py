@@ -10,7 +10,7 @@ from typing import TypeAlias
 from activedb.config import Settings
 from activedb.metrics import Counters
 from activedb.store.sql import Key
-from activedb.transactions import Log, Run, State, Transaction
+from activedb.transactions import Log, Node, Run, State
 from coupling import Coupling
 from coupling.acta import (
     Abort,
@@ -170,7 +170,7 @@ class _HierarchyLog:
         self.spawned_at = spawned_at
         self.top = 0
 
-    def began(self, t: Transaction) -> None:
+    def began(self, t: Node) -> None:
         """Log that a transaction of the hierarchy begins."""
         if t.parent is None:
             self.top = t.id
@@ -180,18 +180,16 @@ class _HierarchyLog:
             place = (t.priority, t.group)
             self._recording.add(self, mode, t.parent.id, t.id, keys=(place,))
 
-    def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
+    def spawned(self, t: Node, firing: str, coupling: str) -> None:
         """Log that `t` spawns a firing: a rule's separate top-level transactions of that name."""
         mode = _SPAWN[Coupling(coupling)]
         self._recording.add(self, mode, t.id, firing=firing)
 
-    def operated(
-        self, t: Transaction, kind: str, table: str, keys: Iterable[Key] | None = None
-    ) -> None:
+    def operated(self, t: Node, kind: str, table: str, keys: Iterable[Key] | None = None) -> None:
         """Log that `t` works on rows, or on a table if `keys` is None; the locks are granted."""
         self._recording.add(self, kind, t.id, table=table, keys=(None,) if keys is None else keys)
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Log that `t` has ended; its locks are not passed on yet."""
         if t.state is not State.COMMITTED:
             self._recording.add(self, "abort", t.id)

@@ -22,7 +22,7 @@ from activedb.spelling import did_you_mean
 if TYPE_CHECKING:
     from activedb.database._rules import Rules
     from activedb.streams import StreamDeclaration
-    from activedb.transactions import Transaction
+    from activedb.transactions import Node
 
 __all__ = ["RuleTexts", "is_on"]
 
@@ -61,7 +61,7 @@ class RuleTexts:
         self._raising = raising
 
     def load(
-        self, t: Transaction, text: str, functions: FunctionNames
+        self, t: Node, text: str, functions: FunctionNames
     ) -> tuple[list[RegisteredRule], dict[str, Query]]:
         """Execute the statements of a text in `t`; return the rules, and the queries after it.
 
@@ -93,7 +93,7 @@ class RuleTexts:
 
     def _execute(
         self,
-        t: Transaction,
+        t: Node,
         statement: Statement,
         queries: dict[str, Query],
         found: dict[str, RegisteredRule],
@@ -121,7 +121,7 @@ class RuleTexts:
 
     def _create_query(
         self,
-        t: Transaction,
+        t: Node,
         statement: CreateQuery,
         queries: dict[str, Query],
         found: dict[str, RegisteredRule],
@@ -144,7 +144,7 @@ class RuleTexts:
                 rule = replace(entry.rule, on=on)
                 found[rule.name] = self._rules.put(t, rule, replacing=True)
 
-    def _drop_query(self, t: Transaction, statement: Drop, queries: dict[str, Query]) -> None:
+    def _drop_query(self, t: Node, statement: Drop, queries: dict[str, Query]) -> None:
         query = queries.get(statement.name)
         if query is None:
             if statement.if_exists:

@@ -37,7 +37,7 @@ from activedb.spelling import did_you_mean
 from activedb.store.journals import RuleRows
 from activedb.store.sql import Row
 from activedb.streams import StreamDeclaration
-from activedb.transactions import Forest, Transaction, current_transaction
+from activedb.transactions import Forest, Node, Transaction, current_transaction
 from activedb.trust import check_trusted
 from coupling import OrderCycle, check_order
 
@@ -147,7 +147,7 @@ class Rules:
         """
         rule = Rule.define(action, **options, find_reads=find_reads)
 
-        def create(t: Transaction) -> RegisteredRule:
+        def create(t: Node) -> RegisteredRule:
             self._check_streams([rule])
             self._check_tables(t, [rule])
             return self._create(t, rule, enabled=enabled)
@@ -200,7 +200,7 @@ class Rules:
             If there is no such rule, or a table of its event has been dropped.
         """
 
-        def enabled(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
+        def enabled(t: Node, entry: RegisteredRule) -> RegisteredRule:
             if not entry.enabled:
                 self._check_tables(t, [entry.rule])
             return next_version(entry, entry.rule, enabled=True)
@@ -254,7 +254,7 @@ class Rules:
             here.
         """
 
-        def switch(t: Transaction) -> int:
+        def switch(t: Node) -> int:
             row = self._locked(t, name)
             if name in self:
                 return (self.enable(name) if enabled else self.disable(name)).version
@@ -270,7 +270,7 @@ class Rules:
             values["changed_at"] = self._forest.clock.now()
             if enabled:
                 values["quarantine"] = None
-            return int(t.update(self._rows.table, name, **values)["version"])
+            return int(Transaction(t).update(self._rows.table, name, **values)["version"])
 
         return self._do(switch)
 
@@ -336,7 +336,7 @@ class Rules:
                     f"{did_you_mean(field, CHANGEABLE)}"
                 )
 
-        def changed(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
+        def changed(t: Node, entry: RegisteredRule) -> RegisteredRule:
             rule = redefined(entry.rule, fields, find_reads)
             self._check_order(t, rule)
             if rule.on is not entry.rule.on:
@@ -366,12 +366,12 @@ class Rules:
             If there is no such rule.
         """
 
-        def delete(t: Transaction) -> None:
+        def delete(t: Node) -> None:
             self._known(t, name)
             row = self._locked(t, name)
             self._known(t, name)
             if row is not None:
-                t.delete(self._rows.table, name)
+                Transaction(t).delete(self._rows.table, name)
             self._catalog.put(t, name, None)
 
         self._do(delete)
@@ -385,9 +385,9 @@ class Rules:
         unknown, because their functions are not available. One round trip.
         """
 
-        def refresh(t: Transaction) -> None:
+        def refresh(t: Node) -> None:
             names = [entry.name for entry in self._catalog.entries(t)]
-            rows = t.get_many(self._rows.table, names, for_update=True)
+            rows = Transaction(t).get_many(self._rows.table, names, for_update=True)
             for name, row in rows.items():
                 self._catalog.await_others(t, name)
                 entry = self._catalog.entry(name, t)
@@ -446,8 +446,10 @@ class Rules:
             find_reads=find_reads,
         )
 
-        def load(t: Transaction) -> builtins.list[RegisteredRule]:
-            t.get_many(self._rows.table, [rule.name for rule, _ in found], for_update=True)
+        def load(t: Node) -> builtins.list[RegisteredRule]:
+            Transaction(t).get_many(
+                self._rows.table, [rule.name for rule, _ in found], for_update=True
+            )
             self._check_streams(rule for rule, _ in found)
             self._check_tables(t, [rule for rule, _ in found])
             return [self._create(t, rule, enabled=enabled) for rule, enabled in found]
@@ -457,7 +459,7 @@ class Rules:
             return self._forest.run(load)
         if t.condition_of is not None:
             t.refuse_write("a change of a rule")
-        with t.subtransaction() as s:
+        with t.begin_subtransaction() as s:
             return load(s)
 
     def load_file(
@@ -547,7 +549,7 @@ class Rules:
         else:
             if t.condition_of is not None:
                 t.refuse_write("a change of a rule")
-            with t.subtransaction() as s:
+            with t.begin_subtransaction() as s:
                 found, queries = self.texts.load(s, text, functions)
         self.texts.queries = queries
         return found
@@ -557,15 +559,15 @@ class Rules:
         """Declared tables, by full name."""
         return self._declared_tables()
 
-    def lock(self, t: Transaction, names: builtins.list[str]) -> None:
+    def lock(self, t: Node, names: builtins.list[str]) -> None:
         """Lock the rows of rules until the hierarchy ends, always in the same order."""
-        t.get_many(self._rows.table, sorted(set(names)), for_update=True)
+        Transaction(t).get_many(self._rows.table, sorted(set(names)), for_update=True)
 
-    def on(self, t: Transaction, query: str) -> builtins.list[RegisteredRule]:
+    def on(self, t: Node, query: str) -> builtins.list[RegisteredRule]:
         """Return the rules whose event contains the query of this name; O(rules)."""
         return [entry for entry in self._catalog.entries(t) if is_on(entry.on, query)]
 
-    def put(self, t: Transaction, rule: Rule, *, replacing: bool) -> RegisteredRule:
+    def put(self, t: Node, rule: Rule, *, replacing: bool) -> RegisteredRule:
         """Create a rule in `t`, or replace the rule of its name; an equal rule stays as it is.
 
         Raises
@@ -639,11 +641,11 @@ class Rules:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _current(self) -> Transaction | None:
+    def _current(self) -> Node | None:
         t = current_transaction()
         return t if t is not None and t.forest is self._forest else None
 
-    def _do(self, work: Callable[[Transaction], T]) -> T:
+    def _do(self, work: Callable[[Node], T]) -> T:
         t = self._current()
         if t is None:
             return self._forest.run(work)
@@ -651,20 +653,20 @@ class Rules:
             t.refuse_write("a change of a rule")
         return work(t)
 
-    def _known(self, t: Transaction | None, name: str) -> RegisteredRule:
+    def _known(self, t: Node | None, name: str) -> RegisteredRule:
         entry = self._catalog.entry(name, t) if isinstance(name, str) else None
         if entry is None:
             known = [entry.name for entry in self._catalog.entries(t)]
             raise DefinitionError(f"there is no rule named {name!r}; {did_you_mean(name, known)}")
         return entry
 
-    def _locked(self, t: Transaction, name: str) -> Row | None:
+    def _locked(self, t: Node, name: str) -> Row | None:
         """Return a rule's row, locked until the hierarchy ends; the catalog is then up to date."""
-        row = t.get(self._rows.table, name, for_update=True)
+        row = Transaction(t).get(self._rows.table, name, for_update=True)
         self._catalog.await_others(t, name)
         return row
 
-    def _create(self, t: Transaction, rule: Rule, *, enabled: bool) -> RegisteredRule:
+    def _create(self, t: Node, rule: Rule, *, enabled: bool) -> RegisteredRule:
         if len(rule.name) > self._rows.name_length_max or "\0" in rule.name:
             raise DefinitionError(
                 f"rule {rule.name[:50]!r}…: a name has at most {self._rows.name_length_max} "
@@ -699,9 +701,9 @@ class Rules:
 
     def _change(
         self,
-        t: Transaction,
+        t: Node,
         name: str,
-        change: Callable[[Transaction, RegisteredRule], RegisteredRule],
+        change: Callable[[Node, RegisteredRule], RegisteredRule],
     ) -> RegisteredRule:
         self._known(t, name)
         row = self._locked(t, name)
@@ -714,7 +716,7 @@ class Rules:
             self._catalog.put(t, name, entry)
         return entry
 
-    def _write(self, t: Transaction, entry: RegisteredRule, row: Row | None) -> None:
+    def _write(self, t: Node, entry: RegisteredRule, row: Row | None) -> None:
         values = {
             "version": entry.version,
             "enabled": entry.enabled,
@@ -727,11 +729,11 @@ class Rules:
             "quarantine": entry.quarantine,
         }
         if row is None:
-            t.insert(self._rows.table, {"name": entry.name, **values})
+            Transaction(t).insert(self._rows.table, {"name": entry.name, **values})
         else:
-            t.update(self._rows.table, entry.name, **values)
+            Transaction(t).update(self._rows.table, entry.name, **values)
 
-    def _check_order(self, t: Transaction | None, rule: Rule) -> None:
+    def _check_order(self, t: Node | None, rule: Rule) -> None:
         """Refuse a rule that would transitively come after itself; O(rules) if it names any."""
         if not rule.after:
             return
@@ -754,7 +756,7 @@ class Rules:
                 for check in self._checks:
                     check(rule)
 
-    def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
+    def _check_tables(self, t: Node, rules: Iterable[Rule]) -> None:
         """Refuse rules on tables that do not exist."""
         bound = {
             name: rule.name

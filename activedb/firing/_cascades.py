@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from activedb.errors import CycleLimitExceeded, RuleFailed
 from activedb.firing._names import told
 from activedb.firing._triggered import Triggered
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["failed_in", "too_deep", "too_many_cycles"]
 
@@ -16,7 +16,7 @@ _SHOWN = 5  # names at either end of a chain
 _PENDING_SHOWN = 10
 
 
-def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
+def too_deep(t: Node, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
     """Return the error for rules that would run `depth` deep, below `t` or as its next level."""
     chain = _shown(items[0].chain)
     return CycleLimitExceeded(
@@ -25,7 +25,7 @@ def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLim
     )
 
 
-def too_many_cycles(t: Transaction, bound: int, pending: Sequence[Triggered]) -> CycleLimitExceeded:
+def too_many_cycles(t: Node, bound: int, pending: Sequence[Triggered]) -> CycleLimitExceeded:
     """Return the error for rules still deferred when the cycles of `t` are used up."""
     names = sorted({item.rule.name for item in pending})
     more = f" and {len(names) - _PENDING_SHOWN} more" if len(names) > _PENDING_SHOWN else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from activedb.firing._triggered import Firing
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 if TYPE_CHECKING:
     from activedb.firing._queue import FiringQueue
@@ -52,7 +52,7 @@ class Causal:
         self._latch = threading.Lock()
         self._early: dict[Firing, _Early] = {}
 
-    def begin(self, t: Transaction, firings: list[Firing]) -> None:
+    def begin(self, t: Node, firings: list[Firing]) -> None:
         """Begin rules triggered in `t` on threads of the pool."""
         if t.hierarchy.run.is_batch or not t.hierarchy.lends:
             return
@@ -86,7 +86,7 @@ class Causal:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _run(self, firing: Firing, t: Transaction) -> None:
+    def _run(self, firing: Firing, t: Node) -> None:
         is_done, failed = False, None
         try:
             is_done = self._queue.run_early(firing, t)

@@ -24,7 +24,7 @@ from activedb.firing._triggering import Triggering
 from activedb.functions import checked_function
 from activedb.rules import Catalog
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Node, Run, Transaction, current_transaction
 
 __all__ = ["DeadLetters", "Outcome", "Retried"]
 
@@ -203,9 +203,9 @@ class DeadLetters:
     def _run(self, letter: Letter, item: Triggered) -> Retried:
         key = (letter.source, letter.identity)
 
-        def body(t: Transaction) -> None:
+        def body(t: Node) -> None:
             self._claim(t, key)
-            t.delete(self._journal.letters_table, key)
+            Transaction(t).delete(self._journal.letters_table, key)
             self._triggering.runner.run_rule(t, item)
 
         try:
@@ -218,10 +218,10 @@ class DeadLetters:
             return self._failed(letter, item, error)
         return Retried(letter, "done")
 
-    def _claim(self, t: Transaction, key: tuple[str, str]) -> None:
+    def _claim(self, t: Node, key: tuple[str, str]) -> None:
         """Lock a letter until `t` ends; raise `_Elsewhere` if it is locked or deleted."""
         try:
-            row = t.get(self._journal.letters_table, key, for_update=True, nowait=True)
+            row = Transaction(t).get(self._journal.letters_table, key, for_update=True, nowait=True)
         except LockNotAvailable as error:
             raise _Elsewhere from error
         if row is None:
@@ -237,10 +237,10 @@ class DeadLetters:
         self._triggering.counters.add("rules_failed")
         key = (letter.source, letter.identity)
 
-        def note(t: Transaction) -> None:
+        def note(t: Node) -> None:
             self._claim(t, key)
             values: dict[str, Any] = {"error": letter.error, "reason": letter.reason}
-            t.update(self._journal.letters_table, key, **values)
+            Transaction(t).update(self._journal.letters_table, key, **values)
 
         try:
             self._forest.run(note)

@@ -51,7 +51,7 @@ from activedb.firing._triggering import Triggering
 from activedb.metrics import Counters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
 from activedb.store.journals import DecisionRows
-from activedb.transactions import Forest, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Node, Run, Transaction, current_transaction
 
 __all__ = ["BY_EVENTS", "OF_PROGRAM", "Decision", "Decisions", "encoded_choice"]
 
@@ -271,8 +271,8 @@ class Decisions:
             )
         asked = list(chosen)
 
-        def body(t: Transaction) -> None:
-            row = t.get(self._rows.table, id, for_update=True)
+        def body(t: Node) -> None:
+            row = Transaction(t).get(self._rows.table, id, for_update=True)
             if row is None:
                 raise _no_decision(id)
             if row["status"] != "open":
@@ -281,9 +281,9 @@ class Decisions:
             noted = {"chosen": numbers, "decided_by": by, "decided_at": self._clock.now()}
             rule = self._entry(row)
             if rule is None or not self._is_here(row):
-                t.update(self._rows.table, id, status="chosen", **noted)
+                Transaction(t).update(self._rows.table, id, status="chosen", **noted)
                 return
-            t.update(self._rows.table, id, status="resolved", **noted)
+            Transaction(t).update(self._rows.table, id, status="resolved", **noted)
             found = self._made(t, rule.subscription, row, numbers)
             if found:
                 self._run_rule(t, row, [Triggered(rule.rule, o) for o in found])
@@ -293,7 +293,7 @@ class Decisions:
 
     # -- for the detectors -----------------------------------------------------------------
 
-    def record(self, t: Transaction, choices: Sequence[tuple[Subscription, Taken]]) -> None:
+    def record(self, t: Node, choices: Sequence[tuple[Subscription, Taken]]) -> None:
         """Let the commit of the top-level `t` write choices that detectors left open or decided."""
         rows: dict[str, dict[str, Any]] = {}
         decided: dict[str, list[int]] = {}
@@ -363,14 +363,14 @@ class Decisions:
 
     # -- one decision ----------------------------------------------------------------------
 
-    def _do(self, t: Transaction, id: str) -> None:
-        row = t.get(self._rows.table, id, for_update=True)
+    def _do(self, t: Node, id: str) -> None:
+        row = Transaction(t).get(self._rows.table, id, for_update=True)
         if row is None or row["status"] != "chosen":
             return  # another process was first
         rule = self._entry(row)
         if rule is None:
             return
-        t.update(self._rows.table, id, status="resolved")
+        Transaction(t).update(self._rows.table, id, status="resolved")
         for o in self._made(t, rule.subscription, row, row["chosen"]):
             try:
                 self._run_rule(t, row, [Triggered(rule.rule, o)])
@@ -381,9 +381,7 @@ class Decisions:
                 letter = Letter.of_rule(f"decision.{id}/{t.path}", o, failed)
                 self._triggering.add_dead_letter(t, letter)
 
-    def _run_rule(
-        self, t: Transaction, row: Mapping[str, Any], triggered: Sequence[Triggered]
-    ) -> None:
+    def _run_rule(self, t: Node, row: Mapping[str, Any], triggered: Sequence[Triggered]) -> None:
         t.run_child(
             lambda s: self._triggering.trigger(s, [*triggered]),
             label=f"decision.{row['id']}",
@@ -392,7 +390,7 @@ class Decisions:
 
     def _made(
         self,
-        t: Transaction,
+        t: Node,
         subscription: Subscription,
         row: Mapping[str, Any],
         numbers: Sequence[int],

@@ -12,7 +12,7 @@ from activedb.errors import ActiveDBError, ConnectionLost, SerializationConflict
 from activedb.firing._firings import line_up
 from activedb.firing._letters import Letter
 from activedb.firing._triggered import Firing, Triggered
-from activedb.transactions import Run, Transaction
+from activedb.transactions import Node, Run
 from coupling import Coupling
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Exclusive:
         self._works: dict[str, _Intents] = {}
 
     def intend(
-        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int]
+        self, t: Node, items: list[Triggered], event: int, undated: Container[int]
     ) -> tuple[set[str], list[Letter]]:
         """Note the exclusive rules that the `event`-th event of `t` triggered; return their names.
 
@@ -95,7 +95,7 @@ class Exclusive:
             intents.of_this_try |= named.keys()
         return set(named), letters
 
-    def at_commit_point(self, t: Transaction, kept: set[str]) -> None:
+    def at_commit_point(self, t: Node, kept: set[str]) -> None:
         """Erase intents with the commit of the top-level transaction `t`.
 
         Parameters

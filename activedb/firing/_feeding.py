@@ -8,7 +8,7 @@ from typing import TypeVar
 from activedb.errors import StoreError
 from activedb.events import Detector, Occurrence, Query
 from activedb.rules import Subscription, Taken
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["advanced", "feed_exclusively", "passed_over"]
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 def feed_exclusively(
     subscription: Subscription,
     o: Occurrence,
-    t: Transaction,
+    t: Node,
     contemporaries: Sequence[Occurrence] = (),
 ) -> Taken:
     """Feed `o`, raised in `t`, to the detector.
@@ -32,7 +32,7 @@ def feed_exclusively(
         return subscription.feed_kept(o, contemporaries=contemporaries)
     is_fed = False
 
-    def feed(c: Transaction) -> Taken:
+    def feed(c: Node) -> Taken:
         nonlocal is_fed
         if is_fed:  # by an earlier try of the child
             subscription.withdraw(o)
@@ -49,7 +49,7 @@ def feed_exclusively(
         raise
 
 
-def advanced(subscription: Subscription, us: int, t: Transaction) -> Taken:
+def advanced(subscription: Subscription, us: int, t: Node) -> Taken:
     """Return the matches that time completes before `us`, in `t`, in which their rules may run."""
     if subscription.is_exclusive:
         t.lock_detector(subscription.rule.name)
@@ -58,7 +58,7 @@ def advanced(subscription: Subscription, us: int, t: Transaction) -> Taken:
     return _reading(subscription, t, lambda c: subscription.advance(us, c))
 
 
-def passed_over(subscription: Subscription, us: int, t: Transaction) -> Taken:
+def passed_over(subscription: Subscription, us: int, t: Node) -> Taken:
     """Return the matches that time completes before `us`, except those whose predicate raises.
 
     The detector continues after them, and everything else that it keeps stays. O(kept events).
@@ -87,7 +87,7 @@ def passed_over(subscription: Subscription, us: int, t: Transaction) -> Taken:
     return subscription.advance(us)._replace(matches=found)
 
 
-def _reading(subscription: Subscription, t: Transaction, work: Callable[[Transaction], T]) -> T:
+def _reading(subscription: Subscription, t: Node, work: Callable[[Node], T]) -> T:
     """Run `work` in a read-only child of `t`.
 
     In a child, so that `t` only retains the locks on the rows read, and its rules may write them.
@@ -99,7 +99,7 @@ def _reading(subscription: Subscription, t: Transaction, work: Callable[[Transac
     """
     name = subscription.rule.name
 
-    def read(c: Transaction) -> T:
+    def read(c: Node) -> T:
         c.condition_of = name
         return work(c)
 

@@ -13,7 +13,7 @@ from activedb.firing._cascades import failed_in
 from activedb.firing._names import shortened
 from activedb.firing._triggered import Firing, Part, Triggered
 from activedb.firing._turns import Turn
-from activedb.transactions import Run, Transaction
+from activedb.transactions import Node, Run
 from coupling import Coupling
 
 __all__ = [
@@ -58,9 +58,7 @@ class Named(NamedTuple):
     occurrence: dict[str, Any] | BadEvent
 
 
-def named(
-    t: Transaction, items: list[Triggered], event: int, undated: Container[int]
-) -> Iterator[Named]:
+def named(t: Node, items: list[Triggered], event: int, undated: Container[int]) -> Iterator[Named]:
     """Name the firings of the rules that the `event`-th event of `t` triggered.
 
     Parameters
@@ -145,7 +143,7 @@ def run_of(row: Mapping[str, Any], item: Triggered, **how: Any) -> Run:
     )
 
 
-def row_of(firing: Named, t: Transaction) -> dict[str, Any]:
+def row_of(firing: Named, t: Node) -> dict[str, Any]:
     """Return the row of a firing of `t`; raise `RuleFailed` if its occurrence is unencodable."""
     run, item = t.hierarchy.run, firing.item
     if isinstance(firing.occurrence, BadEvent):

@@ -15,7 +15,7 @@ from activedb.firing._triggered import Fed
 from activedb.metrics import Counters
 from activedb.rules import Subscription
 from activedb.store.journals import DetectorRows
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["KeptPartials"]
 
@@ -57,7 +57,7 @@ class KeptPartials:
     # -- with a commit ---------------------------------------------------------------------
 
     def at_commit_point(
-        self, t: Transaction, fed: Sequence[Fed], gone: Mapping[str, Subscription | None]
+        self, t: Node, fed: Sequence[Fed], gone: Mapping[str, Subscription | None]
     ) -> None:
         """Let the commit of the top-level `t` write the detector state left by its events.
 
@@ -109,7 +109,7 @@ class KeptPartials:
 
         t.hierarchy.durable.append(write)
 
-    def write_state(self, t: Transaction, subscription: Subscription) -> None:
+    def write_state(self, t: Node, subscription: Subscription) -> None:
         """Let the commit of the top-level `t`, which holds the rule's lock, write a whole state."""
         stream = self._lines.stream_of(subscription)
         if subscription.is_exclusive and (self._rows.is_durable or stream is not None):
@@ -133,14 +133,14 @@ class KeptPartials:
         if subscription.rule.name in self._left and subscription.is_stateful:
             self._adopt(subscription, with_ours=True)
 
-    def recover(self, t: Transaction, subscriptions: Iterable[Subscription]) -> None:
+    def recover(self, t: Node, subscriptions: Iterable[Subscription]) -> None:
         """Look again for state left by processes that have ended meanwhile.
 
         A state that is kept as a whole can only be restored into a detector that keeps nothing yet.
 
         Parameters
         ----------
-        t : Transaction
+        t : Node
             Holds the locks on the detectors meanwhile.
         """
         self._left = self._rows.rules()

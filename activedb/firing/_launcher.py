@@ -41,7 +41,7 @@ from activedb.firing._triggering import Triggering
 from activedb.firing._turns import Turn, Turns
 from activedb.rules import Catalog, Rule
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, Transaction, current_transaction, sleeping_for
+from activedb.transactions import Forest, Node, current_transaction, sleeping_for
 from coupling import Coupling
 
 __all__ = ["Launcher"]
@@ -94,17 +94,15 @@ class Launcher:
         # Connections lost while firings were recorded, and their number at the last look.
         self._lost = self._looked = 0
         self._running: set[str] = set()
-        self._at_work: dict[str, Transaction] = {}  # the transaction of each firing's present try
+        self._at_work: dict[str, Node] = {}  # the transaction of each firing's present try
         # Firings that a live transaction records with its commit, and starts after it.
-        self._committing: WeakKeyDictionary[Transaction, set[str]] = WeakKeyDictionary()
+        self._committing: WeakKeyDictionary[Node, set[str]] = WeakKeyDictionary()
         # Rules with recorded firings that are not defined in this process.
         self._strange: set[str] = set()
         self.on_ended: Callable[[int], object] = lambda running: None
         self._early: set[str] = set()  # causal firings, before the triggering commit
 
-    def fire(
-        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int]
-    ) -> None:
+    def fire(self, t: Node, items: list[Triggered], event: int, undated: Container[int]) -> None:
         """Start the detached rules that the `event`-th event of `t` triggered.
 
         `undated` is as for `named`.
@@ -165,7 +163,7 @@ class Launcher:
     # -- sequential rules ------------------------------------------------------------------
 
     def prepare(
-        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int] = ()
+        self, t: Node, items: list[Triggered], event: int, undated: Container[int] = ()
     ) -> tuple[list[Firing], list[Letter]]:
         """Return firings to start when `t`, and all its superiors, have committed.
 
@@ -185,7 +183,7 @@ class Launcher:
                 t.spawns(name, coupling_of(item, Coupling.SEQUENTIAL))
         return firings, letters
 
-    def record(self, t: Transaction, firings: list[Firing]) -> None:
+    def record(self, t: Node, firings: list[Firing]) -> None:
         """Record firings in the commit of the top-level transaction `t`."""
         line_up(firings, t.hierarchy.run.name)
         here = [firing.row for firing in firings if self._runs(firing)]
@@ -199,7 +197,7 @@ class Launcher:
 
         t.hierarchy.durable.append(write)
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Note that the top-level transaction `t` has ended, and has started its firings.
 
         If `t` seems aborted but its firings are recorded all the same, the next look starts them.
@@ -240,7 +238,7 @@ class Launcher:
 
     # -- causally dependent rules ------------------------------------------------------------
 
-    def run_early(self, firing: Firing, cause: Transaction) -> bool:
+    def run_early(self, firing: Firing, cause: Node) -> bool:
         """Run a causally dependent rule while its triggering transaction `cause` may be live.
 
         Returns only after `cause` and its superiors have committed or aborted, because the rule
@@ -635,14 +633,14 @@ class Launcher:
                 return
         self._start(firing)
 
-    def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[Transaction], None]:
+    def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[Node], None]:
         """Return the body of a firing's top-level transaction: run the rule, mark it done."""
 
         def mark_done(connection: Any) -> None:
             if not self.journal.finish(connection, row, keep=self._must_stay(row)):
                 raise _DoneElsewhere(row["firing"])
 
-        def work(t: Transaction) -> None:
+        def work(t: Node) -> None:
             self._at_work[row["firing"]] = t
             t.hierarchy.durable.append(mark_done)
             self.triggering.runner.run_rule(t, item)

@@ -12,7 +12,7 @@ from activedb.firing._cascades import failed_in
 from activedb.firing._letters import storable
 from activedb.metrics import Counters
 from activedb.rules import Catalog, RegisteredRule
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["Quarantine", "failure_of"]
 
@@ -65,7 +65,7 @@ class Quarantine:
         self._latch = threading.Lock()
         self._failures: dict[str, int] = {}
 
-    def check(self, rule: str, t: Transaction | None = None) -> None:
+    def check(self, rule: str, t: Node | None = None) -> None:
         """Raise `RuleInQuarantine` if a rule is in quarantine, as `t` sees it. O(1)."""
         if rule not in self._catalog.quarantine:
             return

@@ -10,7 +10,7 @@ from activedb.firing._restarts import Restarts
 from activedb.firing._triggered import Firing, Triggered
 from activedb.firing._turns import Turn
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, Transaction
+from activedb.transactions import Forest, Node
 from coupling import Coupling
 
 __all__ = ["FiringQueue"]
@@ -27,20 +27,18 @@ class FiringQueue(Protocol):
     restarts: Restarts
     forest: Forest
 
-    def fire(
-        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int]
-    ) -> None:
+    def fire(self, t: Node, items: list[Triggered], event: int, undated: Container[int]) -> None:
         """Start detached rules."""
 
     def prepare(
-        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int] = ()
+        self, t: Node, items: list[Triggered], event: int, undated: Container[int] = ()
     ) -> tuple[list[Firing], list[Letter]]:
         """Return firings to start when `t`, and all its superiors, have committed."""
 
-    def record(self, t: Transaction, firings: list[Firing]) -> None:
+    def record(self, t: Node, firings: list[Firing]) -> None:
         """Record firings in the commit of the top-level transaction `t`."""
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Note that the top-level transaction `t` has ended, and has started its firings."""
 
     def start(self, firings: list[Firing]) -> None:
@@ -52,7 +50,7 @@ class FiringQueue(Protocol):
     def has_priorities(self, coupling: Coupling) -> bool:
         """Return whether any rule with this coupling mode has a priority."""
 
-    def run_early(self, firing: Firing, cause: Transaction) -> bool:
+    def run_early(self, firing: Firing, cause: Node) -> bool:
         """Run a causally dependent rule beside its triggering transaction `cause`."""
 
     def expect(self, firing: Firing) -> None:

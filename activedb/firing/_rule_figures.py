@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from activedb.firing._rule_listeners import Ran, RuleListener
 from activedb.firing._triggered import Triggered, is_systemic
 from activedb.metrics import Histogram
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["RuleFigure", "RuleFigures"]
 
@@ -88,7 +88,7 @@ class RuleFigures(RuleListener):
         """Return the present latencies of all rules together; O(rules)."""
         return Histogram.merged(figure.latencies for figure in self.of_rules().values())
 
-    def triggered(self, t: Transaction, items: Sequence[Triggered]) -> None:
+    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
         """Count the triggered rules."""
         with self._latch:
             for item in items:
@@ -96,7 +96,7 @@ class RuleFigures(RuleListener):
 
     def ran(
         self,
-        s: Transaction,
+        s: Node,
         item: Triggered,
         outcome: Ran,
         seconds: float,

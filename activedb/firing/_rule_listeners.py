@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from activedb.events import Occurrence
 from activedb.firing._triggered import Triggered
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["Ran", "RuleListener"]
 
@@ -23,7 +23,7 @@ class RuleListener:
     error of a method fails the work around the call. A retried transaction repeats all calls.
     """
 
-    def raised(self, t: Transaction, o: Occurrence) -> None:
+    def raised(self, t: Node, o: Occurrence) -> None:
         """Handle `o`, raised in `t` and about to be shown to the detectors of rules.
 
         Row writes are reported only if some rule listens to them, unless `hears_all` is set.
@@ -32,15 +32,15 @@ class RuleListener:
     hears_all = False
     """True to report row writes that no rule listens to, too; each costs an occurrence."""
 
-    def triggered(self, t: Transaction, items: Sequence[Triggered]) -> None:
+    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
         """Handle rules triggered in `t` by one event; each runs in its coupling mode."""
 
-    def starts(self, s: Transaction, item: Triggered) -> None:
+    def starts(self, s: Node, item: Triggered) -> None:
         """Handle a rule, or its action alone, that is about to run in `s`."""
 
     def ran(
         self,
-        s: Transaction,
+        s: Node,
         item: Triggered,
         outcome: Ran,
         seconds: float,

@@ -23,7 +23,7 @@ from activedb.firing._trigger_context import TriggerContexts
 from activedb.firing._triggered import Cause, Part, Triggered, is_systemic
 from activedb.metrics import Counters
 from activedb.rules import OccurrenceSet, OnAbort
-from activedb.transactions import Transaction, is_stack_deep
+from activedb.transactions import Node, is_stack_deep
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Runner:
         self._cascade_max = cascade_max
         self._breadth_first = breadth_first
 
-    def run_children(self, t: Transaction, items: list[Triggered], *, deferred: bool) -> None:
+    def run_children(self, t: Node, items: list[Triggered], *, deferred: bool) -> None:
         """Run rules as children: group after group, the rules of one group in parallel.
 
         In breadth-first order, immediate rules triggered inside a child's rule wait instead. Each
@@ -106,7 +106,7 @@ class Runner:
             deferred = False
             self._contexts.of(t).events += 1  # each level is a separate group
 
-    def run_rule(self, s: Transaction, item: Triggered, depth: int = 1) -> bool:
+    def run_rule(self, s: Node, item: Triggered, depth: int = 1) -> bool:
         """Run a rule, or its action, in its own (sub)transaction `s`.
 
         Returns whether the action is still to come, as another child of the parent.
@@ -148,16 +148,14 @@ class Runner:
         is_due_in_parent = mode is ConditionAction.DEFERRED and s.parent is not None
         return is_due_in_parent and outcome == "action later"
 
-    def cause(self, t: Transaction) -> Cause | None:
+    def cause(self, t: Node) -> Cause | None:
         """Return the rule in which an event of `t` is raised, with its own cause; O(depth)."""
         _, running = _running_in(t)
         return None if running is None else Cause(running.item.rule.name, running.item.by)
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _run_level(
-        self, t: Transaction, items: list[Triggered], depth: int, *, deferred: bool
-    ) -> None:
+    def _run_level(self, t: Node, items: list[Triggered], depth: int, *, deferred: bool) -> None:
         if len(items) == 1:
             call = self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)
             _call_here(t, call)
@@ -189,7 +187,7 @@ class Runner:
 
     def _calls_of_rule(
         self,
-        t: Transaction,
+        t: Node,
         items: list[Triggered],
         depth: int,
         priority: int | None,
@@ -215,7 +213,7 @@ class Runner:
 
     def _run_child(
         self,
-        t: Transaction,
+        t: Node,
         item: Triggered,
         depth: int,
         priority: int | None,
@@ -259,7 +257,7 @@ class Runner:
         if is_action_due:
             self._contexts.defer(t, [item.action])
 
-    def _fire_action(self, s: Transaction, action: Triggered) -> None:
+    def _fire_action(self, s: Node, action: Triggered) -> None:
         """Have an action run in a separate top-level transaction.
 
         The action of a causal rule is recorded by the commit of `s`, which depends on the
@@ -278,7 +276,7 @@ class Runner:
             context.letters += letters
 
 
-def _call_here(t: Transaction, call: Callable[[], None]) -> None:
+def _call_here(t: Node, call: Callable[[], None]) -> None:
     """Run rules in children of `t`, on this thread unless its stack is nearly used up."""
     if is_stack_deep():
         t.run_on_fresh_stack(call)
@@ -286,9 +284,9 @@ def _call_here(t: Transaction, call: Callable[[], None]) -> None:
         call()
 
 
-def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:
+def _running_in(t: Node) -> tuple[Node | None, _Running | None]:
     """Return the nearest transaction from `t` upward in which a rule runs; O(depth)."""
-    node: Transaction | None = t
+    node: Node | None = t
     while node is not None:
         if node.running is not None:
             return node, node.running
@@ -296,7 +294,7 @@ def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:
     return None, None
 
 
-def _is_its_own(t: Transaction, item: Triggered) -> bool:
+def _is_its_own(t: Node, item: Triggered) -> bool:
     """Return whether `item` is the deferred action of the rule that runs in top-level `t`."""
     own: _Running | None = t.running
     return (
@@ -310,7 +308,7 @@ def _is_its_own(t: Transaction, item: Triggered) -> bool:
 # -- evaluation of conditions, before the action or beside it --------------------------------------
 
 
-def holds(s: Transaction, item: Triggered) -> bool:
+def holds(s: Node, item: Triggered) -> bool:
     """Return whether the condition is true; `s` and its inferiors only read meanwhile."""
     before, s.condition_of = s.condition_of, item.rule.name
     try:
@@ -319,7 +317,7 @@ def holds(s: Transaction, item: Triggered) -> bool:
         s.condition_of = before
 
 
-def holds_beside(s: Transaction, item: Triggered) -> bool:
+def holds_beside(s: Node, item: Triggered) -> bool:
     """Evaluate the condition and run the action in two children of `s`, in parallel.
 
     Returns whether the condition was true, and so the action has been done. If the condition was
@@ -333,11 +331,11 @@ def holds_beside(s: Transaction, item: Triggered) -> bool:
 class _Beside:
     """One parallel run of condition and action."""
 
-    def __init__(self, s: Transaction, item: Triggered):
+    def __init__(self, s: Node, item: Triggered):
         self._s = s
         self._item = item
         self._labels = [f"{s.next_label()}.{part}" for part in ("condition", "action")]
-        self._condition: Transaction | None = None
+        self._condition: Node | None = None
         self._has_begun = threading.Event()
         self._is_false = False
         self._errors: list[BaseException | None] = [None, None]
@@ -360,7 +358,7 @@ class _Beside:
             raise of_action
         return True
 
-    def _alone(self, a: Transaction) -> None:
+    def _alone(self, a: Node) -> None:
         a.deferred = self._s.deferred  # its deferred rules wait where the rule's own do
         self._item.rule.act(a, self._item.occurrence)
 
@@ -376,7 +374,7 @@ class _Beside:
         return call
 
     def _evaluate(self) -> None:
-        def evaluate(c: Transaction) -> None:
+        def evaluate(c: Node) -> None:
             self._condition = c
             self._has_begun.set()
             if not holds(c, self._item):
@@ -392,7 +390,7 @@ class _Beside:
             self._has_begun.set()
 
     def _act(self) -> None:
-        def act(a: Transaction) -> None:
+        def act(a: Node) -> None:
             self._has_begun.wait()
             if self._condition is not None:
                 a.forest.dependencies.depend(a, self._condition)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from activedb.events import Occurrence
 from activedb.rules import Catalog
-from activedb.transactions import Run, Transaction
+from activedb.transactions import Node, Run
 
 if TYPE_CHECKING:
     from activedb.firing._queue import FiringQueue
@@ -36,16 +36,16 @@ class TransactionEvents:
         self._occurred = occurred
         self._queue = queue
 
-    def began(self, t: Transaction) -> None:
+    def began(self, t: Node) -> None:
         """Raise the begin event of `t`, which is top-level."""
         self._raise(t, "begin")
 
-    def committing(self, t: Transaction) -> None:
+    def committing(self, t: Node) -> None:
         """Raise the commit event of a top-level `t`, whose deferred cycles are still to come."""
         if t.parent is None:
             self._raise(t, "commit")
 
-    def aborted(self, t: Transaction) -> None:
+    def aborted(self, t: Node) -> None:
         """Raise the abort event of a top-level `t`; for a retried run `gave_up` does so instead."""
         if t.parent is None and not t.hierarchy.run.is_retried:
             self.gave_up(t.hierarchy.run)
@@ -56,13 +56,13 @@ class TransactionEvents:
             return
         params = {"transaction": run.name}
 
-        def tell(t: Transaction) -> None:
+        def tell(t: Node) -> None:
             o = Occurrence("abort", t.timestamp, params, kind=_KIND)
             self._occurred(t, o, undated=True)
 
         self._queue.run_in_background(f"abort of {run.name}", lambda: self._queue.forest.run(tell))
 
-    def _raise(self, t: Transaction, name: str) -> None:
+    def _raise(self, t: Node, name: str) -> None:
         if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):
             params = {"transaction": t.hierarchy.run.name}
             o = Occurrence(name, t.timestamp, params, kind=_KIND)

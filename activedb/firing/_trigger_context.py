@@ -12,7 +12,7 @@ from activedb.events import Occurrence
 from activedb.firing._letters import Letter
 from activedb.firing._triggered import Fed, Firing, Triggered
 from activedb.rules import Subscription, Taken
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 from coupling import DeferredCycles
 
 __all__ = ["TriggerContext", "TriggerContexts"]
@@ -82,7 +82,7 @@ class TriggerContexts:
         self._cycles_max = cycles_max
         self._contexts: dict[int, TriggerContext] = {}
 
-    def of(self, t: Transaction) -> TriggerContext:
+    def of(self, t: Node) -> TriggerContext:
         """Return the trigger context of a live transaction, created if missing."""
         context = self._contexts.get(t.id)
         if context is None:
@@ -92,15 +92,15 @@ class TriggerContexts:
                 )
         return context
 
-    def get(self, t: Transaction) -> TriggerContext | None:
+    def get(self, t: Node) -> TriggerContext | None:
         """Return the trigger context of a transaction, if it has one."""
         return self._contexts.get(t.id)
 
-    def end(self, t: Transaction) -> TriggerContext | None:
+    def end(self, t: Node) -> TriggerContext | None:
         """Remove and return the trigger context of a transaction that has ended, if it has one."""
         return self._contexts.pop(t.id, None)
 
-    def defer(self, t: Transaction, items: list[Triggered]) -> None:
+    def defer(self, t: Node, items: list[Triggered]) -> None:
         """Let rules triggered in `t` wait for its commit point.
 
         In the transaction of a deferred rule, they wait for the parent's next cycle instead.
@@ -113,10 +113,10 @@ class TriggerContexts:
                 for item in items:
                     context.cycles.defer(item)
 
-    def undated_in(self, t: Transaction) -> Container[int]:
+    def undated_in(self, t: Node) -> Container[int]:
         """Return the `undated` occurrences, by identity, of `t` and its superiors; O(depth)."""
         found: list[dict[int, Occurrence]] = []
-        node: Transaction | None = t
+        node: Node | None = t
         while node is not None:
             context = self._contexts.get(node.id)
             if context is not None and context.undated:
@@ -124,14 +124,14 @@ class TriggerContexts:
             node = node.parent
         return ChainMap(*found)
 
-    def take_level(self, t: Transaction) -> list[Triggered]:
+    def take_level(self, t: Node) -> list[Triggered]:
         """Take the rules of the next level below `t`, so that they no longer wait."""
         context = self.of(t)
         with self.latch:
             found, context.next_level = context.next_level, []
         return found
 
-    def pass_on(self, context: TriggerContext, above: Transaction) -> None:
+    def pass_on(self, context: TriggerContext, above: Node) -> None:
         """Merge the trigger context of a committed subtransaction into that of its parent."""
         mine = self.of(above)
         with self.latch:

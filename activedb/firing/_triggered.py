@@ -10,7 +10,7 @@ from typing import Any
 from activedb.errors import ConnectionLost, Deadlock, LockTimeout, SerializationConflict
 from activedb.events import Occurrence, decode
 from activedb.rules import OccurrenceSet, Rule, Subscription
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = [
     "SYSTEMIC",
@@ -29,7 +29,7 @@ SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
 """Errors of the transaction rather than of its work, after which it may be retried."""
 
 
-def is_systemic(error: BaseException, t: Transaction) -> bool:
+def is_systemic(error: BaseException, t: Node) -> bool:
     """Return whether `error` stems from the transactions around `t`, not from its own work."""
     return (
         not isinstance(error, Exception)

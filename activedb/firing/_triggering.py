@@ -23,7 +23,7 @@ from activedb.firing._triggered import SYSTEMIC, Fed, Firing, Triggered, is_syst
 from activedb.metrics import Counters
 from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
 from activedb.store.sql import Key, Row, TableSpec
-from activedb.transactions import Run, State, Transaction
+from activedb.transactions import Node, Run, State
 from coupling import Coupling, CycleBoundReached
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Triggering:
         lines: TimeLines,
         kept: KeptPartials,
         counters: Counters,
-        write_letters: Callable[[Transaction, list[Letter]], None],
-        write_choices: Callable[[Transaction, list[tuple[Subscription, Taken]]], None],
+        write_letters: Callable[[Node, list[Letter]], None],
+        write_choices: Callable[[Node, list[tuple[Subscription, Taken]]], None],
         cycles_max: int,
         cascade_max: int,
         breadth_first: bool = False,
@@ -121,11 +121,11 @@ class Triggering:
 
     # -- what the forest calls -------------------------------------------------------------
 
-    def began(self, t: Transaction) -> None:
+    def began(self, t: Node) -> None:
         """Handle the begin of a top-level transaction."""
         self._transaction_events.began(t)
 
-    def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
+    def changed(self, t: Node, spec: TableSpec, old: Row | None, new: Row | None) -> None:
         """Raise the data-change event of a written row, if any rule listens to it."""
         kind = "insert" if old is None else "delete" if new is None else "update"
         catalog = self.catalog
@@ -137,7 +137,7 @@ class Triggering:
 
     def changed_all(
         self,
-        t: Transaction,
+        t: Node,
         spec: TableSpec,
         versions: Sequence[tuple[Key, Row | None, Row | None]],
     ) -> None:
@@ -163,7 +163,7 @@ class Triggering:
         if sets:
             self.trigger(t, sets)
 
-    def at_commit_point(self, t: Transaction) -> None:
+    def at_commit_point(self, t: Node) -> None:
         """Run the deferred cycles of `t`; at the top, record letters, choices and firings."""
         self._transaction_events.committing(t)
         context = self._contexts.get(t)
@@ -190,7 +190,7 @@ class Triggering:
             self._queue.record(t, context.firings)
         self._exclusive.at_commit_point(t, context.intents)
 
-    def aborting(self, t: Transaction) -> None:
+    def aborting(self, t: Node) -> None:
         """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
         context = self._contexts.get(t)
         if context is not None:
@@ -204,7 +204,7 @@ class Triggering:
                 self.lines.moved(subscription)
             context.before = []
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Pass the trigger context of `t` to its parent; at the top, start its firings."""
         if self.catalog.drafts:
             self.catalog.ended(t)
@@ -259,7 +259,7 @@ class Triggering:
 
     # -- raising events --------------------------------------------------------------------
 
-    def occurred(self, t: Transaction, o: Occurrence, *, undated: bool = False) -> None:
+    def occurred(self, t: Node, o: Occurrence, *, undated: bool = False) -> None:
         """Trigger the rules that listen to `o`, which was raised in `t`.
 
         Parameters
@@ -276,7 +276,7 @@ class Triggering:
     def feed(
         self,
         o: Occurrence,
-        t: Transaction,
+        t: Node,
         contemporaries: Sequence[Occurrence] = (),
         *,
         undated: bool = False,
@@ -316,7 +316,7 @@ class Triggering:
         self,
         subscription: Subscription,
         o: Occurrence,
-        t: Transaction,
+        t: Node,
         contemporaries: Sequence[Occurrence],
         refused: Refused,
     ) -> Taken | None:
@@ -330,7 +330,7 @@ class Triggering:
 
     def took(
         self,
-        t: Transaction,
+        t: Node,
         subscription: Subscription,
         o: Occurrence,
         taken: Taken,
@@ -348,9 +348,7 @@ class Triggering:
         by, own = self.runner.cause(t), (o,) if undated else ()
         return [Triggered(subscription.rule, match, by, undated=own) for match in taken.matches]
 
-    def note(
-        self, t: Transaction, subscription: Subscription, taken: Taken, refused: Refused
-    ) -> None:
+    def note(self, t: Node, subscription: Subscription, taken: Taken, refused: Refused) -> None:
         """Record choices that a detector has left open, or decided, with the commit of `t`.
 
         A rule with the policy "raise" is handled like a rule that cannot take the event.
@@ -370,13 +368,11 @@ class Triggering:
             if not refused(rule, error):
                 raise error
 
-    def will_restore(self, t: Transaction, subscription: Subscription) -> None:
+    def will_restore(self, t: Node, subscription: Subscription) -> None:
         """Save the state of a detector, restored if `t`, which holds the rule's lock, aborts."""
         self._contexts.of(t).before.append((subscription, subscription.state()))
 
-    def refuse(
-        self, t: Transaction, rule: Rule, identity: str, o: Occurrence, error: Exception
-    ) -> None:
+    def refuse(self, t: Node, rule: Rule, identity: str, o: Occurrence, error: Exception) -> None:
         """Write a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
 
         `identity` is unique among the events that may be refused.
@@ -385,7 +381,7 @@ class Triggering:
         letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
         self._keep_letters(self._contexts.of(t), [letter])
 
-    def _refused_in(self, t: Transaction, o: Occurrence) -> Refused:
+    def _refused_in(self, t: Node, o: Occurrence) -> Refused:
         """Return the handler of an event raised in `t` that a detector cannot take."""
 
         def refused(rule: Rule, error: Exception) -> bool:
@@ -401,7 +397,7 @@ class Triggering:
         self,
         subscription: Subscription,
         o: Occurrence,
-        t: Transaction,
+        t: Node,
         contemporaries: Sequence[Occurrence] = (),
     ) -> Taken:
         """Show `o` to one detector."""
@@ -416,7 +412,7 @@ class Triggering:
             self.counters.add("matches", len(taken.matches))
         return taken
 
-    def keep(self, t: Transaction, fed: list[Fed], *, undated: bool = False) -> None:
+    def keep(self, t: Node, fed: list[Fed], *, undated: bool = False) -> None:
         """Make `t` responsible for fed occurrences; `undated` is as for `occurred`."""
         if fed:
             context = self._contexts.of(t)
@@ -424,21 +420,21 @@ class Triggering:
             if undated:
                 context.undated |= {id(each.occurrence): each.occurrence for each in fed}
 
-    def take(self, t: Transaction, subscription: Subscription) -> None:
+    def take(self, t: Node, subscription: Subscription) -> None:
         """Take the first match from a rule's `in_hand`; an abort of top-level `t` puts it back."""
         self._contexts.of(t).taken.append((subscription, subscription.in_hand.pop(0)))
 
-    def keep_firings(self, t: Transaction, firings: list[Firing]) -> None:
+    def keep_firings(self, t: Node, firings: list[Firing]) -> None:
         """Record firings with the top-level commit above `t`, and start them after it."""
         context = self._contexts.of(t)
         with self._contexts.latch:
             context.firings += firings
 
-    def add_dead_letter(self, t: Transaction, letter: Letter) -> None:
+    def add_dead_letter(self, t: Node, letter: Letter) -> None:
         """Write a letter with the top-level commit above `t`."""
         self._keep_letters(self._contexts.of(t), [letter])
 
-    def take_back(self, t: Transaction, fed: list[Fed]) -> None:
+    def take_back(self, t: Node, fed: list[Fed]) -> None:
         """Withdraw the occurrences fed for one failed event of `t`, while `t` goes on."""
         context = self._contexts.of(t)
         for item in fed:
@@ -447,20 +443,20 @@ class Triggering:
         self.withdraw(fed)
 
     def advance(
-        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
+        self, subscription: Subscription, us: int, t: Node, refused: Refused
     ) -> list[Triggered]:
         """Return the matches of a rule that time completes before `us`; `refused` as for `feed`."""
         return self.completed(t, subscription, advanced(subscription, us, t), refused, us - 1)
 
     def pass_over(
-        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
+        self, subscription: Subscription, us: int, t: Node, refused: Refused
     ) -> list[Triggered]:
         """Advance as in `advance`, but leave out the matches whose predicate raises."""
         return self.completed(t, subscription, passed_over(subscription, us, t), refused, us - 1)
 
     def completed(
         self,
-        t: Transaction,
+        t: Node,
         subscription: Subscription,
         taken: Taken,
         refused: Refused,
@@ -479,7 +475,7 @@ class Triggering:
         for item in reversed(fed):
             item.subscription.withdraw(item.occurrence)
 
-    def trigger(self, t: Transaction, triggered: list[Triggered]) -> None:
+    def trigger(self, t: Node, triggered: list[Triggered]) -> None:
         """Start the rules triggered in `t` by one event, each in its coupling mode."""
         for listener in self.listeners:
             listener.triggered(t, triggered)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from activedb.metrics import Histogram
-from activedb.transactions import Observer, State, Transaction
+from activedb.transactions import Node, Observer, State
 
 __all__ = ["Latencies"]
 
@@ -32,17 +32,17 @@ class Latencies(Observer):
         self._entered: dict[int, float] = {}
         self._committing: dict[int, float] = {}
 
-    def entered(self, t: Transaction) -> None:
+    def entered(self, t: Node) -> None:
         """Record the begin of a top-level transaction."""
         if t.parent is None:
             self._entered[t.id] = time.perf_counter()
 
-    def committing(self, t: Transaction) -> None:
+    def committing(self, t: Node) -> None:
         """Record when the work of an entered top-level transaction is done."""
         if t.id in self._entered:
             self._committing[t.id] = time.perf_counter()
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Record the durations of a transaction that was entered."""
         began_s = self._entered.get(t.id)
         if began_s is None:
@@ -56,6 +56,6 @@ class Latencies(Observer):
         if committing_s is not None:
             self.commit.record(now_s - committing_s)
 
-    def left(self, t: Transaction) -> None:
+    def left(self, t: Node) -> None:
         """Forget the times of a transaction."""
         self._entered.pop(t.id, None)

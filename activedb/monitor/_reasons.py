@@ -23,7 +23,7 @@ from activedb.errors import (
 )
 
 if TYPE_CHECKING:
-    from activedb.transactions import Transaction
+    from activedb.transactions import Node
 
 __all__ = ["came_from", "reason"]
 
@@ -48,7 +48,7 @@ _TOLD = (TransactionAborted, TransactionCancelled, TransactionTimeout)
 
 
 def reason(
-    t: Transaction,
+    t: Node,
     error: BaseException | None,
     deadlock: int | None,
     is_below: Callable[[int], bool],
@@ -74,7 +74,7 @@ def reason(
     return f"{said} The error came from transaction {origin} below it."
 
 
-def came_from(t: Transaction, error: BaseException | None) -> int | None:
+def came_from(t: Node, error: BaseException | None) -> int | None:
     """Return the transaction in which an error was first seen, if that is not `t`.
 
     The error object is marked, as two errors that look alike can't be told apart otherwise.
@@ -91,14 +91,14 @@ def came_from(t: Transaction, error: BaseException | None) -> int | None:
     return first if isinstance(first, int) and first != t.id else None
 
 
-def _is_taken_along(t: Transaction, error: BaseException) -> bool:
+def _is_taken_along(t: Node, error: BaseException) -> bool:
     """Return whether the parent has to abort with the same error, which names no transaction."""
     if t.parent is None or error is not t.rollback_reason or error is not t.parent.rollback_reason:
         return False
     return not (isinstance(error, TransactionAborted) and error.transaction)
 
 
-def _said(t: Transaction, error: BaseException | None, deadlock: int | None) -> str:
+def _said(t: Node, error: BaseException | None, deadlock: int | None) -> str:
     if error is None:
         return "It was not told why."
     if isinstance(error, Deadlock):

@@ -17,7 +17,7 @@ from activedb.monitor._lives import Lives
 from activedb.monitor._reasons import reason
 from activedb.monitor._showing import Params, Showing
 from activedb.store.sql import Key
-from activedb.transactions import Link, Observer, State, Transaction
+from activedb.transactions import Link, Node, Observer, State
 from lockmgr import DeadlockReport, Edge, Mode, Resource
 
 __all__ = ["EVENTS", "RECENT", "Raised", "Watch"]
@@ -102,7 +102,7 @@ class Watch(Observer):
 
     # -- transactions ----------------------------------------------------------------------
 
-    def began(self, t: Transaction) -> None:
+    def began(self, t: Node) -> None:
         """Record that a transaction has begun."""
         now_s = time.time()
         parent, hierarchy = t.parent, t.hierarchy
@@ -139,7 +139,7 @@ class Watch(Observer):
                 lives.add(above, (now_s, what, life.label, None, None, life.id, None))
             lives.add(life, (now_s, "began", thread, None, None, None, None))
 
-    def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
+    def spawned(self, t: Node, firing: str, coupling: str) -> None:
         """Record a triggered rule that is to run in a separate top-level transaction."""
         with self.latch:
             self._spawners[firing] = t.id
@@ -147,7 +147,7 @@ class Watch(Observer):
                 self._spawners.popitem(last=False)
         self._note(t, "spawned", firing[-_FIRING_CHARS_MAX:], mode=str(coupling))
 
-    def waits(self, t: Transaction, edges: tuple[Edge, ...]) -> None:
+    def waits(self, t: Node, edges: tuple[Edge, ...]) -> None:
         """Record that a transaction is about to sleep."""
         now_s = time.time()
         with self.latch:
@@ -159,7 +159,7 @@ class Watch(Observer):
                 life.wait = (edge.resource, now_s)
             self.lives.add(life, _waited(now_s, edge))
 
-    def granted(self, t: Transaction, resource: Resource, mode: Mode) -> None:
+    def granted(self, t: Node, resource: Resource, mode: Mode) -> None:
         """Record that a transaction has got a lock."""
         now_s = time.time()
         with self.latch:
@@ -174,11 +174,11 @@ class Watch(Observer):
                     what, lasted = "granted", _lasted(now_s - wait[1])
             self.lives.add(life, (now_s, what, lasted, resource, mode.name, None, None))
 
-    def wrote(self, t: Transaction, kind: str, table: str, key: Key) -> None:
+    def wrote(self, t: Node, kind: str, table: str, key: Key) -> None:
         """Record that a transaction has made a version of a row."""
         self._note(t, "wrote", kind, resource=(table, key))
 
-    def deadlocked(self, t: Transaction, cycle: DeadlockReport | tuple[Link, ...]) -> None:
+    def deadlocked(self, t: Node, cycle: DeadlockReport | tuple[Link, ...]) -> None:
         """Record that a transaction is the victim of a deadlock."""
         now_s = time.time()
         with self.latch:
@@ -193,7 +193,7 @@ class Watch(Observer):
                 life.wait = None
                 self.lives.add(life, (now_s, "deadlock", str(found.n), None, None, None, None))
 
-    def committing(self, t: Transaction) -> None:
+    def committing(self, t: Node) -> None:
         """Record that a top-level transaction has done its work; subtransactions are ignored."""
         if t.parent is not None:
             return
@@ -205,11 +205,11 @@ class Watch(Observer):
                 life.wait = None
                 self.lives.add(life, (now_s, "committing", "", None, None, None, None))
 
-    def failing(self, t: Transaction, error: BaseException | None) -> None:
+    def failing(self, t: Node, error: BaseException | None) -> None:
         """Record that a transaction is about to abort."""
         self._fails(t, error)
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Record that a transaction has ended."""
         is_committed = t.state is State.COMMITTED
         if not is_committed:
@@ -238,7 +238,7 @@ class Watch(Observer):
             self.transactions.record(max(0.0, now_s - life.began_s))
             self.commits.record(max(0.0, now_s - (life.committing_s or now_s)))
 
-    def _fails(self, t: Transaction, error: BaseException | None) -> None:
+    def _fails(self, t: Node, error: BaseException | None) -> None:
         """Record why a transaction aborts, unless that is already known."""
         life = self.lives.live.get(t.id)
         if life is None or life.why is not None:
@@ -260,7 +260,7 @@ class Watch(Observer):
 
     # -- events and rules ------------------------------------------------------------------
 
-    def raised(self, t: Transaction, o: Occurrence) -> None:
+    def raised(self, t: Node, o: Occurrence) -> None:
         """Record that an event was raised."""
         try:
             what = o.key[0]
@@ -277,7 +277,7 @@ class Watch(Observer):
         except Exception as error:
             self._failed(error)
 
-    def triggered(self, t: Transaction, items: Sequence[Any]) -> None:
+    def triggered(self, t: Node, items: Sequence[Any]) -> None:
         """Record that an event has triggered rules."""
         try:
             for item in items:
@@ -291,11 +291,11 @@ class Watch(Observer):
         except Exception as error:
             self._failed(error)
 
-    def starts(self, s: Transaction, item: Any) -> None:
+    def starts(self, s: Node, item: Any) -> None:
         """Ignore a rule that is about to run."""
 
     def ran(
-        self, s: Transaction, item: Any, outcome: str, seconds: float, error: BaseException | None
+        self, s: Node, item: Any, outcome: str, seconds: float, error: BaseException | None
     ) -> None:
         """Record that a rule has run."""
         try:
@@ -308,7 +308,7 @@ class Watch(Observer):
 
     def _note(
         self,
-        t: Transaction,
+        t: Node,
         what: str,
         about: str = "",
         resource: Resource | None = None,

@@ -12,7 +12,7 @@ from activedb.rules._drafts import Draft, Drafts
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import Rule
 from activedb.rules._subscription import Subscription
-from activedb.transactions import State, Transaction
+from activedb.transactions import Node, State
 
 __all__ = ["Catalog"]
 
@@ -51,9 +51,7 @@ class Catalog:
 
     # -- dispatch --------------------------------------------------------------------------
 
-    def listening_to(
-        self, key: tuple[str, str], t: Transaction | None = None
-    ) -> tuple[Subscription, ...]:
+    def listening_to(self, key: tuple[str, str], t: Node | None = None) -> tuple[Subscription, ...]:
         """Return the subscriptions to a primitive event raised in `t`, in the order of definition.
 
         One dict lookup; for a transaction whose hierarchy has drafts O(rules found) more.
@@ -65,7 +63,7 @@ class Catalog:
         found = self.by_key.get(key)
         return () if found is None else found.all
 
-    def concerned_by(self, o: Occurrence, t: Transaction | None = None) -> tuple[Subscription, ...]:
+    def concerned_by(self, o: Occurrence, t: Node | None = None) -> tuple[Subscription, ...]:
         """Return the subscriptions that must be fed `o`, raised in `t`, in order of definition.
 
         Rules that demand other constants of its attributes are left out: they neither take `o` nor
@@ -83,7 +81,7 @@ class Catalog:
         """Return committed subscriptions to any of several primitive events, without duplicates."""
         return list(dict.fromkeys(s for key in keys for s in self.listening_to(key)))
 
-    def _drafted(self, key: tuple[str, str], t: Transaction) -> tuple[Subscription, ...] | None:
+    def _drafted(self, key: tuple[str, str], t: Node) -> tuple[Subscription, ...] | None:
         """Return the subscriptions as `t` sees them.
 
         None if neither `t` nor a superior has a draft: the committed ones apply.
@@ -119,7 +117,7 @@ class Catalog:
         entry = self._rules.get(name)
         return entry.rule if entry else None
 
-    def entry(self, name: str, t: Transaction | None = None) -> RegisteredRule | None:
+    def entry(self, name: str, t: Node | None = None) -> RegisteredRule | None:
         """Return the rule with this name as `t` sees it, or the committed one without `t`."""
         with self._latch:
             for draft in self.drafts.line(t):
@@ -127,7 +125,7 @@ class Catalog:
                     return draft.entries[name]
             return self._rules.get(name)
 
-    def entries(self, t: Transaction | None = None) -> list[RegisteredRule]:
+    def entries(self, t: Node | None = None) -> list[RegisteredRule]:
         """Return all rules as `t` sees them, or as committed, in the order of definition."""
         with self._latch:
             seen: dict[str, RegisteredRule | None] = dict(self._rules)
@@ -145,7 +143,7 @@ class Catalog:
 
     # -- changes ---------------------------------------------------------------------------
 
-    def put(self, t: Transaction, name: str, entry: RegisteredRule | None) -> None:
+    def put(self, t: Node, name: str, entry: RegisteredRule | None) -> None:
         """Draft a change of a rule, seen by `t` and its inferiors; None deletes it.
 
         REQUIRES: `t` holds a write lock on the row of the rule.
@@ -153,7 +151,7 @@ class Catalog:
         with self._latch:
             self.drafts.of(t).put(name, entry)
 
-    def await_others(self, t: Transaction, name: str) -> None:
+    def await_others(self, t: Node, name: str) -> None:
         """Wait until the drafts of a rule in other hierarchies are applied or dropped.
 
         REQUIRES: `t` holds a write lock on the row of the rule, so the other hierarchies are about
@@ -171,7 +169,7 @@ class Catalog:
         self._tell({entry.name: entry})
         return True
 
-    def given_up(self, t: Transaction) -> dict[str, Subscription | None]:
+    def given_up(self, t: Node) -> dict[str, Subscription | None]:
         """Return the rules whose detectors the commit of top-level `t` ends, with the new ones."""
         found: dict[str, Subscription | None] = {}
         with self._latch:
@@ -192,19 +190,19 @@ class Catalog:
             entry is not None and entry.enabled and entry.subscription.shares_detector(subscription)
         )
 
-    def ignore(self, t: Transaction, names: frozenset[str]) -> object:
+    def ignore(self, t: Node, names: frozenset[str]) -> object:
         """Ignore rules for events of `t` and its inferiors; return a token for `stop_ignoring`."""
         with self._latch:
             token = object()
             self.drafts.of(t).ignored[token] = names
             return token
 
-    def stop_ignoring(self, t: Transaction, token: object) -> None:
+    def stop_ignoring(self, t: Node, token: object) -> None:
         """End an `ignore`, unless `t` has ended."""
         with self._latch:
             self.drafts.stop_ignoring(t, token)
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Hand on, drop or apply the draft of a transaction that has ended."""
         with self._latch:
             committed = self.drafts.end(t, committed=t.state is State.COMMITTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activedb.rules._registered import RegisteredRule
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["Draft", "Drafts"]
 
@@ -48,17 +48,17 @@ class Drafts(dict[int, dict[int, Draft]]):
     catalog's latch guards this object.
     """
 
-    def of(self, t: Transaction) -> Draft:
+    def of(self, t: Node) -> Draft:
         """Return the draft of a live transaction, empty if it had none."""
         return self.setdefault(t.hierarchy.top_id, {}).setdefault(t.id, Draft())
 
-    def line(self, t: Transaction | None) -> list[Draft]:
+    def line(self, t: Node | None) -> list[Draft]:
         """Return the drafts that `t` sees, its own and its superiors', nearest first; O(depth)."""
         if t is None:
             return []
         drafts = self.get(t.hierarchy.top_id)
         found: list[Draft] = []
-        node: Transaction | None = t if drafts else None
+        node: Node | None = t if drafts else None
         while node is not None and drafts:
             draft = drafts.get(node.id)
             if draft is not None:
@@ -66,7 +66,7 @@ class Drafts(dict[int, dict[int, Draft]]):
             node = node.parent
         return found
 
-    def others_have(self, t: Transaction | None, name: str) -> bool:
+    def others_have(self, t: Node | None, name: str) -> bool:
         """Return whether a hierarchy other than that of `t` has changed a rule."""
         mine = None if t is None else t.hierarchy.top_id
         return any(
@@ -76,7 +76,7 @@ class Drafts(dict[int, dict[int, Draft]]):
             for draft in drafts.values()
         )
 
-    def stop_ignoring(self, t: Transaction, token: object) -> None:
+    def stop_ignoring(self, t: Node, token: object) -> None:
         """End an ``ignoring`` block, unless `t` has ended."""
         drafts = self.get(t.hierarchy.top_id, {})
         draft = drafts.get(t.id)
@@ -86,7 +86,7 @@ class Drafts(dict[int, dict[int, Draft]]):
         if not draft.ignored and not draft.entries:
             self._drop(t)
 
-    def end(self, t: Transaction, *, committed: bool) -> dict[str, RegisteredRule | None]:
+    def end(self, t: Node, *, committed: bool) -> dict[str, RegisteredRule | None]:
         """Remove the draft of a transaction that has ended; return the changes that this commits.
 
         A subtransaction that has committed hands its draft to its parent.
@@ -102,7 +102,7 @@ class Drafts(dict[int, dict[int, Draft]]):
                 above.put(name, entry)
         return {}
 
-    def _drop(self, t: Transaction) -> Draft | None:
+    def _drop(self, t: Node) -> Draft | None:
         drafts = self.get(t.hierarchy.top_id)
         if drafts is None:
             return None

@@ -22,7 +22,7 @@ from activedb.streams._s_transactions import STransactions
 from activedb.streams._time import StreamTime
 
 if TYPE_CHECKING:
-    from activedb.transactions import Transaction
+    from activedb.transactions import Node
 
 __all__ = ["MatchedElsewhere", "MatchedSTransactions", "placed"]
 
@@ -152,7 +152,7 @@ class MatchedSTransactions(STransactions):
         self.elsewhere = MatchedElsewhere(stream, triggering, time)
 
     def _feed(
-        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+        self, t: Node, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
         """Return the rules an event triggers, in definition order, and what kept it here."""
         triggering, elsewhere = self._triggering, self.elsewhere

@@ -16,7 +16,7 @@ from activedb.streams._membership import Changes, Membership
 from activedb.streams._state import OF_COLUMNS, StreamState
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
-from activedb.transactions import Forest, Run, Transaction
+from activedb.transactions import Forest, Node, Run
 
 __all__ = ["DETACHED_MAX", "StreamParts"]
 
@@ -114,7 +114,7 @@ class StreamParts:
         run = Run(name=self._state.run_name(entry), is_batch=True)
         self._launcher.join_running(running_max=DETACHED_MAX)
 
-        def body(t: Transaction) -> None:
+        def body(t: Node) -> None:
             self._process(t, entry, chunk, arrivals)
 
         try:
@@ -132,7 +132,7 @@ class StreamParts:
             self._programs.committed(len(chunk), self._reached_us)
 
     def _process(
-        self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
+        self, t: Node, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
     ) -> None:
         state, each = self._state, self._s_transactions
         self._time.take_back(t)  # fed by an earlier attempt

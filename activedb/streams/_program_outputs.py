@@ -10,7 +10,7 @@ from activedb.errors import BadEvent
 from activedb.firing import Letter, is_systemic, storable
 from activedb.store.sql import TableSpec
 from activedb.streams._program_work import Work
-from activedb.transactions import Transaction
+from activedb.transactions import Node, Transaction
 
 __all__ = ["post_process"]
 
@@ -18,7 +18,7 @@ _Rows: TypeAlias = list[tuple[Work, list[Mapping[str, Any]]]]
 
 
 def post_process(
-    t: Transaction, stream: str, works: Iterable[Work]
+    t: Node, stream: str, works: Iterable[Work]
 ) -> tuple[list[Mapping[str, Any]], list[Letter]]:
     """Post-process completed s-transactions in the serial order.
 
@@ -68,17 +68,17 @@ def _as_rows(value: Any) -> list[Mapping[str, Any]]:
     return found
 
 
-def _inserted(t: Transaction, rows: _Rows) -> Exception | None:
+def _inserted(t: Node, rows: _Rows) -> Exception | None:
     """Insert rows in a subtransaction; return the error, in which case none is inserted."""
     by_spec: dict[TableSpec, list[Mapping[str, Any]]] = {}
     for work, found in rows:
         if work.defined.outputs is not None:
             by_spec.setdefault(work.defined.outputs, []).extend(found)
 
-    def insert(s: Transaction) -> None:
+    def insert(s: Node) -> None:
         for spec, found in by_spec.items():
             for same in _of_same_columns(found):
-                s.execute(spec.table.insert(), same)
+                Transaction(s).execute(spec.table.insert(), same)
 
     first = rows[0][0]
     try:

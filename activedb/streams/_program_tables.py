@@ -12,7 +12,7 @@ from activedb.events import decode_params, encode_params
 from activedb.scheduling import REMOVED, At, SharedTable, State, Versions
 from activedb.store.journals import ProgramJournal
 from activedb.store.sql import Key, KeyedValues, Row, TableSpec
-from activedb.transactions import Forest, Transaction
+from activedb.transactions import Forest, Node
 from lockmgr import Mode
 
 __all__ = ["ProgramTable", "check_row", "take_tables"]
@@ -34,7 +34,7 @@ def take_tables(
         If the server itself changes rows of one of them, or `load` raises it.
     """
 
-    def take(t: Transaction) -> None:
+    def take(t: Node) -> None:
         for spec in specs:
             t.lock_table(spec, Mode.X)  # until current writers have ended
             forest.store.ownership.own(spec, loads=False)
@@ -136,7 +136,7 @@ class ProgramTable:
             found[spec.key(key)] = None if value is REMOVED else self.kept.row(key, value)
         return found
 
-    def write(self, t: Transaction, rows: Mapping[Key, Row | None]) -> None:
+    def write(self, t: Node, rows: Mapping[Key, Row | None]) -> None:
         """Write rows in a transaction, with a constant number of steps."""
         spec = self.kept.spec
         t.lock_table(spec, Mode.X)  # one table lock instead of row locks

@@ -18,7 +18,7 @@ from activedb.streams._arrivals import Refused
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._refusals import Refusals
 from activedb.streams._time import StreamTime
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["Completed", "STransactions"]
 
@@ -66,7 +66,7 @@ class STransactions:
         self._time = time
 
     def process(
-        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+        self, t: Node, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> Letter | None:
         """Process one event; return a letter if it failed, in which case it has no effects."""
         identity = f"{arrival.batch_id}.{arrival.position}"
@@ -76,7 +76,7 @@ class STransactions:
 
         return self._fed(t, arrival.occurrence.timestamp, identity, arrival.record, feed)
 
-    def complete(self, t: Transaction, completed: Completed) -> Letter | None:
+    def complete(self, t: Node, completed: Completed) -> Letter | None:
         """Run the rules that an event has triggered, in a child of `t`; return a letter on failure.
 
         On failure no effects remain in the database. The caller must undo the detectors' changes.
@@ -97,7 +97,7 @@ class STransactions:
             raise BatchFailed(f"stream {self._stream.name}: {shown!r}: {told(error)}") from error
         return Letter.of_event(self._stream.name, identity, record, error)
 
-    def offer_late(self, t: Transaction, late: list[Arrival], us: int) -> list[Letter]:
+    def offer_late(self, t: Node, late: list[Arrival], us: int) -> list[Letter]:
         """Raise late events for the rules that listen to them; return letters of failures.
 
         They occur at `us`, the punctuation that had been reached on their arrival.
@@ -116,7 +116,7 @@ class STransactions:
             letters += [] if letter is None else [letter]
         return letters
 
-    def advance(self, t: Transaction, us: int) -> list[Letter]:
+    def advance(self, t: Node, us: int) -> list[Letter]:
         """Advance time to `us`; run the rules that become due before, each at its own time."""
         letters = []
         for due_us, subscription in self._time.due_before(us):
@@ -159,21 +159,19 @@ class STransactions:
         return Letter.of_event(self._stream.name, identity, refused.payload, refused.error)
 
     def _feed(
-        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+        self, t: Node, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
         """Feed an event to the detectors; return triggered rules and the detectors that kept it."""
         return self._triggering.feed(
             arrival.occurrence, t, contemporaries, refused=self._refused(t, arrival)
         )
 
-    def _refused(self, t: Transaction, arrival: Arrival) -> RefusedBy:
+    def _refused(self, t: Node, arrival: Arrival) -> RefusedBy:
         """Return the handler for an event that a rule's detector cannot take."""
         identity = f"{arrival.batch_id}.{arrival.position}"
         return partial(self.refused, t, identity, arrival.occurrence)
 
-    def refused(
-        self, t: Transaction, identity: str, o: Occurrence, rule: Rule, error: Exception
-    ) -> bool:
+    def refused(self, t: Node, identity: str, o: Occurrence, rule: Rule, error: Exception) -> bool:
         """Keep a letter if `rule` alone cannot take an event; return False to refuse it for all.
 
         The latter happens if a predicate raises, unless the rule fails alone.
@@ -187,7 +185,7 @@ class STransactions:
 
     def _fed(
         self,
-        t: Transaction,
+        t: Node,
         timestamp: Any,
         identity: str,
         record: Callable[[], dict[str, Any]],
@@ -208,7 +206,7 @@ class STransactions:
         return None
 
     def _passed(
-        self, t: Transaction, subscription: Subscription, due_us: int, refused: RefusedBy
+        self, t: Node, subscription: Subscription, due_us: int, refused: RefusedBy
     ) -> list[Triggered]:
         """Continue after a time at which a detector failed; return its other matches."""
         with suppress(BadEvent):  # its state has something that cannot be written
@@ -226,7 +224,7 @@ class STransactions:
         return Letter.of_event(self._stream.name, identity, payload, error)
 
     def _run_rules(
-        self, t: Transaction, triggered: list[Triggered], *, label: str, timestamp: Any
+        self, t: Node, triggered: list[Triggered], *, label: str, timestamp: Any
     ) -> None:
         with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
             t.run_child(

@@ -32,7 +32,7 @@ from activedb.streams._program_outputs import post_process
 from activedb.streams._program_tables import ProgramTable, take_tables
 from activedb.streams._program_work import Work, letter_of
 from activedb.streams._programs import PROGRAMS_MAX, Defined, ProgramsOfStream
-from activedb.transactions import Forest, Transaction
+from activedb.transactions import Forest, Node
 
 __all__ = ["StreamPrograms"]
 
@@ -177,7 +177,7 @@ class StreamPrograms:
 
     def process(
         self,
-        t: Transaction,
+        t: Node,
         chunk: Sequence[Arrival],
         reached_us: int | None,
         *,
@@ -189,7 +189,7 @@ class StreamPrograms:
 
         Parameters
         ----------
-        t : Transaction
+        t : Node
             Transaction of the part.
         chunk : sequence of Arrival
             In event-time order.
@@ -316,7 +316,7 @@ class StreamPrograms:
                 one.at = At(one.at.us, "", _OF_MOMENTS + place)
         return [Work(defined, one, arrivals.get(one.at)) for one in made]
 
-    def _run_together(self, t: Transaction, works: list[Work]) -> bool:
+    def _run_together(self, t: Node, works: list[Work]) -> bool:
         """Let the scheduler run all; return False, with no effects, if the server refuses rows."""
         for work in works:
             self._scheduler.add(work.transaction)
@@ -332,7 +332,7 @@ class StreamPrograms:
             return False
         return True
 
-    def _run_one_by_one(self, t: Transaction, works: list[Work]) -> None:
+    def _run_one_by_one(self, t: Node, works: list[Work]) -> None:
         """Run all in the serial order, so that only s-transactions with refused writes abort."""
         alone = SerialOrder()
         for work in works:
@@ -350,7 +350,7 @@ class StreamPrograms:
                 self._take_back_since(s.at)
                 s.outcome = Outcome.of_error(error)
 
-    def _write(self, t: Transaction, label: str, last: Work, since: At) -> list[Mapping[str, Any]]:
+    def _write(self, t: Node, label: str, last: Work, since: At) -> list[Mapping[str, Any]]:
         """Write the rows changed at or after a place; return the records of the versions."""
         found = [
             (table, rows, list(table.records(versions, since)))
@@ -359,7 +359,7 @@ class StreamPrograms:
             if (rows := table.rows(versions, since))
         ]
 
-        def write(s: Transaction) -> None:
+        def write(s: Node) -> None:
             s.writer = self._name
             for table, rows, _ in found:
                 table.write(s, rows)

@@ -11,7 +11,7 @@ from activedb.metrics import Counters
 from activedb.rules import Catalog, Subscription
 from activedb.store.journals import DetectorRows
 from activedb.streams._declaration import StreamDeclaration
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 from coupling import priority_rank
 
 __all__ = ["StreamTime"]
@@ -106,7 +106,7 @@ class StreamTime:
 
     # -- states ----------------------------------------------------------------------------
 
-    def changed_states(self, t: Transaction) -> dict[str, tuple[str, dict[str, Any]]]:
+    def changed_states(self, t: Node) -> dict[str, tuple[str, dict[str, Any]]]:
         """Return the states to be written with the part `t`: rule to (event, state); see `write`.
 
         Complexity: O(state of the rules that were fed).
@@ -138,7 +138,7 @@ class StreamTime:
         if reached_us is not None:
             _trim(self.rules(), reached_us)
 
-    def take_back(self, t: Transaction) -> None:
+    def take_back(self, t: Node) -> None:
         """Return to the committed states; discard the feeds of an earlier attempt.
 
         These states are those of the last part, or of a signal raised outside the stream since.
@@ -147,7 +147,7 @@ class StreamTime:
         if changed:
             self._restore(changed)
 
-    def begin(self, t: Transaction) -> None:
+    def begin(self, t: Node) -> None:
         """Load the states of the last part, when the stream resumes in this process.
 
         A rule may have been defined before its stream was declared, and followed the clock.
@@ -177,7 +177,7 @@ class StreamTime:
         """Return the rules whose states are written."""
         return [s for s in self.rules() if not s.is_replayable]
 
-    def _locked(self, t: Transaction) -> list[Subscription]:
+    def _locked(self, t: Node) -> list[Subscription]:
         """Return the rules whose states may have changed, with their detectors locked by part `t`.
 
         With the locks held, no signal outside the stream has an uncommitted change to them.

@@ -14,7 +14,7 @@ from activedb.events import Occurrence
 from activedb.firing import Ran, RuleListener, Triggered
 from activedb.testing._explanation import explain
 from activedb.testing._seen import Firing, Seen, has_params
-from activedb.transactions import Transaction, current_transaction
+from activedb.transactions import Node, Transaction, current_transaction
 
 __all__ = ["Witness"]
 
@@ -116,21 +116,21 @@ class Witness(RuleListener):
 
     # -- as a listener ---------------------------------------------------------------------
 
-    def raised(self, t: Transaction, o: Occurrence) -> None:
+    def raised(self, t: Node, o: Occurrence) -> None:
         with self._latch:
             self._seen.raised[o.key] += 1
 
-    def triggered(self, t: Transaction, items: Sequence[Triggered]) -> None:
+    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
         with self._latch:
             self._seen.triggered += [_firing(t, item, "triggered") for item in items]
 
-    def starts(self, s: Transaction, item: Triggered) -> None:
+    def starts(self, s: Node, item: Triggered) -> None:
         with self._latch:
             self._seen.runs.append(_firing(s, item, "running"))
 
     def ran(
         self,
-        s: Transaction,
+        s: Node,
         item: Triggered,
         outcome: Ran,
         seconds: float,
@@ -138,7 +138,7 @@ class Witness(RuleListener):
     ) -> None:
         with self._latch:
             for run in reversed(self._seen.runs):
-                if run.transaction is s and run.outcome == "running":
+                if run.transaction == Transaction(s) and run.outcome == "running":
                     run.outcome, run.error = outcome, error
                     return
 
@@ -166,5 +166,5 @@ class Witness(RuleListener):
         )
 
 
-def _firing(t: Transaction, item: Triggered, outcome: str) -> Firing:
-    return Firing(item.rule.name, item.occurrence, t, str(item.rule.coupling), outcome)
+def _firing(t: Node, item: Triggered, outcome: str) -> Firing:
+    return Firing(item.rule.name, item.occurrence, Transaction(t), str(item.rule.coupling), outcome)

@@ -3,13 +3,12 @@
 from activedb.transactions._children import Child
 from activedb.transactions._forest import Forest, Listener, abandon_all
 from activedb.transactions._hierarchy import Run
-from activedb.transactions._node import Log, current_transaction
-from activedb.transactions._observers import Link, Observer
+from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._observers import Link, Log, Observer
 from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._states import State
 from activedb.transactions._threads import sleeping_for
-from activedb.transactions._timed import TimedRuns, TimedSpawns
-from activedb.transactions._transaction import Transaction
+from activedb.transactions._transaction import TimedRuns, TimedSpawns, Transaction, work_of
 from lockmgr import Snapshot
 
 __all__ = [
@@ -18,6 +17,7 @@ __all__ = [
     "Link",
     "Listener",
     "Log",
+    "Node",
     "Observer",
     "Run",
     "Snapshot",
@@ -29,4 +29,5 @@ __all__ = [
     "current_transaction",
     "is_stack_deep",
     "sleeping_for",
+    "work_of",
 ]

@@ -26,7 +26,7 @@ from activedb.store.sql import Key, Row, Tables, TableSpec
 from activedb.transactions._hierarchy import Hierarchy, Run, Workspace
 
 if TYPE_CHECKING:
-    from activedb.transactions._transaction import Transaction
+    from activedb.transactions._node import Node
 
 __all__ = ["CausalHierarchy"]
 
@@ -47,7 +47,7 @@ class CausalHierarchy(Hierarchy):
 
     Parameters
     ----------
-    cause : Transaction
+    cause : Node
         The transaction in which the rule that runs here was triggered.
     heir : int
         Id of the transaction that decides the fate of the cause: the cause itself, or a superior
@@ -59,9 +59,9 @@ class CausalHierarchy(Hierarchy):
         Set when its top-level transaction has ended and released its locks.
     """
 
-    def __init__(self, session: Session, run: Run, cause: Transaction, heir: int):
+    def __init__(self, session: Session, run: Run, cause: Node, heir: int):
         super().__init__(session, run)
-        self.cause: Transaction = cause  # type: ignore[misc]  # of this one, not of the class
+        self.cause: Node = cause  # type: ignore[misc]  # of this one, not of the class
         self.causes = (heir,)
         self.ended = threading.Event()
         self._seen: dict[TableSpec, dict[Key, Row | None]] = {}
@@ -226,7 +226,7 @@ class CausalHierarchy(Hierarchy):
     def _noted(
         self, spec: TableSpec, base: Mapping[Key, Row | None], *, exclusive: bool
     ) -> dict[Key, Row | None]:
-        found = {key: self.cause._visible(spec, key, base) for key in base}
+        found = {key: self.cause.visible(spec, key, base) for key in base}
         with self.latch:
             self._seen.setdefault(spec, {}).update(found)
             if exclusive:

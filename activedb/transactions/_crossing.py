@@ -28,7 +28,7 @@ from activedb.transactions._observers import Link
 from activedb.transactions._threads import open_on, sleepers_in_plain_sql
 
 if TYPE_CHECKING:
-    from activedb.transactions._transaction import Transaction
+    from activedb.transactions._node import Node
     from lockmgr import LockManager
 
 __all__ = ["Crossing", "cycle_through"]
@@ -79,14 +79,14 @@ class Crossing:
         self._broke = broke
         self._plain = plain
         self._latch = threading.Lock()
-        self._tops: dict[int, Transaction] = {}
+        self._tops: dict[int, Node] = {}
         self._is_needed = threading.Event()
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen: dict[frozenset[tuple[int, datetime]], int] = {}
         self._published: dict[int, frozenset[int]] = {}
 
-    def add(self, number: int, top: Transaction) -> None:
+    def add(self, number: int, top: Node) -> None:
         """Watch the hierarchy of a top-level transaction with the id `number`."""
         with self._latch:
             self._tops[number] = top
@@ -97,7 +97,7 @@ class Crossing:
                 self._thread.start()
         self._is_needed.set()
 
-    def remove(self, top: Transaction) -> None:
+    def remove(self, top: Node) -> None:
         """Stop watching the hierarchy of a top-level transaction."""
         with self._latch:
             self._tops.pop(top.id, None)
@@ -132,7 +132,7 @@ class Crossing:
                 pause = _LOOK_AFTER_S if suspicious else min(2 * pause, _LOOK_EVERY_S_MAX)
                 next_look = time.monotonic() + pause
 
-    def look_once(self, tops: Iterable[Transaction]) -> bool:
+    def look_once(self, tops: Iterable[Node]) -> bool:
         """Ask the server for its waits, and break a deadlock; return whether one is suspected."""
         try:
             backends = {backend.number: backend for backend in self._look()}
@@ -183,9 +183,7 @@ class Crossing:
                 edges.setdefault(view.tid, set()).add(top_of[cause])
         return edges
 
-    def _publish(
-        self, local: Mapping[int, frozenset[int]], ours: Mapping[int, Transaction]
-    ) -> None:
+    def _publish(self, local: Mapping[int, frozenset[int]], ours: Mapping[int, Node]) -> None:
         """Publish the local waits of the hierarchies on the server, for other processes."""
         for number, top in ours.items():
             waits = local.get(number, frozenset())
@@ -195,7 +193,7 @@ class Crossing:
         for gone in self._published.keys() - {top.id for top in ours.values()}:
             del self._published[gone]
 
-    def _take_back(self, ours: Mapping[int, Transaction]) -> None:
+    def _take_back(self, ours: Mapping[int, Node]) -> None:
         """Withdraw published waits that are over, while no look for deadlocks is due."""
         if any(self._published.values()):
             nothing: frozenset[int] = frozenset()
@@ -211,7 +209,7 @@ class Crossing:
         cycle: list[int],
         looks: int,
         backends: Mapping[int, Backend],
-        ours: Mapping[int, Transaction],
+        ours: Mapping[int, Node],
         plain: Mapping[int, UserConnection],
         local: Mapping[int, frozenset[int]],
         asleep: _Asleep,
@@ -254,15 +252,15 @@ class Crossing:
         deadlock.exhausted = True  # only the end of the hierarchy releases its locks
         if not top.is_rollback_only:  # its end may take longer than one look
             self._broke()
-            if top._observer is not None:
-                top._observer.deadlocked(top, tuple(links))
+            if top.observer is not None:
+                top.observer.deadlocked(top, tuple(links))
             top.interrupt(deadlock)
 
     def _end_sleep(
         self,
         step: tuple[int, int],
         is_own: bool,
-        ours: Mapping[int, Transaction],
+        ours: Mapping[int, Node],
         plain: Mapping[int, UserConnection],
     ) -> None:
         """End the statement in which a thread sleeps that another hierarchy needs."""
@@ -310,7 +308,7 @@ def _behind(
 
 
 def _local_waits(
-    edges: Mapping[int, Iterable[int]], ours: Mapping[int, Transaction]
+    edges: Mapping[int, Iterable[int]], ours: Mapping[int, Node]
 ) -> dict[int, frozenset[int]]:
     """Return, for each hierarchy with local waits, the server processes it waits for."""
     number_of = {top.id: number for number, top in ours.items()}
@@ -335,7 +333,7 @@ class _Asleep:
 
     def __init__(
         self,
-        ours: Mapping[int, Transaction],
+        ours: Mapping[int, Node],
         plain: Mapping[int, UserConnection],
         edges: Mapping[int, Iterable[int]],
     ):
@@ -346,9 +344,7 @@ class _Asleep:
         if ours:
             self._here(ours, edges)
 
-    def _in_statements(
-        self, ours: Mapping[int, Transaction], plain: Mapping[int, UserConnection]
-    ) -> None:
+    def _in_statements(self, ours: Mapping[int, Node], plain: Mapping[int, UserConnection]) -> None:
         open_of: dict[int, set[int]] = {}
         for number, use in plain.items():
             if use.thread is not None:
@@ -361,7 +357,7 @@ class _Asleep:
                 if other is not None and other != number:
                     self.waits.setdefault(other, set()).add(number)
 
-    def _here(self, ours: Mapping[int, Transaction], edges: Mapping[int, Iterable[int]]) -> None:
+    def _here(self, ours: Mapping[int, Node], edges: Mapping[int, Iterable[int]]) -> None:
         number_of = {top.id: number for number, top in ours.items()}
         for sleeper in sleepers_in_plain_sql(next(iter(ours.values())).forest):
             for use in sleeper.plain:
@@ -378,7 +374,7 @@ class _Asleep:
 
 
 def _named(
-    number: int, ours: Mapping[int, Transaction], plain: Mapping[int, UserConnection] | None = None
+    number: int, ours: Mapping[int, Node], plain: Mapping[int, UserConnection] | None = None
 ) -> str:
     if number in ours:
         return ours[number].path
@@ -387,9 +383,9 @@ def _named(
     )
 
 
-def _at_server(tops: Iterable[Transaction]) -> dict[int, Transaction]:
+def _at_server(tops: Iterable[Node]) -> dict[int, Node]:
     """Return top-level transactions by their server process, if they have one."""
-    ours: dict[int, Transaction] = {}
+    ours: dict[int, Node] = {}
     for top in tops:
         number = top.hierarchy.session.backend
         if number is not None:

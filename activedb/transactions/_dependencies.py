@@ -27,8 +27,8 @@ from lockmgr import EdgeKind
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
+    from activedb.transactions._node import Node
     from activedb.transactions._threads import Standstill
-    from activedb.transactions._transaction import Transaction
 
 __all__ = ["Dependencies"]
 
@@ -55,7 +55,7 @@ class Dependencies:
         self._graph: DependencyGraph[int] = DependencyGraph()
         self._nodes: dict[int, Node] = {}
         self._causal: dict[int, CausalHierarchy] = {}
-        self._waiting: dict[int, Transaction] = {}
+        self._waiting: dict[int, Node] = {}
         self._is_closed = False
 
     def depend(self, dependent: Node, on: Node) -> None:
@@ -120,7 +120,7 @@ class Dependencies:
             found = found.parent
         return None
 
-    def await_leave(self, node: Transaction) -> None:
+    def await_leave(self, node: Node) -> None:
         """Wait until the dependencies of `node` allow its commit.
 
         Raises
@@ -159,7 +159,7 @@ class Dependencies:
                 return
             self._await_end(node, heir.id)
 
-    def _await_end(self, node: Transaction, of: int) -> None:
+    def _await_end(self, node: Node, of: int) -> None:
         self._waiting[node.id] = node
         try:
             if self._is_closed:
@@ -252,9 +252,8 @@ class Dependencies:
             deadlock.exhausted = other.parent is None
             if other.mark_rollback_only(deadlock):
                 self._forest.counters.add("dependents_gave_way")
-                if other._observer is not None:
-                    # Every node is a Transaction.
-                    other._observer.deadlocked(other, error.report)  # type: ignore[arg-type]
+                if other.observer is not None:
+                    other.observer.deadlocked(other, error.report)
         return bool(found)
 
     def close(self) -> None:

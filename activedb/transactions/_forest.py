@@ -31,8 +31,8 @@ from activedb.transactions._dependencies import Dependencies
 from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._joined import Joined
 from activedb.transactions._lending import Lending
-from activedb.transactions._node import Log, Node, current_transaction
-from activedb.transactions._observers import Observer, Observers
+from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
 from activedb.transactions._retries import Retries
@@ -45,7 +45,6 @@ from activedb.transactions._threads import (
     stalled_sleepers,
     wait_is_over,
 )
-from activedb.transactions._transaction import Transaction
 from activedb.transactions._watched import Watched
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
@@ -67,27 +66,27 @@ _ENDED = {
 class Listener(Protocol):
     """Callbacks to the layer above; called on the thread of the transaction."""
 
-    def began(self, t: Transaction) -> None:
+    def began(self, t: Node) -> None:
         """Handle the entry of the top-level `t`."""
 
-    def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
+    def changed(self, t: Node, spec: TableSpec, old: Row | None, new: Row | None) -> None:
         """Handle a row inserted (`old` is None), updated, or deleted (`new` is None) by `t`."""
 
     def changed_all(
         self,
-        t: Transaction,
+        t: Node,
         spec: TableSpec,
         versions: Sequence[tuple[Key, Row | None, Row | None]],
     ) -> None:
         """Handle the rows of one statement of `t`: key, old row, new row; see `changed`."""
 
-    def at_commit_point(self, t: Transaction) -> None:
+    def at_commit_point(self, t: Node) -> None:
         """Handle the commit point of `t`, whose children have ended."""
 
-    def aborting(self, t: Transaction) -> None:
+    def aborting(self, t: Node) -> None:
         """Handle the abort of `t`, which still has its locks."""
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         """Handle the end of `t`, which has committed or aborted and passed on its locks."""
 
     def gave_up(self, run: Run, error: BaseException) -> None:
@@ -100,8 +99,6 @@ class Forest:
     Latch order: a hierarchy's, then its session's. The latches of its `Kin`, of the lock manager,
     and of pool, deadlines and offers are taken last and alone.
     """
-
-    transaction_class = Transaction
 
     def __init__(self, store: Store, settings: Settings, clock: Clock, listener: Listener):
         self.store = store
@@ -170,7 +167,7 @@ class Forest:
 
     # -- top-level transactions ------------------------------------------------------------
 
-    def top_level(self, run: Run | None = None, *, timeout: float | None = None) -> Transaction:
+    def top_level(self, run: Run | None = None, *, timeout: float | None = None) -> Node:
         """Return a new top-level transaction, used as ``with forest.top_level() as t:``.
 
         Parameters
@@ -182,7 +179,7 @@ class Forest:
 
     def run(
         self,
-        function: Callable[[Transaction], T],
+        function: Callable[[Node], T],
         run: Run | None = None,
         *,
         timeout: float | None = None,
@@ -217,7 +214,7 @@ class Forest:
                 self.listener.gave_up(work, error)
                 raise
 
-    def causal(self, cause: Transaction, run: Run) -> Transaction:
+    def causal(self, cause: Node, run: Run) -> Node:
         """Return a top-level transaction that causally depends on `cause` and all its superiors.
 
         The dependent may use the locks of `cause` and sees its versions as if it were a child. It
@@ -242,7 +239,7 @@ class Forest:
                 lender.lending.shut()  # it commits; no wait is allowed under this latch
             hierarchy = CausalHierarchy(self.store.session(), run, cause, heir.id)
             run.tries += 1
-            dependent = self.transaction_class(self, hierarchy, None, label=run.name, rule=run.rule)
+            dependent = Node(self, hierarchy, None, label=run.name, rule=run.rule)
             self.dependencies.began(dependent, heir)
             return dependent
 
@@ -255,16 +252,16 @@ class Forest:
             If another process owns or uses it.
         """
 
-        def own(t: Transaction) -> None:
+        def own(t: Node) -> None:
             t.lock_table(spec, Mode.X)
             self.store.ownership.own(spec)
 
         self.run(own)
 
-    def _top_level(self, run: Run, limit: Limit | None) -> Transaction:
+    def _top_level(self, run: Run, limit: Limit | None) -> Node:
         hierarchy = Hierarchy(self.store.session(), run)
         run.tries += 1
-        top = Transaction(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
+        top = Node(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
         around = current_transaction()
         if around is not None:
             top.condition_of = around.condition_of  # beside a condition, reads only, too
@@ -278,12 +275,12 @@ class Forest:
         parent, hierarchy = node.parent, node.hierarchy
         if parent is None:
             if self.new_log is not None:
-                node._log = self.new_log(hierarchy.run)
+                node.log = self.new_log(hierarchy.run)
             self.locks.begin(number, causes=hierarchy.causes)
             hierarchy.top_id = number
             hierarchy.members.add(number)
             if self.store.is_shared:
-                self.crossing.add(number, node)  # type: ignore[arg-type]  # every node is a Transaction
+                self.crossing.add(number, node)
             return
         self.locks.begin(number, parent.id)
         with node.kin.latch:
@@ -407,8 +404,8 @@ class Forest:
             f"deadlock through threads that have several transactions open, and {node.path} is "
             f"its victim: {found}"
         )
-        if node._observer is not None:
-            node._observer.deadlocked(node, found.report)  # type: ignore[arg-type]  # a Transaction
+        if node.observer is not None:
+            node.observer.deadlocked(node, found.report)
         deadlock.exhausted = True  # only the end of a whole hierarchy releases its locks
         deadlock.breaker = 0 if stalled is None else stalled.id
         return deadlock
@@ -418,8 +415,8 @@ class Forest:
         return reason.again()
 
     def _deadlock(self, node: Node, error: LockDeadlock) -> Deadlock:
-        if node._observer is not None:
-            node._observer.deadlocked(node, error.report)  # type: ignore[arg-type]  # a Transaction
+        if node.observer is not None:
+            node.observer.deadlocked(node, error.report)
         deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
         # Only the abort of a whole hierarchy releases locks that another hierarchy waits for.
         with node.kin.latch:
@@ -428,12 +425,12 @@ class Forest:
         deadlock.breaker = _breaker(node, error.report.cycle)
         return deadlock
 
-    def end(self, node: Transaction) -> None:
+    def end(self, node: Node) -> None:
         """Pass on or release the locks of a node that has ended, and count it."""
         committed = node.state is State.COMMITTED
         parent = node.parent
-        if node._log is not None:
-            node._log.ended(node)
+        if node.log is not None:
+            node.log.ended(node)
         if parent is not None:
             with node.kin.latch:
                 parent._inferiors.pop(node, None)
@@ -456,7 +453,7 @@ class Forest:
                 if isinstance(error, SelfDeadlock):
                     sleeper.mark_rollback_only(error)
 
-    def _pass_on(self, node: Transaction, *, committed: bool) -> None:
+    def _pass_on(self, node: Node, *, committed: bool) -> None:
         """Pass on or release the locks of a node that has ended, after its dependents have."""
         parent, hierarchy = node.parent, node.hierarchy
         causal = hierarchy if parent is None and isinstance(hierarchy, CausalHierarchy) else None
@@ -477,8 +474,8 @@ class Forest:
                 if causal is not None:
                     self.dependencies.ended(node)
             self.counters.add(_ENDED[parent is None, committed])
-            if node._observer is not None:
-                node._observer.ended(node)
+            if node.observer is not None:
+                node.observer.ended(node)
             self.listener.ended(node)
 
     def _close_session(self, hierarchy: Hierarchy) -> None:
@@ -502,9 +499,9 @@ def abandon_all(parent: int) -> None:
 
 def _on_wait(node: Node) -> Callable[[tuple[Edge, ...]], None] | None:
     """Return the callback for a wait of `node`; None if it has no observer."""
-    if node._observer is None:
+    if node.observer is None:
         return None
-    return partial(node._observer.waits, node)  # type: ignore[arg-type]  # a Transaction
+    return partial(node.observer.waits, node)
 
 
 def _breaker(victim: Node, cycle: tuple[Edge, ...]) -> int:

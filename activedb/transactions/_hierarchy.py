@@ -18,7 +18,7 @@ from activedb.transactions._base import Base
 from activedb.transactions._lending import Lending
 
 if TYPE_CHECKING:
-    from activedb.transactions._transaction import Transaction
+    from activedb.transactions._node import Node
 
 __all__ = ["Hierarchy", "Run", "Workspace"]
 
@@ -164,13 +164,13 @@ class Hierarchy:
         True if causally dependent transactions may use the session; False for a caller's session.
     lending : Lending or None
         Use of the session by other hierarchies; None if no other hierarchy has used it.
-    cause : Transaction or None
+    cause : Node or None
         The transaction on which the top-level transaction causally depends.
     causes : tuple of int
         Ids of the transactions on which it depended in the lock manager at its begin.
     """
 
-    cause: ClassVar[Transaction | None] = None
+    cause: ClassVar[Node | None] = None
     causes: tuple[int, ...] = ()
 
     def __init__(self, session: Session, run: Run, *, lends: bool = True):

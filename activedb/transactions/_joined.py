@@ -16,8 +16,8 @@ from activedb.errors import ActiveDBError, TransactionAborted, TransactionStateE
 from activedb.store.session import ExternalSession, borrow, connection_of, listen_to
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
+from activedb.transactions._node import Node
 from activedb.transactions._states import State
-from activedb.transactions._transaction import Transaction
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
@@ -48,7 +48,7 @@ class Joined:
         self._followers: WeakKeyDictionary[Any, _Follower] = WeakKeyDictionary()
         self._waiting: set[threading.Thread] = set()
 
-    def block(self, given: Any, *, timeout: float | None = None) -> Transaction:
+    def block(self, given: Any, *, timeout: float | None = None) -> Node:
         """Return a transaction inside that of the caller's connection or session, for one block.
 
         Raises
@@ -74,7 +74,7 @@ class Joined:
             follower.part = _Part(self, self._forest, session)
         return follower.part.block(limit)
 
-    def top_of(self, connection: Any) -> Transaction | None:
+    def top_of(self, connection: Any) -> Node | None:
         """Return the top-level transaction that ends with a connection's, if it has had a block."""
         with self._latch:
             follower = self._followers.get(connection)
@@ -158,14 +158,14 @@ class _Part:
         label = f"caller {run.name}"  # firings are named after it
         self.top = _CallersTransaction(forest, self._hierarchy, None, label=label)
         self._savepoints: list[tuple[str, _Inside]] = []
-        self._block: Transaction | None = None
+        self._block: Node | None = None
         self._has_failed = threading.Event()
 
     @property
     def is_over(self) -> bool:
         return self.top.state is not State.ACTIVE or self._session.is_over
 
-    def block(self, limit: Limit | None) -> Transaction:
+    def block(self, limit: Limit | None) -> Node:
         self._check_no_open_block("open another one")
         self._hierarchy.forget()  # the caller may have written anything since
         self._block = self._innermost().begin_inside(_Block, limit)
@@ -270,10 +270,10 @@ class _Part:
         self.top.end_as(State.COMMITTED if committed else State.ABORTED)
 
 
-K = TypeVar("K", bound=Transaction)
+K = TypeVar("K", bound=Node)
 
 
-class _Inside(Transaction):
+class _Inside(Node):
     """Transaction that follows the caller's actions, on any thread."""
 
     @property
@@ -287,7 +287,7 @@ class _Inside(Transaction):
 
     def begin_inside(self, kind: type[K], limit: Limit | None = None) -> K:
         """Begin and return a child of this kind."""
-        self._check_usable()
+        self.check_usable()
         self._offer()
         return kind(self.forest, self.hierarchy, self, label=self.next_label(), limit=limit)
 
@@ -297,7 +297,7 @@ class _Inside(Transaction):
         self._abort(reason)
 
 
-class _Block(Transaction):
+class _Block(Node):
     """Block in a caller's transaction; its commit flushes it, and a refusal undoes it alone."""
 
     def _delegate(self, parent: Node) -> None:

@@ -1,4 +1,4 @@
-"""Node of the forest: place and lifecycle of a transaction."""
+"""Node of the forest: life, children and row versions of one transaction."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from datetime import datetime
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from activedb.errors import (
     ActiveDBError,
+    ConditionWrites,
     ConnectionLost,
     LockTimeout,
     StoreError,
+    TableOwned,
     TransactionAborted,
     TransactionCancelled,
     TransactionStateError,
@@ -26,11 +28,12 @@ from activedb.errors import (
     WrongThread,
 )
 from activedb.store.server import limited
+from activedb.store.sql import Key, Row, TableSpec
 from activedb.transactions._children import Child, add_sibling_notes, raise_first
 from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._kin import Kin
-from activedb.transactions._observers import Observer
+from activedb.transactions._observers import Log, Observer
 from activedb.transactions._states import State, checked_move
 from activedb.transactions._threads import (
     OpenNodes,
@@ -45,25 +48,26 @@ from activedb.transactions._threads import (
 from lockmgr import Mode
 
 if TYPE_CHECKING:
-    from activedb.store.sql import Key
     from activedb.transactions._forest import Forest
     from activedb.transactions._pool import Task
-    from activedb.transactions._transaction import Transaction
 
-__all__ = ["Log", "Node", "current_transaction"]
+__all__ = ["Node", "Version", "current_transaction"]
 
-P = ParamSpec("P")
 T = TypeVar("T")
+
+Version = tuple[Key, Row | None, Row | None]
+"""Written row: its key, old row and new row; None for no row."""
 
 _INSIST_FIRST_S, _INSIST_S_MAX = 0.02, 1.0
 _CUT_AFTER_S = 5.0  # by then a healthy server and network have ended a statement
+_ABSENT: Any = object()
 _NO_VERSIONS = Workspace()
 """Workspace of every transaction that has ended, and so writes nothing more."""
 
-_current: ContextVar[Transaction | None] = ContextVar("activedb_transaction", default=None)
+_current: ContextVar[Node | None] = ContextVar("activedb_transaction", default=None)
 
 
-def current_transaction() -> Transaction | None:
+def current_transaction() -> Node | None:
     """Return the innermost transaction open on this thread, or None."""
     t = _current.get()
     while t is not None and t._is_left:
@@ -71,29 +75,10 @@ def current_transaction() -> Transaction | None:
     return t
 
 
-class Log(Protocol):
-    """Recorder of one hierarchy's operations, called at the moment that fixes their order."""
-
-    def began(self, t: Transaction) -> None:
-        """Record that `t` has begun; it has done nothing yet."""
-
-    def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
-        """Record that `t` has triggered a rule, to run in the top-level transactions `firing`."""
-
-    def operated(
-        self, t: Transaction, kind: str, table: str, keys: Iterable[Key] | None = None
-    ) -> None:
-        """Record that `t` reads, writes, inserts or deletes (`kind`) rows.
-
-        `t` already has the locks. If `keys` is None, `t` reads the whole table.
-        """
-
-    def ended(self, t: Transaction) -> None:
-        """Record that `t` has committed or aborted; it still has its locks."""
-
-
 class Node:
-    """Place and lifecycle of a transaction; `Nesting` begins children, `Transaction` handles rows.
+    """A transaction of the forest: its life, its children and the rows that it sees and writes.
+
+    Users have a `Transaction`, which is a handle of it.
 
     Only the thread that runs its block or function may use a node. Other threads may call only
     `cancel`, and inside activedb `mark_rollback_only` and `interrupt`. No method recurses along a
@@ -103,7 +88,7 @@ class Node:
     ----------
     id : int
         Unique in this process; later transactions have greater ids.
-    parent : Transaction or None
+    parent : Node or None
         None for a top-level transaction.
     state : State
     rule : str or None
@@ -120,7 +105,14 @@ class Node:
     kin : Kin
         Shared by all transactions of the hierarchy; its latch guards `_inferiors`,
         `rollback_reason`, `_lent`, the end of `state` and the workspaces.
+    running : object or None
+        The work that the layer above runs in it.
+    writer : str or None
+        Its identity for tables that only certain transactions may write; see `Forest.writers`.
     """
+
+    running: Any = None
+    writer: str | None = None
 
     id: int
     _over_at_s: float
@@ -131,7 +123,7 @@ class Node:
         self,
         forest: Forest,
         hierarchy: Hierarchy,
-        parent: Transaction | None,
+        parent: Node | None,
         *,
         label: str,
         rule: str | None = None,
@@ -163,19 +155,19 @@ class Node:
         self.rollback_reason: ActiveDBError | None = None
         self._thread = get_ident()
         self._lent: frozenset[int] = frozenset()
-        self._token: Token[Transaction | None] | None = None
+        self._token: Token[Node | None] | None = None
         self._alarm: Alarm | None = None
         self._over_at_s = math.inf if parent is None else parent._over_at_s
         self._waits: AbstractContextManager[None] | None = None  # limits the waits of its block
         self._among: OpenNodes | None = None  # transactions open on its thread
-        self._log: Log | None = None if parent is None else parent._log
+        self.log: Log | None = None if parent is None else parent.log
         # The observers at the begin of a hierarchy observe it to its end.
-        self._observer: Observer | None = forest.observer if parent is None else parent._observer
+        self.observer: Observer | None = forest.observer if parent is None else parent.observer
         forest.begin(self)
-        if self._log is not None:
-            self._log.began(self)  # type: ignore[arg-type]  # every node is a Transaction
-        if self._observer is not None:
-            self._observer.began(self)  # type: ignore[arg-type]  # every node is a Transaction
+        if self.log is not None:
+            self.log.began(self)
+        if self.observer is not None:
+            self.observer.began(self)
         if limit is not None:
             self._over_at_s = min(self._over_at_s, limit.at_s)
             if parent is not None:
@@ -227,29 +219,28 @@ class Node:
         coupling : str
             The rule's coupling mode.
         """
-        if self._log is not None:
-            t: Transaction = self  # type: ignore[assignment]  # every node is a Transaction
-            self._log.spawned(t, firing, coupling)
-        if self._observer is not None:
-            self._observer.spawned(self, firing, coupling)  # type: ignore[arg-type]  # as above
+        if self.log is not None:
+            self.log.spawned(self, firing, coupling)
+        if self.observer is not None:
+            self.observer.spawned(self, firing, coupling)
 
     def origin(self) -> str | None:
         """Return the observers' data to store in the record of a firing triggered here."""
-        if self._observer is None:
+        if self.observer is None:
             return None
-        return self._observer.carried(self)  # type: ignore[arg-type]  # every node is a Transaction
+        return self.observer.carried(self)
 
     def is_on_thread_of(self, other: Node) -> bool:
         """Return whether both transactions share a thread: one waits while the other works."""
         return self._thread == other._thread
 
     @property
-    def top(self) -> Transaction:
+    def top(self) -> Node:
         """Top-level transaction above it, or itself. O(depth)."""
         node: Node = self
         while node.parent is not None:
             node = node.parent
-        return node  # type: ignore[return-value]  # every node is a Transaction
+        return node
 
     def is_inferior_of(self, other: Node) -> bool:
         """Return whether `other` is a proper ancestor; O(depth)."""
@@ -280,16 +271,16 @@ class Node:
             self._thread = get_ident()
         else:
             self._check_thread()
-        self._token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        self._token = _current.set(self)
         if self._over_at_s < math.inf:
             self._waits = limited(self._over_at_s)
             self._waits.__enter__()
         self._opened()
-        if self._observer is not None:
-            self._observer.entered(self)  # type: ignore[arg-type]  # as above
+        if self.observer is not None:
+            self.observer.entered(self)
         if self.parent is None:
             try:
-                self.forest.listener.began(self)  # type: ignore[arg-type]  # as above
+                self.forest.listener.began(self)
             except BaseException as error:
                 self.__exit__(type(error), error, error.__traceback__)
                 raise
@@ -318,8 +309,8 @@ class Node:
                 return True
             raise
         finally:
-            if self._observer is not None:
-                self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
+            if self.observer is not None:
+                self.observer.left(self)
             if self._waits is not None:
                 self._waits.__exit__(None, None, None)
             self._closed()
@@ -338,37 +329,37 @@ class Node:
             self._abort(wrong)
         finally:
             self._closed()
-            if self._observer is not None:
-                self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
+            if self.observer is not None:
+                self.observer.left(self)
         raise wrong
 
     def _is_own_abort(self, error: BaseException) -> bool:
         return isinstance(error, TransactionAborted) and error.transaction == self.id
 
-    def call(self, function: Callable[[Transaction], T]) -> T:
+    def call(self, function: Callable[[Node], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
         if self._over_at_s == math.inf:
             return self._call(function)
         with limited(self._over_at_s):
             return self._call(function)
 
-    def _call(self, function: Callable[[Transaction], T]) -> T:
-        token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+    def _call(self, function: Callable[[Node], T]) -> T:
+        token = _current.set(self)
         self._opened()
-        if self._observer is not None:
-            self._observer.entered(self)  # type: ignore[arg-type]  # as above
+        if self.observer is not None:
+            self.observer.entered(self)
         try:
             if self.parent is None:
-                self.forest.listener.began(self)  # type: ignore[arg-type]  # as below
-            result = function(self)  # type: ignore[arg-type]  # every node is a Transaction
+                self.forest.listener.began(self)
+            result = function(self)
             self.commit()
         except BaseException as error:
             self._abort(error)
             self._raise_rollback_reason_instead_of(error)
             raise
         finally:
-            if self._observer is not None:
-                self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
+            if self.observer is not None:
+                self.observer.left(self)
             self._closed()
             _current.reset(token)
         return result
@@ -395,7 +386,7 @@ class Node:
             f"transaction {self.path} belongs to process {parent}, which has forked this one, "
             f"{os.getpid()}, and goes on there: begin one of its own in the child"
         )
-        self._log = self._observer = self._alarm = None
+        self.log = self.observer = self._alarm = None
         self._is_left = True
         self._children = []
         self._inferiors = {}
@@ -419,7 +410,7 @@ class Node:
 
     def offer(self) -> None:
         """Downgrade all held locks to retained ones, so that inferiors may acquire them."""
-        self._check_usable()
+        self.check_usable()
         self._offer()
 
     def _offer(self) -> None:
@@ -464,16 +455,8 @@ class Node:
 
     # -- the end ---------------------------------------------------------------------------
 
-    def abort(self, reason: str = "") -> None:
-        """Abort this transaction: its block ends here, and everything in its sphere is undone.
-
-        Raises
-        ------
-        TransactionAborted
-            Always; the ``with`` block of this transaction swallows it.
-        WrongThread
-            On another thread; use `cancel` there.
-        """
+    def abort(self, reason: str = "") -> Never:
+        """Abort; see `Transaction.abort`."""
         if self.state is State.ACTIVE:
             self._check_thread()
         text = f"transaction {self.path} was aborted" + (f": {reason}" if reason else "")
@@ -482,12 +465,7 @@ class Node:
         raise aborted
 
     def cancel(self, reason: str = "") -> None:
-        """Make this transaction and its inferiors abort at their next step; from any thread.
-
-        Its next step raises `TransactionCancelled`. A wait for a lock and a running statement on
-        the server end at once. The call has no effect on a transaction that has ended; one that
-        is about to commit may still do so.
-        """
+        """Make it abort at its next step, from any thread; see `Transaction.cancel`."""
         cancelled = TransactionCancelled(
             f"transaction {self.path} was cancelled" + (f": {reason}" if reason else "")
         )
@@ -502,7 +480,7 @@ class Node:
         """
         doomed: list[Node] = []
         with self.kin.latch:
-            found: list[Node] = [self]
+            found = [self]
             for node in found:  # grows while it is walked
                 # Inferiors of a doomed transaction are doomed too: `Forest.begin` ensures it.
                 if node.rollback_reason is None and not node.state.is_final:
@@ -544,7 +522,7 @@ class Node:
         with self.kin.latch:
             if self.state.is_final:
                 return
-            sphere: list[Node] = [self]
+            sphere = [self]
             for node in sphere:  # grows while it is walked
                 sphere.extend(node._inferiors)
         # Spare the statements of siblings: a doomed transaction's thread runs only its own
@@ -582,19 +560,19 @@ class Node:
         if self.state is State.ACTIVE:
             self._check_thread()
         try:
-            self._check_usable()
+            self.check_usable()
             if self._children:
                 self.join()
             if self._inferiors:
                 self._refuse_open_child()
-            self.forest.listener.at_commit_point(self)  # type: ignore[arg-type]
+            self.forest.listener.at_commit_point(self)
             if self._children:
                 self.join()
-            self.forest.dependencies.await_leave(self)  # type: ignore[arg-type]
-            self._check_usable()
+            self.forest.dependencies.await_leave(self)
+            self.check_usable()
             self.state = checked_move(self.state, State.COMMITTING)
-            if self._observer is not None:
-                self._observer.committing(self)  # type: ignore[arg-type]  # as above
+            if self.observer is not None:
+                self.observer.committing(self)
             if self.parent is None:
                 self.hierarchy.commit(self.workspace)
             else:
@@ -621,11 +599,11 @@ class Node:
         """
         if self.state.is_final:
             return
-        if self._observer is not None:
+        if self.observer is not None:
             why = cause if self.rollback_reason is None else self.rollback_reason
-            self._observer.failing(self, why)  # type: ignore[arg-type]  # as above
+            self.observer.failing(self, why)
         interrupt: BaseException | None = None
-        sphere: list[Node] = [self]
+        sphere = [self]
         for node in sphere:  # grows while it is walked
             children = node._children
             if node._inferiors or not all(child.is_done for child in children):
@@ -656,7 +634,7 @@ class Node:
         if self._alarm is not None:
             self._alarm.drop()
         self.workspace = _NO_VERSIONS
-        self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
+        self.forest.end(self)
 
     # -- checks ----------------------------------------------------------------------------
 
@@ -667,11 +645,7 @@ class Node:
         )
 
     def check_usable(self) -> None:
-        """Raise unless this thread may use the transaction now, as each of its steps does."""
-        self._check_usable()
-
-    def _check_usable(self) -> None:
-        """Raise unless this thread may use the transaction now; called first by public methods."""
+        """Raise unless this thread may use the transaction now, as each step of it requires."""
         if (
             self._thread != get_ident()
             or self.rollback_reason is not None
@@ -713,3 +687,293 @@ class Node:
         is_stores = isinstance(error, StoreError | LockTimeout)
         if reason is not None and is_stores and type(error) is not type(reason):
             raise reason.again() from error
+
+    # -- children ---
+
+    def begin_subtransaction(self, timeout: float | None = None) -> Node:
+        """Begin and return a sequential child, which has at most `timeout` seconds."""
+        self.check_usable()
+        limit = Limit.after(timeout)
+        self._offer()
+        return self.begin_child(self.next_label(), limit=limit)
+
+    def spawn(self, function: Callable[[Node], T], *, timeout: float | None = None) -> Child[T]:
+        """Run `function` in a parallel child, with retries, and go on; see `Transaction.spawn`."""
+        self.check_usable()
+        limit = Limit.after(timeout)
+        label = self.next_label()
+        self._offer()
+        child: Child[T] = Child(
+            self, label, lambda handle: self._try_child(function, label, limit, handle)
+        )
+        self._children.append(child)  # type: ignore[arg-type]  # results are read by type T only
+        return child
+
+    def _try_child(
+        self,
+        function: Callable[[Node], T],
+        label: str,
+        limit: Limit | None,
+        handle: Child[T],
+    ) -> T:
+        """Run a spawned child, with its retries, on the thread that has taken it."""
+
+        def attempt() -> T:
+            handle.check_not_cancelled()
+            if limit is not None and limit.left_s <= 0:
+                raise limit.error(handle.path)
+            # The parent works on its own thread meanwhile, so its locks are not offered here.
+            child = self.begin_child(label, limit=limit)
+            handle.began(child)
+            return child.call(function)
+
+        return self.forest.retries.run(
+            attempt,
+            name=lambda: f"transaction {handle.path}",
+            within=self,
+            limit=limit,
+            stopped=lambda: handle.is_cancelled,
+        )
+
+    def run_child(
+        self,
+        function: Callable[[Node], T],
+        *,
+        label: str,
+        rule: str | None = None,
+        deferred: bool = False,
+        priority: int | None = None,
+        group: int | None = None,
+        timestamp: datetime | float | None = None,
+    ) -> T:
+        """Run `function` in a child on this thread, retried when it is a deadlock victim.
+
+        Also allowed on a thread of `run_in_parallel`. `priority` and `group` are those of `Node`.
+        """
+        if get_ident() not in self._lent:
+            self.check_usable()
+
+        def attempt() -> T:
+            if get_ident() == self._thread:
+                self._offer()
+            child = self.begin_child(
+                label,
+                rule=rule,
+                deferred=deferred,
+                priority=priority,
+                group=group,
+                timestamp=timestamp,
+            )
+            return child.call(function)
+
+        return self.forest.retries.run(
+            attempt, name=lambda: f"transaction {self.path}/{label}", within=self
+        )
+
+    def try_child(self, function: Callable[[Node], T], *, label: str) -> T:
+        """Run `function` in a child on this thread, without a retry if it is a deadlock victim.
+
+        REQUIRES: this thread runs a call of `run_in_parallel`, which has offered the locks.
+        """
+        return self.begin_child(label).call(function)
+
+    def run_in_parallel(self, calls: Iterable[Callable[[], None]]) -> None:
+        """Make `calls`, each of which runs children of this transaction, on the pool's threads.
+
+        Waits for all of them, then raises the first error, with the others as notes.
+        """
+        self._run_lent((self.next_label(), call) for call in calls)
+
+    def run_on_fresh_stack(self, call: Callable[[], None]) -> None:
+        """Make a call, which runs children of this transaction, on a pool thread."""
+        self._run_lent([("", call)])  # no number: paths must not depend on the stack's depth
+
+    def _run_lent(self, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
+        self.check_usable()
+        self._offer()
+        before = len(self._children)
+        for label, call in calls:
+            self._children.append(Child(self, label, self._lent_to(call)))
+        children = self._children[before:]
+        self._await_all(children)
+        del self._children[before:]
+        raise_first(children)
+
+    def _lent_to(self, call: Callable[[], None]) -> Callable[[Child[object]], None]:
+        """Wrap `call` so that this transaction may run children in it on another thread."""
+
+        def lent(_: Child[object]) -> None:
+            ident = get_ident()
+            if ident == self._thread:
+                call()
+                return
+            with self.kin.latch:
+                self._lent |= {ident}
+            try:
+                call()
+            finally:
+                with self.kin.latch:
+                    self._lent -= {ident}
+
+        return lent
+
+    def begin_child(
+        self,
+        label: str,
+        *,
+        rule: str | None = None,
+        deferred: bool = False,
+        priority: int | None = None,
+        group: int | None = None,
+        timestamp: datetime | float | None = None,
+        limit: Limit | None = None,
+    ) -> Node:
+        """Begin and return a child, on any thread that runs children of this transaction."""
+        is_alive = self.rollback_reason is None and self.state is State.ACTIVE
+        if not is_alive or self.hierarchy.session.failure is not None:
+            self._refuse()
+        return Node(
+            self.forest,
+            self.hierarchy,
+            self,
+            label=label,
+            rule=rule,
+            deferred=deferred,
+            priority=priority,
+            group=group,
+            timestamp=timestamp,
+            limit=limit,
+        )
+
+    def next_label(self) -> str:
+        """Return the label of the next child: its number among this transaction's children."""
+        self._spawned += 1
+        return str(self._spawned)
+
+    # -- rows ---
+
+    def refuse_write(self, what: str) -> Never:
+        """Raise `ConditionWrites`. REQUIRES: `condition_of`."""
+        rule = self.condition_of
+        raise ConditionWrites(
+            f"rule {rule}: its condition (when=) may only read, and makes {what}; move that into "
+            f"the action",
+            rule=rule or "",
+        )
+
+    def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
+        """Return rows by key, None where absent, locked for writes made directly on the server."""
+        self.check_usable()
+        self.check_may_write(spec)
+        rows = self.read(spec, keys, Mode.X)
+        if self.log is not None:
+            self.log.operated(self, "write", spec.name, keys)
+        return rows
+
+    def lock_table(self, spec: TableSpec, mode: Mode) -> None:
+        """Lock a whole table, in this process and on the server."""
+        self.lock((spec.name,), mode)
+        if self.log is not None:
+            self.log.operated(self, "read", spec.name)
+        self.hierarchy.lock_table(spec)
+
+    def dirty(self, spec: TableSpec) -> dict[Key, Row | None]:
+        """Return the nearest versions of a table's rows in this and its ancestors' workspaces."""
+        seen: dict[Key, Row | None] = {}
+        node: Node | None = self
+        with self.kin.latch:
+            while node is not None:
+                for key, row in node.workspace.rows.get(spec, {}).items():
+                    seen.setdefault(key, row)
+                node = node.parent
+        return seen
+
+    def lock_detector(self, rule: str) -> None:
+        """Lock the detector of a rule against other hierarchies, until the end of this one."""
+        self.lock((f"detector of rule {rule}",), Mode.X)
+
+    def lock_rows_of(self, spec: TableSpec) -> None:
+        """Take the intention lock to lock single rows of a table for writing."""
+        self.lock((spec.name,), Mode.IX)
+
+    def read_locked(
+        self, spec: TableSpec, keys: Sequence[Key], *, inserting: bool = False
+    ) -> dict[Key, Row | None]:
+        """Return rows by key, locked for writing, in a few round trips for any number of keys."""
+        return self.read(spec, spec.in_order(keys), Mode.X, inserting=inserting)
+
+    def write_all(self, spec: TableSpec, versions: Sequence[Version]) -> None:
+        """Write rows that are locked and checked, then show them to the rules."""
+        self.check_may_write(spec)
+        with self.kin.latch:
+            for key, _, new in versions:
+                self.workspace.write(spec, key, new)
+        if self.log is not None:
+            for key, old, new in versions:
+                self.log.operated(self, _kind(old, new), spec.name, (key,))
+        if self.observer is not None:
+            for key, old, new in versions:
+                self.observer.wrote(self, _kind(old, new), spec.name, key)
+        self.forest.listener.changed_all(self, spec, versions)
+
+    def read(
+        self, spec: TableSpec, keys: list[Key], mode: Mode, *, inserting: bool = False
+    ) -> dict[Key, Row | None]:
+        for key in keys:
+            self.lock((spec.name, key), mode)
+        if self.log is not None:
+            self.log.operated(self, "read", spec.name, keys)
+        base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
+        return {key: self.visible(spec, key, base) for key in keys}
+
+    def visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
+        node: Node | None = self
+        while node is not None:
+            rows = node.workspace.rows.get(spec)
+            if rows is not None:
+                row = rows.get(key, _ABSENT)
+                if row is not _ABSENT:
+                    return row  # type: ignore[no-any-return]  # the sentinel is excluded
+            node = node.parent
+        return base[key]
+
+    def write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
+        self.check_may_write(spec)
+        with self.kin.latch:
+            self.workspace.write(spec, key, new)
+        if self.log is not None:
+            self.log.operated(self, _kind(old, new), spec.name, (key,))
+        if self.observer is not None:
+            self.observer.wrote(self, _kind(old, new), spec.name, key)
+        self.forest.listener.changed(self, spec, old, new)
+
+    def check_may_write(self, spec: TableSpec) -> None:
+        writers = self.forest.writers
+        if writers and spec in writers and writers[spec] != self.writer:
+            raise TableOwned(
+                f"table {spec.name} is written by {writers[spec]} alone, which has its rows in "
+                "memory: feed it an event that makes the change"
+            )
+
+    def lock(self, resource: tuple[object, ...], mode: Mode) -> None:
+        self.check_usable()
+        held = self._held.get(resource)
+        if held is not None and _covers(held, mode):
+            return
+        if len(resource) > 1:
+            table_mode = self._held.get(resource[:1])
+            if table_mode is not None and _covers(table_mode, mode):
+                return
+        self.forest.acquire(self, resource, mode)
+        self._held[resource] = mode
+        if self.observer is not None:
+            self.observer.granted(self, resource, mode)
+
+
+def _kind(old: Row | None, new: Row | None) -> str:
+    return "insert" if old is None else "delete" if new is None else "write"
+
+
+def _covers(held: Mode, mode: Mode) -> bool:
+    """Return whether a held lock covers a request without asking the lock manager."""
+    return held is mode or held is Mode.X or (held is Mode.SIX and mode is Mode.S)

@@ -26,7 +26,7 @@ from activedb.transactions._at_once import lock_free_rows
 from lockmgr import Mode
 
 if TYPE_CHECKING:
-    from activedb.transactions._transaction import Transaction
+    from activedb.transactions._node import Node
 
 __all__ = ["Version", "execute", "query"]
 
@@ -38,7 +38,7 @@ _KEYS_MAX = 5_000  # keys in one SELECT
 _AT_ONCE = 8  # extra rows to look at, because some may be locked
 
 
-def query(t: Transaction, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
+def query(t: Node, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
     """Return the rows of a SELECT; see `Transaction.query`."""
     plan = plan_locks(statement)
     if not isinstance(plan, LockingRead):
@@ -53,7 +53,7 @@ def query(t: Transaction, statement: Any, parameters: Mapping[str, Any] | None =
     return _select(t, plan.plain, parameters)
 
 
-def execute(t: Transaction, statement: Any, parameters: Parameters = None) -> Any:
+def execute(t: Node, statement: Any, parameters: Parameters = None) -> Any:
     """Run an UPDATE, DELETE or INSERT; see `Transaction.execute`."""
     plan = plan_write(statement, parameters)
     spec = t.forest.tables.spec(plan.table)
@@ -72,7 +72,7 @@ def execute(t: Transaction, statement: Any, parameters: Parameters = None) -> An
 
 
 def _select(
-    t: Transaction,
+    t: Node,
     statement: Any,
     parameters: Mapping[str, Any] | None = None,
     *,
@@ -96,7 +96,7 @@ def _select(
             if spec not in unlocked:
                 t.lock_table(spec, Mode.S)
             specs[spec] = None
-        t._check_usable()
+        t.check_usable()
         dirty = {spec: instead[spec] if spec in instead else t.dirty(spec) for spec in specs}
         try:
             return t.hierarchy.query(statement, tables, dirty, parameters)
@@ -105,7 +105,7 @@ def _select(
 
 
 def _claim(
-    t: Transaction, spec: TableSpec, plan: LockingRead, parameters: Mapping[str, Any] | None
+    t: Node, spec: TableSpec, plan: LockingRead, parameters: Mapping[str, Any] | None
 ) -> list[Any]:
     """Lock the first unlocked rows that the statement selects, and return them.
 
@@ -127,8 +127,8 @@ def _claim(
             batch, fresh = fresh[: min(count, _KEYS_MAX)], fresh[min(count, _KEYS_MAX) :]
             seen.update(batch)
             locked = lock_free_rows(t, spec, batch)
-            if t._log is not None:
-                t._log.operated(t, "read", spec.name, locked)
+            if t.log is not None:
+                t.log.operated(t, "read", spec.name, locked)
             if plan.nowait and len(locked) < len(batch):
                 taken = next(key for key in batch if key not in locked)
                 raise LockNotAvailable(f"table {spec.name}: another transaction has row {taken!r}")
@@ -147,9 +147,7 @@ def _claim(
 # -- writing -----------------------------------------------------------------------------------
 
 
-def _changed(
-    t: Transaction, plan: StatementPlan, spec: TableSpec, parameters: Any
-) -> list[Version]:
+def _changed(t: Node, plan: StatementPlan, spec: TableSpec, parameters: Any) -> list[Version]:
     """Return the versions that an UPDATE or DELETE makes; locks the rows, writes none."""
     width = len(spec.key_columns)
     found: dict[Key, tuple[Any, ...]] = {}
@@ -175,9 +173,7 @@ def _changed(
     return versions
 
 
-def _inserted(
-    t: Transaction, plan: StatementPlan, spec: TableSpec, parameters: Any
-) -> list[Version]:
+def _inserted(t: Node, plan: StatementPlan, spec: TableSpec, parameters: Any) -> list[Version]:
     """Return the complete rows of an INSERT; locks their keys, writes none."""
     if plan.rows is None:
         values: Iterable[Sequence[Any]] = [
@@ -211,7 +207,7 @@ def _inserted(
     return [(key, None, row) for key, row in new.items()]
 
 
-def _number(t: Transaction, spec: TableSpec, records: list[dict[str, Any]]) -> None:
+def _number(t: Node, spec: TableSpec, records: list[dict[str, Any]]) -> None:
     """Assign generated keys to the rows for which the database would generate one."""
     name = spec.generated
     bare = [] if name is None else [r for r in records if r.get(name) is None]
@@ -227,7 +223,7 @@ def _number(t: Transaction, spec: TableSpec, records: list[dict[str, Any]]) -> N
         record[name] = number
 
 
-def _defaults(t: Transaction, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def _defaults(t: Node, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return default values for columns that a statement omits, separately for `count` rows."""
     filled: list[dict[str, Any]] = [{} for _ in range(count)]
     of_server = [name for name, default in defaults.items() if not callable(default)]
@@ -243,7 +239,7 @@ def _defaults(t: Transaction, defaults: Mapping[str, Any], count: int) -> list[d
 
 
 def _returned(
-    t: Transaction, plan: StatementPlan, spec: TableSpec, versions: Sequence[Version]
+    t: Node, plan: StatementPlan, spec: TableSpec, versions: Sequence[Version]
 ) -> list[Any]:
     """Return the RETURNING values of the rows, in their order; nothing is written yet."""
     returning = plan.returning

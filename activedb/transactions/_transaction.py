@@ -1,49 +1,113 @@
-"""Row operations of a transaction: locking reads, versions in its workspace, statements."""
+"""Transaction: the handle through which a user reads, writes, and begins children."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Never
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from activedb.errors import (
-    ConditionWrites,
+    DefinitionError,
     InvalidRow,
     LockNotAvailable,
     RowExists,
     RowNotFound,
-    TableOwned,
     UnsupportedStatement,
 )
+from activedb.functions import checked_function, checked_result
 from activedb.store.sql import Key, Parameters, Row, TableSpec
 from activedb.transactions import _statements
 from activedb.transactions._at_once import lock_free_rows
-from activedb.transactions._nesting import Nesting
+from activedb.transactions._children import Child
+from activedb.transactions._deadlines import Limit
+from activedb.transactions._forest import Forest
+from activedb.transactions._hierarchy import Run
+from activedb.transactions._node import Node
+from activedb.transactions._states import State
 from lockmgr import Mode
 
-__all__ = ["Transaction"]
+__all__ = ["TimedRuns", "TimedSpawns", "Transaction", "work_of"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-_ABSENT: Any = object()
+class Transaction:
+    """Handle of a transaction, top-level or subtransaction.
 
+    Reads see the transaction's own versions, then its ancestors', then the committed rows. Writes
+    stay in its workspace until it commits: a subtransaction delegates them to its parent, a
+    top-level transaction flushes them to the store. Tables are SQLAlchemy ``Table`` objects or
+    mapped classes; a key is a value, or a tuple for a composite primary key.
 
-class Transaction(Nesting):
-    """Transaction of the forest, top-level or subtransaction.
-
-    Reads see the transaction's own versions, then its ancestors', then the committed rows.
-    Writes stay in its workspace until it commits: a subtransaction delegates them to its
-    parent, a top-level transaction flushes them to the store. Tables are SQLAlchemy ``Table``
-    objects or mapped classes; a key is a value, or a tuple for a composite primary key.
-
-    Attributes
-    ----------
-    running : object or None
-        The work that the layer above runs in it.
-    writer : str or None
-        Its identity for tables that only certain transactions may write; see `Forest.writers`.
+    Only the thread that runs its block or function may use it; other threads may call `cancel`.
+    Handles of the same transaction are equal.
     """
 
-    running: Any = None
-    writer: str | None = None
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node):
+        self._node = node
+
+    def __repr__(self) -> str:
+        return repr(self._node)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Transaction) and self._node is other._node
+
+    def __hash__(self) -> int:
+        return hash(self._node)
+
+    def __enter__(self) -> Self:
+        self._node.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._node.__exit__(kind, error, trace)
+
+    @property
+    def id(self) -> int:
+        """Number of the transaction, unique in this process; later ones have greater numbers."""
+        return self._node.id
+
+    @property
+    def path(self) -> str:
+        """Place in the hierarchy, the same in every retry of the same work. O(depth)."""
+        return self._node.path
+
+    @property
+    def parent(self) -> Transaction | None:
+        """Parent of a subtransaction; None for a top-level transaction."""
+        parent = self._node.parent
+        return None if parent is None else Transaction(parent)
+
+    @property
+    def rule(self) -> str | None:
+        """Name of the rule that runs in it; None if no rule does."""
+        return self._node.rule
+
+    @property
+    def state(self) -> State:
+        """Whether it is active, committing, committed or aborted."""
+        return self._node.state
+
+    @property
+    def is_rollback_only(self) -> bool:
+        """True if it has to abort at its next step."""
+        return self._node.rollback_reason is not None
+
+    @property
+    def timestamp(self) -> datetime | float:
+        """Time of the event being processed, for an s-transaction and its inferiors; else now."""
+        return self._node.timestamp
+
+    # -- rows ------------------------------------------------------------------------------
 
     def get(
         self, table: Any, key: Any, *, for_update: bool = False, nowait: bool = False
@@ -64,20 +128,24 @@ class Transaction(Nesting):
             With `nowait`, if another transaction has the row locked; this transaction goes on.
         Deadlock, LockTimeout, InvalidRow
         """
-        self._check_usable()
-        spec = self.forest.tables.spec(table)
+        node = self._node
+        node.check_usable()
+        spec = node.forest.tables.spec(table)
         wanted = spec.key(key)
-        row = self._got(spec, [wanted], for_update=for_update, nowait=nowait)[wanted]
+        row = _got(node, spec, [wanted], for_update=for_update, nowait=nowait)[wanted]
         return None if row is None else spec.shown(row)
 
     def get_many(
         self, table: Any, keys: Iterable[Any], *, for_update: bool = False, nowait: bool = False
     ) -> dict[Any, Row | None]:
         """Return rows by key, None where absent, in one round trip. See `get`."""
-        self._check_usable()
-        spec = self.forest.tables.spec(table)
+        node = self._node
+        node.check_usable()
+        spec = node.forest.tables.spec(table)
         wanted = {key: spec.key(key) for key in keys}
-        rows = self._got(spec, spec.in_order(wanted.values()), for_update=for_update, nowait=nowait)
+        rows = _got(
+            node, spec, spec.in_order(wanted.values()), for_update=for_update, nowait=nowait
+        )
         found = {key: rows[normal] for key, normal in wanted.items()}
         return {key: None if row is None else spec.shown(row) for key, row in found.items()}
 
@@ -88,10 +156,11 @@ class Transaction(Nesting):
         ------
         RowExists, InvalidRow, Deadlock, LockTimeout
         """
-        self._check_usable()
-        if self.condition_of is not None:
-            self.refuse_write("an insert")
-        spec = self.forest.tables.spec(table)
+        node = self._node
+        node.check_usable()
+        if node.condition_of is not None:
+            node.refuse_write("an insert")
+        spec = node.forest.tables.spec(table)
         if type(values) is not dict and not isinstance(values, Mapping):
             raise InvalidRow(
                 f"table {spec.name}: insert() takes one row, a mapping of columns to values, not "
@@ -100,16 +169,16 @@ class Transaction(Nesting):
             )
         given = dict(values)
         missing = spec.missing_defaults(given)
-        session = self.hierarchy.session
+        session = node.hierarchy.session
         for column in missing:
             given[column] = session.value_of(spec.defaults[column])
         if spec.generated is not None and given.get(spec.generated) is None:
             given[spec.generated] = session.next_key(spec)
         row = spec.complete(given)
         key = spec.key_of(row)
-        if self._read(spec, [key], Mode.X, inserting=True)[key] is not None:
+        if node.read(spec, [key], Mode.X, inserting=True)[key] is not None:
             raise RowExists(f"table {spec.name}: a row with key {key!r} exists; update it instead")
-        self._write(spec, key, None, row)
+        node.write(spec, key, None, row)
         return spec.shown(row)
 
     def update(self, table: Any, key: Any, /, *wrong: Any, **values: Any) -> Row:
@@ -119,20 +188,21 @@ class Transaction(Nesting):
         ------
         RowNotFound, InvalidRow, Deadlock, LockTimeout
         """
+        node = self._node
         if wrong:
             raise InvalidRow(
                 f"update() takes the new values by the names of their columns, "
                 f"t.update(table, key, balance=5) or **{{...}}, not {wrong[0]!r}"
             )
-        if self.condition_of is not None:
-            self.refuse_write("an update")
-        spec = self.forest.tables.spec(table)
-        key, old = self._existing(spec, key)
+        if node.condition_of is not None:
+            node.refuse_write("an update")
+        spec = node.forest.tables.spec(table)
+        key, old = _existing(node, spec, key)
         for column, default in spec.onupdates.items():
             if column not in values:
-                values[column] = self.hierarchy.session.value_of(default)
+                values[column] = node.hierarchy.session.value_of(default)
         new = spec.changed(old, values)
-        self._write(spec, key, old, new)
+        node.write(spec, key, old, new)
         return spec.shown(new)
 
     def delete(self, table: Any, key: Any) -> None:
@@ -142,11 +212,12 @@ class Transaction(Nesting):
         ------
         RowNotFound, InvalidRow, Deadlock, LockTimeout
         """
-        if self.condition_of is not None:
-            self.refuse_write("a delete")
-        spec = self.forest.tables.spec(table)
-        key, old = self._existing(spec, key)
-        self._write(spec, key, old, None)
+        node = self._node
+        if node.condition_of is not None:
+            node.refuse_write("a delete")
+        spec = node.forest.tables.spec(table)
+        key, old = _existing(node, spec, key)
+        node.write(spec, key, old, None)
 
     def query(self, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the rows of a SELECT over the versions that this transaction sees.
@@ -177,8 +248,9 @@ class Transaction(Nesting):
             With ``nowait=True``.
         Deadlock, LockTimeout, StoreError
         """
-        self._check_usable()
-        return _statements.query(self, statement, parameters)
+        node = self._node
+        node.check_usable()
+        return _statements.query(node, statement, parameters)
 
     def execute(self, statement: Any, parameters: Parameters = None) -> Any:
         """Run an UPDATE, DELETE or INSERT; return the number of rows written.
@@ -199,157 +271,167 @@ class Transaction(Nesting):
         UnsupportedStatement, RowExists, InvalidRow, Deadlock, LockTimeout, StoreError
             No row of the statement is written then.
         """
-        self._check_usable()
-        if self.condition_of is not None:
-            self.refuse_write("execute()")
-        return _statements.execute(self, statement, parameters)
+        node = self._node
+        node.check_usable()
+        if node.condition_of is not None:
+            node.refuse_write("execute()")
+        return _statements.execute(node, statement, parameters)
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- children and the end --------------------------------------------------------------
 
-    def refuse_write(self, what: str) -> Never:
-        """Raise `ConditionWrites`. REQUIRES: `condition_of`."""
-        rule = self.condition_of
-        raise ConditionWrites(
-            f"rule {rule}: its condition (when=) may only read, and makes {what}; move that into "
-            f"the action",
-            rule=rule or "",
+    def subtransaction(self, *, timeout: float | None = None) -> Transaction:
+        """Return a sequential child, used as ``with t.subtransaction() as s:`` on this thread.
+
+        The parent's locks are offered to the child, and the parent must not be used until the
+        block ends.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds from now after which the child, and its inferiors, abort with
+            `TransactionTimeout`. The parent may catch that and go on, unless the child was waiting
+            on the server: then the flat transaction of the whole hierarchy is broken.
+        """
+        return Transaction(self._node.begin_subtransaction(timeout))
+
+    def spawn(
+        self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Child[T]:
+        """Run ``function(s, *args)`` as a parallel child and go on.
+
+        This transaction's commit joins the child at the latest, and raises the child's error
+        unless ``result()`` has raised it. A child that is chosen as a deadlock victim is retried.
+        The locks of this transaction are offered to the child. For a time limit, use
+        ``t.with_timeout(seconds).spawn(function, …)``.
+        """
+        return self._node.spawn(work_of(function, "spawn()", args, kwargs))
+
+    def with_timeout(self, timeout: float) -> TimedSpawns:
+        """Return an object to spawn children with a time limit: ``t.with_timeout(5).spawn(f, …)``.
+
+        The limit is in seconds. When it is over, the child and its inferiors abort with
+        `TransactionTimeout`, and are not retried.
+
+        Raises
+        ------
+        ConfigurationError
+            If `timeout` is not a positive number.
+        """
+        return TimedSpawns(self._node, timeout)
+
+    def join(self) -> None:
+        """Wait for the spawned children; raise the first undelivered error."""
+        self._node.join()
+
+    def abort(self, reason: str = "") -> Never:
+        """Abort this transaction: its block ends here, and everything in its sphere is undone.
+
+        Raises
+        ------
+        TransactionAborted
+            Always; the ``with`` block of this transaction swallows it.
+        WrongThread
+            On another thread; use `cancel` there.
+        """
+        self._node.abort(reason)
+
+    def cancel(self, reason: str = "") -> None:
+        """Make this transaction and its inferiors abort at their next step; from any thread.
+
+        Its next step raises `TransactionCancelled`. A wait for a lock and a running statement on
+        the server end at once. The call has no effect on a transaction that has ended; one that
+        is about to commit may still do so.
+        """
+        self._node.cancel(reason)
+
+
+class TimedRuns:
+    """Result of ``db.with_timeout(seconds)``: runs with a time limit."""
+
+    __slots__ = ("_forest", "_timeout_s")
+
+    def __init__(self, forest: Forest, timeout_s: float):
+        Limit.after(timeout_s)  # raises on an invalid limit at once
+        self._forest = forest
+        self._timeout_s = timeout_s
+
+    def run(
+        self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run as ``db.run`` does; raise `TransactionTimeout` if all tries take too long."""
+        return self._forest.run(
+            work_of(function, "run()", args, kwargs),
+            Run(of_application=True, called=getattr(function, "__qualname__", "")),
+            timeout=self._timeout_s,
         )
 
-    def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
-        """Return rows by key, None where absent, locked for writes made directly on the server."""
-        self._check_usable()
-        self._check_may_write(spec)
-        rows = self._read(spec, keys, Mode.X)
-        if self._log is not None:
-            self._log.operated(self, "write", spec.name, keys)
-        return rows
 
-    def lock_table(self, spec: TableSpec, mode: Mode) -> None:
-        """Lock a whole table, in this process and on the server."""
-        self._lock((spec.name,), mode)
-        if self._log is not None:
-            self._log.operated(self, "read", spec.name)
-        self.hierarchy.lock_table(spec)
+class TimedSpawns:
+    """Result of ``t.with_timeout(seconds)``: children with a time limit."""
 
-    def dirty(self, spec: TableSpec) -> dict[Key, Row | None]:
-        """Return the nearest versions of a table's rows in this and its ancestors' workspaces."""
-        seen: dict[Key, Row | None] = {}
-        node: Transaction | None = self
-        with self.kin.latch:
-            while node is not None:
-                for key, row in node.workspace.rows.get(spec, {}).items():
-                    seen.setdefault(key, row)
-                node = node.parent
-        return seen
+    __slots__ = ("_parent", "_timeout_s")
 
-    def lock_detector(self, rule: str) -> None:
-        """Lock the detector of a rule against other hierarchies, until the end of this one."""
-        self._lock((f"detector of rule {rule}",), Mode.X)
+    def __init__(self, parent: Node, timeout_s: float):
+        Limit.after(timeout_s)
+        self._parent = parent
+        self._timeout_s = timeout_s
 
-    def lock_rows_of(self, spec: TableSpec) -> None:
-        """Take the intention lock to lock single rows of a table for writing."""
-        self._lock((spec.name,), Mode.IX)
+    def spawn(
+        self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Child[T]:
+        """Spawn as ``t.spawn`` does; raise `TransactionTimeout` if the child takes too long.
 
-    def read_locked(
-        self, spec: TableSpec, keys: Sequence[Key], *, inserting: bool = False
-    ) -> dict[Key, Row | None]:
-        """Return rows by key, locked for writing, in a few round trips for any number of keys."""
-        return self._read(spec, spec.in_order(keys), Mode.X, inserting=inserting)
-
-    def write_all(self, spec: TableSpec, versions: Sequence[_statements.Version]) -> None:
-        """Write rows that are locked and checked, then show them to the rules."""
-        self._check_may_write(spec)
-        with self.kin.latch:
-            for key, _, new in versions:
-                self.workspace.write(spec, key, new)
-        if self._log is not None:
-            for key, old, new in versions:
-                self._log.operated(self, _kind(old, new), spec.name, (key,))
-        if self._observer is not None:
-            for key, old, new in versions:
-                self._observer.wrote(self, _kind(old, new), spec.name, key)
-        self.forest.listener.changed_all(self, spec, versions)
-
-    def _got(
-        self, spec: TableSpec, keys: list[Key], *, for_update: bool, nowait: bool
-    ) -> dict[Key, Row | None]:
-        if not nowait:
-            return self._read(spec, keys, Mode.X if for_update else Mode.S)
-        if not for_update:
-            raise UnsupportedStatement("nowait goes together with for_update=True")
-        found = lock_free_rows(self, spec, keys)
-        if self._log is not None:
-            self._log.operated(self, "read", spec.name, found)
-        for key in keys:
-            if key not in found:
-                raise LockNotAvailable(f"table {spec.name}: another transaction has row {key!r}")
-        return found
-
-    def _existing(self, spec: TableSpec, key: Any) -> tuple[Key, Row]:
-        wanted = spec.key(key)
-        row = self._read(spec, [wanted], Mode.X)[wanted]
-        if row is None:
-            raise RowNotFound(f"table {spec.name}: no row has the key {wanted!r}")
-        return wanted, row
-
-    def _read(
-        self, spec: TableSpec, keys: list[Key], mode: Mode, *, inserting: bool = False
-    ) -> dict[Key, Row | None]:
-        for key in keys:
-            self._lock((spec.name, key), mode)
-        if self._log is not None:
-            self._log.operated(self, "read", spec.name, keys)
-        base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
-        return {key: self._visible(spec, key, base) for key in keys}
-
-    def _visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
-        node: Transaction | None = self
-        while node is not None:
-            rows = node.workspace.rows.get(spec)
-            if rows is not None:
-                row = rows.get(key, _ABSENT)
-                if row is not _ABSENT:
-                    return row  # type: ignore[no-any-return]  # the sentinel is excluded
-            node = node.parent
-        return base[key]
-
-    def _write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
-        self._check_may_write(spec)
-        with self.kin.latch:
-            self.workspace.write(spec, key, new)
-        if self._log is not None:
-            self._log.operated(self, _kind(old, new), spec.name, (key,))
-        if self._observer is not None:
-            self._observer.wrote(self, _kind(old, new), spec.name, key)
-        self.forest.listener.changed(self, spec, old, new)
-
-    def _check_may_write(self, spec: TableSpec) -> None:
-        writers = self.forest.writers
-        if writers and spec in writers and writers[spec] != self.writer:
-            raise TableOwned(
-                f"table {spec.name} is written by {writers[spec]} alone, which has its rows in "
-                "memory: feed it an event that makes the change"
-            )
-
-    def _lock(self, resource: tuple[object, ...], mode: Mode) -> None:
-        self._check_usable()
-        held = self._held.get(resource)
-        if held is not None and _covers(held, mode):
-            return
-        if len(resource) > 1:
-            table_mode = self._held.get(resource[:1])
-            if table_mode is not None and _covers(table_mode, mode):
-                return
-        self.forest.acquire(self, resource, mode)
-        self._held[resource] = mode
-        if self._observer is not None:
-            self._observer.granted(self, resource, mode)
+        The limit begins now, and includes the wait for a thread and all tries.
+        """
+        return self._parent.spawn(
+            work_of(function, "spawn()", args, kwargs), timeout=self._timeout_s
+        )
 
 
-def _kind(old: Row | None, new: Row | None) -> str:
-    return "insert" if old is None else "delete" if new is None else "write"
+def work_of(
+    function: Callable[..., T], where: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[Node], T]:
+    """Return work for a node: a call of the user's `function` with the handle, checked.
+
+    Raises
+    ------
+    DefinitionError
+        If `function` is not callable, or does no work when it is called.
+    """
+    if not callable(function):
+        raise DefinitionError(
+            f"{where} takes a function (t, …) and calls it with a transaction, not {function!r}"
+        )
+    checked_function(function, f"the function given to {where}")
+
+    def call(node: Node) -> T:
+        result = function(Transaction(node), *args, **kwargs)
+        if result is None:
+            return result
+        return checked_result(result, f"the function given to {where}")
+
+    return call
 
 
-def _covers(held: Mode, mode: Mode) -> bool:
-    """Return whether a held lock covers a request without asking the lock manager."""
-    return held is mode or held is Mode.X or (held is Mode.SIX and mode is Mode.S)
+def _got(
+    node: Node, spec: TableSpec, keys: list[Key], *, for_update: bool, nowait: bool
+) -> dict[Key, Row | None]:
+    if not nowait:
+        return node.read(spec, keys, Mode.X if for_update else Mode.S)
+    if not for_update:
+        raise UnsupportedStatement("nowait goes together with for_update=True")
+    found = lock_free_rows(node, spec, keys)
+    if node.log is not None:
+        node.log.operated(node, "read", spec.name, found)
+    for key in keys:
+        if key not in found:
+            raise LockNotAvailable(f"table {spec.name}: another transaction has row {key!r}")
+    return found
+
+
+def _existing(node: Node, spec: TableSpec, key: Any) -> tuple[Key, Row]:
+    wanted = spec.key(key)
+    row = node.read(spec, [wanted], Mode.X)[wanted]
+    if row is None:
+        raise RowNotFound(f"table {spec.name}: no row has the key {wanted!r}")
+    return wanted, row

@@ -12,7 +12,7 @@ from activedb.transactions._node import current_transaction
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
-    from activedb.transactions._transaction import Transaction
+    from activedb.transactions._node import Node
 
 __all__ = ["Watched"]
 
@@ -70,7 +70,7 @@ class Watched:
     @contextmanager
     def _locked(
         self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]
-    ) -> Iterator[tuple[Transaction, _Rows]]:
+    ) -> Iterator[tuple[Node, _Rows]]:
         around = current_transaction()
         if around is not None and around.condition_of is not None:
             around.refuse_write("a flush of a watched session")

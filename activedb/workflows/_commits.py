@@ -10,7 +10,7 @@ from activedb.batches import Forming, Workflow
 from activedb.errors import SerializationConflict
 from activedb.firing import Launcher
 from activedb.store.journals import Recorded, WorkflowJournal
-from activedb.transactions import Forest, Run, Transaction
+from activedb.transactions import Forest, Node, Run, Transaction
 from activedb.workflows._definition import check_unchanged, described
 from activedb.workflows._state import WorkflowState, compensation_name, run_name
 
@@ -101,7 +101,7 @@ class Commits:
         """Return a run that is repeated after a crash, under the same name."""
         return Run(name=f"{WORKFLOW_RUN}{self.name}/{name}", is_batch=True)
 
-    def run(self, run: Run, work: Callable[[Transaction], Record | None]) -> None:
+    def run(self, run: Run, work: Callable[[Node], Record | None]) -> None:
         """Run a transaction of the workflow, with the usual retries.
 
         Parameters
@@ -143,11 +143,11 @@ class _Commit:
         self._has_latch = False
         self._was_late = False
 
-    def body(self, t: Transaction, work: Callable[[Transaction], Record | None]) -> None:
+    def body(self, t: Node, work: Callable[[Node], Record | None]) -> None:
         commits = self._commits
         self.ended(well=False)  # after an earlier try
         if self._was_late:  # so that it cannot be late again
-            t.get(commits._journal.table, commits.name, for_update=True)
+            Transaction(t).get(commits._journal.table, commits.name, for_update=True)
         commits.refresh()
         record = work(t)
         if record is not None:

@@ -19,7 +19,7 @@ from activedb.firing import SYSTEMIC
 from activedb.functions import checked_result
 from activedb.spelling import listed
 from activedb.store.journals import WorkflowJournal
-from activedb.transactions import Transaction
+from activedb.transactions import Node, Transaction
 from activedb.workflows._commits import Commits, Record
 from activedb.workflows._definition import Execution, WorkflowDefinition
 from activedb.workflows._rows import Row, decoded, part_of
@@ -57,7 +57,7 @@ class Compensating:
             mode = given.mode
         done: list[CompensationPlan] = []
 
-        def work(t: Transaction) -> Record | None:
+        def work(t: Node) -> Record | None:
             plan = self._plan(batches, mode, given)
             self._check_whole(plan)
             self._check(plan, batches, given, allow_interference=allow_interference)
@@ -145,11 +145,13 @@ class Compensating:
                 plan=plan,
             )
 
-    def _undo(self, t: Transaction, execution: Execution) -> None:
+    def _undo(self, t: Node, execution: Execution) -> None:
         action = self._definition.programs[execution.program].action
         assert action is not None, "a plan that is possible has actions"
         try:
-            checked_result(action(t, execution), f"the compensating action of {execution.program}")
+            checked_result(
+                action(Transaction(t), execution), f"the compensating action of {execution.program}"
+            )
         except SYSTEMIC:
             raise
         except Exception as error:

@@ -26,7 +26,7 @@ from activedb.firing import Launcher, Letter
 from activedb.spelling import did_you_mean
 from activedb.store.journals import Recorded, WorkflowJournal
 from activedb.streams import AtomicBatch
-from activedb.transactions import Forest, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Node, Run, Transaction, current_transaction
 from activedb.workflows._commits import Commits, Record
 from activedb.workflows._compensating import Compensating
 from activedb.workflows._definition import WorkflowDefinition
@@ -197,8 +197,10 @@ class BatchRun:
         self._check_outside()
         executed: list[str] = []
 
-        def work(t: Transaction) -> Record:
-            rows = given_out(program, chosen.function(t, **decode_params(kept)))  # a copy per try
+        def work(t: Node) -> Record:
+            rows = given_out(
+                program, chosen.function(Transaction(t), **decode_params(kept))
+            )  # a copy per try
             executed.clear()
 
             def record(state: WorkflowState, recorded: Recorded) -> None:
@@ -364,7 +366,7 @@ class BatchRun:
         self._check_outside()
         forgotten: list[str] = []
 
-        def work(t: Transaction) -> Record:
+        def work(t: Node) -> Record:
             kept = self._journal.load()
             rows = [] if kept is None else kept.nodes
             old = {row["id"] for row in rows if row["recorded_at"] < before}
@@ -438,7 +440,7 @@ class Taking:
             state.origins[batch.stream] = [batch.query_id, batch.batch_id, id]
             taken[:] = [id]
 
-        def work(t: Transaction) -> Record | None:
+        def work(t: Node) -> Record | None:
             last = self._commits.look(lambda state: state.origins.get(batch.stream))
             if last is not None and self._is_known(batch, last):
                 taken[:] = [last[2] if last[1] == batch.batch_id else None]

@@ -9,7 +9,7 @@ from activedb.errors import CompensationError, ProgramFailed
 from activedb.firing import SYSTEMIC, storable
 from activedb.spelling import listed
 from activedb.store.journals import Recorded, WorkflowJournal
-from activedb.transactions import Forest, Run, Transaction
+from activedb.transactions import Forest, Node, Run, Transaction
 from activedb.workflows._commits import Commits, Record
 from activedb.workflows._compensating import Compensating
 from activedb.workflows._definition import WorkflowDefinition
@@ -88,10 +88,10 @@ class Running:
     def _execute(self, due: Due) -> None:
         program, id = self._definition.programs[due.program], id_of(due)
 
-        def work(t: Transaction) -> Record | None:
+        def work(t: Node) -> Record | None:
             if not self._is_due(due):
                 return None  # another process has executed or compensated it
-            given = program.function(t, *self._inputs(due))
+            given = program.function(Transaction(t), *self._inputs(due))
             rows = given_out(program.name, given)
             return lambda state, recorded: state.executed(recorded, due, rows)
 

@@ -18,6 +18,7 @@ import activedb as adb
 from activedb.errors import WrongProcess
 from activedb.transactions import current_transaction
 from tests.databases import Place, in_thread, place, until
+from tests.nodes import node_of
 from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
 
@@ -130,7 +131,7 @@ def test_open_transaction_refuses_in_the_child_and_goes_on_in_the_parent(shared:
             lambda: t.update(shared.accounts, 1, balance=0),
             lambda: t.query(select(shared.accounts)),
             t.subtransaction,
-            t.commit,
+            node_of(t).commit,
             lambda: t.spawn(print),
         ]
         said = [error_of(call) for call in calls]

@@ -8,6 +8,7 @@ import pytest
 
 import activedb as adb
 from activedb.errors import DefinitionError, RuleFailed
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from tests.ledger import Ledger
@@ -55,7 +56,7 @@ def test_method_called_in_a_transaction_runs_its_rules_there(ledger: Ledger) -> 
     @db.rule(on=adb.returned(Teller.withdraw))
     def book(t: adb.Transaction, o: adb.Occurrence) -> None:
         assert set(o.params) == {"account", "amount", "result"}
-        ran_in.append(t.top.id)
+        ran_in.append(node_of(t).top.id)
         row = t.get(accounts, o.params["account"], for_update=True)
         t.update(accounts, row["id"], balance=row["balance"] - o.params["amount"])
 

@@ -17,6 +17,7 @@ from activedb.errors import Deadlock, SerializationConflict, TransactionAborted
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.drawing import drawn
 from tests.ledger import declare, event, open_ledger
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -524,7 +525,7 @@ def test_causal_rules_of_a_stream_begin_when_its_part_has_committed(ledger: Ledg
 
     @ledger.db.rule(on=adb.event("A"), coupling="causal")
     def rule(t: Transaction, o: Occurrence) -> None:
-        states.append(t.hierarchy.cause)
+        states.append(node_of(t).hierarchy.cause)
         ledger.write(t, f"{o.params['n']}")
 
     declare(ledger.db, A=("n",)).feed([event("A", n, n=n) for n in range(5)])

@@ -19,6 +19,7 @@ from coupling import ConditionAction, Coupling, Role, plan
 from coupling.acta import audit
 from tests.databases import PATIENCE_S, in_thread
 from tests.ledger import open_ledger
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
@@ -328,7 +329,7 @@ def test_action_beside_its_condition_is_seen_by_nobody_before_that_is_true(
     def when(t: Transaction, o: Occurrence) -> bool:
         assert has_acted.wait(PATIENCE_S)
         assert t.parent is not None
-        seen.append(len(t.parent.workspace.log))
+        seen.append(len(node_of(t.parent).workspace.log))
         return bool(o.params["n"])
 
     def act(t: Transaction, o: Occurrence) -> None:

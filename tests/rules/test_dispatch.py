@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
+from activedb.transactions import Node
 from tests.databases import PATIENCE_S, in_thread
 from tests.effort import calls_of
 from tests.ledger import Ledger, open_ledger
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,15 +53,15 @@ def test_event_costs_its_own_rules_only_among_ten_thousand(db: Database) -> None
         with db.transaction() as t:
             catalog = db._catalog
             ours, nobodys = adb.occurrence("E3", timestamp=1), adb.occurrence("X", timestamp=1)
-            db._triggering.occurred(t, ours)  # whatever happens once
+            db._triggering.occurred(node_of(t), ours)  # whatever happens once
             asked.clear()
             costs[count] = [
-                calls_of(partial(db._triggering.feed, ours, t)),
-                calls_of(partial(db._triggering.feed, nobodys, t)),
-                calls_of(partial(db._triggering.occurred, t, nobodys)),
-                calls_of(partial(catalog.listening_to, ("event", "E3"), t)),
+                calls_of(partial(db._triggering.feed, ours, node_of(t))),
+                calls_of(partial(db._triggering.feed, nobodys, node_of(t))),
+                calls_of(partial(db._triggering.occurred, node_of(t), nobodys)),
+                calls_of(partial(catalog.listening_to, ("event", "E3"), node_of(t))),
             ]
-            assert len(catalog.listening_to(("event", "E3"), t)) == 1
+            assert len(catalog.listening_to(("event", "E3"), node_of(t))) == 1
     assert len(db.rules) == 10_000
     assert costs[10] == costs[10_000]
 
@@ -78,8 +80,10 @@ def test_event_costs_the_rules_of_its_constants_only_among_a_thousand(db: Databa
             ours, nobodys = (
                 adb.occurrence("TICK", timestamp=1, symbol=symbol) for symbol in ("S3", "none")
             )
-            db._triggering.occurred(t, ours)
-            costs[count] = [calls_of(partial(db._triggering.feed, o, t)) for o in (ours, nobodys)]
+            db._triggering.occurred(node_of(t), ours)
+            costs[count] = [
+                calls_of(partial(db._triggering.feed, o, node_of(t))) for o in (ours, nobodys)
+            ]
     assert costs[10] == costs[1_000]
 
 
@@ -95,17 +99,17 @@ def test_transaction_without_changes_pays_no_walk_for_the_drafts_of_another(db: 
     o = adb.occurrence("E3", timestamp=1)
     other = db.transaction()
     with db.transaction() as t:
-        plain = calls_of(lambda: db._triggering.feed(o, t))
+        plain = calls_of(lambda: db._triggering.feed(o, node_of(t)))
     with other:
         db.rules.disable("r4")
         beside: list[int] = []
 
         def in_another() -> None:
             with db.transaction() as t:
-                db._triggering.feed(o, t)
+                db._triggering.feed(o, node_of(t))
                 for _ in range(30):  # a deep line costs no more
                     t = t.subtransaction().__enter__()
-                beside.append(calls_of(lambda: db._triggering.feed(o, t)))
+                beside.append(calls_of(lambda: db._triggering.feed(o, node_of(t))))
                 while t.parent is not None:
                     t.__exit__(None, None, None)
                     t = t.parent
@@ -122,7 +126,7 @@ def test_row_changes_that_nobody_listens_to_make_no_occurrence(
     made: list[Any] = []
     occurred = db._triggering.occurred
 
-    def noted(t: Transaction, o: Any, **how: Any) -> None:
+    def noted(t: Node, o: Any, **how: Any) -> None:
         made.append(o)
         occurred(t, o, **how)
 

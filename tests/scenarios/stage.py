@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tests.nodes import node_of
 from tests.scenarios.judge import Event
 from tests.scenarios.stillness import Stillness
 from tests.scenarios.strand import Step, Strand, top_of
@@ -56,7 +57,7 @@ class Stage:
             elif again:
                 self.events.append((self._round, False, Event(name, "abort")))
             self.nodes[name] = t
-            self._names[id(t.forest), t.id] = name
+            self._names[id(node_of(t).forest), t.id] = name
         self.happened(name, "begin")
 
     def happened(self, name: str, what: str | Operation, outcome: str = "") -> None:

@@ -13,6 +13,7 @@ from activedb.errors import InvalidURL, LockTimeout, UnsuitablePooler
 from activedb.store.server import scratch_schema
 from tests.databases import in_thread, until, waits_at_the_server
 from tests.histories.processes import Server
+from tests.nodes import node_of
 from tests.patience import PATIENCE_S
 from tests.poolers import pgbouncer
 from tests.servers import fresh_database
@@ -134,12 +135,12 @@ def test_server_process_behind_a_pooler_is_the_one_the_server_knows(pooled_url: 
         number = text("SELECT pg_backend_pid()")
         with db.transaction() as t:
             t.update(table, 1, n=1)
-            session = t.hierarchy.session
+            session = node_of(t).hierarchy.session
             with session._using("look") as flat:
                 assert session.backend == flat.scalar(number)
         with db.connection() as connection, db.transaction(connection=connection) as t:
             t.update(table, 1, n=2)
-            assert t.hierarchy.session.backend == connection.scalar(number)
+            assert node_of(t).hierarchy.session.backend == connection.scalar(number)
 
 
 @pytest.mark.parametrize("mode", ["transaction", "statement"])

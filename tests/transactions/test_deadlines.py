@@ -19,6 +19,7 @@ from activedb.errors import (
 )
 from activedb.transactions._deadlines import Deadlines, Limit
 from tests.databases import PATIENCE_S, in_thread, lock_waits, until
+from tests.nodes import node_of
 from tests.transactions.bank import open_bank
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def test_limits_of_many_transactions_need_one_thread_and_leave_nothing(bank: Ban
     opened = [bank.db.transaction(timeout=3_600) for _ in range(50)]
     assert threading.active_count() <= before + 1
     for t in opened:
-        t.commit()
+        node_of(t).commit()
     for number in range(500):
         with bank.db.transaction(timeout=3_600) as t:
             t.update(bank.accounts, 1, balance=number)

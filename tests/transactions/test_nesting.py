@@ -17,6 +17,7 @@ from activedb.errors import (
     TransactionStateError,
 )
 from tests.databases import PATIENCE_S, in_thread
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,7 +183,7 @@ USES: dict[str, Callable[[Transaction, Any], object]] = {
     "execute": lambda t, table: t.execute(update(table).values(balance=0)),
     "subtransaction": lambda t, table: t.subtransaction(),
     "spawn": lambda t, table: t.spawn(lambda s: None),
-    "commit": lambda t, table: t.commit(),
+    "commit": lambda t, table: node_of(t).commit(),
 }
 
 
@@ -222,7 +223,7 @@ def test_commit_of_a_child_twice_raises(bank: Bank) -> None:
     with pytest.raises(TransactionStateError), bank.db.transaction() as t:
         with t.subtransaction() as s:
             s.update(bank.accounts, 1, balance=0)
-        s.commit()
+        node_of(s).commit()
     assert bank.committed() == {1: 10, 2: 20}
 
 
@@ -262,7 +263,7 @@ def test_commit_with_an_open_subtransaction_keeps_nothing(bank: Bank) -> None:
         with bank.db.transaction() as t:
             t.update(bank.accounts, 1, balance=11)
             with t.subtransaction():
-                t.commit()
+                node_of(t).commit()
 
     with pytest.raises(TransactionStateError, match="subtransaction"):
         in_thread(misuse).result(PATIENCE_S)

@@ -10,8 +10,9 @@ import pytest
 
 import activedb as adb
 from activedb.errors import SerializationConflict, WrongThread
-from activedb.transactions import Observer, State
+from activedb.transactions import Node, Observer, State
 from tests.databases import PATIENCE_S, in_thread
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,31 +26,31 @@ class Witness(Observer):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def began(self, t: Transaction) -> None:
+    def began(self, t: Node) -> None:
         self.heard.append(f"began {t.label if t.parent else 'top'}")
 
-    def entered(self, t: Transaction) -> None:
+    def entered(self, t: Node) -> None:
         self.heard.append(f"entered {t.label if t.parent else 'top'}")
 
-    def left(self, t: Transaction) -> None:
+    def left(self, t: Node) -> None:
         assert t.state.is_final
         self.heard.append(f"left {t.label if t.parent else 'top'}")
 
-    def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
+    def spawned(self, t: Node, firing: str, coupling: str) -> None:
         self.heard.append(f"spawned {firing.rpartition('.')[2]} {coupling}")
 
-    def carried(self, t: Transaction) -> str | None:
+    def carried(self, t: Node) -> str | None:
         return f"of {t.id}"
 
-    def committing(self, t: Transaction) -> None:
+    def committing(self, t: Node) -> None:
         assert t.state is State.COMMITTING
         self.heard.append(f"committing {t.label if t.parent else 'top'}")
 
-    def failing(self, t: Transaction, error: BaseException | None) -> None:
+    def failing(self, t: Node, error: BaseException | None) -> None:
         assert not t.state.is_final
         self.heard.append(f"failing {t.label if t.parent else 'top'} {type(error).__name__}")
 
-    def ended(self, t: Transaction) -> None:
+    def ended(self, t: Node) -> None:
         self.heard.append(f"{t.state} {t.label if t.parent else 'top'}")
 
 
@@ -74,7 +75,7 @@ def test_observer_hears_of_each_try(db: adb.Database) -> None:
     tries = []
 
     def work(t: Transaction) -> None:
-        tries.append(t.hierarchy.run.tries)
+        tries.append(node_of(t).hierarchy.run.tries)
         if len(tries) == 1:
             raise SerializationConflict("as the server would say")
 
@@ -91,8 +92,8 @@ def test_observer_hears_of_firings_which_carry_its_word(db: adb.Database) -> Non
 
     @db.rule(on=adb.event("E"), coupling="sequential")
     def rule(t: Transaction, o: Occurrence) -> None:
-        run = t.hierarchy.run
-        found.append((t.rule, t.coupling, run.origin))
+        run = node_of(t).hierarchy.run
+        found.append((t.rule, node_of(t).coupling, run.origin))
 
     witness = Witness()
     db._forest.observe(witness)
@@ -108,7 +109,7 @@ def test_firing_carries_nothing_while_nobody_watches(db: adb.Database) -> None:
 
     @db.rule(on=adb.event("E"), coupling="detached")
     def rule(t: Transaction, o: Occurrence) -> None:
-        found.append(t.hierarchy.run.origin)
+        found.append(node_of(t).hierarchy.run.origin)
 
     db.signal("E")
     db.wait_idle()
@@ -137,7 +138,7 @@ def test_kind_of_observer_is_made_once(db: adb.Database) -> None:
 
 
 class _Broken(Observer):
-    def began(self, t: Transaction) -> None:
+    def began(self, t: Node) -> None:
         raise RuntimeError("broken")
 
     ended = left = began
@@ -181,15 +182,15 @@ def test_coupling_is_that_of_the_rule_that_runs(db: adb.Database) -> None:
     def define(coupling: str) -> None:
         @db.rule(on=adb.event("E"), coupling=coupling, name=coupling)
         def rule(t: Transaction, o: Occurrence) -> None:
-            found[coupling] = t.coupling
+            found[coupling] = node_of(t).coupling
             with t.subtransaction() as s:
-                assert s.coupling is None
+                assert node_of(s).coupling is None
 
     for coupling in ("immediate", "deferred", "detached", "causal", "sequential"):
         define(coupling)
     with db.transaction() as t:
         db.signal("E")
-        assert t.coupling is None
+        assert node_of(t).coupling is None
     db.wait_idle()
     assert len(found) == 5
     assert all(coupling == name for name, coupling in found.items())

@@ -30,6 +30,7 @@ from sqlalchemy.orm import DeclarativeBase, sessionmaker
 
 from activedb.errors import ConnectionLost, ConstraintViolation, DefinitionError, TableOwned
 from tests.databases import PATIENCE_S, in_thread, place, until
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,9 +90,9 @@ def test_owned_rows_are_read_without_the_server(shared: Place) -> None:
     db.admin.own(stock)
     with db.transaction() as t:
         assert t.get_many(stock, range(20), for_update=True)[7] is not None
-        assert t.hierarchy.session.backend is None  # no connection was needed
+        assert node_of(t).hierarchy.session.backend is None  # no connection was needed
         t.update(stock, 7, count=0)
-        assert t.hierarchy.session.backend is None
+        assert node_of(t).hierarchy.session.backend is None
     with db._store.short() as plain:
         assert plain.scalar(select(stock.c.count).where(stock.c.id == 7)) == 0
 
@@ -404,7 +405,7 @@ def test_owner_keeps_its_table_when_another_connection_is_lost(shared: Place) ->
     with pytest.raises(ConnectionLost), one.transaction() as t:
         t.insert(log, {"id": 1})
         with other._store.short() as plain:
-            pid = t.hierarchy.session.backend
+            pid = node_of(t).hierarchy.session.backend
             plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
             until(
                 lambda: not plain.scalar(text(f"SELECT count(*) FROM pg_locks WHERE pid = {pid}"))

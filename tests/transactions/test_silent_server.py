@@ -19,6 +19,7 @@ import activedb as adb
 from activedb.errors import ConnectionLost, TransactionCancelled, TransactionTimeout
 from tests.databases import in_thread, until
 from tests.mortal import Mortal
+from tests.nodes import node_of
 from tests.patience import PATIENCE_S
 from tests.servers import fresh_database, temporary_folder
 from tests.store.server_users import server_processes
@@ -212,7 +213,7 @@ def test_limit_of_a_child_holds_while_its_sibling_waits_for_the_server(
 
     def work(t: Transaction) -> None:
         up(t, db, 2)
-        waits = t.hierarchy.session._calls
+        waits = node_of(t).hierarchy.session._calls
         silence.begin()
         sibling = t.spawn(up, db, 0)
         until(lambda: waits)

@@ -19,6 +19,7 @@ from activedb import State
 from activedb.errors import TransactionAborted, TransactionCancelled, TransactionStateError
 from activedb.transactions._states import checked_move
 from tests.databases import place
+from tests.nodes import node_of
 from tests.transactions.bank import open_bank
 
 if TYPE_CHECKING:
@@ -90,12 +91,12 @@ class Line(RuleBasedStateMachine):
         level = data.draw(st.integers(0, len(self.line) - 1))
         has_open = State.ACTIVE in self.states[level + 1 :]
         if self.open_at(level) and not has_open:
-            self.line[level].commit()
+            node_of(self.line[level]).commit()
             self.states[level] = State.COMMITTED
             return
         was_active = self.states[level] is State.ACTIVE
         with pytest.raises((TransactionStateError, TransactionAborted, TransactionCancelled)):
-            self.line[level].commit()
+            node_of(self.line[level]).commit()
         if was_active:
             self.end_from(level)
 
@@ -136,7 +137,7 @@ class Line(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if self.line and self.states[0] is State.ACTIVE:
-            self.line[0]._abort()
+            node_of(self.line[0])._abort()
         assert not self.bank.db._forest.locks.snapshot().transactions
 
 

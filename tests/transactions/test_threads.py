@@ -12,6 +12,7 @@ from activedb import State
 from activedb.errors import TransactionAborted, TransactionStateError, WrongThread
 from activedb.transactions import current_transaction
 from tests.databases import PATIENCE_S, in_thread, until
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,10 +33,10 @@ USES: dict[str, Callable[[Transaction, Any], object]] = {
     "subtransaction": lambda t, table: t.subtransaction(),
     "spawn": lambda t, table: t.spawn(lambda s: None),
     "spawn with a limit": lambda t, table: t.with_timeout(5).spawn(lambda s: None),
-    "offer": lambda t, table: t.offer(),
-    "run_child": lambda t, table: t.run_child(lambda s: None, label="x"),
-    "run_in_parallel": lambda t, table: t.run_in_parallel([]),
-    "commit": lambda t, table: t.commit(),
+    "offer": lambda t, table: node_of(t).offer(),
+    "run_child": lambda t, table: node_of(t).run_child(lambda s: None, label="x"),
+    "run_in_parallel": lambda t, table: node_of(t).run_in_parallel([]),
+    "commit": lambda t, table: node_of(t).commit(),
     "abort": lambda t, table: t.abort("from elsewhere"),
 }
 
@@ -97,7 +98,7 @@ def test_top_level_transaction_belongs_to_the_thread_that_enters_it(bank: Bank) 
     t = in_thread(bank.db.transaction).result(PATIENCE_S)
     with t:
         t.update(bank.accounts, 1, balance=11)
-        assert current_transaction() is t
+        assert current_transaction() is node_of(t)
         with pytest.raises(WrongThread):
             in_thread(t.get, bank.accounts, 1).result(PATIENCE_S)
     assert bank.committed()[1] == 11
@@ -109,8 +110,8 @@ def test_transaction_that_was_never_entered_belongs_to_the_thread_that_opened_it
     t = bank.db.transaction()
     t.update(bank.accounts, 1, balance=11)
     with pytest.raises(WrongThread):
-        in_thread(t.commit).result(PATIENCE_S)
-    t.commit()
+        in_thread(node_of(t).commit).result(PATIENCE_S)
+    node_of(t).commit()
     assert bank.committed()[1] == 11
 
 
@@ -136,7 +137,7 @@ def test_block_of_a_transaction_is_entered_once(bank: Bank) -> None:
     with pytest.raises(TransactionStateError, match="is committed"), t:
         pass
     never_entered = bank.db.transaction()
-    never_entered.commit()
+    node_of(never_entered).commit()
     with pytest.raises(TransactionStateError, match="is committed"), never_entered:
         pass
 
@@ -171,7 +172,7 @@ def test_subtransaction_that_ends_on_another_thread_leaves_its_parent_to_go_on(b
         next(blocks)
         with pytest.raises(WrongThread):
             in_thread(next, blocks, None).result(PATIENCE_S)
-        assert current_transaction() is t
+        assert current_transaction() is node_of(t)
         t.update(bank.accounts, 2, balance=22)
     assert bank.committed() == {1: 10, 2: 22}
 
@@ -218,13 +219,13 @@ def test_rules_in_parallel_may_run_children_of_their_triggering_transaction(bank
             if threading.get_ident() != home:
                 with pytest.raises(WrongThread):
                     t.get(bank.accounts, 2)
-            t.run_child(lambda s: s.get(bank.accounts, 1), label="r")
+            node_of(t).run_child(lambda s: Transaction(s).get(bank.accounts, 1), label="r")
 
         t.update(bank.accounts, 1, balance=11)
-        t.run_in_parallel([call, call])
-        assert not t._lent
+        node_of(t).run_in_parallel([call, call])
+        assert not node_of(t)._lent
         with pytest.raises(WrongThread):
-            in_thread(lambda: t.run_child(lambda s: None, label="x")).result(PATIENCE_S)
+            in_thread(lambda: node_of(t).run_child(lambda s: None, label="x")).result(PATIENCE_S)
         t.update(bank.accounts, 1, balance=12)
 
     bank.db.run(parent)

@@ -16,7 +16,7 @@ from activedb.streams._state import StreamState
 from activedb.streams.columns._admission import ColumnArrivals
 from activedb.streams.columns._program import ColumnProgram
 from activedb.streams.columns._waiting import WaitingColumns
-from activedb.transactions import Forest, Run, Transaction
+from activedb.transactions import Forest, Node, Run
 
 __all__ = ["ColumnParts"]
 
@@ -113,7 +113,7 @@ class ColumnParts:
         return True
 
     def _process(
-        self, t: Transaction, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
+        self, t: Node, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
     ) -> None:
         each, program = self._s_transactions, self._program
         reached_us = entry.punctuation_us

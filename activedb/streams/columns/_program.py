@@ -30,7 +30,7 @@ from activedb.streams._program_work import Work, letter_of
 from activedb.streams._programs import PROGRAMS_MAX, ProgramsOfStream
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams.columns._tables import ChangedRows, ColumnTable
-from activedb.transactions import Forest, Transaction
+from activedb.transactions import Forest, Node
 from lockmgr import Mode
 
 __all__ = ["ColumnProgram"]
@@ -165,13 +165,13 @@ class ColumnProgram:
     # -- a part ----------------------------------------------------------------------------
 
     def process(
-        self, t: Transaction, events: ColumnEvents, reached_us: int, *, fail_fast: bool
+        self, t: Node, events: ColumnEvents, reached_us: int, *, fail_fast: bool
     ) -> list[Letter]:
         """Run the s-transactions of a part's events; return letters of refused events.
 
         Parameters
         ----------
-        t : Transaction
+        t : Node
             Transaction of the part.
         events : ColumnEvents
             In event-time order.
@@ -242,7 +242,7 @@ class ColumnProgram:
     def _going_on(self, state: ColumnState) -> ColumnRun:
         return ColumnRun(self._defined.program, self._threads, state=state)
 
-    def _note_changes(self, t: Transaction, first_us: int) -> None:
+    def _note_changes(self, t: Node, first_us: int) -> None:
         """Collect the table changes of a part whose first event is at `first_us`."""
         assert self._before is not None
         for table in self._tables:

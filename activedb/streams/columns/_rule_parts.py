@@ -17,7 +17,7 @@ from activedb.streams._state import StreamState
 from activedb.streams.columns._admission import ColumnArrivals
 from activedb.streams.columns._rules import ColumnRules
 from activedb.streams.columns._waiting import WaitingColumns
-from activedb.transactions import Forest, Run, Transaction
+from activedb.transactions import Forest, Node, Run
 
 __all__ = ["ColumnRuleParts"]
 
@@ -90,7 +90,7 @@ class ColumnRuleParts:
         self._launcher.join_running(running_max=DETACHED_MAX)
         done = _Done(entry, 0)
 
-        def body(t: Transaction) -> None:
+        def body(t: Node) -> None:
             nonlocal done
             done = self._process(t, entry, passed, arrivals)
 
@@ -111,7 +111,7 @@ class ColumnRuleParts:
         return done
 
     def _process(
-        self, t: Transaction, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
+        self, t: Node, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
     ) -> _Done:
         each, rules = self._s_transactions, self._rules
         each.refusals.begin()

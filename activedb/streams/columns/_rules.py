@@ -29,7 +29,7 @@ from activedb.store.journals import ColumnJournal, ColumnNote, DetectorRows
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._s_transactions import Completed, STransactions
 from activedb.streams.columns._detections import Detections, Found, event_columns, is_among
-from activedb.transactions import Transaction
+from activedb.transactions import Node
 
 __all__ = ["ColumnRules", "dead_of"]
 
@@ -188,12 +188,12 @@ class ColumnRules:
 
     # -- a part ----------------------------------------------------------------------------
 
-    def process(self, t: Transaction, events: ColumnEvents, letters: list[Letter]) -> int:
+    def process(self, t: Node, events: ColumnEvents, letters: list[Letter]) -> int:
         """Run the rules triggered by a part's events; return the number of leading events taken.
 
         Parameters
         ----------
-        t : Transaction
+        t : Node
             Transaction of the part.
         events : ColumnEvents
             In event-time order.
@@ -290,7 +290,7 @@ class ColumnRules:
 
     # -- internals -------------------------------------------------------------------------
 
-    def _listening(self, t: Transaction | None) -> tuple[Subscription, ...]:
+    def _listening(self, t: Node | None) -> tuple[Subscription, ...]:
         """Return the rules on the stream's events as visible to `t`, in the order of definition."""
         found = {s for key in self._keys for s in self._catalog.listening_to(key, t)}
         places = {entry.name: place for place, entry in enumerate(self._catalog.entries(t))}
@@ -298,7 +298,7 @@ class ColumnRules:
 
     def _run(
         self,
-        t: Transaction,
+        t: Node,
         part: _Part,
         piece: ColumnEvents,
         found: Sequence[Found],
@@ -321,7 +321,7 @@ class ColumnRules:
         return None
 
     def _refused(
-        self, t: Transaction, piece: ColumnEvents, subscription: Subscription, error: Exception
+        self, t: Node, piece: ColumnEvents, subscription: Subscription, error: Exception
     ) -> Letter | None:
         """Return the letter of an event a detector refused; None: other rules still take it."""
         (arrival,) = piece.arrivals()
