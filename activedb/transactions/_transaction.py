@@ -94,7 +94,7 @@ class Transaction:
 
     @property
     def state(self) -> State:
-        """Whether it is active, committing, committed or aborted."""
+        """State: active, committing, committed or aborted."""
         return self._node.state
 
     @property
