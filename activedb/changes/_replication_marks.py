@@ -17,14 +17,15 @@ class ReplicationMarks:
 
     The mark lists all rules on row changes that are defined here, in any coupling mode: a follower
     must not trigger disabled or ignored rules either. O(1); O(rules) after a change of the catalog.
+
+    It is called with the schema of the database.
     """
 
-    def __init__(self, catalog: Catalog, schema: str):
+    def __init__(self, catalog: Catalog):
         self._catalog = catalog
-        self._schema = schema
         self._known: tuple[int, str] = (0, "")
 
-    def __call__(self) -> str:
+    def __call__(self, schema: str) -> str:
         version = self._catalog.version
         known = self._known
         if known[0] != version:
@@ -33,7 +34,7 @@ class ReplicationMarks:
                 for rule in self._catalog
                 if any(kind in DATA_KINDS for kind, _ in rule.on.keys)
             )
-            said = json.dumps({"schema": self._schema, "rules": rules}) if rules else ""
+            said = json.dumps({"schema": schema, "rules": rules}) if rules else ""
             known = self._known = (version, said)
         return known[1]
 

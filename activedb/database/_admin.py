@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from activedb.database._recording import Recording
@@ -21,13 +21,7 @@ __all__ = ["Admin"]
 
 
 class Admin:
-    """State, counters, history and tables of a database, as this process knows them.
-
-    Attributes
-    ----------
-    monitor : Monitor or None
-        Monitor with the activity of this process; None if the setting `monitor` is off.
-    """
+    """State, counters, history and tables of a database, as this process knows them."""
 
     def __init__(
         self,
@@ -40,8 +34,9 @@ class Admin:
         launcher: Launcher,
         recording: Recording | None,
         runs: Mapping[str, StreamRun],
+        monitor: Callable[[], Monitor | None],
     ):
-        self.monitor: Monitor | None = None
+        self._monitor = monitor
         self._metadata = metadata
         self._store = store
         self._catalog = catalog
@@ -50,6 +45,11 @@ class Admin:
         self._launcher = launcher
         self._recording = recording
         self._runs = runs
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """Monitor with the activity of this process; None if the setting `monitor` is off."""
+        return self._monitor()
 
     def counters(self) -> dict[str, int]:
         """Return counts since opening: transactions by outcome, matches, rules fired.

@@ -27,11 +27,10 @@ from activedb.events import Occurrence, Timestamp
 from activedb.firing import (
     DeadLetters,
     Decisions,
+    FiringQueue,
     KeptPartials,
     Launcher,
     Letter,
-    Quarantine,
-    Restarts,
     TimeLines,
     Triggering,
     Worker,
@@ -179,40 +178,51 @@ class Database:
         self.settings = settings
         self._clock = clock
         self._future = FutureLimit(clock, settings.future_max_s)
-        self._store = open_store(self.metadata, settings, fresh=fresh)
-        self._catalog = Catalog()
+        self._catalog = Catalog(on_applied=self._rules_applied)
+        self._store = open_store(
+            self.metadata, settings, fresh=fresh, raised=ReplicationMarks(self._catalog)
+        )
         self._streams: dict[str, Stream] = {}
         self._stream_runs: dict[str, StreamRun] = {}
-        is_queued = settings.firings == "queue" and settings.url != "memory://"
-        journal = Journal(self._store, is_queued=is_queued)
-        self._launcher = Launcher(
-            journal, self._catalog, Restarts(clock, settings), settings.restarts_max
-        )
-        self._lines = TimeLines(self._streams)
+        self._lines = TimeLines(self._streams, lambda each: self._timekeeper.moved(each))
         self._detector_rows = DetectorRows(self._store)
         counters = Counters()
         self._kept = KeptPartials(self._detector_rows, self._lines, counters)
-        self._triggering = Triggering(
-            self._catalog,
-            queue=self._launcher,
-            lines=self._lines,
-            kept=self._kept,
-            counters=counters,
-            write_letters=self._write_letters,
-            write_choices=lambda t, choices: self.decisions.record(t, choices),
-            cycles_max=settings.cycles_max,
-            cascade_max=settings.cascade_max,
-            breadth_first=settings.cascade_order == "breadth_first",
+
+        def triggering(queue: FiringQueue) -> Triggering:
+            return Triggering(
+                self._catalog,
+                queue=queue,
+                lines=self._lines,
+                kept=self._kept,
+                counters=counters,
+                settings=settings,
+                clock=clock,
+                put_into_quarantine=lambda rule, reason: self.rules.quarantine(rule, reason),
+                write_letters=self._write_letters,
+                write_choices=lambda t, choices: self.decisions.record(t, choices),
+            )
+
+        def listening(forest: Forest) -> Triggering:
+            is_queued = settings.firings == "queue" and settings.url != "memory://"
+            journal = Journal(self._store, is_queued=is_queued)
+            self._launcher = Launcher(forest, journal, self._catalog, settings, triggering)
+            return self._launcher.triggering
+
+        forest_counters = Counters()
+        recording = open_recording(settings, forest_counters)
+        self._forest = Forest(
+            self._store,
+            settings,
+            clock,
+            listening,
+            counters=forest_counters,
+            new_log=None if recording is None else recording.log,
         )
-        self._forest = Forest(self._store, settings, clock, self._triggering)
-        recording = open_recording(settings, self._forest.counters)
-        if recording is not None:
-            self._forest.new_log = recording.log
-        self._launcher.forest = self._forest
-        self._launcher.triggering = self._triggering
-        self._timekeeper = Timekeeper(clock, self._catalog, self._lines, self._launcher)
-        self._timekeeper.forest = self._forest
-        self._timekeeper.triggering = self._triggering
+        self._triggering = self._launcher.triggering
+        self._timekeeper = Timekeeper(
+            self._forest, clock, self._catalog, self._lines, self._triggering, self._launcher
+        )
         self.decisions = Decisions(
             DecisionRows(self._store),
             catalog=self._catalog,
@@ -225,10 +235,6 @@ class Database:
             watch=self._timekeeper.watch,
         )
         self._worker = Worker(self._launcher, settings.threads)
-        if self._store.is_shared:
-            self._store.raised = ReplicationMarks(self._catalog, self._store.schema)
-        self._lines.on_clock = self._timekeeper.moved
-        self._catalog.on_applied = self._rules_applied
         self.streams = Streams(
             self._streams,
             self._stream_runs,
@@ -276,20 +282,10 @@ class Database:
             launcher=self._launcher,
             recording=recording,
             runs=self._stream_runs,
-        )
-        self._triggering.runner.quarantine = Quarantine(
-            self._catalog,
-            after=settings.quarantine_after,
-            clock=clock,
-            counters=self._triggering.counters,
-            run_in_background=self._launcher.run_in_background,
-            put=self.rules.quarantine,
-            refused=self._triggering.figures.refused,
+            monitor=lambda: None if self._monitoring is None else self._monitoring.monitor,
         )
         self._closed = False
         self._monitoring = Monitoring.open(self, settings)
-        if self._monitoring is not None:
-            self.admin.monitor = self._monitoring.monitor
         self._at_exit = _close_at_exit(self)
         track(self)
 

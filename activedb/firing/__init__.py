@@ -9,8 +9,8 @@ from activedb.firing._launcher import Launcher
 from activedb.firing._letters import IDENTITY_MAX, Letter, storable
 from activedb.firing._names import shortened, told
 from activedb.firing._pending import PendingFiring, read_pending
-from activedb.firing._quarantine import Quarantine, failure_of
-from activedb.firing._restarts import Restarts
+from activedb.firing._quarantine import failure_of
+from activedb.firing._queue import FiringQueue
 from activedb.firing._rule_figures import RuleFigures
 from activedb.firing._rule_listeners import Ran, RuleListener
 from activedb.firing._time_lines import TimeLines
@@ -31,15 +31,14 @@ __all__ = [
     "DueTimes",
     "Fed",
     "Firing",
+    "FiringQueue",
     "KeptPartials",
     "Launcher",
     "Letter",
     "Outcome",
     "PendingFiring",
-    "Quarantine",
     "Ran",
     "Refused",
-    "Restarts",
     "Retried",
     "RuleFigures",
     "RuleListener",

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from activedb.config import Settings
 from activedb.errors import (
     ActiveDBError,
     BadEvent,
@@ -35,6 +36,7 @@ from activedb.firing._firings import (
 )
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import failure_of
+from activedb.firing._queue import FiringQueue
 from activedb.firing._restarts import Restarts
 from activedb.firing._triggered import SYSTEMIC, Firing, Triggered, triggered_of
 from activedb.firing._triggering import Triggering
@@ -80,17 +82,21 @@ class Launcher:
         Called when a firing has ended, with the number of firings still running.
     """
 
-    def __init__(self, journal: Journal, catalog: Catalog, restarts: Restarts, restarts_max: int):
+    def __init__(
+        self,
+        forest: Forest,
+        journal: Journal,
+        catalog: Catalog,
+        settings: Settings,
+        triggering: Callable[[FiringQueue], Triggering],
+    ):
         self.journal = journal
         self.batch_firings = BatchFirings(journal)
-        self.restarts = restarts
+        self.restarts = Restarts(forest.clock, settings, self._tell)
         self.turns = Turns()
-        self.forest: Forest
-        self.triggering: Triggering
         self._catalog = catalog
-        self._restarts_max = restarts_max
+        self._restarts_max = settings.restarts_max
         self._idle = threading.Condition()
-        restarts.on_called = self._tell
         # Connections lost while firings were recorded, and their number at the last look.
         self._lost = self._looked = 0
         self._running: set[str] = set()
@@ -101,6 +107,8 @@ class Launcher:
         self._strange: set[str] = set()
         self.on_ended: Callable[[int], object] = lambda running: None
         self._early: set[str] = set()  # causal firings, before the triggering commit
+        self.forest = forest
+        self.triggering = triggering(self)
 
     def fire(self, t: Node, items: list[Triggered], event: int, undated: Container[int]) -> None:
         """Start the detached rules that the `event`-th event of `t` triggered.
@@ -249,7 +257,7 @@ class Launcher:
         name = firing.name
         with self._idle:
             self._early.add(name)
-        quarantine = self.triggering.runner.quarantine
+        quarantine = self.triggering.quarantine
         try:
             quarantine.check(firing.triggered.rule.name)
             run = run_of(firing.row, firing.triggered, is_retried=True)
@@ -572,7 +580,7 @@ class Launcher:
                 if not self.journal.record([row]):
                     return
                 firing = replace(firing, is_recorded=True)
-            self.triggering.runner.quarantine.check(item.rule.name)
+            self.triggering.quarantine.check(item.rule.name)
             run = run_of(row, item, lazily=is_lazy(row["run"]))
             self.forest.run(self._work_of(row, item), run)
         except SYSTEMIC as error:
@@ -583,7 +591,7 @@ class Launcher:
         except BaseException as error:
             has_ended = self.give_up(firing, error)
         else:
-            self.triggering.runner.quarantine.succeeded(item.rule.name)
+            self.triggering.quarantine.succeeded(item.rule.name)
             self.batch_firings.is_durable(firing.name)
         finally:
             if has_ended:
@@ -663,7 +671,7 @@ class Launcher:
         rule = firing.triggered.rule.name
         if not self._bury(firing, failure_of(rule, error)):
             return False
-        self.triggering.runner.quarantine.failed(rule, error)
+        self.triggering.quarantine.failed(rule, error)
         return True
 
     def _bury(self, firing: Firing, failed: RuleFailed) -> bool:

@@ -11,7 +11,7 @@ from activedb.errors import ActiveDBError, DefinitionError, RuleFailed, RuleInQu
 from activedb.firing._cascades import failed_in
 from activedb.firing._letters import storable
 from activedb.metrics import Counters
-from activedb.rules import Catalog, RegisteredRule
+from activedb.rules import Catalog
 from activedb.transactions import Node
 
 __all__ = ["Quarantine", "failure_of"]
@@ -52,7 +52,7 @@ class Quarantine:
         clock: Clock,
         counters: Counters,
         run_in_background: Callable[[str, Callable[[], None]], None],
-        put: Callable[[str, str], RegisteredRule],
+        put: Callable[[str, str], object],
         refused: Callable[[str], None],
     ):
         self._catalog = catalog

@@ -34,22 +34,25 @@ class Restarts:
     A pause is a random part, at least half, of a length that doubles from ``restart_pause_ms`` to
     ``restart_pause_ms_max``, in the time of the clock. The thread starts with the first call.
 
+    Parameters
+    ----------
+    on_called : callable
+        Called after each call.
+
     Attributes
     ----------
     random : random.Random
         Source of the pauses' lengths.
-    on_called : callable
-        Called after each call.
 
     Latch: ``_latch``; no other latch is taken under it.
     """
 
-    def __init__(self, clock: Clock, settings: Settings):
+    def __init__(self, clock: Clock, settings: Settings, on_called: Callable[[], None]):
         self.random = random.Random()  # noqa: S311  # spreads restarts, no secret
         self._clock = clock
         self._settings = settings
         self._latch = threading.Lock()
-        self.on_called: Callable[[], None] = lambda: None
+        self._on_called = on_called
         self._waiting: dict[str, _Waiting] = {}
         self._called: dict[str, _Waiting] = {}  # calls in progress
         # Heap of due times; an entry with another time than `_waiting` is stale.
@@ -159,7 +162,7 @@ class Restarts:
             with self._latch:
                 if self._called.get(name) is each:
                     del self._called[name]
-            self.on_called()
+            self._on_called()
         return True
 
     def _first(self) -> datetime | None:

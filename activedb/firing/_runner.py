@@ -51,6 +51,8 @@ class Runner:
         Has the counters ``rules_fired`` and ``rules_failed``.
     queue : FiringQueue
         Runs actions in separate top-level transactions.
+    quarantine : Quarantine
+        Counts the failures of rules that fail alone.
     cascade_max : int
         Upper bound on the depth of rules triggering rules.
     breadth_first : bool
@@ -58,13 +60,10 @@ class Runner:
 
     Attributes
     ----------
-    quarantine : Quarantine
-        Counts the failures of rules that fail alone; set once, by the creator of this object.
     listeners : tuple of RuleListener
         Set by `Triggering.listen`.
     """
 
-    quarantine: Quarantine
     listeners: tuple[RuleListener, ...] = ()
 
     def __init__(
@@ -72,6 +71,7 @@ class Runner:
         contexts: TriggerContexts,
         counters: Counters,
         queue: FiringQueue,
+        quarantine: Quarantine,
         *,
         cascade_max: int,
         breadth_first: bool,
@@ -79,6 +79,7 @@ class Runner:
         self._contexts = contexts
         self._counters = counters
         self._queue = queue
+        self._quarantine = quarantine
         self._cascade_max = cascade_max
         self._breadth_first = breadth_first
 
@@ -225,7 +226,7 @@ class Runner:
         fails_alone = rule.on_abort is OnAbort.RULE
         try:
             if fails_alone:
-                self.quarantine.check(rule.name, t)
+                self._quarantine.check(rule.name, t)
             is_action_due = t.run_child(
                 lambda s: self.run_rule(s, item, depth),
                 label=label,
@@ -248,12 +249,12 @@ class Runner:
                 )  # also if the code that triggered the rule swallows the error
                 raise failed from error
             self._counters.add("rules_failed")
-            self.quarantine.failed(rule.name, error)
+            self._quarantine.failed(rule.name, error)
             with self._contexts.latch:
                 context.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
             return
         if fails_alone:
-            self.quarantine.succeeded(rule.name)
+            self._quarantine.succeeded(rule.name)
         if is_action_due:
             self._contexts.defer(t, [item.action])
 

@@ -32,19 +32,16 @@ class TimeLines:
     ----------
     streams : mapping of str to stream
         The declared streams; more may be added.
-
-    Attributes
-    ----------
     on_clock : callable ``(subscription)``
         Called when the due time of a rule that follows the clock may have changed.
     """
 
-    def __init__(self, streams: Mapping[str, _Stream]):
+    def __init__(self, streams: Mapping[str, _Stream], on_clock: Callable[[Subscription], object]):
         self._streams = streams
         self._known = -1  # number of streams for which _by_keys is valid
         self._by_keys: dict[frozenset[tuple[str, str]], str | None] = {}
         self._due: dict[str, DueTimes] = {}
-        self.on_clock: Callable[[Subscription], object] = lambda subscription: None
+        self._on_clock = on_clock
 
     def stream_of(self, subscription: Subscription) -> str | None:
         """Return the stream whose time a rule follows; None for the clock. O(keys) once."""
@@ -64,7 +61,7 @@ class TimeLines:
         """Update when a subscription is due, after it was fed or advanced."""
         stream = self.stream_of(subscription)
         if stream is None:
-            self.on_clock(subscription)
+            self._on_clock(subscription)
         else:
             self.due_in(stream).set(subscription, subscription.due_us)
 

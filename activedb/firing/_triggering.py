@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from activedb.clock import Clock
+from activedb.config import Settings
 from activedb.errors import ConnectionLost, UncertainOrder
 from activedb.events import Occurrence
 from activedb.firing._cascades import too_many_cycles
@@ -13,6 +15,7 @@ from activedb.firing._exclusive import Exclusive
 from activedb.firing._feeding import advanced, feed_exclusively, passed_over
 from activedb.firing._kept_partials import KeptPartials
 from activedb.firing._letters import Letter, uncertain
+from activedb.firing._quarantine import Quarantine
 from activedb.firing._rule_figures import RuleFigures
 from activedb.firing._rule_listeners import RuleListener
 from activedb.firing._runner import Runner
@@ -47,20 +50,20 @@ class Triggering:
     catalog : Catalog
     queue : FiringQueue
         Runs rules in separate top-level transactions.
+    settings : Settings
+        Bounds on cycles and cascades, the order of a cascade, and failures before quarantine.
+    clock : Clock
+    put_into_quarantine : callable ``(rule, reason)``
+        Puts a rule into quarantine durably.
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
     write_choices : callable ``(t, choices)``
         Does the same for the choices that detectors have left open, or decided.
-    cycles_max, cascade_max : int
-        Upper bounds on the deferred cycles of one commit point, and on the depth of rules
-        triggering rules.
     lines : TimeLines
         Assigns each rule to the time of a stream, or to the clock.
     kept : KeptPartials
         Makes the events durable that detectors keep for later matches.
     counters : Counters
-    breadth_first : bool
-        True if immediate rules that a rule triggers wait for the end of the level at which it runs.
 
     Attributes
     ----------
@@ -78,23 +81,34 @@ class Triggering:
         lines: TimeLines,
         kept: KeptPartials,
         counters: Counters,
+        settings: Settings,
+        clock: Clock,
+        put_into_quarantine: Callable[[str, str], object],
         write_letters: Callable[[Node, list[Letter]], None],
         write_choices: Callable[[Node, list[tuple[Subscription, Taken]]], None],
-        cycles_max: int,
-        cascade_max: int,
-        breadth_first: bool = False,
     ):
         self.catalog = catalog
         self.lines = lines
         self.kept = kept
         self.counters = counters
-        self._contexts = TriggerContexts(cycles_max)
+        self._contexts = TriggerContexts(settings.cycles_max)
+        self.figures = RuleFigures()
+        self.quarantine = Quarantine(
+            catalog,
+            after=settings.quarantine_after,
+            clock=clock,
+            counters=counters,
+            run_in_background=queue.run_in_background,
+            put=put_into_quarantine,
+            refused=self.figures.refused,
+        )
         self.runner = Runner(
             self._contexts,
-            self.counters,
+            counters,
             queue,
-            cascade_max=cascade_max,
-            breadth_first=breadth_first,
+            self.quarantine,
+            cascade_max=settings.cascade_max,
+            breadth_first=settings.cascade_order == "breadth_first",
         )
         self._queue = queue
         self._causal = Causal(queue)
@@ -103,7 +117,6 @@ class Triggering:
         self._write_choices = write_choices
         self._transaction_events = TransactionEvents(catalog, self.occurred, queue)
         self._hears_all = False
-        self.figures = RuleFigures()
         self.listeners: tuple[RuleListener, ...] = ()
         self.listen(self.figures)
 

@@ -35,19 +35,18 @@ class Catalog:
         Name of each rule in quarantine, as committed, to the reason.
     version : int
         Counter that changes whenever committed rules have changed.
-    on_applied : callable ``(subscriptions)``
-        Called without a latch after a commit, with the subscriptions of enabled rules that are
-        new or changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, on_applied: Callable[[list[Subscription]], object] = lambda subscriptions: None
+    ):
         self._rules: dict[str, RegisteredRule] = {}
         self.by_key: dict[tuple[str, str], Listeners] = {}
         self._latch = threading.Condition()
         self.drafts = Drafts()
         self.quarantine: dict[str, str] = {}
         self.version = 0
-        self.on_applied: Callable[[list[Subscription]], object] = lambda subscriptions: None
+        self._on_applied = on_applied
 
     # -- dispatch --------------------------------------------------------------------------
 
@@ -214,7 +213,7 @@ class Catalog:
     def _tell(self, entries: Mapping[str, RegisteredRule | None]) -> None:
         enabled = [e.subscription for e in entries.values() if e is not None and e.enabled]
         if enabled:
-            self.on_applied(enabled)
+            self._on_applied(enabled)
 
     def _apply(self, entries: Mapping[str, RegisteredRule | None]) -> None:
         """Make changes committed.

@@ -47,20 +47,21 @@ class Timekeeper:
 
     The thread starts with the first rule that needs it.
 
-    Attributes
-    ----------
-    forest : Forest
-    triggering : Triggering
-        Set once, by the creator of this object.
-
     Latches: ``_starting``, held while due work is started; then ``_latch``, under which no other
     latch is taken.
     """
 
-    forest: Forest
-    triggering: Triggering
-
-    def __init__(self, clock: Clock, catalog: Catalog, lines: TimeLines, launcher: Launcher):
+    def __init__(
+        self,
+        forest: Forest,
+        clock: Clock,
+        catalog: Catalog,
+        lines: TimeLines,
+        triggering: Triggering,
+        launcher: Launcher,
+    ):
+        self._forest = forest
+        self._triggering = triggering
         self._clock = clock
         self._catalog = catalog
         self._lines = lines
@@ -269,16 +270,16 @@ class Timekeeper:
                     if is_systemic(error, t):
                         raise
                     self._give_up(t, subscription, error)
-            self.triggering.kept.write_state(t, subscription)
+            self._triggering.kept.write_state(t, subscription)
             if not subscription.in_hand:
                 return False
             self._told(subscription)
             self._fire(t, subscription, subscription.in_hand[0], moment_in(None, due_us))
             # Before the commit, which writes the state without this match.
-            self.triggering.take(t, subscription)
+            self._triggering.take(t, subscription)
             return True
 
-        return self.forest.run(work, Run(is_retried=True))
+        return self._forest.run(work, Run(is_retried=True))
 
     def _advance(self, t: Node, subscription: Subscription, last_us: int) -> None:
         """Advance the detector until a match is complete, at most to `last_us`.
@@ -291,7 +292,7 @@ class Timekeeper:
             due_us = subscription.due_us
             until_us = until_us if due_us is None else min(due_us, last_us)
             refused = self._refused(t, until_us)
-            found = self.triggering.advance(subscription, until_us + 1, t, refused)
+            found = self._triggering.advance(subscription, until_us + 1, t, refused)
             subscription.in_hand.extend(item.occurrence for item in found)
             if found or until_us == last_us:
                 return
@@ -310,10 +311,10 @@ class Timekeeper:
         self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
         found: list[Triggered] | None = None
         with suppress(BadEvent):  # its state cannot be encoded
-            found = self.triggering.pass_over(subscription, due_us + 1, t, refused)
+            found = self._triggering.pass_over(subscription, due_us + 1, t, refused)
         if found is None:
             subscription.restore(None)
-            found = self.triggering.advance(subscription, due_us + 1, t, refused)
+            found = self._triggering.advance(subscription, due_us + 1, t, refused)
         subscription.in_hand.extend(item.occurrence for item in found)
 
     def _refused(self, t: Node, us: int) -> Refused:
@@ -328,7 +329,7 @@ class Timekeeper:
     def _keep_letter(self, t: Node, identity: str, rule: str, us: int, error: Exception) -> None:
         payload = {"rule": rule, "us": us}
         letter = Letter.of_event(f"rule {rule}", identity, payload, error)
-        self.triggering.add_dead_letter(t, letter)
+        self._triggering.add_dead_letter(t, letter)
 
     def _fire(self, t: Node, subscription: Subscription, o: Occurrence, moment: str) -> None:
         """Trigger the rule as an event of `t` would; write a dead letter if it fails."""
@@ -339,14 +340,16 @@ class Timekeeper:
         label = f"time.{o.us}"
         try:
             t.run_child(
-                lambda s: self.triggering.trigger(s, [item]), label=label, timestamp=moment_of(o.us)
+                lambda s: self._triggering.trigger(s, [item]),
+                label=label,
+                timestamp=moment_of(o.us),
             )
         except Exception as error:
             if is_systemic(error, t):
                 raise
             failed = error if isinstance(error, RuleFailed) else failure_of(entry.name, error)
             identity = f"{entry.name}/{o.us}/{t.path}"
-            self.triggering.add_dead_letter(t, Letter.of_rule(identity, o, failed))
+            self._triggering.add_dead_letter(t, Letter.of_rule(identity, o, failed))
 
     # -- expiry ----------------------------------------------------------------------------
 
@@ -371,7 +374,7 @@ class Timekeeper:
     def _forget(self, subscription: Subscription, before_us: int) -> None:
         def forget() -> None:
             try:
-                self.triggering.kept.trimmed(subscription, before_us)
+                self._triggering.kept.trimmed(subscription, before_us)
             except ActiveDBError:
                 _LOG.info("expired partial matches are left to the next commit", exc_info=True)
 

@@ -96,16 +96,32 @@ class Listener(Protocol):
 class Forest:
     """All transactions of one database object, and the state that they share.
 
+    Parameters
+    ----------
+    listening : callable ``(forest)``
+        Return the listener of this forest. It may keep the forest, and must not use it yet.
+    new_log : callable ``(run)``, optional
+        Return a recorder for a new hierarchy, or None.
+
     Latch order: a hierarchy's, then its session's. The latches of its `Kin`, of the lock manager,
     and of pool, deadlines and offers are taken last and alone.
     """
 
-    def __init__(self, store: Store, settings: Settings, clock: Clock, listener: Listener):
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        listening: Callable[[Forest], Listener],
+        *,
+        counters: Counters | None = None,
+        new_log: Callable[[Run], Log | None] | None = None,
+    ):
         self.store = store
         self.settings = settings
         self.clock = clock
-        self.listener = listener
-        self.new_log: Callable[[Run], Log | None] | None = None
+        self.new_log = new_log
+        self.counters = Counters() if counters is None else counters
         self.observer: Observers | None = None  # for hierarchies that begin from now on
         self._observing = threading.Lock()
         self.tables = Tables()
@@ -117,7 +133,6 @@ class Forest:
             lambda: self.counters.add("deadlocks_crossing"),
             store.plain_uses,
         )
-        self.counters = Counters()
         self._ids = itertools.count(1)
         self.offers = Offers(lambda: self.locks)
         self.deadlines = Deadlines()
@@ -127,6 +142,7 @@ class Forest:
         self.watched = Watched(self)
         # Tables that only certain transactions may write, with the `writer` of these.
         self.writers: dict[TableSpec, str] = {}
+        self.listener = listening(self)
 
     def close(self) -> None:
         """Let the queued tasks end, then end every thread of the forest. Idempotent."""

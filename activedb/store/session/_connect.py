@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import MetaData, make_url
 
 from activedb.config import Settings
@@ -29,7 +31,13 @@ def wait_for_server(url: str, wait_s: float | None) -> None:
         await_server(postgres_url(url), wait_s)
 
 
-def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -> Store:
+def open_store(
+    metadata: MetaData,
+    settings: Settings,
+    *,
+    fresh: bool = False,
+    raised: Callable[[str], str] = lambda schema: "",
+) -> Store:
     """Open the store that `settings` name, with activedb's own tables up to date.
 
     Without a URL the embedded Postgres of the working folder is started; closing the store
@@ -39,6 +47,8 @@ def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -
     ----------
     fresh : bool
         Start with an empty ``settings.db_schema``; its contents are dropped.
+    raised : callable ``(schema)``
+        Return the rules that see events of the writes made here; see `Store`.
 
     Raises
     ------
@@ -51,13 +61,18 @@ def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -
         server = EmbeddedServer.start(settings.folder)
         try:
             store = PostgresStore(
-                make_url(server.url), metadata, settings, beneath=server, fresh=fresh
+                make_url(server.url),
+                metadata,
+                settings,
+                beneath=server,
+                fresh=fresh,
+                raised=raised,
             )
         except BaseException:
             server.close()
             raise
     else:
-        store = PostgresStore(postgres_url(url), metadata, settings, fresh=fresh)
+        store = PostgresStore(postgres_url(url), metadata, settings, fresh=fresh, raised=raised)
     try:
         store.migrate()
     except BaseException:

@@ -153,7 +153,9 @@ class ExternalSession(Session):
         """
         if self._is_followed:
             with self._using("mark what is written") as connection:
-                set_local_mark(connection, self._store.raised() if is_raised else "")
+                set_local_mark(
+                    connection, self._store.raised(self._store.schema) if is_raised else ""
+                )
 
     def _mark(self, connection: Connection) -> None:
         """Do nothing: see `flush`."""

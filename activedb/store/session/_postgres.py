@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -97,6 +97,7 @@ class PostgresStore(Store):
         *,
         beneath: EmbeddedServer | None = None,
         fresh: bool = False,
+        raised: Callable[[str], str] = lambda schema: "",
     ):
         # Locked reads need the newest rows, whatever a role's default is, and the connection with
         # the locks on used tables is idle indefinitely.
@@ -132,7 +133,7 @@ class PostgresStore(Store):
         self._short = engine_of(2, settings.threads)
         readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
         self._readers = ConnectionCache(readers, settings.threads, prepares=False)
-        super().__init__(engine, metadata)
+        super().__init__(engine, metadata, raised)
         self._beneath = beneath
         self._patience_s = settings.lock_timeout_ms / 1_000
         try:
@@ -234,7 +235,7 @@ class PostgresStore(Store):
     def acquire(self) -> Connection:
         connection = self._flat.take()
         try:
-            set_session_mark(connection, self.raised())
+            set_session_mark(connection, self.raised(self.schema))
         except BaseException:
             self._flat.give_back(connection)
             raise

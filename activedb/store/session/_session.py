@@ -306,7 +306,7 @@ class Session(FlatTransaction):
 
     def _mark(self, connection: Connection) -> None:
         """Mark the writes with the rules that see their events, if these have changed."""
-        raised = self._store.raised()
+        raised = self._store.raised(self._store.schema)
         if raised != session_mark(connection):
             set_local_mark(connection, raised)
 

@@ -54,7 +54,7 @@ class Store(ABC):
     trigger : callable
         Called with the name of each of `TRIGGER_POINTS` that a commit reaches; does nothing
         unless a test replaces it.
-    raised : callable
+    raised : callable ``(schema)``
         Return the rules that see events of the writes made here, for followers; see `_slot`.
     """
 
@@ -65,11 +65,16 @@ class Store(ABC):
     ownership: Ownership | NoOwnership
     lease: Lease | NoLease
 
-    def __init__(self, engine: Engine, metadata: MetaData):
+    def __init__(
+        self,
+        engine: Engine,
+        metadata: MetaData,
+        raised: Callable[[str], str] = lambda schema: "",
+    ):
         self.engine = engine
         self.metadata = metadata
         self.trigger: Callable[[str], object] = lambda point: None
-        self.raised: Callable[[], str] = lambda: ""
+        self.raised = raised
 
     def session(self) -> Session:
         """Return a session for one hierarchy; its connection is opened when first used."""
