@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "listed", "nearest"]
+from activedb.errors import DefinitionError
+
+__all__ = ["check_options", "did_you_mean", "listed", "nearest"]
 
 _NEAR_MAX, _SHOWN_MAX = 3, 10
 
@@ -36,3 +38,19 @@ def listed(names: Iterable[str]) -> str:
     found = list(names)
     more = len(found) - _SHOWN_MAX
     return (", ".join(found[:_SHOWN_MAX]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def check_options(given: Iterable[str], options: type, what: str) -> None:
+    """Raise unless all `given` names are options, which are the keys of a TypedDict.
+
+    Raises
+    ------
+    DefinitionError
+        If one is not; the message suggests similar options.
+    """
+    known = options.__annotations__
+    for name in given:
+        if name not in known:
+            raise DefinitionError(
+                f"{what}: there is no option {name!r}; {did_you_mean(name, known)}"
+            )

@@ -38,11 +38,11 @@ from activedb.firing import (
 from activedb.functions import checked_function
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Rule, RuleOptions, Subscription
-from activedb.spelling import did_you_mean
+from activedb.spelling import check_options, did_you_mean
 from activedb.store import Connection
 from activedb.store.journals import DecisionRows, DetectorRows, Journal, RuleRows
 from activedb.store.session import new_metadata, open_store
-from activedb.streams import FutureLimit, Source, Stream, StreamRun, Streams
+from activedb.streams import FutureLimit, Stream, StreamOptions, StreamRun, Streams
 from activedb.timers import Timekeeper
 from activedb.transactions import (
     Forest,
@@ -338,6 +338,7 @@ class Database:
                 f"db.rule takes what follows it in parentheses, and has got {function!r}: write "
                 f"@db.rule(on=…) above the function, with the event that triggers it"
             )
+        check_options(options, RuleOptions, f"rule {options.get('name', '')}".rstrip())
 
         def define(action: A) -> A:
             self.rules.define(Rule.define(action, **options, find_reads=find_reads))
@@ -612,17 +613,15 @@ class Database:
 
     # -- streams ---------------------------------------------------------------------------
 
-    def stream(self, name: str, /, *, source: Source | None = None, **declaration: Any) -> Stream:
+    def stream(self, name: str, /, **options: Unpack[StreamOptions]) -> Stream:
         """Declare a stream of events.
 
         Parameters
         ----------
         name : str
             Unique name of the stream.
-        source : Files, Rate, Socket, Replay, Kafka or Staged, optional
-            Source of the rows; None for a stream fed from a DataFrame or from Python.
-        **declaration
-            Other fields of `StreamDeclaration`.
+        **options
+            Fields of `StreamDeclaration`: the declared ``types``, the ``source``, and so on.
 
         Raises
         ------
@@ -632,15 +631,53 @@ class Database:
         ConfigurationError
             If ``columns=True`` needs a package that is not installed.
         """
-        return self.streams.declare(name, source=source, **declaration)
+        return self.streams.declare(name, **options)
 
     # -- workflows of atomic batches ---------------------------------------------------------
 
     def workflow(
-        self, name: str, /, *, sources: str | Iterable[str], **options: Any
+        self,
+        name: str,
+        /,
+        *,
+        sources: str | Iterable[str],
+        on_failure: str = "stop",
+        mode: str = "full",
+        allow_interference: bool = False,
     ) -> WorkflowDefinition:
-        """Define a workflow of atomic batches; see `Workflows.define` for the parameters."""
-        return self.workflows.define(name, sources=sources, **options)
+        """Define a workflow, whose programs process each batch completely or not at all.
+
+        ``@workflow.program(reads=…)`` adds a program, and ``@that_program.compensation`` the action
+        that compensates one of its transactions; `Workflows.open` returns what runs them. See
+        docs/workflows.md.
+
+        Parameters
+        ----------
+        name : str
+            Unique name, under which batches are recorded.
+        sources : str or iterable of str
+            Streams that come from outside.
+        on_failure : {"stop", "compensate"}
+            Reaction when a program raises. Stop: raise `ProgramFailed`; the transaction is due
+            until it succeeds or its batch is given up. Compensate: compensate its batches at once.
+        mode : {"full", "non-intrusive", "independent cover"}
+            Mode of that compensation.
+        allow_interference : bool, default False
+            If True, that compensation may affect the completion of other batches; if False,
+            `ProgramFailed` is raised instead.
+
+        Raises
+        ------
+        DefinitionError
+            If an argument is invalid, or the name is taken.
+        """
+        return self.workflows.define(
+            name,
+            sources=sources,
+            on_failure=on_failure,
+            mode=mode,
+            allow_interference=allow_interference,
+        )
 
     # -- the rest --------------------------------------------------------------------------
 

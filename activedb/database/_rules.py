@@ -33,7 +33,7 @@ from activedb.rules import (
     rules_from_data,
     rules_from_file,
 )
-from activedb.spelling import did_you_mean
+from activedb.spelling import check_options, did_you_mean
 from activedb.store.journals import RuleRows
 from activedb.store.sql import Row
 from activedb.streams import StreamDeclaration
@@ -145,6 +145,7 @@ class Rules:
             If the definition is invalid in another way, the name is taken, or a table or stream of
             the event does not exist.
         """
+        check_options(options, RuleOptions, f"rule {options.get('name', '')}".rstrip())
         rule = Rule.define(action, **options, find_reads=find_reads)
 
         def create(t: Node) -> RegisteredRule:

@@ -44,32 +44,7 @@ class Workflows:
         mode: str = "full",
         allow_interference: bool = False,
     ) -> WorkflowDefinition:
-        """Define a workflow, whose programs process each batch completely or not at all.
-
-        ``@workflow.program(reads=…)`` adds a program, and ``@that_program.compensation`` the action
-        that compensates one of its transactions; `open` returns what runs them. See
-        docs/workflows.md.
-
-        Parameters
-        ----------
-        name : str
-            Unique name, under which batches are recorded.
-        sources : str or iterable of str
-            Streams that come from outside.
-        on_failure : {"stop", "compensate"}
-            Reaction when a program raises. Stop: raise `ProgramFailed`; the transaction is due
-            until it succeeds or its batch is given up. Compensate: compensate its batches at once.
-        mode : {"full", "non-intrusive", "independent cover"}
-            Mode of that compensation.
-        allow_interference : bool, default False
-            If True, that compensation may affect the completion of other batches; if False,
-            `ProgramFailed` is raised instead.
-
-        Raises
-        ------
-        DefinitionError
-            If an argument is invalid, or the name is taken.
-        """
+        """Define a workflow; see `Database.workflow`."""
         from activedb.workflows import WorkflowDefinition  # imports networkx, which is slow
 
         if name in self._defined:

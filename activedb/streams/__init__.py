@@ -11,7 +11,7 @@ from activedb.streams._arrivals import (
 from activedb.streams._batch import AtomicBatch, Positions
 from activedb.streams._buffer import EventTimeBuffer
 from activedb.streams._columns_beside import StreamColumns
-from activedb.streams._declaration import StreamDeclaration
+from activedb.streams._declaration import StreamDeclaration, StreamOptions
 from activedb.streams._future import FutureLimit
 from activedb.streams._marks import Marks, newest_times
 from activedb.streams._matched import Completion, KeyedRule, Matchable, Matched
@@ -55,6 +55,7 @@ __all__ = [
     "Stream",
     "StreamColumns",
     "StreamDeclaration",
+    "StreamOptions",
     "StreamProducers",
     "StreamPrograms",
     "StreamRun",

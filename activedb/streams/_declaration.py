@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Required, TypedDict
 
 from activedb.errors import DefinitionError
 from activedb.functions import checked_function
@@ -24,6 +25,27 @@ if TYPE_CHECKING:
     from activedb.errors import ProducerSilent
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+class StreamOptions(TypedDict, total=False):
+    """Options of a stream, as `Database.stream` takes them: the fields of `StreamDeclaration`."""
+
+    source: Source | None
+    type: str
+    timestamp: str
+    id: str | None
+    params: Mapping[str, str] | None
+    types: Required[Mapping[str, Sequence[str]]]
+    accuracy: str | timedelta | tuple[str, str] | None
+    delay: timedelta
+    latency_max: float | timedelta | None
+    producer: str | None
+    expected_producers: tuple[str, ...]
+    membership: Literal["atomic", "weak"] | None
+    silent_after: float | timedelta | None
+    on_silent: Callable[[ProducerSilent], object] | None
+    waiting_max: int
+    columns: bool
 
 
 @dataclass(frozen=True, kw_only=True)

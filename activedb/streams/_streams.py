@@ -17,7 +17,7 @@ from activedb.firing import Decisions, Launcher, TimeLines, Triggering
 from activedb.functions import checked_function
 from activedb.rules import Catalog
 from activedb.scheduling import Program, Scheduler, SharedTable
-from activedb.spelling import did_you_mean
+from activedb.spelling import check_options, did_you_mean
 from activedb.store import Store
 from activedb.store.journals import (
     DecisionRows,
@@ -27,7 +27,7 @@ from activedb.store.journals import (
     StreamJournal,
 )
 from activedb.streams._columns_beside import StreamColumns
-from activedb.streams._declaration import StreamDeclaration
+from activedb.streams._declaration import StreamDeclaration, StreamOptions
 from activedb.streams._future import FutureLimit
 from activedb.streams._membership import Membership
 from activedb.streams._outputs import Output
@@ -35,7 +35,6 @@ from activedb.streams._producers import StreamProducers
 from activedb.streams._program_decisions import ProgramDecisions
 from activedb.streams._programs import InColumns, Programs
 from activedb.streams._run import StreamRun
-from activedb.streams._sources import Source
 from activedb.streams._staged import StagedTaker
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
@@ -320,13 +319,19 @@ class Streams:
             )
         return self._declared[name]
 
-    def declare(self, name: str, /, *, source: Source | None = None, **declaration: Any) -> Stream:
+    def declare(self, name: str, /, **options: Any) -> Stream:
         """Declare a stream; see `Database.stream`."""
         if name in self._declared:
             raise DefinitionError(f"there is a stream named {name!r} already")
-        if "producers" in declaration:
+        if "producers" in options:
             raise DefinitionError("producers= is called expected_producers=")
-        stream = Stream(self, name, source=source, **declaration)
+        check_options(options, StreamOptions, f"stream {name!r}")
+        if "types" not in options:
+            raise DefinitionError(
+                f"stream {name!r}: types= is missing, the event types with the parameters that "
+                f'each requires: types={{"ENTER": ("person",)}}'
+            )
+        stream = Stream(self, name, **options)
         self.columns.declare(stream)
         self._declared[name] = stream
         return stream

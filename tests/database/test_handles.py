@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -12,7 +12,7 @@ import activedb as adb
 from activedb.database._database import _MOVED
 from activedb.firing import DeadLetters
 from activedb.rules import Rule
-from activedb.streams import StreamRun
+from activedb.streams import StreamDeclaration, StreamOptions, StreamRun
 
 
 @pytest.mark.parametrize("name", _MOVED)
@@ -68,5 +68,46 @@ def test_options_of_a_rule_are_those_that_its_definition_takes() -> None:
 
 
 def test_option_that_does_not_exist_is_refused(db: adb.Database) -> None:
-    with pytest.raises(TypeError, match="partial_max"):
-        db.rule(on=adb.event("A"), partial_max=3)(lambda t, o: None)  # type: ignore[call-arg]
+    said = "rule: there is no option 'partial_max'; did you mean 'partials_max'"
+    with pytest.raises(adb.errors.DefinitionError, match=said):
+        db.rule(on=adb.event("A"), partial_max=3)  # type: ignore[call-arg]
+    with pytest.raises(adb.errors.DefinitionError, match=r"rule r: there is no option 'onn'"):
+        db.rules.create(lambda t, o: None, name="r", onn=3)  # type: ignore[call-arg]
+
+
+def test_options_of_a_stream_are_the_fields_of_its_declaration() -> None:
+    fields = {each.name for each in dataclasses.fields(StreamDeclaration)} - {"name"}
+    assert set(StreamOptions.__annotations__) == fields
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"type": "k", "timestamp": "t"}, r"stream 's': types= is missing"),
+        (
+            {"types": {}, "delai": 1},
+            r"there is no option 'delai'; did you mean 'delay'",
+        ),
+    ],
+)
+def test_wrong_options_of_a_stream_are_refused_with_the_right_ones(
+    db: adb.Database, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(adb.errors.DefinitionError, match=said):
+        db.stream("s", **options)
+    assert "s" not in db.streams
+
+
+def test_transaction_shows_what_users_call(db: adb.Database) -> None:
+    with db.transaction() as t:
+        assert [name for name in dir(t) if not name.startswith("_")] == [
+            *("abort", "cancel", "delete", "execute", "get", "get_many", "id", "insert"),
+            *("is_rollback_only", "join", "parent", "path", "query", "rule", "spawn", "state"),
+            *("subtransaction", "timestamp", "update", "with_timeout"),
+        ]
+        with t.subtransaction() as s:
+            assert s.parent == t
+            assert hash(s.parent) == hash(t)
+            assert s != t
+            assert repr(s) == f"<transaction {s.id} {s.path} active>"
+        assert t.parent is None
