@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from activedb.errors import ActiveDBError, FeedFailed
 from activedb.streams import AtomicBatch, Matched
@@ -16,7 +23,6 @@ from spark_bridge._checkpoint import (
     read_query_id,
     remove_half_written,
 )
-from spark_bridge._exchange import Exchange, RefusedError
 from spark_bridge._failures import take_down
 from spark_bridge._matching import MatchingOnExecutors, numbering_rows
 
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -109,8 +115,6 @@ class Run:
         FeedFailed
             If the query fails for a reason other than a refused batch.
         """
-        from spark_bridge._listener import listening, note_recent
-
         remove_half_written(self._checkpoint)
         self._metrics.begin(next_batch_id(self._checkpoint))
         try:
@@ -198,3 +202,165 @@ class Run:
 
     def _offsets(self, batch_id: int) -> dict[str, Any]:
         return {"kind": "DataFrame", "offset": read_offsets(self._checkpoint, batch_id)}
+
+
+# -- listener of Spark's queries, for the metrics of a feed ------------------------------------
+
+
+class _Listener(StreamingQueryListener):
+    """Listener that forwards the progress of one query. Spark calls it on a separate thread."""
+
+    def __init__(self, metrics: FeedMetrics, query_id: Callable[[], str]) -> None:
+        self._metrics = metrics
+        self._query_id = query_id
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Ignore the start: there are no numbers yet."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Record a processed micro-batch, or a look for rows in vain."""
+        progress = event.progress
+        if str(progress.id) == self._query_id():
+            self._metrics.note(json.loads(progress.json))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Ignore idleness: there are no rows."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Ignore the end: the thread that runs the query knows of it."""
+
+
+@contextmanager
+def listening(
+    spark: SparkSession, metrics: FeedMetrics, query_id: Callable[[], str]
+) -> Iterator[None]:
+    """Fill the metrics of a feed with Spark's reports on its query during the block."""
+    listener = _Listener(metrics, query_id)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the JVM may have died
+            spark.streams.removeListener(listener)
+
+
+def note_recent(metrics: FeedMetrics, query: StreamingQuery) -> None:
+    """Record batches that the listener has not received yet; the query has ended."""
+    with suppress(Exception):  # the JVM may have died
+        for progress in query.recentProgress:
+            metrics.note(json.loads(progress.json))
+
+
+# -- handover of micro-batches from Spark's thread to the thread that applies them -------------
+
+
+Batch = TypeVar("Batch")
+
+_HEED_S_MAX = 0.5  # upper bound on the delay of an interrupt
+
+
+class RefusedError(Exception):
+    """Error for Spark, never for a user: the batch was not applied and is not processed."""
+
+
+@dataclass(frozen=True)
+class _Offer(Generic[Batch]):
+    batch: Batch
+    applied: SimpleQueue[bool] = field(default_factory=SimpleQueue)
+
+
+@dataclass(frozen=True)
+class _End:
+    error: BaseException | None
+
+
+class Exchange(Generic[Batch]):
+    """Handover of batches in one run."""
+
+    def __init__(self) -> None:
+        self._arrivals: SimpleQueue[_Offer[Batch] | _End] = SimpleQueue()
+        # The latch guards the three attributes below: a producer that comes after the close does
+        # not begin, and its offer is refused; one that comes before is known to the thread that
+        # closes. An interrupt can come between any two steps of the caller's thread, even while it
+        # starts the producer or has just taken an offer from the queue, so nothing may depend on
+        # how far it got.
+        self._latch = threading.Lock()
+        self._closed = False
+        self._producing = False
+        self._latest: _Offer[Batch] | None = None
+        self._ended = threading.Event()
+
+    def offer(self, batch: Batch) -> None:
+        """Wait until the caller's thread has applied ``batch``. One offer at a time.
+
+        Raises
+        ------
+        RefusedError
+            If applying it failed, or the run has ended.
+        """
+        offer = _Offer(batch)
+        with self._latch:
+            if self._closed:
+                raise RefusedError
+            self._latest = offer
+            self._arrivals.put(offer)
+        if not offer.applied.get():
+            raise RefusedError
+
+    def run(
+        self,
+        produce: Callable[[], None],
+        apply: Callable[[Batch], None],
+        stop: Callable[[], None],
+    ) -> None:
+        """Apply the offered batches, on this thread, until ``produce`` ends on its own thread.
+
+        An exception from ``apply``, ``produce`` or an interrupt propagates unchanged. ``stop`` must
+        make ``produce`` return soon; this returns, or raises, only after it has ended.
+        """
+        producer = threading.Thread(
+            target=self._produce, args=(produce,), name="activedb-feed", daemon=True
+        )
+        try:
+            producer.start()
+            while isinstance(arrival := self._next(), _Offer):
+                apply(arrival.batch)
+                arrival.applied.put(True)
+            if arrival.error is not None:
+                raise arrival.error
+        finally:
+            stop()
+            self._close()
+            if self._producing:
+                self._ended.wait()
+
+    @property
+    def is_closed(self) -> bool:
+        """True if no more batches are applied, because applying one, or the caller, has failed."""
+        return self._closed
+
+    def _next(self) -> _Offer[Batch] | _End:
+        # A signal that arrives between the last check for signals and the wait does not end the
+        # wait: without a bound, an interrupt of an idle feed would occasionally be lost.
+        while True:
+            with suppress(Empty):
+                return self._arrivals.get(timeout=_HEED_S_MAX)
+
+    def _produce(self, produce: Callable[[], None]) -> None:
+        with self._latch:
+            if self._closed:
+                return
+            self._producing = True
+        error: BaseException | None = None
+        try:
+            produce()
+        except BaseException as raised:
+            error = raised
+        self._arrivals.put(_End(error))
+        self._ended.set()
+
+    def _close(self) -> None:
+        with self._latch:
+            self._closed = True
+            if self._latest is not None:
+                self._latest.applied.put(False)  # only the first answer counts

@@ -2,7 +2,6 @@
 
 from activedb.firing._dead_letters import DeadLetters, Outcome, Retried
 from activedb.firing._decisions import BY_EVENTS, OF_PROGRAM, Decision, Decisions, encoded_choice
-from activedb.firing._due_times import DueTimes
 from activedb.firing._firings import STREAM_RUN
 from activedb.firing._kept_partials import KeptPartials
 from activedb.firing._launcher import Launcher
@@ -13,7 +12,7 @@ from activedb.firing._quarantine import failure_of
 from activedb.firing._queue import FiringQueue
 from activedb.firing._rule_figures import RuleFigures
 from activedb.firing._rule_listeners import Ran, RuleListener
-from activedb.firing._time_lines import TimeLines
+from activedb.firing._time_lines import DueTimes, TimeLines
 from activedb.firing._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic, moment_in
 from activedb.firing._triggering import Refused, Triggering
 from activedb.firing._turns import Turn

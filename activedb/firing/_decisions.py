@@ -401,7 +401,7 @@ class Decisions:
             t.lock_detector(rule.name)
             if subscription.has_open(identity):
                 self._triggering.will_restore(t, subscription)
-                taken = subscription.resolve(identity, numbers, t)
+                taken = subscription.resolve(identity, numbers, Transaction(t))
                 found = self._triggering.completed(t, subscription, taken, lambda *_: True)
                 self._kept.write_state(t, subscription)
                 return [item.occurrence for item in found]

@@ -8,7 +8,7 @@ from typing import TypeVar
 from activedb.errors import StoreError
 from activedb.events import Detector, Occurrence, Query
 from activedb.rules import Subscription, Taken
-from activedb.transactions import Node
+from activedb.transactions import Node, Transaction
 
 __all__ = ["advanced", "feed_exclusively", "passed_over"]
 
@@ -32,7 +32,7 @@ def feed_exclusively(
         return subscription.feed_kept(o, contemporaries=contemporaries)
     is_fed = False
 
-    def feed(c: Node) -> Taken:
+    def feed(c: Transaction) -> Taken:
         nonlocal is_fed
         if is_fed:  # by an earlier try of the child
             subscription.withdraw(o)
@@ -87,7 +87,7 @@ def passed_over(subscription: Subscription, us: int, t: Node) -> Taken:
     return subscription.advance(us)._replace(matches=found)
 
 
-def _reading(subscription: Subscription, t: Node, work: Callable[[Node], T]) -> T:
+def _reading(subscription: Subscription, t: Node, work: Callable[[Transaction], T]) -> T:
     """Run `work` in a read-only child of `t`.
 
     In a child, so that `t` only retains the locks on the rows read, and its rules may write them.
@@ -101,7 +101,7 @@ def _reading(subscription: Subscription, t: Node, work: Callable[[Node], T]) -> 
 
     def read(c: Node) -> T:
         c.condition_of = name
-        return work(c)
+        return work(Transaction(c))
 
     try:
         return t.run_child(read, label=f"{t.next_label()}.reading.{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,15 +20,16 @@ from activedb.monitor._families import (
     Family,
     unknown,
 )
-from activedb.monitor._latencies import Latencies
 from activedb.monitor._subject import Subject
+from activedb.transactions import Node, Observer, State
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from activedb.store.journals import Standing
 
-__all__ = ["Collector", "Exposition", "collector"]
+__all__ = ["Collector", "Exposition", "Latencies", "collector"]
+
 
 _Labels: TypeAlias = tuple[str, ...]
 
@@ -251,3 +253,57 @@ class _Alone:
 
     def collect(self) -> Iterable[Metric]:
         return self._one.collect()
+
+
+# -- durations of top-level transactions and of their commits ----------------------------------
+
+
+class Latencies(Observer):
+    """Durations of top-level transactions, one per try; attach at most one instance to a forest.
+
+    A top-level transaction that the caller manages, with blocks of ours inside it, is not measured,
+    since its duration is up to the caller.
+
+    Attributes
+    ----------
+    committed, aborted : Histogram
+        Time from the begin of the block, or function, to the end of the commit or abort.
+    commit : Histogram
+        Time from the end of the work, including all deferred rules, to the end of the commit: the
+        server's share.
+    """
+
+    def __init__(self) -> None:
+        self.committed = Histogram()
+        self.aborted = Histogram()
+        self.commit = Histogram()
+        self._entered: dict[int, float] = {}
+        self._committing: dict[int, float] = {}
+
+    def entered(self, t: Node) -> None:
+        """Record the begin of a top-level transaction."""
+        if t.parent is None:
+            self._entered[t.id] = time.perf_counter()
+
+    def committing(self, t: Node) -> None:
+        """Record when the work of an entered top-level transaction is done."""
+        if t.id in self._entered:
+            self._committing[t.id] = time.perf_counter()
+
+    def ended(self, t: Node) -> None:
+        """Record the durations of a transaction that was entered."""
+        began_s = self._entered.get(t.id)
+        if began_s is None:
+            return
+        now_s = time.perf_counter()
+        committing_s = self._committing.pop(t.id, None)
+        if t.state is not State.COMMITTED:
+            self.aborted.record(now_s - began_s)
+            return
+        self.committed.record(now_s - began_s)
+        if committing_s is not None:
+            self.commit.record(now_s - committing_s)
+
+    def left(self, t: Node) -> None:
+        """Forget the times of a transaction."""
+        self._entered.pop(t.id, None)

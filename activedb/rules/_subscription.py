@@ -22,6 +22,7 @@ from activedb.events import (
 from activedb.rules._constants import Demand, demands_of
 from activedb.rules._fingerprint import event_fingerprint
 from activedb.rules._rule import OnUncertain, Rule
+from activedb.transactions import Transaction
 
 __all__ = ["PARTIALS_MAX", "Sharing", "Subscription", "Taken"]
 
@@ -336,7 +337,7 @@ class Subscription:
     def feed_kept(
         self,
         o: Occurrence,
-        reader: Any = None,
+        reader: Transaction | None = None,
         *,
         exactly: bool = True,
         contemporaries: Sequence[Occurrence] = (),
@@ -373,7 +374,7 @@ class Subscription:
                 detection.newest_us = o.us
             return detection.taken(matches, is_kept=is_kept)
 
-    def advance(self, us: int, reader: Any = None) -> Taken:
+    def advance(self, us: int, reader: Transaction | None = None) -> Taken:
         """Advance the detector's time: no event before `us` will be fed."""
         detection = self._detection
         with detection.latch:
@@ -389,7 +390,9 @@ class Subscription:
         """Number of choices that the detector has left open and still knows."""
         return len(self._detection.open)
 
-    def resolve(self, identity: str, chosen: Sequence[int], reader: Any = None) -> Taken:
+    def resolve(
+        self, identity: str, chosen: Sequence[int], reader: Transaction | None = None
+    ) -> Taken:
         """Close an open choice by the numbers of its chosen candidates; none: no match.
 
         Raises

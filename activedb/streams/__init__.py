@@ -9,7 +9,6 @@ from activedb.streams._arrivals import (
     require_keepable,
 )
 from activedb.streams._batch import AtomicBatch, Positions
-from activedb.streams._buffer import EventTimeBuffer
 from activedb.streams._columns_beside import StreamColumns
 from activedb.streams._declaration import StreamDeclaration, StreamOptions
 from activedb.streams._future import FutureLimit
@@ -23,6 +22,7 @@ from activedb.streams._programs import InColumns, Programs
 from activedb.streams._run import StreamRun
 from activedb.streams._sources import Files, Kafka, Rate, Replay, Socket, Source, Staged
 from activedb.streams._staged import StagedTaker
+from activedb.streams._state import EventTimeBuffer
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._streams import Stream, Streams
 from activedb.streams._time import StreamTime

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from activedb.scheduling import Program, ProgramRun, Ref, SerialOrder, SharedTable, View
-from activedb.scheduling._derivation import derived
+from activedb.scheduling._program import derived
 from tests.scheduling.events import event
 
 A = SharedTable("a", key=int, initial=0, history=60)

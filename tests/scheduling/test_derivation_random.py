@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from activedb.errors import AccessError
 from activedb.scheduling import Ref, SharedTable, View
-from activedb.scheduling._derivation import derived
+from activedb.scheduling._program import derived
 from tests.scheduling.comparison import SCALE
 from tests.scheduling.functions import function_text
 

@@ -78,7 +78,7 @@ REVIEWED = {
     "activedb/store/session/_wakeups.py Wakeups.__init__": {"_channel(schema)": QUOTED},
     "activedb/store/session/_wakeups.py Wakeups._driver": {"self._listen": COMPILED},
     "activedb/store/session/_postgres.py PostgresStore.lock_table": {"name": QUOTED},
-    "activedb/store/sql/_rewriting.py edits_of": {"listed": COMPILED},
+    "activedb/store/sql/_overlay.py edits_of": {"listed": COMPILED},
     "activedb/store/session/_session.py roll_back_to": {
         "next(_numbers)": OURS,
         "savepoint": OURS,
@@ -123,7 +123,7 @@ REVIEWED = {
         "wanted[row.oid]": QUOTED,
     },
     "activedb/store/journals/_staging.py": {"staged_rows.name": OURS},
-    "activedb/store/journals/_staging_progress.py advance": {"sinks.name": OURS},
+    "activedb/store/journals/_staging.py advance": {"sinks.name": OURS},
     "activedb/store/journals/_staging.py _insertion": {
         "', '.join((f'r.{name}' for name in names))": QUOTED,
         "', '.join(names)": QUOTED,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bridge._exchange import Exchange, RefusedError
+from spark_bridge._run import Exchange, RefusedError
 from tests.patience import PATIENCE_S
 
 

@@ -13,9 +13,8 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from activedb.columns.detect._columns import ABSENT, EventColumns
-from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.detect._detector import ColumnarDetector, EventFilter
 from activedb.columns.detect._fallback import BatchDetector, BatchMatches, detector_for
-from activedb.columns.detect._filter import EventFilter
 from activedb.columns.detect._matches import Matches
 from activedb.columns.detect._plan import supports
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from activedb.columns._event_table import EventTable
 from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._contexts import CHRONICLE, CONTINUOUS, CUMULATIVE
 from activedb.columns.detect._engines import Found, engine_for
-from activedb.columns.detect._filter import EventFilter
 from activedb.columns.detect._keys import KeyNumbers
 from activedb.columns.detect._matches import Chunk, Matches
 from activedb.columns.detect._plan import Plan, plan_of
+from activedb.columns.detect._programs import Program, Programs, why_no_program
 from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
-from activedb.events import MATCHES_MAX, Bound, too_many
+from activedb.events import MATCHES_MAX, Bound, Primitive, too_many
+from activedb.events.terms import Term
 
 if TYPE_CHECKING:
     from activedb.events import Expression
 
-__all__ = ["ColumnarDetector", "checked_place"]
+__all__ = ["ColumnarDetector", "EventFilter", "checked_place"]
+
 
 _KEYS_MIN = 1024
 _KEPT_ROWS_MIN = 65_536
@@ -310,3 +313,50 @@ def checked_place(
 def _place(columns: EventColumns, row: int) -> tuple[int, str]:
     id_ = None if columns.ids is None else columns.ids[row].as_py()
     return int(columns.us[row]), id_ or ""
+
+
+# -- selection of the events in columns that a primitive event takes ---------------------------
+
+
+class EventFilter:
+    """Condition of one primitive event of a stream, evaluated on a whole column at once.
+
+    A term is compiled. Functions, terms that cannot be compiled, and values that compiled code does
+    not take are evaluated one by one, as in a `Detector`.
+
+    Parameters
+    ----------
+    primitive : Primitive
+        A primitive event that neither reads the store nor occurs by itself.
+    """
+
+    def __init__(self, primitive: Primitive):
+        self.primitive = primitive
+        self._compiled: Programs | None = None
+        predicate = primitive.predicate
+        if (
+            isinstance(predicate, Term)
+            and not predicate.part_names
+            and why_no_program(predicate) is None
+        ):
+            self._compiled = Programs((Program(predicate, 0),), ())
+
+    def rows(self, columns: EventColumns) -> Ints:
+        """Return the rows it takes, in ascending order; exceptions of its predicate propagate.
+
+        Complexity: O(events) without a predicate or with a compiled one; otherwise one object per
+        event of its type.
+        """
+        if self.primitive.key not in columns.keys:
+            return np.empty(0, np.int64)
+        rows = np.flatnonzero(columns.codes == columns.keys.index(self.primitive.key))
+        return rows if self.primitive.predicate is None else rows[self._judged(columns, rows)]
+
+    def _judged(self, columns: EventColumns, rows: Ints) -> npt.NDArray[np.bool_]:
+        if self._compiled is not None:
+            try:
+                return self._compiled.hold(columns, rows)
+            except BadEvent:
+                pass
+        taken: list[Any] = columns.take(rows).to_occurrences()
+        return np.fromiter((self.primitive.takes(o) for o in taken), np.bool_, len(rows))

@@ -3,6 +3,8 @@
 from activedb.columns.events._bytes import (
     arrays_of_bytes,
     arrays_to_bytes,
+    arrow,
+    codes_of,
     events_of_bytes,
     events_to_bytes,
     note_of_bytes,
@@ -10,9 +12,10 @@ from activedb.columns.events._bytes import (
     pieces_of,
     places_of_bytes,
     places_to_bytes,
+    texts_of,
+    values_of,
 )
 from activedb.columns.events._events import ColumnEvents
-from activedb.columns.events._reading import arrow, codes_of, texts_of, values_of
 from activedb.columns.events._values import ABSENT, THERE, Column, Ints, Mask, Values, objects
 
 __all__ = [

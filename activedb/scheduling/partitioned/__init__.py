@@ -1,8 +1,7 @@
 """S-transactions that share no state, run as tasks in other processes. See README.md."""
 
 from activedb.scheduling.partitioned._costs import Costs
-from activedb.scheduling.partitioned._runner import TaskRunner
-from activedb.scheduling.partitioned._scheduler import Partitioned
+from activedb.scheduling.partitioned._scheduler import Partitioned, TaskRunner
 from activedb.scheduling.partitioned._task import run_task
 
 __all__ = ["Costs", "Partitioned", "TaskRunner", "run_task"]

@@ -13,8 +13,7 @@ from activedb.store.journals._overview import (
 from activedb.store.journals._programs import ProgramJournal
 from activedb.store.journals._rules import RuleRows
 from activedb.store.journals._staged import StagedBatch, StagedJournal
-from activedb.store.journals._staging import Attempt, Staging, staging
-from activedb.store.journals._staging_progress import Sink
+from activedb.store.journals._staging import Attempt, Sink, Staging, staging
 from activedb.store.journals._streams import LedgerEntry, StreamJournal
 from activedb.store.journals._workflows import (
     Kept,

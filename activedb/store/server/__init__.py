@@ -19,7 +19,11 @@ from activedb.store.server._embedded import (
 )
 from activedb.store.server._facts import ServerFacts, server_facts
 from activedb.store.server._in_doubt_commits import (
+    NOTIFY,
+    OUTCOMES,
+    check_essential,
     commit_outcome,
+    missing_functions,
     ping_if_idle,
     qualified_xid,
     xid_of,
@@ -30,7 +34,6 @@ from activedb.store.server._patience import PatientLatch, at_least, limited
 from activedb.store.server._plain import plain_connection
 from activedb.store.server._prepared import PREPARE_THRESHOLD, Step, StepFailed
 from activedb.store.server._quoting import literal, quoted
-from activedb.store.server._rights import NOTIFY, OUTCOMES, check_essential, missing_functions
 from activedb.store.server._roles import Right, missing_rights, rights_of_roles, role_statements
 from activedb.store.server._scratch import drop_left_schemas, scratch_schema
 from activedb.store.server._urls import postgres_url

@@ -7,14 +7,25 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, event, text
 from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from activedb.errors import ConfigurationError
 from activedb.store.server._patience import bounded_s
-from activedb.store.server._rights import LOG, OUTCOMES
 
-__all__ = ["commit_outcome", "ping_if_idle", "qualified_xid", "xid_of"]
+__all__ = [
+    "LOG",
+    "NOTIFY",
+    "OUTCOMES",
+    "check_essential",
+    "commit_outcome",
+    "missing_functions",
+    "ping_if_idle",
+    "qualified_xid",
+    "xid_of",
+]
+
 
 _IDLE_S_MAX = 1.0
 _PAUSE_S = 0.05
@@ -134,3 +145,65 @@ def commit_outcome(engine: Engine, number: str, patience_s: float) -> bool | Non
         if time.monotonic() > until:
             return None
         threading.Event().wait(_PAUSE_S)
+
+
+# -- rights of a connection's role to call server functions, and the feature that needs each ---
+
+
+OUTCOMES = frozenset(
+    {
+        "pg_current_xact_id()",
+        "pg_xact_status(xid8)",
+        "pg_postmaster_start_time()",
+        "pg_stat_get_bgwriter_stat_reset_time()",
+    }
+)
+"""Functions that resolve in-doubt commits."""
+
+LOG = frozenset({"pg_current_wal_flush_lsn()"})
+"""Functions that resolve in-doubt commits of a server that has crashed since."""
+
+NOTIFY = frozenset({"pg_notify(text,text)"})
+"""Functions that wake up workers at once; without them workers poll."""
+
+_ESSENTIAL = frozenset(
+    {
+        "set_config(text,text,boolean)",
+        "pg_advisory_xact_lock(bigint)",
+        "pg_advisory_xact_lock_shared(bigint)",
+        "pg_try_advisory_xact_lock(bigint)",
+        "pg_try_advisory_xact_lock_shared(bigint)",
+        "pg_try_advisory_lock(bigint)",
+        "pg_try_advisory_lock_shared(bigint)",
+        "pg_advisory_unlock(bigint)",
+        "pg_advisory_unlock_shared(bigint)",
+        "pg_advisory_unlock_all()",
+    }
+)
+_MISSING = text(
+    """
+    SELECT name FROM unnest(:names) AS name
+    WHERE NOT COALESCE(has_function_privilege(to_regprocedure(name)::oid, 'EXECUTE'), true)
+    """
+).bindparams(bindparam("names", type_=ARRAY(Text)))
+
+
+def missing_functions(connection: Connection) -> frozenset[str]:
+    """Return the functions used here that the role may not call; one round trip."""
+    names = sorted(OUTCOMES | LOG | NOTIFY | _ESSENTIAL)
+    return frozenset(connection.execute(_MISSING, {"names": names}).scalars())
+
+
+def check_essential(missing: Collection[str]) -> None:
+    """Refuse a role that may not call the lock and setting functions every transaction needs.
+
+    Raises
+    ------
+    ConfigurationError
+    """
+    lacking = sorted(_ESSENTIAL.intersection(missing))
+    if lacking:
+        raise ConfigurationError(
+            f"the role may not call {', '.join(lacking)} at the server, without which nothing can "
+            f"be locked: GRANT EXECUTE ON FUNCTION {', '.join(lacking)} TO the role"
+        )

@@ -14,8 +14,7 @@ from activedb.scheduling import At, Operation, Ref, SharedTable, STransaction
 from activedb.scheduling._body import Body
 from activedb.scheduling._operations import Read, Write
 from activedb.scheduling._tables import Computed, Range
-from activedb.scheduling.partitioned._components import components
-from activedb.scheduling.partitioned._scheduler import packed, size_of
+from activedb.scheduling.partitioned._scheduler import components, packed, size_of
 
 numbers = SharedTable("numbers", key=int, history=10)
 names = SharedTable("names")
