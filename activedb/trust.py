@@ -54,7 +54,7 @@ def _check(place: Path, shown: Path) -> None:
             keeps = stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)
             if not keeps:
                 raise UntrustedFile(
-                    f"{shown} is not used: every account may write {part}, so anybody can have "
+                    f"{shown} is not used: every account may write {part}, so any user can have "
                     f"changed what it says; {_remedy(f'chmod o-w {part}')}"
                 )
             if owner_below is not None and owner_below not in trusted:

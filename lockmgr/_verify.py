@@ -114,7 +114,7 @@ class VerifyingLockTable(LockTable):
             _check_locks(entry)
             for request in entry.queue:
                 if not _blockers(request):
-                    _fail(_I2, entry, f"{request.transaction.tid} waits for nobody")
+                    _fail(_I2, entry, f"{request.transaction.tid} waits for no transaction")
         _check_acyclic(live.values())
         if self._contest.entries() != {e for e in self._entries.values() if e.queue}:
             raise InvariantViolated(f"{_I4}: who is waited for")

@@ -138,7 +138,7 @@ def _behind(checkpoint: Path, stream: StreamDeclaration, positions: Positions) -
         what = type(source).__name__
         raise ConfigurationError(
             f"stream {stream.name!r} cannot go on without its checkpoint: what a {what} has sent "
-            "once it does not send again, so nobody can tell what is missing. Restore the "
+            "once it does not send again, so it is unknown what is missing. Restore the "
             "checkpoint, or start over with an empty database"
         )
     # Batches fed from Python are not part of the source.
@@ -178,7 +178,7 @@ def _check_known(stream: StreamDeclaration, known: list[Mapping[str, Any] | None
     if kinds != {type(stream.source).__name__}:
         raise ConfigurationError(
             f"stream {stream.name!r} was fed from {', '.join(sorted(kinds))} so far, and is "
-            f"declared with {type(stream.source).__name__}: nobody can tell how far that was read. "
+            f"declared with {type(stream.source).__name__}: it is unknown how far that was read. "
             "Declare the source that it was, or start over with an empty database"
         )
 

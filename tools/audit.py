@@ -54,7 +54,7 @@ def main(names: Collection[str], extras: Iterable[str] = FOR_USERS) -> int:
     skipped = [each for each in dependencies if "skip_reason" in each]
     for each, vuln in known:
         fixed = ", ".join(vuln["fix_versions"]) or "no version"
-        print(f"{each['name']} {each['version']}: {vuln['id']}, mended in {fixed}")
+        print(f"{each['name']} {each['version']}: {vuln['id']}, fixed in {fixed}")
     for each in skipped:
         print(f"{each['name']}: not asked about: {each['skip_reason']}", file=sys.stderr)
     asked = len(dependencies) - len(skipped)

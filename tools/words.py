@@ -1,11 +1,16 @@
-"""Check that docstrings open with an imperative verb or a noun and use no private idioms."""
+"""Check the English: docstrings open with an imperative verb or a noun, and no text has idioms.
+
+Texts are docstrings, comments, string literals (so messages, pages and help) and Markdown.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +25,11 @@ PLACES = (
     "pytest_activedb",
     "benchmarks",
     "tools",
+    "docs",
+    "examples",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
 )
 OPENINGS = frozenset(
     word
@@ -36,15 +46,22 @@ OPENINGS = frozenset(
     )
     for word in words.split()
 )
+_TEXTS = frozenset(
+    {tokenize.COMMENT, tokenize.STRING} | {getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+)
 
 IDIOMS = {
-    r"\bgives? way\b|\bgave way\b": "name the victim, or the transaction that is rolled back",
-    r"\bcome to nothing\b": "failed for good",
+    r"\bgiv(?:e|es|en|ing) way\b|\bgave way\b": "name the victim, or what is rolled back",
+    r"\bcomes? to nothing\b": "failed for good",
     r"\bfallen due\b|\bfalls due\b": "runnable, or due",
     r"\bin hand\b": "pending",
     r"\btells? of\b|\btold of\b": "report, list or describe",
-    r"\bnobody\b": "no transaction, no process, no caller",
+    r"(?<![\"'`])\bnobody\b": "no transaction, no process, no caller",
+    r"\bsomebody\b|\banybody\b": "another program, a user, a caller",
     r"\bthose of which\b|\bthat of which\b": "name the subject",
+    r"\bcomes? along\b|\btaken? along\b": "say what happens to it",
+    r"\bas it were\b|\bso to speak\b": "leave it out",
+    r"\bmend(?:s|ed|ing)?\b": "fix or correct",
 }
 
 
@@ -63,16 +80,28 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
                 yield statement.lineno, statement.value.value
 
 
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each comment and string literal, docstrings included."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in _TEXTS:
+            yield token.start[0], token.string
+
+
 def complaints(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the complaint for each docstring that breaks a rule."""
+    """Yield the line and the complaint for each text that breaks a rule."""
     for line, docstring in docstrings(source):
         first = docstring.split()[0].strip("`.,:;()").lower()
         if first in OPENINGS:
             yield line, f'docstring opens with "{first}": open with an imperative verb or a noun'
-        for idiom, instead in IDIOMS.items():
-            found = re.search(idiom, docstring, re.IGNORECASE)
-            if found:
-                yield line, f'docstring says "{found[0]}": {instead}'
+    for line, text in texts(source):
+        yield from idioms(line, text)
+
+
+def idioms(line: int, text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the complaint for each idiom in a text that begins at `line`."""
+    for idiom, instead in IDIOMS.items():
+        for found in re.finditer(idiom, text, re.IGNORECASE):
+            yield line + text[: found.start()].count("\n"), f'"{found[0]}": say {instead}'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,10 +109,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("places", nargs="*", default=PLACES, help="files or folders")
     places = [Path(place) for place in parser.parse_args(arguments).places]
-    files = [f for p in places for f in (sorted(p.rglob("*.py")) if p.is_dir() else [p])]
+    files = [f for p in places for f in (sorted(p.rglob("*")) if p.is_dir() else [p])]
+    files = [f for f in files if f.resolve() != Path(__file__).resolve()]  # which has the idioms
     found = 0
     for file in files:
-        for line, complaint in complaints(file.read_text(encoding="utf-8")):
+        if file.suffix == ".py":
+            wrong = complaints(file.read_text(encoding="utf-8"))
+        elif file.suffix == ".md":
+            wrong = idioms(1, file.read_text(encoding="utf-8"))
+        else:
+            continue
+        for line, complaint in wrong:
             print(f"{file}:{line}: {complaint}")
             found += 1
     return min(found, 1)

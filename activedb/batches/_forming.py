@@ -127,7 +127,7 @@ class Forming:
             If the batch is an input batch, or of no stream of the workflow.
         """
         if batch.kind is BatchKind.INPUT:
-            raise LineageError(f"{batch.id} is an input batch already: nobody forms it again")
+            raise LineageError(f"{batch.id} is an input batch already and cannot be formed again")
         return self._come(batch.stream, batch.number, batch.id)
 
     def skip(self, stream: str, number: int) -> tuple[Due, ...]:

@@ -245,7 +245,7 @@ class Follower:
             messages = counted(peeked.messages)
             for message in messages:
                 if not isinstance(message, Begin):
-                    raise StoreError(f"the slot tells of {message!r} outside a transaction")
+                    raise StoreError(f"the slot reports {message!r} outside a transaction")
                 last = self._take(message, messages)
         is_more = read >= _MESSAGES_MAX
         reached, lag_s = peeked.head_lsn, 0.0
@@ -390,7 +390,7 @@ class Follower:
 
 
 def _cut_off() -> StoreError:
-    return StoreError("the slot tells of a transaction without its end")
+    return StoreError("the slot reports a transaction without its end")
 
 
 def _primitives(expression: Expression) -> Iterator[Primitive]:

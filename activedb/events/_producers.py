@@ -422,7 +422,7 @@ class Producers:
             if self._is_atomic:
                 raise BadEvent(
                     f"producer {name!r} is not registered for {o.key!r}: register it for all types "
-                    "it sends, or nobody waits for it"
+                    "it sends, so that the stream waits for it"
                 )
             keys.add(o.key)
         return producer

@@ -164,7 +164,7 @@ class TimedOut(Expression):
         first = self.sequence.positives[0]
         if isinstance(first, Kleene) and first.minimum == 0:
             raise PatternError(
-                f"{first!r} may be missing, so nobody knows which event begins a partial match of "
+                f"{first!r} may be missing, so it is unknown which event begins a partial match of "
                 f"{self.sequence!r}: demand the first part to time it out"
             )
         if isinstance(self.sequence.parts[-1], Negation):

@@ -173,15 +173,15 @@ class DeadLetters:
             return Retried(
                 letter,
                 "event",
-                "the rule's event could not take this in, and all other rules have: mend the rule "
-                "or decide (`activedb decisions`), and delete the letter",
+                "the rule's event could not take this in, and all other rules have: correct the "
+                "rule or decide (`activedb decisions`), and delete the letter",
             )
         if letter.kind == "event":
             return Retried(
                 letter,
                 "event",
-                "an event's letter cannot be run again: mend the row or the rule, raise the event "
-                "with db.signal, and delete the letter",
+                "an event's letter cannot be run again: correct the row or the rule, raise the "
+                "event with db.signal, and delete the letter",
             )
         name = letter.source.removeprefix(_OF_RULE)
         rule = self._catalog.rule(name)

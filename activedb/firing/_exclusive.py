@@ -178,7 +178,7 @@ class Exclusive:
             _LOG.warning("rules stay intents for now: %s", ", ".join(named), exc_info=True)
             for firing in named.values():
                 self._queue.restarts.later(
-                    f"{firing.name} falls due",  # another name: `_look` may find the firing
+                    f"{firing.name} is due",  # another name: `_look` may find the firing
                     lambda firing=firing: self._fall_due([firing], number + 1),  # type: ignore[misc]
                     number,
                     f"{type(error).__name__}: {error}",

@@ -149,7 +149,7 @@ class KeptPartials:
                 continue
             if subscription.is_exclusive:
                 t.lock_detector(subscription.rule.name)
-                if subscription.partials or subscription.in_hand:
+                if subscription.partials or subscription.pending:
                     continue
             self._adopt(subscription, with_ours=False)
             self._lines.moved(subscription)

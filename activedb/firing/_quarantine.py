@@ -74,7 +74,7 @@ class Quarantine:
             self._refused(rule)
             raise RuleInQuarantine(
                 f"rule {rule} is in quarantine {entry.quarantine}; db.rules.enable({rule!r}) when "
-                f"that is mended, and retry its letters",
+                f"that is fixed, and retry its letters",
                 rule=rule,
             )
 

@@ -30,7 +30,7 @@ class TriggerContext:
         Occurrences that detectors have kept for the transaction; withdrawn if it aborts.
     taken : list of (Subscription, Occurrence)
         Matches that time has completed and that have triggered their rules below it; returned to
-        `in_hand` if it aborts.
+        `pending` if it aborts.
     before : list of (Subscription, state)
         Earlier states of detectors in which choices were made below it; restored if it aborts.
     choices : list of (Subscription, Taken)

@@ -210,7 +210,7 @@ class Triggering:
             fed, context.fed = context.fed, []
             self.withdraw(fed)
             for subscription, o in reversed(context.taken):
-                subscription.in_hand.insert(0, o)
+                subscription.pending.insert(0, o)
             context.taken = []
             for subscription, state in reversed(context.before):
                 subscription.restore(state)
@@ -434,8 +434,8 @@ class Triggering:
                 context.undated |= {id(each.occurrence): each.occurrence for each in fed}
 
     def take(self, t: Node, subscription: Subscription) -> None:
-        """Take the first match from a rule's `in_hand`; an abort of top-level `t` puts it back."""
-        self._contexts.of(t).taken.append((subscription, subscription.in_hand.pop(0)))
+        """Take the first match from a rule's `pending`; an abort of top-level `t` puts it back."""
+        self._contexts.of(t).taken.append((subscription, subscription.pending.pop(0)))
 
     def keep_firings(self, t: Node, firings: list[Firing]) -> None:
         """Record firings with the top-level commit above `t`, and start them after it."""

@@ -305,7 +305,7 @@ def _parsed(source: Source, offset: int, sql: str, scope: Scope) -> tuple[Referr
     for node in found[0].find_all(exp.Placeholder, exp.Parameter, exp.SessionParameter):
         raise source.error(
             offset,
-            f"SQL: {node.name or '?'} is a parameter, and nobody gives its value: write a value, "
+            f"SQL: {node.name or '?'} is a parameter without a value: write a value, "
             "or an attribute of the event such as NEW.x",
         )
     return referring, found[0]

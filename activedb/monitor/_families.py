@@ -97,7 +97,7 @@ COUNTED = (
     _counted("cancels_failed", "Statements that could not be cancelled, as the server was gone."),
     _counted("sessions_lost", "Sessions that ended as the connection was lost."),
     _counted("deadlocks_crossing", "Deadlocks that went through the server."),
-    _counted("dependents_gave_way", "Causal rules rolled back in a deadlock with their cause."),
+    _counted("dependents_rolled_back", "Causal rules rolled back in a deadlock with their cause."),
     _counted("hierarchies_recorded", "Hierarchies that were recorded for an audit."),
     _counted(
         "hierarchies_dropped",

@@ -91,7 +91,7 @@ class _Detection:
     latch : threading.Lock
     is_changed : bool
         True if the state may differ from the last one written; set by every feed and advance.
-    in_hand : list of Occurrence
+    pending : list of Occurrence
         Pending matches: time has completed them, and they have not triggered the rule yet.
     newest_us : int
         Time of the newest event kept.
@@ -105,13 +105,13 @@ class _Detection:
         "__weakref__",
         "_make",
         "detector",
-        "in_hand",
         "is_changed",
         "kept_in_columns",
         "latch",
         "network",
         "newest_us",
         "open",
+        "pending",
     )
 
     def __init__(
@@ -125,7 +125,7 @@ class _Detection:
         self.network = network
         self.latch = latch or threading.Lock()
         self.is_changed = False
-        self.in_hand: list[Occurrence] = []
+        self.pending: list[Occurrence] = []
         self.newest_us = 0
         self.kept_in_columns = 0
         self.open: dict[str, Undecided] = {}
@@ -280,12 +280,12 @@ class Subscription:
         return self._event
 
     @property
-    def in_hand(self) -> list[Occurrence]:
+    def pending(self) -> list[Occurrence]:
         """Pending matches: time has completed them, and they have not triggered the rule yet.
 
         Only the holder of the rule's lock changes the list.
         """
-        return self._detection.in_hand
+        return self._detection.pending
 
     @property
     def memory_us(self) -> int | None:
@@ -424,8 +424,8 @@ class Subscription:
         """Return the state for `restore`; raise `BadEvent` if it cannot be serialised."""
         with self._detection.latch:
             state: dict[str, Any] = {"detector": self._detection.detector.state()}
-        if self._detection.in_hand:
-            state["in_hand"] = [encode(o) for o in self._detection.in_hand]
+        if self._detection.pending:
+            state["in_hand"] = [encode(o) for o in self._detection.pending]
         return state
 
     def written(self) -> None:
@@ -434,15 +434,15 @@ class Subscription:
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Continue with a detector in this state; None: with a new one."""
-        in_hand: list[Occurrence] = []
+        pending: list[Occurrence] = []
         if state is not None:
-            in_hand = [decode(data) for data in state.get("in_hand", ())]
+            pending = [decode(data) for data in state.get("in_hand", ())]
         with self._detection.latch:
             detector = self._detection.renewed()
             if state is not None:
                 detector.restore(state["detector"])
             self._detection.detector = detector
-            self._detection.in_hand = in_hand
+            self._detection.pending = pending
             self._detection.is_changed = False
             self._detection.look()
 

@@ -310,7 +310,7 @@ class StreamRun:
         try:
             membership.find_silent()
         except Exception:  # raised by the stream's `on_silent`
-            _LOG.exception("stream %s: what is told of silent producers failed", self.stream.name)
+            _LOG.exception("stream %s: the report of silent producers failed", self.stream.name)
         finally:
             self.latch.release()
             self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)

@@ -263,7 +263,7 @@ class Timekeeper:
             t.lock_detector(subscription.rule.name)
             if self._lines.stream_of(subscription) is not None:  # declared since
                 return False
-            if not subscription.in_hand:
+            if not subscription.pending:
                 try:
                     self._advance(t, subscription, due_us)
                 except Exception as error:
@@ -271,10 +271,10 @@ class Timekeeper:
                         raise
                     self._give_up(t, subscription, error)
             self._triggering.kept.write_state(t, subscription)
-            if not subscription.in_hand:
+            if not subscription.pending:
                 return False
             self._told(subscription)
-            self._fire(t, subscription, subscription.in_hand[0], moment_in(None, due_us))
+            self._fire(t, subscription, subscription.pending[0], moment_in(None, due_us))
             # Before the commit, which writes the state without this match.
             self._triggering.take(t, subscription)
             return True
@@ -293,7 +293,7 @@ class Timekeeper:
             until_us = until_us if due_us is None else min(due_us, last_us)
             refused = self._refused(t, until_us)
             found = self._triggering.advance(subscription, until_us + 1, t, refused)
-            subscription.in_hand.extend(item.occurrence for item in found)
+            subscription.pending.extend(item.occurrence for item in found)
             if found or until_us == last_us:
                 return
             until_us = last_us
@@ -315,7 +315,7 @@ class Timekeeper:
         if found is None:
             subscription.restore(None)
             found = self._triggering.advance(subscription, due_us + 1, t, refused)
-        subscription.in_hand.extend(item.occurrence for item in found)
+        subscription.pending.extend(item.occurrence for item in found)
 
     def _refused(self, t: Node, us: int) -> Refused:
         """Return a handler that writes a letter for each choice that time leaves open at `us`."""

@@ -202,7 +202,7 @@ class CausalHierarchy(Hierarchy):
         """Yield the hierarchy of the cause, kept from committing; None for our own connection."""
         if not self._is_alone:
             above = self.cause.hierarchy
-            assert above.lending is not None, "set before anybody can depend on it"
+            assert above.lending is not None, "set before another transaction can depend on it"
             with above.lending.use() as is_open:
                 if is_open:
                     yield above

@@ -246,12 +246,12 @@ class Dependencies:
                 found.append(waiter)
         for other in found:
             deadlock = Deadlock(
-                f"deadlock, and {other.path} gives way, because it depends on a transaction that "
-                f"has not ended: {error}"
+                f"deadlock, and {other.path} is the victim, because it depends on a transaction "
+                f"that has not ended: {error}"
             )
             deadlock.exhausted = other.parent is None
             if other.mark_rollback_only(deadlock):
-                self._forest.counters.add("dependents_gave_way")
+                self._forest.counters.add("dependents_rolled_back")
                 if other.observer is not None:
                     other.observer.deadlocked(other, error.report)
         return bool(found)

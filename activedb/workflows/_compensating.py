@@ -158,7 +158,7 @@ class Compensating:
             raise CompensationFailed(
                 f"workflow {execution.workflow}: the compensating action of {execution.program} "
                 f"failed for {execution.transaction}: {type(error).__name__}: {error}. Everything "
-                "is as it was before: mend the cause, and compensate again",
+                "is as it was before: fix the cause, and compensate again",
                 workflow=execution.workflow,
                 program=execution.program,
                 transaction=execution.transaction,

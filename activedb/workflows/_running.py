@@ -140,7 +140,7 @@ class Running:
             return None
         failure = ProgramFailed(
             f"workflow {self._definition.name}: program {due.program} failed in {id}, which is "
-            f"about {listed(found[0])}: {reason}. That transaction is undone and still due: mend "
+            f"about {listed(found[0])}: {reason}. That transaction is undone and still due: fix "
             "the cause and call resume(), or give the batch up with compensate()",
             workflow=self._definition.name,
             program=due.program,

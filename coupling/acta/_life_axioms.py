@@ -52,7 +52,7 @@ def _initiated(life: Life) -> Iterator[Violation]:
         yield Violation(
             axiom,
             life.id,
-            f"transaction {life.id} is top-level and has no Begin, and nobody spawns it",
+            f"transaction {life.id} is top-level and has no Begin, and no transaction spawns it",
             tuple(life.own[:1]),
         )
     elif others and others[0] < min(starts):

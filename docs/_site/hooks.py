@@ -1,4 +1,4 @@
-"""What the site needs beside MkDocs: pages of the repository that lie outside of ``docs/``.
+"""Hooks of MkDocs: pages of the repository that lie outside of ``docs/``.
 
 Documents link to each other as files of the repository do, so that they can be read there. On the
 site a README beside the code becomes a page below ``repository/``, another file that is linked to

@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent
 
 
 def spheres() -> str:
-    """Who may use a lock that is retained, before and after a subtransaction has committed."""
+    """Draw which transactions may use a retained lock, before and after a child's commit."""
     picture = Picture(860, 350, "A lock is held by a child, then retained by its parent")
     for left, title in ((20, "while 1.1 runs"), (445, "after 1.1 has committed")):
         after = left > 20
@@ -97,7 +97,7 @@ def deadlock() -> str:
     picture.text(424, 212, "A is retained by 1", size=12, anchor="end")
     words = (
         "1.1 asked last, and so closed the cycle:",
-        "its side gives way.",
+        "its side is the victim.",
         "",
         "To try 1.1 alone again is of no use, as A",
         "stays with 1. The smallest transaction",
@@ -167,8 +167,8 @@ def coupling_modes() -> str:
 
 
 def intervals() -> str:
-    """What the intervals of two clocks tell of an order."""
-    picture = Picture(860, 230, "Intervals, and what they tell of an order")
+    """Draw what the intervals of two clocks determine about an order."""
+    picture = Picture(860, 230, "Intervals, and the order that they determine")
     picture.text(20, 60, "door")
     picture.text(20, 110, "window")
     picture.line((90, 190), (840, 190), colour=PALE, arrow=True)
@@ -191,7 +191,7 @@ def intervals() -> str:
     picture.text(
         605, 150, "c and d overlap, and so do d and e:", anchor="middle", size=12, colour=RED
     )
-    picture.text(605, 166, "nobody knows which came first", anchor="middle", size=12, colour=RED)
+    picture.text(605, 166, "the order is unknown", anchor="middle", size=12, colour=RED)
     picture.line((570, 22), (730, 22), colour=BLUE, arrow=True)
     picture.text(650, 16, "one clock has read both: c < e", anchor="middle", size=12, colour=BLUE)
     return picture.document()
@@ -238,7 +238,7 @@ class Operation:
 
     @property
     def shown(self) -> str:
-        """As ``W A``."""
+        """Return the text, such as ``W A``."""
         return f"{'W' if self.is_write else 'R'} {self.key}"
 
 
@@ -256,7 +256,7 @@ Unit = tuple[Operation, ...]
 
 
 def conflict(a: Operation, b: Operation) -> bool:
-    """Whether the order of the two matters."""
+    """Return whether the order of the two matters."""
     return a.key == b.key and (a.is_write or b.is_write)
 
 
@@ -271,7 +271,7 @@ def locked(units: list[Unit], at: int) -> list[int]:
 
 
 def versioned(units: list[Unit], at: int) -> list[int]:
-    """LWM: for the earlier ones that write what it reads or writes; reads keep nobody waiting."""
+    """Return the units that LWM waits for: earlier ones that write what this one accesses."""
     keys = {each.key for each in units[at]}
     return [n for n in range(at) if any(a.is_write and a.key in keys for a in units[n])]
 
@@ -286,7 +286,7 @@ def graph(units: list[Unit], at: int) -> list[int]:
 def schedule(
     units: list[Unit], waits_for: Callable[[list[Unit], int], list[int]]
 ) -> list[tuple[int, int, Unit]]:
-    """When and on which thread each unit begins: the earliest that can, on the first free one."""
+    """Return when and on which thread each unit begins: the earliest, on the first free one."""
     ended: dict[int, int] = {}
     free = [0] * THREADS
     found: list[tuple[int, int, Unit]] = []

@@ -855,7 +855,7 @@ def test_follow_in_memory_says_why_not() -> None:
         ledger = open_ledger(db)
         hear(ledger)
         for call in (db.changes.follow, db.changes.follower, db.changes.unfollow):
-            with pytest.raises(ConfigurationError, match="nobody else can change its rows"):
+            with pytest.raises(ConfigurationError, match="no other program can change its rows"):
                 call()
 
 

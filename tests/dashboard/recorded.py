@@ -227,7 +227,7 @@ class Recorded:
             for edge in edges
         ]
         steps = [{"text": text, "edges": edges[: k + 1]} for k, text in enumerate(said)]
-        steps.append({"text": "13 gives way; 12 goes on", "edges": edges})
+        steps.append({"text": "13 is the victim; 12 goes on", "edges": edges})
         return {
             "n": n,
             "at_s": STARTED_S,

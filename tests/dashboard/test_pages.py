@@ -191,7 +191,7 @@ def test_deadlock_is_replayed_step_by_step(inside: Visit) -> None:
     )
     expect(page.locator("li[aria-current=step]")).to_contain_text("12 asks for accounts")
     page.get_by_role("button", name="Play").click()
-    expect(page.get_by_text("Step 4 of 4: 13 gives way")).to_be_visible()
+    expect(page.get_by_text("Step 4 of 4: 13 is the victim")).to_be_visible()
     expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 

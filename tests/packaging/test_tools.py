@@ -102,13 +102,13 @@ def _ask_at(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("advisories")
-def test_audit_names_what_is_known_and_where_it_is_mended(
+def test_audit_names_what_is_known_and_where_it_is_fixed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert audit.main(["pyyaml", "sqlalchemy"], EXTRAS) == 1
     version = importlib.metadata.version("pyyaml")
     assert capsys.readouterr().out == (
-        f"pyyaml {version}: TEST-1, mended in 999.1\n"
+        f"pyyaml {version}: TEST-1, fixed in 999.1\n"
         "1 known vulnerabilities; asked about 2 of 2 distributions\n"
     )
 

@@ -265,7 +265,7 @@ def test_slot_goes_on_where_it_was_recorded_to_be(server: Store, other: Somebody
         assert told(again)  # which is for the follower to pass by
         first.lsn = began
         with (
-            pytest.raises(ConfigurationError, match="followed by somebody else"),
+            pytest.raises(ConfigurationError, match="followed by another program"),
             server.short() as connection,
         ):
             first.record(connection, commit.end_lsn)
@@ -710,7 +710,7 @@ def test_somebody_who_reads_the_slot_without_activedb_is_named(
             )
             assert began.status == ExecStatus.COPY_BOTH
             other.run("INSERT INTO things VALUES (1)")
-            with pytest.raises(ConfigurationError, match="somebody else reads the slot"):
+            with pytest.raises(ConfigurationError, match="another program reads the slot"):
                 told(slot)
         finally:
             reader.finish()

@@ -249,7 +249,7 @@ def _check_all_there(found: int, sink: Sink, batch_id: int, attempts: Sequence[A
     if found != staged:
         raise StoreError(
             f"of batch {batch_id} for {sink} {found} pieces are there and {staged} were staged: "
-            "somebody has deleted the others, perhaps a run of the same query that is not over. "
+            "the others have been deleted, perhaps by a run of the same query that is not over. "
             "Start the query again: Spark runs the batch again"
         )
 

@@ -83,7 +83,7 @@ _REFUSED = {
     "42704": "the slot or its publication was dropped: db.changes.unfollow(slot), and follow anew",
     "53400": "the server has no room for another slot: drop one, or raise max_replication_slots",
     "55000": "the slot cannot be read any more: db.changes.unfollow(slot), and follow anew",
-    "55006": "somebody else reads the slot: end that, or choose another name with slot=",
+    "55006": "another program reads the slot: end that, or choose another name with slot=",
 }
 
 
@@ -244,7 +244,7 @@ class Slot:
         )
         if slot is None:
             if row.lsn is not None:
-                raise ConfigurationError(f"slot {self.name} has been dropped by somebody: {anew}")
+                raise ConfigurationError(f"slot {self.name} has been dropped: {anew}")
             return True, None
         if slot.plugin != "pgoutput" or not slot.is_here:
             raise ConfigurationError(
@@ -257,9 +257,7 @@ class Slot:
                 f"(max_slot_wal_keep_size): {anew}"
             )
         if not publication.exists():
-            raise ConfigurationError(
-                f"publication {self.name} has been dropped by somebody: {anew}"
-            )
+            raise ConfigurationError(f"publication {self.name} has been dropped: {anew}")
         self.lsn = row.lsn or 0
         head, _ = connection.execute(_HEAD).one()
         if self.lsn > head:
@@ -350,7 +348,7 @@ class Slot:
         mine = (followers.c.slot == self.name) & (followers.c.lsn == self.lsn)
         if connection.execute(update(followers).where(mine).values(lsn=lsn)).rowcount != 1:
             raise ConfigurationError(
-                f"slot {self.name} has been followed by somebody else since it was opened here; "
+                f"slot {self.name} has been followed by another program since it was opened here; "
                 f"one follower is enough"
             )
 

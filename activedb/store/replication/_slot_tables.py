@@ -68,7 +68,7 @@ _MARK = """
     DECLARE
         raised text := pg_catalog.current_setting('{setting}', true);
     BEGIN
-        -- What the server's own triggers and cascades write was raised by nobody.
+        -- Writes of the server's own triggers and cascades have raised no event.
         IF raised <> '' THEN
             PERFORM pg_catalog.pg_logical_emit_message(true, TG_ARGV[0],
                 CASE WHEN (TG_WHEN = 'BEFORE') = (pg_catalog.pg_trigger_depth() = 1)

@@ -111,7 +111,7 @@ class MemoryStore(Store):
 
     def slot(self, name: str) -> Slot:
         raise ConfigurationError(
-            "memory:// belongs to one process: nobody else can change its rows, so there is "
+            "memory:// belongs to one process: no other program can change its rows, so there is "
             "nothing to follow. Changes by others are followed on a Postgres: set ACTIVEDB_URL, or "
             "leave the URL out for the embedded one"
         )

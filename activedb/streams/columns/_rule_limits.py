@@ -29,7 +29,7 @@ def _why_not(
     rule: Rule, stream: StreamDeclaration, others: frozenset[tuple[str, str]]
 ) -> str | None:
     if ("late", stream.name) in others:
-        return "its late events are kept, but no rule is told of them"
+        return "its late events are kept, but no rule receives them"
     if others:
         kind, name = min(others)
         return f"{kind} {name} is no event of it, while all that the rule hears must be"
