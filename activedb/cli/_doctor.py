@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import typer
 from rich.text import Text
 
-from activedb.cli._doctor_machine import machine_checks
-from activedb.cli._doctor_server import server_checks
+from activedb.cli._doctor_machine import connections_max, machine_checks
 from activedb.cli._findings import Finding, Verdict
 from activedb.cli._options import Json, Trace, Url
+from activedb.cli._place import server_of
 from activedb.cli._report import Reporter
-from activedb.config import Settings
-from activedb.errors import ConfigurationError
+from activedb.config import Settings, mask_url
+from activedb.errors import ActiveDBError, ConfigurationError
+from activedb.store.journals import database_migrations, lacking_rights
+from activedb.store.server import ServerFacts, server_facts
 
-__all__ = ["doctor"]
+__all__ = ["doctor", "server_checks"]
+
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -81,3 +84,189 @@ def _text(found: Sequence[Finding], counts: Counter[Verdict]) -> Text:
 
 def _some(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+# -- server checks of ``activedb doctor`` ------------------------------------------------------
+
+
+_TESTED = (15, 18)
+_SKEW_S_MAX = 1.0
+
+
+def server_checks(settings: Settings) -> Iterator[Finding]:
+    """Yield the findings about the server; a single one if it cannot be asked."""
+    if settings.url == "memory://":
+        yield Finding("server", "ok", "none: memory:// keeps all data in the process")
+        return
+    try:
+        with server_of(settings) as url:
+            if url is None:
+                yield Finding("server", "ok", "the embedded server, which is created when needed")
+                return
+            facts = server_facts(url, settings.db_schema)
+            tables = _tables(url, settings, facts)
+    except ActiveDBError as error:
+        yield _problem("server", error)
+        return
+    yield from version_of(facts, settings)
+    for check in CHECKS:
+        yield check(facts, settings)
+    yield tables
+
+
+def _problem(what: str, error: ActiveDBError) -> Finding:
+    """Return a finding from an error's message, which ends with the advice."""
+    found, _, advice = str(error).rpartition("; ")
+    return Finding(what, "problem", found or str(error), advice or "read the server's log")
+
+
+def version_of(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
+    """Check which server it is."""
+    where = "embedded" if settings.url is None else mask_url(settings.url)
+    said = f"PostgreSQL {facts.version} ({where}), as {facts.role}"
+    first, last = _TESTED
+    major = facts.number // 10_000
+    if major < first:
+        advice = f"use a server of version {first} or newer, or omit the URL"
+        yield Finding("server", "problem", said, advice)
+    elif major > last:
+        advice = f"tested versions are {first} to {last}: if problems occur, use one of these"
+        yield Finding("server", "note", said, advice)
+    else:
+        yield Finding("server", "ok", said)
+
+
+def _writable(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.is_read_only:
+        return Finding(
+            "writing",
+            "problem",
+            "the server is read-only: it is a standby, or sets default_transaction_read_only",
+            "connect to the primary, for example with host=a,b&target_session_attrs=read-write",
+        )
+    return Finding("writing", "ok", f"database {facts.database} is writable")
+
+
+def _encryption(facts: ServerFacts, settings: Settings) -> Finding:
+    if not facts.is_encrypted and not facts.is_local:
+        return Finding(
+            "encryption",
+            "note",
+            "the connection crosses the network in plain text",
+            "add ?sslmode=verify-full&sslrootcert=… to the URL (docs/security.md)",
+        )
+    said = "TLS" if facts.is_encrypted else "none, and not needed on this computer"
+    return Finding("encryption", "ok", said)
+
+
+def _encoding(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.encoding != "UTF8":
+        return Finding(
+            "encoding",
+            "problem",
+            f"{facts.encoding}: the database cannot store every text",
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and use that database",
+        )
+    return Finding("encoding", "ok", "UTF8")
+
+
+def _zone(facts: ServerFacts, settings: Settings) -> Finding:
+    return Finding("time zone", "ok", f"{facts.zone}; activedb's own connections use UTC")
+
+
+def _skew(facts: ServerFacts, settings: Settings) -> Finding:
+    apart = abs(facts.ahead_s) - facts.uncertain_s
+    way = "ahead of" if facts.ahead_s > 0 else "behind"
+    said = f"the server's clock is {abs(facts.ahead_s):,.3f} s {way} this computer's"
+    said += f" (± {facts.uncertain_s:,.3f} s)"
+    if apart > min(settings.future_max_s, 60.0):
+        advice = "correct the wrong clock: else events are refused as being from the future"
+        return Finding("clocks", "problem", said, advice)
+    if apart > _SKEW_S_MAX:
+        advice = "if times of several machines are compared, synchronise both clocks (NTP)"
+        return Finding("clocks", "note", said, advice)
+    return Finding("clocks", "ok", said)
+
+
+def _listening(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.is_pooled or not facts.may_listen:
+        why = "a pooler" if facts.is_pooled else "something"
+        return Finding(
+            "sessions",
+            "problem",
+            f"{why} before the server does not keep sessions, which leases, locks and "
+            "notifications need",
+            "connect to the server directly, or set the pooler to session pooling",
+        )
+    return Finding("sessions", "ok", "kept; LISTEN and NOTIFY work")
+
+
+def _room(facts: ServerFacts, settings: Settings) -> Finding:
+    needed = connections_max(settings)
+    free = facts.connections_max - facts.connections_used
+    said = f"{facts.connections_used} of {facts.connections_max} connections are in use"
+    if free < needed:
+        return Finding(
+            "connections",
+            "note",
+            f"{said}; one process may need {needed} under load (threads={settings.threads})",
+            "raise max_connections on the server, or lower the setting threads",
+        )
+    return Finding("connections", "ok", said)
+
+
+def _log(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.wal_level != "logical":
+        return Finding(
+            "activedb follow",
+            "note",
+            f"wal_level is {facts.wal_level}",
+            "to follow changes: ALTER SYSTEM SET wal_level = logical, and restart the server",
+        )
+    if not facts.may_replicate:
+        advice = "to follow changes: ALTER ROLE … REPLICATION, as a superuser"
+        return Finding("activedb follow", "note", "the role lacks REPLICATION", advice)
+    return Finding("activedb follow", "ok", "wal_level is logical, and the role has REPLICATION")
+
+
+CHECKS: tuple[Callable[[ServerFacts, Settings], Finding], ...] = (
+    _writable,
+    _encryption,
+    _encoding,
+    _zone,
+    _skew,
+    _listening,
+    _room,
+    _log,
+)
+"""Diagnostics that need only the facts."""
+
+
+def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:
+    """Check activedb's own tables: their version, and this role's right to create or use them."""
+    try:
+        found = database_migrations(url, settings.db_schema)
+        lacking = [] if found.due else lacking_rights(url, settings.db_schema)
+    except ActiveDBError as error:
+        return _problem("tables", error)
+    schema = settings.db_schema or facts.schema
+    if found.are_newer:
+        said = f"version {found.found}; this activedb supports versions up to {found.newest}"
+        return Finding("tables", "problem", said, "install the newer activedb that created them")
+    if found.due:
+        said = f"version {found.found or 'none'}; the newest is {found.newest}"
+        if facts.may_make_tables if facts.schema_exists else facts.may_make_schemas:
+            advice = (
+                "none needed: the next program that connects migrates them (or activedb migrate)"
+            )
+            return Finding("tables", "note", said, advice)
+        said += f", and {facts.role} may not create tables in schema {schema}"
+        advice = "run activedb migrate as their owner, or GRANT CREATE ON SCHEMA … to this role"
+        return Finding("tables", "problem", said, advice)
+    if lacking:
+        tables = sorted({table for table, _ in lacking})
+        shown = ", ".join(tables[:3]) + (", …" if len(tables) > 3 else "")
+        said = f"{facts.role} lacks rights on {shown}"
+        advice = "grant them; activedb roles --sql prints what a role needs"
+        return Finding("tables", "problem", said, advice)
+    return Finding("tables", "ok", f"version {found.found}, in schema {schema}")

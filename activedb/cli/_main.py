@@ -23,7 +23,6 @@ from activedb.cli._demo import run_demo
 from activedb.cli._doctor import doctor
 from activedb.cli._exits import INTERRUPTED, message_of, status_of
 from activedb.cli._follow import run_follower, stop_following
-from activedb.cli._grafana import grafana
 from activedb.cli._job import Options, run_job
 from activedb.cli._letters import app as dead_letters
 from activedb.cli._letters import run_pending
@@ -36,8 +35,15 @@ from activedb.cli._rules import app as rules
 from activedb.cli._status import status
 from activedb.cli._top import top
 from activedb.cli._work import run_worker
+from activedb.monitor import grafana_dashboard
 
 __all__ = ["main"]
+
+
+def grafana() -> None:
+    """Print the Grafana dashboard as JSON, to import it or to provision it as a file."""
+    typer.echo(grafana_dashboard(), nl=False)
+
 
 app = typer.Typer(
     help="Active rules over a SQL store.",

@@ -12,7 +12,6 @@ from activedb.streams._batch import AtomicBatch, Positions
 from activedb.streams._columns_beside import StreamColumns
 from activedb.streams._declaration import StreamDeclaration, StreamOptions
 from activedb.streams._future import FutureLimit
-from activedb.streams._marks import Marks, newest_times
 from activedb.streams._matched import Completion, KeyedRule, Matchable, Matched
 from activedb.streams._membership import Membership
 from activedb.streams._outputs import Output
@@ -21,7 +20,7 @@ from activedb.streams._program_decisions import ProgramDecisions
 from activedb.streams._programs import InColumns, Programs
 from activedb.streams._run import StreamRun
 from activedb.streams._sources import Files, Kafka, Rate, Replay, Socket, Source, Staged
-from activedb.streams._staged import StagedTaker
+from activedb.streams._staged import Marks, StagedTaker, newest_times
 from activedb.streams._state import EventTimeBuffer
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._streams import Stream, Streams

@@ -28,9 +28,8 @@ from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._dependencies import Dependencies
-from activedb.transactions._hierarchy import Hierarchy, Run
+from activedb.transactions._hierarchy import Hierarchy, Lending, Run
 from activedb.transactions._joined import Joined
-from activedb.transactions._lending import Lending
 from activedb.transactions._node import Node, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._offers import Offers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,12 +16,12 @@ from activedb.store.server import PatientLatch
 from activedb.store.session import Durable, Session
 from activedb.store.sql import Key, Row, Tables, TableSpec
 from activedb.transactions._base import Base
-from activedb.transactions._lending import Lending
 
 if TYPE_CHECKING:
     from activedb.transactions._node import Node
 
-__all__ = ["Hierarchy", "Run", "Workspace"]
+__all__ = ["Hierarchy", "Kin", "Lending", "Run", "Workspace"]
+
 
 _GUARDS_MAX = 128  # keys of a table; beyond that the whole table is guarded
 
@@ -391,3 +392,86 @@ class Hierarchy:
             changes = self.changes(versions.rows)
             self.session.confirm_absent(self.base.absent(but=versions.rows))
             self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
+
+
+# -- latch and pauses shared by the transactions of one hierarchy ------------------------------
+
+
+class Kin:
+    """Latch of one hierarchy's links, dooms, states and workspaces, and its pausing threads.
+
+    The latch is held for moments only, never during a call to the store, so that a transaction can
+    be doomed while the server works for it. No other latch is taken under it.
+    """
+
+    __slots__ = ("_pausing", "latch")
+
+    def __init__(self) -> None:
+        self.latch = threading.Lock()
+        self._pausing: set[threading.Event] = set()
+
+    def pause(self, wait: Callable[[threading.Event], object], over: Callable[[], bool]) -> None:
+        """Call `wait` with an event that `notify_all` sets, until it times out or `over()` is true.
+
+        Parameters
+        ----------
+        wait : callable
+            Returns when the event is set, or after its own timeout.
+        over : callable
+            Returns whether the pause is over; called before the first wait and after each
+            `notify_all`.
+        """
+        event = threading.Event()
+        with self.latch:
+            self._pausing.add(event)
+        try:
+            while not over():
+                wait(event)
+                if not event.is_set():
+                    return
+                event.clear()
+        finally:
+            with self.latch:
+                self._pausing.discard(event)
+
+    def notify_all(self) -> None:
+        """Wake all pausing threads, so that they check again. REQUIRES: the latch."""
+        for event in self._pausing:
+            event.set()
+
+
+# -- lending of a hierarchy's connection to other hierarchies, until its commit ----------------
+
+
+class Lending:
+    """Gate for causally dependent transactions that use the connection of another hierarchy."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._users = 0
+        self._is_open = True
+
+    @contextmanager
+    def use(self) -> Iterator[bool]:
+        """Use the connection for one read; yield False if that is no longer allowed."""
+        with self._changed:
+            is_open = self._is_open
+            self._users += is_open
+        try:
+            yield is_open
+        finally:
+            if is_open:
+                with self._changed:
+                    self._users -= 1
+                    self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Refuse further uses, without waiting for the present ones."""
+        with self._changed:
+            self._is_open = False
+
+    def close(self) -> None:
+        """Refuse further uses, and wait until the present ones have ended."""
+        self.shut()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users)

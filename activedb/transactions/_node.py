@@ -31,8 +31,7 @@ from activedb.store.server import limited
 from activedb.store.sql import Key, Row, TableSpec
 from activedb.transactions._children import Child, add_sibling_notes, raise_first
 from activedb.transactions._deadlines import Alarm, Limit
-from activedb.transactions._hierarchy import Hierarchy, Workspace
-from activedb.transactions._kin import Kin
+from activedb.transactions._hierarchy import Hierarchy, Kin, Workspace
 from activedb.transactions._observers import Log, Observer
 from activedb.transactions._states import State, checked_move
 from activedb.transactions._threads import (

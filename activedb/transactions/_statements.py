@@ -22,13 +22,13 @@ from activedb.store.sql import (
     rows_by_default,
     tables_of,
 )
-from activedb.transactions._at_once import lock_free_rows
 from lockmgr import Mode
 
 if TYPE_CHECKING:
     from activedb.transactions._node import Node
 
-__all__ = ["Version", "execute", "query"]
+__all__ = ["Version", "execute", "lock_free_rows", "query"]
+
 
 Version = tuple[Key, Row | None, Row | None]
 """Row written by a statement: its key, old row and new row."""
@@ -259,3 +259,25 @@ def _returned(
             names = row._fields[width:]
             found[spec.key(tuple(row[:width]))] = tuple(row[width:])
     return named_rows(names, (found[key] for key in keys))
+
+
+# -- locks acquired without waiting: NOWAIT and SKIP LOCKED ------------------------------------
+
+
+def lock_free_rows(t: Node, spec: TableSpec, keys: Iterable[Key]) -> dict[Key, Row | None]:
+    """Lock the unlocked rows among `keys` exclusively, and read them.
+
+    Keys locked by another transaction, here or in another process, are left out. Never waits.
+    """
+    free = [key for key in keys if _is_free(t, (spec.name, key))]
+    base = t.hierarchy.read_free(spec, free)
+    return {key: t.visible(spec, key, base) for key in base}
+
+
+def _is_free(t: Node, resource: tuple[object, ...]) -> bool:
+    """Lock a row in this process if that needs no wait; return whether it was locked."""
+    t.check_usable()
+    if not t.forest.acquire_free(t, resource, Mode.X):
+        return False
+    t._held[resource] = Mode.X
+    return True

@@ -18,12 +18,12 @@ from activedb.errors import (
 from activedb.functions import checked_function, checked_result
 from activedb.store.sql import Key, Parameters, Row, TableSpec
 from activedb.transactions import _statements
-from activedb.transactions._at_once import lock_free_rows
 from activedb.transactions._children import Child
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._forest import Forest
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import Node
+from activedb.transactions._statements import lock_free_rows
 from activedb.transactions._states import State
 from lockmgr import Mode
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 import activedb as adb
+from activedb.cli._doctor import server_checks
 from activedb.cli._doctor_machine import machine_checks
-from activedb.cli._doctor_server import server_checks
 from activedb.cli._findings import Finding
 from activedb.store.server import ServerFacts, server_facts
 from tests.cli.calling import Caller, Said
@@ -162,12 +162,12 @@ def test_standby_and_newer_tables_are_problems(call: Caller, database_url: str) 
 def test_facts_of_other_servers_are_judged(
     postgres_url: str, changed: dict[str, Any], what: str, verdict: str, says: str
 ) -> None:
-    from activedb.cli import _doctor_server
+    from activedb.cli import _doctor
 
     facts: ServerFacts = replace(server_facts(postgres_url), **changed)
     settings = adb.Settings.load(url=postgres_url)
-    found = [*_doctor_server.version_of(facts, settings)]
-    found += [check(facts, settings) for check in _doctor_server.CHECKS]
+    found = [*_doctor.version_of(facts, settings)]
+    found += [check(facts, settings) for check in _doctor.CHECKS]
     (finding,) = (each for each in found if each.what == what)
     assert finding.verdict == verdict, finding
     assert says in finding.advice

@@ -6,7 +6,7 @@ import pytest
 
 from activedb.scheduling import Partitioned, ProgramRun, Results, SerialOrder
 from activedb.scheduling.partitioned import Costs
-from activedb.scheduling.partitioned._costs import Pace
+from activedb.scheduling.partitioned._scheduler import Pace
 from tests.scheduling.partitioned.here import TasksHere
 from tests.scheduling.workloads import Parameters, workload
 
