@@ -165,7 +165,7 @@ class Scene:
             case [name, "runs", "alone"]:
                 return name in self.nodes and self.nodes[name].parent is None
             case [name, "runs", "under", above]:
-                return name in self.nodes and self.nodes[name].parent is self.nodes[above]
+                return name in self.nodes and self.nodes[name].parent == self.nodes[above]
             case [name, "waits"]:
                 return self._part(name).is_busy
             case [name, "is", "ready"]:

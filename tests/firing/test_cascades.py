@@ -69,7 +69,7 @@ def test_depth_first_runs_what_a_rule_triggers_inside_it(where: Place) -> None:
     top = tree("E")
     assert tree.begun == ["a", "high a", "deep", "low a", "b", "of b"]
     assert tree.ran[-1] == "b ends"
-    assert [name for name, parent in tree.parents.items() if parent is top] == ["a", "b"]
+    assert [name for name, parent in tree.parents.items() if parent == top] == ["a", "b"]
 
 
 def test_breadth_first_runs_level_after_level_as_children_of_the_same_parent(
@@ -162,7 +162,7 @@ def test_breadth_first_immediate_rules_of_a_deferred_rule_follow_their_cycle(
     top = tree("E")
     # `now` is immediate, so what it defers waits for its own commit point.
     assert tree.begun == ["first", "second", "now", "later", "later"]
-    assert tree.parents["now"] is top
+    assert tree.parents["now"] == top
 
 
 def test_breadth_first_inside_a_detached_rule_begins_anew(where: Place) -> None:
@@ -174,7 +174,7 @@ def test_breadth_first_inside_a_detached_rule_begins_anew(where: Place) -> None:
     tree.ledger.db.wait_idle()
     # A top-level transaction has no level to wait for.
     assert tree.ran == ["detached", "a", "a ends", "b", "b ends", "detached ends"]
-    assert tree.parents["a"] is tree.parents["b"]
+    assert tree.parents["a"] == tree.parents["b"]
 
 
 def test_breadth_first_levels_are_bounded_with_the_chain_of_rules(where: Place) -> None:

@@ -131,7 +131,7 @@ def test_parts_run_when_their_modes_say_in_the_transactions_of_the_plan(
     planned = plan(ec, ca)
     found = {planned.condition_in: play.where["condition"]}
     found.setdefault(planned.action_in, play.where["action"])
-    assert found[planned.action_in] is play.where["action"]
+    assert found[planned.action_in] == play.where["action"]
     if Role.RULE not in found:
         parent = play.where["condition"].parent
         assert parent is not None
@@ -142,7 +142,7 @@ def test_parts_run_when_their_modes_say_in_the_transactions_of_the_plan(
     assert found[Role.RULE].rule == "rule"
     for each in planned.transactions:
         expected = None if each.parent is None else found[each.parent]
-        assert found[each.role].parent is expected, each
+        assert found[each.role].parent == expected, each
     assert play.due == []
     assert play.is_before("event", "condition")
     if ec is EC.IMMEDIATE:

@@ -26,7 +26,7 @@ def test_immediate_rule_runs_at_the_event_as_a_child(ledger: Ledger) -> None:
 
     @ledger.db.rule(on=adb.updated(ledger.accounts))
     def rule(t: Transaction, o: Occurrence) -> None:
-        assert t.parent is top
+        assert t.parent == top
         assert t.rule == "rule"
         order.append("rule")
         ledger.write(t, f"{o.old['balance']} to {o.new['balance']}")
@@ -99,7 +99,7 @@ def test_deferred_rule_runs_at_the_commit_point_once_per_event(ledger: Ledger) -
 
     @ledger.db.rule(on=adb.updated(ledger.accounts), coupling="deferred")
     def rule(t: Transaction, o: Occurrence) -> None:
-        assert t.parent is top
+        assert t.parent == top
         order.append(f"rule {o.new['balance']}")
         current = t.get(ledger.accounts, 1)
         assert current is not None

@@ -9,6 +9,7 @@ import pytest
 import activedb as adb
 from activedb.errors import RuleFailed
 from tests.databases import until
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from tests.ledger import Ledger
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def test_began_runs_before_the_block_in_its_transaction(ledger: Ledger) -> None:
     db = ledger.db
     ran_in: list[int] = []
-    db.rule(on=adb.began(), name="hello")(lambda t, o: ran_in.append(t.top.id))
+    db.rule(on=adb.began(), name="hello")(lambda t, o: ran_in.append(node_of(t).top.id))
     with db.transaction() as t:
         assert ran_in == [t.id]
     assert db.run(lambda t: t.id) == ran_in[1]

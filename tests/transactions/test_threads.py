@@ -10,14 +10,13 @@ from sqlalchemy import select, update
 
 from activedb import State
 from activedb.errors import TransactionAborted, TransactionStateError, WrongThread
-from activedb.transactions import current_transaction
+from activedb.transactions import Transaction, current_transaction
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from activedb import Transaction
     from tests.transactions.bank import Bank
 
 
