@@ -327,22 +327,22 @@ class Follower:
 
         def refused(rule: Rule, error: Exception) -> bool:
             taken.is_changed = True
-            self._triggering.refuse(t, rule, f"{t.path}#{self._reader.changes}", o, error)
+            self._triggering.feeding.refuse(t, rule, f"{t.path}#{self._reader.changes}", o, error)
             return True
 
         try:
-            found = self._triggering.feed_to(subscription, o, t)
-            items = self._triggering.took(t, subscription, o, found, fed, refused)
+            found = self._triggering.feeding.feed_to(subscription, o, t)
+            items = self._triggering.feeding.took(t, subscription, o, found, fed, refused)
         except Exception as error:  # a user's predicate, or a row without a value
             if is_systemic(error, t):
                 raise
             identity = f"{t.path}#{self._reader.changes}.{rule.name}"
             letter = Letter.of_rule(identity, o, failure_of(rule.name, error))
-            self._triggering.add_dead_letter(t, letter)
+            self._triggering.contexts.keep_letters(t, [letter])
             taken.is_changed = True
             return
         if fed:
-            self._triggering.keep(t, fed)
+            self._triggering.feeding.keep(t, fed)
             taken.is_changed = True
         if not items:
             return
@@ -351,9 +351,9 @@ class Follower:
         taken.is_changed = True
         taken.firings += len(firings)
         for letter in letters:
-            self._triggering.add_dead_letter(t, letter)
+            self._triggering.contexts.keep_letters(t, [letter])
         if taken.firings <= _KEPT_MAX:
-            self._triggering.keep_firings(t, firings)
+            self._triggering.contexts.keep_firings(t, firings)
         else:
             taken.portion += firings
             if len(taken.portion) >= _PORTION:

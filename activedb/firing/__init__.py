@@ -2,6 +2,7 @@
 
 from activedb.firing._dead_letters import DeadLetters, Outcome, Retried
 from activedb.firing._decisions import BY_EVENTS, OF_PROGRAM, Decision, Decisions, encoded_choice
+from activedb.firing._feeding import Refused
 from activedb.firing._firings import STREAM_RUN
 from activedb.firing._kept_partials import KeptPartials
 from activedb.firing._launcher import Launcher
@@ -14,7 +15,7 @@ from activedb.firing._rule_figures import RuleFigures
 from activedb.firing._rule_listeners import Ran, RuleListener
 from activedb.firing._time_lines import DueTimes, TimeLines
 from activedb.firing._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic, moment_in
-from activedb.firing._triggering import Refused, Triggering
+from activedb.firing._triggering import Triggering
 from activedb.firing._turns import Turn
 from activedb.firing._workers import Worker
 

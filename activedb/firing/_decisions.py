@@ -379,7 +379,7 @@ class Decisions:
                     raise
                 failed = error if isinstance(error, RuleFailed) else failure_of(rule.name, error)
                 letter = Letter.of_rule(f"decision.{id}/{t.path}", o, failed)
-                self._triggering.add_dead_letter(t, letter)
+                self._triggering.contexts.keep_letters(t, [letter])
 
     def _run_rule(self, t: Node, row: Mapping[str, Any], triggered: Sequence[Triggered]) -> None:
         t.run_child(
@@ -400,9 +400,9 @@ class Decisions:
         if subscription.is_exclusive:
             t.lock_detector(rule.name)
             if subscription.has_open(identity):
-                self._triggering.will_restore(t, subscription)
+                self._triggering.feeding.will_restore(t, subscription)
                 taken = subscription.resolve(identity, numbers, Transaction(t))
-                found = self._triggering.completed(t, subscription, taken, lambda *_: True)
+                found = self._triggering.feeding.completed(t, subscription, taken, lambda *_: True)
                 self._kept.write_state(t, subscription)
                 return [item.occurrence for item in found]
         if not numbers:

@@ -1,21 +1,263 @@
-"""Feeding of detectors that are locked by one hierarchy at a time, or that read the store."""
+"""Feeding of detectors: matches by events and by time, letters, withdrawal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from activedb.errors import StoreError
+from activedb.errors import StoreError, UncertainOrder
 from activedb.events import Detector, Occurrence, Query
-from activedb.rules import Subscription, Taken
+from activedb.firing._letters import Letter, uncertain
+from activedb.firing._rule_figures import RuleFigures
+from activedb.firing._rule_listeners import RuleListeners
+from activedb.firing._time_lines import TimeLines
+from activedb.firing._trigger_context import TriggerContexts
+from activedb.firing._triggered import Cause, Fed, Triggered, is_systemic, moment_in
+from activedb.metrics import Counters
+from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
 from activedb.transactions import Node, Transaction
 
-__all__ = ["advanced", "feed_exclusively", "passed_over"]
+__all__ = ["Feeding", "Refused"]
 
 T = TypeVar("T")
 
+Refused: TypeAlias = Callable[[Rule, Exception], bool]
+"""Callback for a rule whose detector cannot take an event; returns whether others go on."""
 
-def feed_exclusively(
+
+class Feeding:
+    """Feeding of the detectors of rules, in the transactions in which events are raised.
+
+    A transaction is responsible for the occurrences that it has fed: its abort withdraws them.
+
+    Parameters
+    ----------
+    contexts : TriggerContexts
+        Takes what was fed, open choices, and letters of events that a detector cannot take.
+    lines : TimeLines
+        Learns of changed due times.
+    counters : Counters
+        Has the counters ``matches``, ``matches_undecided`` and ``rules_failed``.
+    figures : RuleFigures
+    listeners : RuleListeners
+        Hear each event before it is fed.
+    cause : callable ``(t)``
+        Return the rule in which an event of `t` is raised, if any.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        contexts: TriggerContexts,
+        *,
+        lines: TimeLines,
+        counters: Counters,
+        figures: RuleFigures,
+        listeners: RuleListeners,
+        cause: Callable[[Node], Cause | None],
+    ):
+        self._catalog = catalog
+        self._contexts = contexts
+        self._lines = lines
+        self._counters = counters
+        self._figures = figures
+        self._listeners = listeners
+        self._cause = cause
+
+    def feed(
+        self,
+        o: Occurrence,
+        t: Node,
+        contemporaries: Sequence[Occurrence] = (),
+        *,
+        undated: bool = False,
+        refused: Refused | None = None,
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """Show `o` to the detectors that listen to it in `t`; return the triggered and the fed.
+
+        Parameters
+        ----------
+        contemporaries : sequence of Occurrence
+            Events yet to be fed that may precede `o`.
+        undated : bool
+            See `occurred`.
+        refused : callable, optional
+            Called with each rule whose detector raises. If it returns True, the failure concerns
+            this rule alone, and all others go on with `o`. By default True for a rule that fails
+            alone.
+        """
+        refused = refused or self._refused_in(t, o)
+        for listener in self._listeners.each:
+            listener.raised(t, o)
+        triggered: list[Triggered] = []
+        fed: list[Fed] = []
+        catalog = self._catalog
+        listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
+        try:
+            for subscription in listening:
+                taken = self.try_feed(subscription, o, t, contemporaries, refused)
+                if taken is not None:
+                    triggered += self.took(t, subscription, o, taken, fed, refused, undated=undated)
+        except BaseException:
+            self.withdraw(fed)
+            raise
+        return triggered, fed
+
+    def try_feed(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        t: Node,
+        contemporaries: Sequence[Occurrence],
+        refused: Refused,
+    ) -> Taken | None:
+        """Feed as in `feed_to`; return None if only this detector cannot take `o`."""
+        try:
+            return self.feed_to(subscription, o, t, contemporaries)
+        except Exception as error:
+            if is_systemic(error, t) or not refused(subscription.rule, error):
+                raise
+        return None
+
+    def took(
+        self,
+        t: Node,
+        subscription: Subscription,
+        o: Occurrence,
+        taken: Taken,
+        fed: list[Fed],
+        refused: Refused,
+        *,
+        undated: bool = False,
+    ) -> list[Triggered]:
+        """Return the items that a detector triggers in `t` by `o`; note in `fed` if it kept `o`."""
+        if taken.is_kept:
+            fed.append(Fed(subscription, o))
+        self.note(t, subscription, taken, refused)
+        if not taken.matches:
+            return []
+        by, own = self._cause(t), (o,) if undated else ()
+        return [Triggered(subscription.rule, match, by, undated=own) for match in taken.matches]
+
+    def note(self, t: Node, subscription: Subscription, taken: Taken, refused: Refused) -> None:
+        """Record choices that a detector has left open, or decided, with the commit of `t`.
+
+        A rule with the policy "raise" is handled like a rule that cannot take the event.
+        """
+        if not taken.undecided and not taken.decided:
+            return
+        context = self._contexts.of(t)
+        with self._contexts.latch:
+            context.choices.append((subscription, taken))
+        if not taken.undecided:
+            return
+        rule = subscription.rule
+        self._counters.add("matches_undecided", sum(len(u.candidates) for u in taken.undecided))
+        self._figures.undecided(rule.name, len(taken.undecided))
+        if rule.on_uncertain == "raise":
+            error = uncertain(rule.name, taken.undecided)
+            if not refused(rule, error):
+                raise error
+
+    def will_restore(self, t: Node, subscription: Subscription) -> None:
+        """Save the state of a detector, restored if `t`, which holds the rule's lock, aborts."""
+        self._contexts.of(t).before.append((subscription, subscription.state()))
+
+    def refuse(self, t: Node, rule: Rule, identity: str, o: Occurrence, error: Exception) -> None:
+        """Write a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
+
+        `identity` is unique among the events that may be refused.
+        """
+        self._counters.add("rules_failed")
+        letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
+        self._contexts.keep_letters(t, [letter])
+
+    def _refused_in(self, t: Node, o: Occurrence) -> Refused:
+        """Return the handler of an event raised in `t` that a detector cannot take."""
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            fails_alone = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
+            if fails_alone:
+                number = len(self._contexts.of(t).letters)
+                self.refuse(t, rule, f"{t.path}/refused.{number}", o, error)
+            return fails_alone
+
+        return refused
+
+    def feed_to(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        t: Node,
+        contemporaries: Sequence[Occurrence] = (),
+    ) -> Taken:
+        """Show `o` to one detector."""
+        if subscription.is_exclusive or subscription.reads:
+            taken = _feed_exclusively(subscription, o, t, contemporaries)
+        else:
+            is_on_clock = subscription.is_stateful and self._lines.stream_of(subscription) is None
+            taken = subscription.feed_kept(o, exactly=is_on_clock, contemporaries=contemporaries)
+        if subscription.is_timed:
+            self._lines.moved(subscription)
+        if taken.matches and subscription.is_stateful:
+            self._counters.add("matches", len(taken.matches))
+        return taken
+
+    def keep(self, t: Node, fed: list[Fed], *, undated: bool = False) -> None:
+        """Make `t` responsible for fed occurrences; `undated` is as for `occurred`."""
+        if fed:
+            context = self._contexts.of(t)
+            context.fed += fed
+            if undated:
+                context.undated |= {id(each.occurrence): each.occurrence for each in fed}
+
+    def take(self, t: Node, subscription: Subscription) -> None:
+        """Take the first match from a rule's `pending`; an abort of top-level `t` puts it back."""
+        self._contexts.of(t).taken.append((subscription, subscription.pending.pop(0)))
+
+    def take_back(self, t: Node, fed: list[Fed]) -> None:
+        """Withdraw the occurrences fed for one failed event of `t`, while `t` goes on."""
+        context = self._contexts.of(t)
+        for item in fed:
+            if item in context.fed:
+                context.fed.remove(item)
+        self.withdraw(fed)
+
+    def advance(
+        self, subscription: Subscription, us: int, t: Node, refused: Refused
+    ) -> list[Triggered]:
+        """Return the matches of a rule that time completes before `us`; `refused` as for `feed`."""
+        return self.completed(t, subscription, _advanced(subscription, us, t), refused, us - 1)
+
+    def pass_over(
+        self, subscription: Subscription, us: int, t: Node, refused: Refused
+    ) -> list[Triggered]:
+        """Advance as in `advance`, but leave out the matches whose predicate raises."""
+        return self.completed(t, subscription, _passed_over(subscription, us, t), refused, us - 1)
+
+    def completed(
+        self,
+        t: Node,
+        subscription: Subscription,
+        taken: Taken,
+        refused: Refused,
+        us: int | None = None,
+    ) -> list[Triggered]:
+        """Return the matches that trigger a rule without an event: by time, or by a decision."""
+        self._lines.moved(subscription)
+        self.note(t, subscription, taken, refused)
+        if taken.matches:
+            self._counters.add("matches", len(taken.matches))
+        moment = "" if us is None else moment_in(self._lines.stream_of(subscription), us)
+        return [Triggered(subscription.rule, match, moment=moment) for match in taken.matches]
+
+    def withdraw(self, fed: Sequence[Fed]) -> None:
+        """Take occurrences back from the detectors that kept them, the last one first."""
+        for item in reversed(fed):
+            item.subscription.withdraw(item.occurrence)
+
+
+def _feed_exclusively(
     subscription: Subscription,
     o: Occurrence,
     t: Node,
@@ -49,7 +291,7 @@ def feed_exclusively(
         raise
 
 
-def advanced(subscription: Subscription, us: int, t: Node) -> Taken:
+def _advanced(subscription: Subscription, us: int, t: Node) -> Taken:
     """Return the matches that time completes before `us`, in `t`, in which their rules may run."""
     if subscription.is_exclusive:
         t.lock_detector(subscription.rule.name)
@@ -58,7 +300,7 @@ def advanced(subscription: Subscription, us: int, t: Node) -> Taken:
     return _reading(subscription, t, lambda c: subscription.advance(us, c))
 
 
-def passed_over(subscription: Subscription, us: int, t: Node) -> Taken:
+def _passed_over(subscription: Subscription, us: int, t: Node) -> Taken:
     """Return the matches that time completes before `us`, except those whose predicate raises.
 
     The detector continues after them, and everything else that it keeps stays. O(kept events).

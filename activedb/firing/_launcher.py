@@ -288,7 +288,7 @@ class Launcher:
 
     def drop(self, firing: Firing) -> None:
         """Note that an early firing has aborted, and is not tried again."""
-        self.triggering.failed(firing.name)
+        self.triggering.exclusive.failed(firing.name)
 
     # -- recovery and workers --------------------------------------------------------------
 
@@ -615,7 +615,7 @@ class Launcher:
             failed.__cause__ = error
             if not self._bury(firing, failed):
                 return False
-            self.triggering.failed(firing.name)
+            self.triggering.exclusive.failed(firing.name)
             return True
         self._restart_later(replace(firing, restarts=number + 1), error)
         _LOG.warning("rule %s is tried again later", rule, exc_info=error)

@@ -9,7 +9,7 @@ from activedb.events import Occurrence
 from activedb.firing._triggered import Triggered
 from activedb.transactions import Node
 
-__all__ = ["Ran", "RuleListener"]
+__all__ = ["Ran", "RuleListener", "RuleListeners"]
 
 Ran: TypeAlias = Literal["acted", "condition false", "action later", "failed"]
 """Outcome of one run of a rule: the action has run; the condition was false; the action will run
@@ -55,3 +55,31 @@ class RuleListener:
         error : BaseException or None
             The error of a failed run.
         """
+
+
+class RuleListeners:
+    """Listeners to the events and rules of a database.
+
+    Attributes
+    ----------
+    each : tuple of RuleListener
+        Present listeners; another tuple after each change.
+    hears_all : bool
+        True if one of them hears row writes that no rule listens to.
+    """
+
+    def __init__(self, *listeners: RuleListener):
+        self.each = listeners
+        self.hears_all = any(listener.hears_all for listener in listeners)
+
+    def add(self, listener: RuleListener) -> None:
+        """Add a listener to events and rules from now on."""
+        self._set((*self.each, listener))
+
+    def remove(self, listener: RuleListener) -> None:
+        """Remove a listener."""
+        self._set(tuple(each for each in self.each if each is not listener))
+
+    def _set(self, listeners: tuple[RuleListener, ...]) -> None:
+        self.each = listeners
+        self.hears_all = any(listener.hears_all for listener in listeners)

@@ -18,7 +18,7 @@ from activedb.errors import (
 from activedb.firing._cascades import too_deep
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine, failure_of
-from activedb.firing._rule_listeners import Ran, RuleListener
+from activedb.firing._rule_listeners import Ran, RuleListeners
 from activedb.firing._trigger_context import TriggerContexts
 from activedb.firing._triggered import Cause, Part, Triggered, is_systemic
 from activedb.metrics import Counters
@@ -57,14 +57,9 @@ class Runner:
         Upper bound on the depth of rules triggering rules.
     breadth_first : bool
         True if immediate rules that a rule triggers wait for the end of the level at which it runs.
-
-    Attributes
-    ----------
-    listeners : tuple of RuleListener
-        Set by `Triggering.listen`.
+    listeners : RuleListeners
+        Hear when a rule starts and has run.
     """
-
-    listeners: tuple[RuleListener, ...] = ()
 
     def __init__(
         self,
@@ -72,6 +67,7 @@ class Runner:
         counters: Counters,
         queue: FiringQueue,
         quarantine: Quarantine,
+        listeners: RuleListeners,
         *,
         cascade_max: int,
         breadth_first: bool,
@@ -80,6 +76,7 @@ class Runner:
         self._counters = counters
         self._queue = queue
         self._quarantine = quarantine
+        self._listeners = listeners
         self._cascade_max = cascade_max
         self._breadth_first = breadth_first
 
@@ -113,7 +110,7 @@ class Runner:
         Returns whether the action is still to come, as another child of the parent.
         """
         s.running = _Running(item, depth)
-        listeners = self.listeners
+        listeners = self._listeners.each
         began = time.perf_counter()
         rule = item.rule
         has_condition = rule.when is not None and item.part is Part.RULE

@@ -68,7 +68,7 @@ class TriggerContext:
 
 
 class TriggerContexts:
-    """Trails of the live transactions that need one.
+    """Trigger contexts of the live transactions that need one.
 
     Attributes
     ----------
@@ -91,6 +91,18 @@ class TriggerContexts:
                     t.id, TriggerContext(DeferredCycles(self._cycles_max))
                 )
         return context
+
+    def keep_letters(self, t: Node, letters: list[Letter]) -> None:
+        """Have letters written with the top-level commit above `t`."""
+        context = self.of(t)
+        with self.latch:
+            context.letters += letters
+
+    def keep_firings(self, t: Node, firings: list[Firing]) -> None:
+        """Have firings recorded with the top-level commit above `t`, and started after it."""
+        context = self.of(t)
+        with self.latch:
+            context.firings += firings
 
     def get(self, t: Node) -> TriggerContext | None:
         """Return the trigger context of a transaction, if it has one."""

@@ -77,12 +77,12 @@ class Monitor:
         self._glance: Glance | None = None
         self._glanced_s = 0.0
         db._forest.observe(self.watch)
-        db._triggering.listen(self.watch)
+        db._triggering.listeners.add(self.watch)
 
     def close(self) -> None:
         """Stop watching; what has been recorded remains available."""
         self._db._forest.unobserve(self.watch)
-        self._db._triggering.unlisten(self.watch)
+        self._db._triggering.listeners.remove(self.watch)
         self._totals.close()
 
     # -- the source ------------------------------------------------------------------------

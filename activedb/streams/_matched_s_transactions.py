@@ -156,6 +156,7 @@ class MatchedSTransactions(STransactions):
     ) -> tuple[list[Triggered], list[Fed]]:
         """Return the rules an event triggers, in definition order, and what kept it here."""
         triggering, elsewhere = self._triggering, self.elsewhere
+        feeding = triggering.feeding
         completion = elsewhere.found(arrival)
         if completion is None and not self._time.elsewhere:
             return super()._feed(t, arrival, contemporaries)
@@ -178,11 +179,11 @@ class MatchedSTransactions(STransactions):
                         triggering.counters.add("matches", len(matches))
                     triggered += [Triggered(subscription.rule, match) for match in matches]
                 elif is_row:
-                    taken = triggering.try_feed(subscription, o, t, contemporaries, refused)
+                    taken = feeding.try_feed(subscription, o, t, contemporaries, refused)
                     if taken is not None:
-                        triggered += triggering.took(t, subscription, o, taken, fed, refused)
+                        triggered += feeding.took(t, subscription, o, taken, fed, refused)
         except BaseException:
-            triggering.withdraw(fed)
+            feeding.withdraw(fed)
             raise
         return triggered, fed
 

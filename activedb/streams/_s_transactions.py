@@ -111,7 +111,7 @@ class STransactions:
             params = {"type": o.name, "timestamp": when, "id": o.id}
             identity = f"late.{arrival.batch_id}.{arrival.position}"
             raised = Occurrence(name, now, {**params, "params": dict(o.params)}, kind="late")
-            feed = partial(self._triggering.feed, raised, t)
+            feed = partial(self._triggering.feeding.feed, raised, t)
             letter = self._fed(t, now, identity, arrival.record, feed)
             letters += [] if letter is None else [letter]
         return letters
@@ -129,7 +129,7 @@ class STransactions:
                 return True
 
             try:
-                triggered = self._triggering.advance(subscription, due_us + 1, t, refused)
+                triggered = self._triggering.feeding.advance(subscription, due_us + 1, t, refused)
             except Exception as error:
                 if is_systemic(error, t):
                     raise
@@ -162,7 +162,7 @@ class STransactions:
         self, t: Node, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
         """Feed an event to the detectors; return triggered rules and the detectors that kept it."""
-        return self._triggering.feed(
+        return self._triggering.feeding.feed(
             arrival.occurrence, t, contemporaries, refused=self._refused(t, arrival)
         )
 
@@ -178,7 +178,7 @@ class STransactions:
         """
         is_alone = isinstance(error, BadEvent) or rule.on_abort is OnAbort.RULE
         if is_alone and not self.fail_fast:
-            self._triggering.refuse(t, rule, f"{self._stream.name}/{identity}", o, error)
+            self._triggering.feeding.refuse(t, rule, f"{self._stream.name}/{identity}", o, error)
             if not isinstance(error, UncertainOrder):  # in that case the rule has kept the event
                 self.refusals.add(rule, identity, o.us)
         return is_alone and not self.fail_fast
@@ -195,13 +195,13 @@ class STransactions:
         fed: list[Fed] = []
         try:
             triggered, fed = feed()
-            self._triggering.keep(t, fed)
+            self._triggering.feeding.keep(t, fed)
             if triggered:
                 self._run_rules(t, triggered, label=identity, timestamp=timestamp)
         except Exception as error:
             if is_systemic(error, t):
                 raise
-            self._triggering.take_back(t, fed)
+            self._triggering.feeding.take_back(t, fed)
             return self.letter(identity, record(), error)
         return None
 
@@ -210,10 +210,10 @@ class STransactions:
     ) -> list[Triggered]:
         """Continue after a time at which a detector failed; return its other matches."""
         with suppress(BadEvent):  # its state has something that cannot be written
-            return self._triggering.pass_over(subscription, due_us + 1, t, refused)
+            return self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
         # It would fail repeatedly, so the state of the detector is dropped.
         subscription.restore(None)
-        return self._triggering.advance(subscription, due_us + 1, t, refused)
+        return self._triggering.feeding.advance(subscription, due_us + 1, t, refused)
 
     def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
         if self.fail_fast:

@@ -123,11 +123,11 @@ def arm(db: Database, crash: Crash) -> Callable[[], None]:
         crash.reach(point)
 
     db._store.trigger = reach
-    db._triggering.listen(crash)
+    db._triggering.listeners.add(crash)
 
     def disarm() -> None:
         db._store.trigger = before
-        db._triggering.unlisten(crash)
+        db._triggering.listeners.remove(crash)
 
     return disarm
 

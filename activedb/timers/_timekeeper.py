@@ -276,7 +276,7 @@ class Timekeeper:
             self._told(subscription)
             self._fire(t, subscription, subscription.pending[0], moment_in(None, due_us))
             # Before the commit, which writes the state without this match.
-            self._triggering.take(t, subscription)
+            self._triggering.feeding.take(t, subscription)
             return True
 
         return self._forest.run(work, Run(is_retried=True))
@@ -292,7 +292,7 @@ class Timekeeper:
             due_us = subscription.due_us
             until_us = until_us if due_us is None else min(due_us, last_us)
             refused = self._refused(t, until_us)
-            found = self._triggering.advance(subscription, until_us + 1, t, refused)
+            found = self._triggering.feeding.advance(subscription, until_us + 1, t, refused)
             subscription.pending.extend(item.occurrence for item in found)
             if found or until_us == last_us:
                 return
@@ -311,10 +311,10 @@ class Timekeeper:
         self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
         found: list[Triggered] | None = None
         with suppress(BadEvent):  # its state cannot be encoded
-            found = self._triggering.pass_over(subscription, due_us + 1, t, refused)
+            found = self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
         if found is None:
             subscription.restore(None)
-            found = self._triggering.advance(subscription, due_us + 1, t, refused)
+            found = self._triggering.feeding.advance(subscription, due_us + 1, t, refused)
         subscription.pending.extend(item.occurrence for item in found)
 
     def _refused(self, t: Node, us: int) -> Refused:
@@ -329,7 +329,7 @@ class Timekeeper:
     def _keep_letter(self, t: Node, identity: str, rule: str, us: int, error: Exception) -> None:
         payload = {"rule": rule, "us": us}
         letter = Letter.of_event(f"rule {rule}", identity, payload, error)
-        self._triggering.add_dead_letter(t, letter)
+        self._triggering.contexts.keep_letters(t, [letter])
 
     def _fire(self, t: Node, subscription: Subscription, o: Occurrence, moment: str) -> None:
         """Trigger the rule as an event of `t` would; write a dead letter if it fails."""
@@ -349,7 +349,7 @@ class Timekeeper:
                 raise
             failed = error if isinstance(error, RuleFailed) else failure_of(entry.name, error)
             identity = f"{entry.name}/{o.us}/{t.path}"
-            self._triggering.add_dead_letter(t, Letter.of_rule(identity, o, failed))
+            self._triggering.contexts.keep_letters(t, [Letter.of_rule(identity, o, failed)])
 
     # -- expiry ----------------------------------------------------------------------------
 

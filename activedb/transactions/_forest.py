@@ -23,14 +23,14 @@ from activedb.errors import (
 from activedb.metrics import Counters
 from activedb.store.server import limited
 from activedb.store.session import Store
-from activedb.store.sql import Key, Row, Tables, TableSpec
+from activedb.store.sql import Row, Tables, TableSpec
 from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._dependencies import Dependencies
 from activedb.transactions._hierarchy import Hierarchy, Lending, Run
 from activedb.transactions._joined import Joined
-from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._node import Node, Version, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
@@ -75,7 +75,7 @@ class Listener(Protocol):
         self,
         t: Node,
         spec: TableSpec,
-        versions: Sequence[tuple[Key, Row | None, Row | None]],
+        versions: Sequence[Version],
     ) -> None:
         """Handle the rows of one statement of `t`: key, old row, new row; see `changed`."""
 

@@ -25,13 +25,10 @@ from activedb.store.sql import (
 from lockmgr import Mode
 
 if TYPE_CHECKING:
-    from activedb.transactions._node import Node
+    from activedb.transactions._node import Node, Version
 
-__all__ = ["Version", "execute", "lock_free_rows", "query"]
+__all__ = ["execute", "lock_free_rows", "query"]
 
-
-Version = tuple[Key, Row | None, Row | None]
-"""Row written by a statement: its key, old row and new row."""
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
 _KEYS_MAX = 5_000  # keys in one SELECT

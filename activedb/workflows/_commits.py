@@ -123,7 +123,7 @@ class Commits:
         for given_up in commit.given_up:
             batch_firings.committed(given_up)
             batch_firings.forget_done(given_up.name)
-            self._launcher.triggering.given_up(given_up.name)
+            self._launcher.triggering.exclusive.given_up(given_up.name)
 
 
 class _Commit:
@@ -185,7 +185,7 @@ class _Commit:
             batch_firings.settle(connection, self._run)
         for run in self.given_up:
             batch_firings.settle(connection, run)
-            commits._launcher.triggering.giving_up(connection, run.name)
+            commits._launcher.triggering.exclusive.giving_up(connection, run.name)
 
     def ended(self, *, well: bool) -> None:
         """Release the latch; unless `well`, mark the state as stale."""

@@ -50,7 +50,7 @@ class Heard(RuleListener):
 @pytest.fixture
 def heard(db: adb.Database) -> Heard:
     listener = Heard()
-    db._triggering.listen(listener)
+    db._triggering.listeners.add(listener)
     return listener
 
 
@@ -107,12 +107,12 @@ def test_writes_that_nobody_listens_to_are_told_to_who_hears_all(
     assert heard.take() == []
     every = Heard()
     every.hears_all = True
-    db._triggering.listen(every)
+    db._triggering.listeners.add(every)
     db.run(lambda t: t.insert(rows, {"id": 2}))
     with db.transaction() as t:
         t.delete(rows, 1)
     assert every.take() == heard.take() == ["raised insert rows", "raised delete rows"]
-    db._triggering.unlisten(every)
+    db._triggering.listeners.remove(every)
     db.run(lambda t: t.insert(rows, {"id": 3}))
     assert every.take() == heard.take() == []
 
@@ -125,6 +125,6 @@ def test_what_a_listener_raises_fails_the_rule(db: adb.Database) -> None:
     @db.rule(on=adb.event("GO"))
     def go(t: adb.Transaction, o: adb.Occurrence) -> None: ...
 
-    db._triggering.listen(Strict())
+    db._triggering.listeners.add(Strict())
     with pytest.raises(RuleFailed, match="not now"):
         db.signal("GO")

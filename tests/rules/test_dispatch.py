@@ -56,8 +56,8 @@ def test_event_costs_its_own_rules_only_among_ten_thousand(db: Database) -> None
             db._triggering.occurred(node_of(t), ours)  # whatever happens once
             asked.clear()
             costs[count] = [
-                calls_of(partial(db._triggering.feed, ours, node_of(t))),
-                calls_of(partial(db._triggering.feed, nobodys, node_of(t))),
+                calls_of(partial(db._triggering.feeding.feed, ours, node_of(t))),
+                calls_of(partial(db._triggering.feeding.feed, nobodys, node_of(t))),
                 calls_of(partial(db._triggering.occurred, node_of(t), nobodys)),
                 calls_of(partial(catalog.listening_to, ("event", "E3"), node_of(t))),
             ]
@@ -82,7 +82,8 @@ def test_event_costs_the_rules_of_its_constants_only_among_a_thousand(db: Databa
             )
             db._triggering.occurred(node_of(t), ours)
             costs[count] = [
-                calls_of(partial(db._triggering.feed, o, node_of(t))) for o in (ours, nobodys)
+                calls_of(partial(db._triggering.feeding.feed, o, node_of(t)))
+                for o in (ours, nobodys)
             ]
     assert costs[10] == costs[1_000]
 
@@ -99,17 +100,17 @@ def test_transaction_without_changes_pays_no_walk_for_the_drafts_of_another(db: 
     o = adb.occurrence("E3", timestamp=1)
     other = db.transaction()
     with db.transaction() as t:
-        plain = calls_of(lambda: db._triggering.feed(o, node_of(t)))
+        plain = calls_of(lambda: db._triggering.feeding.feed(o, node_of(t)))
     with other:
         db.rules.disable("r4")
         beside: list[int] = []
 
         def in_another() -> None:
             with db.transaction() as t:
-                db._triggering.feed(o, node_of(t))
+                db._triggering.feeding.feed(o, node_of(t))
                 for _ in range(30):  # a deep line costs no more
                     t = t.subtransaction().__enter__()
-                beside.append(calls_of(lambda: db._triggering.feed(o, node_of(t))))
+                beside.append(calls_of(lambda: db._triggering.feeding.feed(o, node_of(t))))
                 while t.parent is not None:
                     t.__exit__(None, None, None)
                     t = t.parent

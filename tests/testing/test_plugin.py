@@ -282,9 +282,9 @@ SHARED = """
 
     @pytest.mark.parametrize("n", range(2))
     def test_shared(shared, assert_fired, n):
-        before = len(shared._triggering.listeners)
+        before = len(shared._triggering.listeners.each)
         assert_fired.watch(shared)
-        assert len(shared._triggering.listeners) == before + 1 == 2
+        assert len(shared._triggering.listeners.each) == before + 1 == 2
 """
 
 

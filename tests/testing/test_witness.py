@@ -27,7 +27,7 @@ def test_witness_sees_from_its_beginning_to_its_end(bell: adb.Database) -> None:
         assert (firing.rule, firing.fate, firing.coupling) == ("ring", "committed", "immediate")
     bell.signal("RING", n=3)
     assert len(witness.fired("ring")) == 1
-    assert bell._triggering.listeners.count(witness) == 0
+    assert bell._triggering.listeners.each.count(witness) == 0
 
 
 def test_function_that_is_no_rules_action_or_of_several_is_refused(bell: adb.Database) -> None:
