@@ -27,7 +27,14 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import Census, Glance, LockView, RequestView, Snapshot, TransactionView
+from lockmgr._snapshot import (
+    Census,
+    LockView,
+    PartialSnapshot,
+    RequestView,
+    Snapshot,
+    TransactionView,
+)
 from lockmgr._verify import InvariantViolated, VerifyingLockTable
 from lockmgr._waiter import ThreadWaiter, Waiter
 
@@ -44,7 +51,6 @@ __all__ = [
     "EdgeKind",
     "Effects",
     "Ended",
-    "Glance",
     "Grant",
     "Granted",
     "InvariantViolated",
@@ -55,6 +61,7 @@ __all__ = [
     "LockUsageError",
     "LockView",
     "Mode",
+    "PartialSnapshot",
     "Reply",
     "RequestView",
     "Resource",

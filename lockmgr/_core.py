@@ -39,7 +39,7 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import Census, Glance, Snapshot, census, glance, take
+from lockmgr._snapshot import Census, PartialSnapshot, Snapshot, census, glance, take
 from lockmgr._structures import Entry, Lock, Request, Transaction, encloses
 
 if TYPE_CHECKING:
@@ -327,8 +327,8 @@ class LockTable:
         """Return the numbers of live and waiting transactions. O(transactions)."""
         return census(self._transactions.values())
 
-    def glance(self, waiting: Iterable[int], limit: int) -> Glance:
-        """Return a bounded part of the state as values; see `Glance`.
+    def glance(self, waiting: Iterable[int], limit: int) -> PartialSnapshot:
+        """Return a bounded part of the state as values; see `PartialSnapshot`.
 
         O(limit + transactions + the locks on each resource that is waited for and visited).
 

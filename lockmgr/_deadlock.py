@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lockmgr._structures import Entry, Transaction
 
 __all__ = [
-    "Broken",
+    "BrokenCycles",
     "blocking_edge",
     "break_cycles",
     "move_ahead",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class Broken(NamedTuple):
+class BrokenCycles(NamedTuple):
     """Number of cycles broken, the denials made, and the queues that changed."""
 
     cycles: int
@@ -33,7 +33,7 @@ class Broken(NamedTuple):
     touched: list[Entry]
 
 
-def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) -> Broken:
+def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) -> BrokenCycles:
     """Break every cycle through `pivot`.
 
     New edges begin or end at the requester or, after an inheritance (`inherited`), end at the heir:
@@ -68,7 +68,7 @@ def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) ->
             touched.append(victim.waiting.entry)
         stop_waiting(victim)
         denials.append(Denial(victim.tid, DeadlockReport(edges, policy, waits)))
-    return Broken(cycles, denials, touched)
+    return BrokenCycles(cycles, denials, touched)
 
 
 def _cycle_through(transaction: Transaction, *, only_hard: bool = False) -> list[Arc] | None:

@@ -30,7 +30,7 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import Census, Glance, Snapshot
+from lockmgr._snapshot import Census, PartialSnapshot, Snapshot
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class LockManager:
         with self._latch:
             return self._table.snapshot()
 
-    def glance(self, limit: int) -> Glance:
+    def glance(self, limit: int) -> PartialSnapshot:
         """Return a bounded part of the state, blocked calls first; see `LockTable.glance`."""
         with self._latch:
             return self._table.glance(self._sleepers, limit)

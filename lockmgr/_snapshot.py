@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Census",
-    "Glance",
     "LockView",
+    "PartialSnapshot",
     "RequestView",
     "Snapshot",
     "TransactionView",
@@ -131,7 +131,7 @@ class Snapshot(NamedTuple):
             yield f"{resource_text(resource)}: {'; '.join(found)}"
 
 
-class Glance(NamedTuple):
+class PartialSnapshot(NamedTuple):
     """Part of the lock table at one moment, for frequent polling under a short latch.
 
     Attributes
@@ -211,7 +211,7 @@ def glance(
     transactions: Iterable[Transaction],
     entries: Iterable[Entry],
     limit: int,
-) -> Glance:
+) -> PartialSnapshot:
     """Copy at most `limit` locks, requests and edges each, those of `waiters` first."""
     edges: list[Edge] = []
     contested: dict[Entry, None] = {}
@@ -240,7 +240,7 @@ def glance(
             queue.append(RequestView(entry.resource, tid, request.mode, request.upgrade))
         if len(locks) >= limit and entry not in contested:
             break
-    return Glance(
+    return PartialSnapshot(
         sum(len(t.held) + len(t.retained) for t in transactions),
         len(waiters),
         tuple(locks),

@@ -3,7 +3,7 @@
 from activedb.analysis._analysis import Analysis, Cycle, Verdict, analyze, rule_as_dict
 from activedb.analysis._confluence import Conflict, Pair
 from activedb.analysis._effects import Change, Effects, Outside, Read, Signal, Unresolved
-from activedb.analysis._explanation import Explanation, LeftOpen, Step, explain, profile_named
+from activedb.analysis._explanation import Explanation, OpenDecisions, Step, explain, profile_named
 from activedb.analysis._listening import TIME, Listening, Role
 from activedb.analysis._profile import Profile, reads_of
 from activedb.analysis._svg import draw_svg
@@ -20,8 +20,8 @@ __all__ = [
     "Edge",
     "Effects",
     "Explanation",
-    "LeftOpen",
     "Listening",
+    "OpenDecisions",
     "Outside",
     "Pair",
     "Profile",

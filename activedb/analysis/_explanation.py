@@ -16,7 +16,7 @@ from activedb.errors import DefinitionError
 from activedb.spelling import did_you_mean
 from coupling import Coupling, OrderCycle, ordered_groups, priority_groups
 
-__all__ = ["Explanation", "LeftOpen", "Step", "explain", "profile_named"]
+__all__ = ["Explanation", "OpenDecisions", "Step", "explain", "profile_named"]
 
 _DEPTH_MAX = 64
 _CHANGE = re.compile(r"(insert|update|delete)[ :](.+)")
@@ -53,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOpen:
+class OpenDecisions:
     """Open decisions of a rule: possible matches that timestamps alone do not decide.
 
     Attributes
@@ -92,7 +92,7 @@ class Explanation:
     later: tuple[str, ...]
     contributes: tuple[str, ...]
     forbids: tuple[str, ...]
-    decisions: Mapping[str, LeftOpen]
+    decisions: Mapping[str, OpenDecisions]
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
@@ -111,7 +111,7 @@ def explain(
     event: str,
     *,
     columns: Mapping[str, Collection[str]] | None = None,
-    decisions: Mapping[str, LeftOpen] | None = None,
+    decisions: Mapping[str, OpenDecisions] | None = None,
 ) -> Explanation:
     """Explain an event. Each rule is expanded once, so O(rules + edges).
 

@@ -19,7 +19,7 @@ from activedb.cli._report import Reporter
 from activedb.errors import ConfigurationError, DefinitionError
 
 if TYPE_CHECKING:
-    from activedb.analysis import Analysis, LeftOpen
+    from activedb.analysis import Analysis, OpenDecisions
     from activedb.firing import Decision
 
 __all__ = ["app"]
@@ -159,7 +159,7 @@ def explain(
     from activedb.analysis import explain, explained
 
     columns: dict[str, list[str]] = {}
-    decisions: dict[str, LeftOpen] = {}
+    decisions: dict[str, OpenDecisions] = {}
     analysis = _analysis(file, url, columns=columns, decisions=decisions)
     explanation = explain(analysis, event, columns=columns, decisions=decisions)
     if as_json:
@@ -285,7 +285,7 @@ def _analysis(
     url: str | None,
     reasons: dict[str, str] | None = None,
     columns: dict[str, list[str]] | None = None,
-    decisions: dict[str, LeftOpen] | None = None,
+    decisions: dict[str, OpenDecisions] | None = None,
 ) -> Analysis:
     """Load a file and analyze its rules.
 
@@ -317,14 +317,16 @@ def _analysis(
         return found[0] if found else databases[0].rules.analyze()
 
 
-def _left_open(decisions: Sequence[Decision]) -> dict[str, LeftOpen]:
+def _left_open(decisions: Sequence[Decision]) -> dict[str, OpenDecisions]:
     """Return open decisions by rule; they are given in the order of time."""
-    from activedb.analysis import LeftOpen
+    from activedb.analysis import OpenDecisions
 
     by_rule: dict[str, list[Decision]] = {}
     for each in decisions:
         by_rule.setdefault(each.rule, []).append(each)
-    return {rule: LeftOpen(len(found), found[0].id, found[0].us) for rule, found in by_rule.items()}
+    return {
+        rule: OpenDecisions(len(found), found[0].id, found[0].us) for rule, found in by_rule.items()
+    }
 
 
 def _print(result: dict[str, Any]) -> None:

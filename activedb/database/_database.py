@@ -27,8 +27,8 @@ from activedb.events import Occurrence, Timestamp
 from activedb.firing import (
     DeadLetters,
     Decisions,
+    DurableDetectors,
     FiringQueue,
-    KeptPartials,
     Launcher,
     Letter,
     TimeLines,
@@ -187,7 +187,7 @@ class Database:
         self._lines = TimeLines(self._streams, lambda each: self._timekeeper.moved(each))
         self._detector_rows = DetectorRows(self._store)
         counters = Counters()
-        self._kept = KeptPartials(self._detector_rows, self._lines, counters)
+        self._kept = DurableDetectors(self._detector_rows, self._lines, counters)
 
         def triggering(queue: FiringQueue) -> Triggering:
             return Triggering(

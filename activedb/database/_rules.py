@@ -13,7 +13,7 @@ from activedb.database._reads import find_reads
 from activedb.database._rule_texts import RuleTexts, is_on
 from activedb.database._stream_names import check_streams
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
-from activedb.firing import KeptPartials, told
+from activedb.firing import DurableDetectors, told
 from activedb.rules import (
     CHANGEABLE,
     KEPT,
@@ -70,7 +70,7 @@ class Rules:
         forest: Forest,
         rows: RuleRows,
         declared_tables: Callable[[], Mapping[str, Any]],
-        kept: KeptPartials,
+        kept: DurableDetectors,
         *,
         streams: Mapping[str, StreamDeclaration],
         raising: Callable[..., object],

@@ -2,9 +2,9 @@
 
 from activedb.firing._dead_letters import DeadLetters, Outcome, Retried
 from activedb.firing._decisions import BY_EVENTS, OF_PROGRAM, Decision, Decisions, encoded_choice
+from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._feeding import Refused
 from activedb.firing._firings import STREAM_RUN
-from activedb.firing._kept_partials import KeptPartials
 from activedb.firing._launcher import Launcher
 from activedb.firing._letters import IDENTITY_MAX, Letter, storable
 from activedb.firing._names import shortened, told
@@ -29,10 +29,10 @@ __all__ = [
     "Decision",
     "Decisions",
     "DueTimes",
+    "DurableDetectors",
     "Fed",
     "Firing",
     "FiringQueue",
-    "KeptPartials",
     "Launcher",
     "Letter",
     "Outcome",

@@ -41,7 +41,7 @@ from activedb.events import (
     encode_undecided,
     same_candidate,
 )
-from activedb.firing._kept_partials import KeptPartials
+from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._letters import Letter
 from activedb.firing._names import told
 from activedb.firing._quarantine import failure_of
@@ -179,7 +179,7 @@ class Decisions:
         *,
         catalog: Catalog,
         lines: TimeLines,
-        kept: KeptPartials,
+        kept: DurableDetectors,
         forest: Forest,
         triggering: Triggering,
         clock: Clock,

@@ -20,9 +20,9 @@ from activedb.errors import ConnectionLost
 from activedb.events import Occurrence
 from activedb.firing._cascades import too_many_cycles
 from activedb.firing._causal import Causal
+from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._exclusive import Exclusive
 from activedb.firing._feeding import Feeding
-from activedb.firing._kept_partials import KeptPartials
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine
 from activedb.firing._rule_figures import RuleFigures
@@ -66,7 +66,7 @@ class Triggering:
         Does the same for the choices that detectors have left open, or decided.
     lines : TimeLines
         Assigns each rule to the time of a stream, or to the clock.
-    kept : KeptPartials
+    kept : DurableDetectors
         Makes the events durable that detectors keep for later matches.
     counters : Counters
 
@@ -91,7 +91,7 @@ class Triggering:
         *,
         queue: FiringQueue,
         lines: TimeLines,
-        kept: KeptPartials,
+        kept: DurableDetectors,
         counters: Counters,
         settings: Settings,
         clock: Clock,

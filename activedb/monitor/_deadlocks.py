@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from activedb.monitor._life import Life
+from activedb.monitor._records import TransactionRecord
 from activedb.monitor._showing import Showing
 from activedb.transactions import Link
 from lockmgr import DeadlockReport, Edge, EdgeKind
 
-__all__ = ["Deadlocks", "Found", "Wait", "edge_text", "replay", "summary"]
+__all__ = ["DeadlockSnapshot", "Deadlocks", "Wait", "edge_text", "replay", "summary"]
 
 _KEPT = 50
 _WAITS_MAX = 50
@@ -39,7 +39,7 @@ class Wait(NamedTuple):
     against: str | None
 
 
-class Found(NamedTuple):
+class DeadlockSnapshot(NamedTuple):
     """Snapshot of a deadlock, taken when it was detected.
 
     Attributes
@@ -75,14 +75,14 @@ class Deadlocks:
     """The most recent deadlocks. Not thread-safe: the owner guards it with a latch."""
 
     def __init__(self) -> None:
-        self._kept: deque[Found] = deque(maxlen=_KEPT)
+        self._kept: deque[DeadlockSnapshot] = deque(maxlen=_KEPT)
         self.total = 0
 
-    def all(self) -> list[Found]:
+    def all(self) -> list[DeadlockSnapshot]:
         """Return the deadlocks that are kept, the oldest first."""
         return list(self._kept)
 
-    def get(self, n: int) -> Found | None:
+    def get(self, n: int) -> DeadlockSnapshot | None:
         """Return the `n`-th deadlock, or None if it is no longer kept."""
         return next((found for found in self._kept if found.n == n), None)
 
@@ -91,8 +91,8 @@ class Deadlocks:
         at_s: float,
         victim: int,
         cycle: DeadlockReport | tuple[Link, ...],
-        known: Callable[[int], Life | None],
-    ) -> Found:
+        known: Callable[[int], TransactionRecord | None],
+    ) -> DeadlockSnapshot:
         """Keep a deadlock.
 
         Parameters
@@ -113,7 +113,7 @@ class Deadlocks:
         ids = dict.fromkeys(each for wait in kept for each in (wait.waiter, wait.blocker))
         ids[victim] = None  # the victim is the whole hierarchy, on behalf of one of its inferiors
         self.total += 1
-        found = Found(
+        found = DeadlockSnapshot(
             self.total,
             at_s,
             victim,
@@ -127,7 +127,7 @@ class Deadlocks:
         return found
 
 
-def summary(found: Found, showing: Showing) -> dict[str, Any]:
+def summary(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
     """Return a short description of a deadlock."""
     resources = dict.fromkeys(w.resource for w in found.waits if w.resource is not None)
     return {
@@ -139,7 +139,7 @@ def summary(found: Found, showing: Showing) -> dict[str, Any]:
     }
 
 
-def replay(found: Found, showing: Showing) -> dict[str, Any]:
+def replay(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
     """Return a deadlock step by step: the waits as they arose, the cycle, the victim."""
     edges = [
         {
@@ -226,7 +226,7 @@ def _crossing(link: Link) -> Wait:
     return Wait(waiter, blocker, link.where, None, None, None)
 
 
-def _node(number: int, life: Life | None) -> dict[str, Any]:
+def _node(number: int, life: TransactionRecord | None) -> dict[str, Any]:
     if life is not None:
         return {
             "id": number,

@@ -25,14 +25,14 @@ from activedb.errors import (
 from activedb.events import encode
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import replay, summary
-from activedb.monitor._life import Life
+from activedb.monitor._records import TransactionRecord
 from activedb.monitor._showing import Showing
 from activedb.monitor._source import ReadOnly
 from activedb.monitor._stories import node, short, story
 from activedb.monitor._subject import Subject
-from activedb.monitor._watch import EVENTS, RECENT, Raised, Watch
+from activedb.monitor._watch import EVENTS, RECENT, RaisedEvent, Watch
 from activedb.streams import StreamDeclaration
-from lockmgr import EdgeKind, Glance
+from lockmgr import EdgeKind, PartialSnapshot
 
 __all__ = ["Monitor"]
 
@@ -74,7 +74,7 @@ class Monitor:
         self._version = importlib.metadata.version("activedb")
         self._totals = Totals()
         self._looking = threading.Lock()
-        self._glance: Glance | None = None
+        self._glance: PartialSnapshot | None = None
         self._glanced_s = 0.0
         db._forest.observe(self.watch)
         db._triggering.listeners.add(self.watch)
@@ -124,12 +124,14 @@ class Monitor:
                 db._streams, runs, self._totals.of({} if db._closed else runs), now_s
             ),
             "recent": [
-                short(life, seq) for seq, life in news.entries[RECENT] if isinstance(life, Life)
+                short(life, seq)
+                for seq, life in news.entries[RECENT]
+                if isinstance(life, TransactionRecord)
             ],
             "events": [
                 _event(raised, seq)
                 for seq, raised in news.entries[EVENTS]
-                if isinstance(raised, Raised)
+                if isinstance(raised, RaisedEvent)
             ],
             "last_seq": news.last,
             "skipped": news.skipped,
@@ -257,7 +259,7 @@ class Monitor:
 
     # -- parts of the state ----------------------------------------------------------------
 
-    def _look(self) -> Glance:
+    def _look(self) -> PartialSnapshot:
         """Return a recent snapshot of the lock table."""
         with self._looking:
             now_s = time.monotonic()
@@ -272,16 +274,16 @@ class Monitor:
             return f"the embedded server in {settings.folder}"
         return mask_url(settings.url)
 
-    def _forest(self, live: list[Life], glance: Glance) -> dict[str, Any]:
+    def _forest(self, live: list[TransactionRecord], glance: PartialSnapshot) -> dict[str, Any]:
         """Return whole hierarchies, the oldest first, up to a bound; the last may be cut short."""
         waits: dict[int, list[int]] = {}
         for edge in glance.edges:
             if edge.kind is not EdgeKind.COMMIT:
                 waits.setdefault(edge.waiter, []).append(edge.waited_for)
-        by_top: dict[int, list[Life]] = {}
+        by_top: dict[int, list[TransactionRecord]] = {}
         for life in live:
             by_top.setdefault(life.top, []).append(life)
-        shown: list[Life] = []
+        shown: list[TransactionRecord] = []
         for members in by_top.values():
             if shown and len(shown) + len(members) > _SHOWN_MAX:
                 break
@@ -291,7 +293,7 @@ class Monitor:
             "shown": [node(life, waits.get(life.id, [])) for life in shown],
         }
 
-    def _locks(self, glance: Glance) -> dict[str, Any]:
+    def _locks(self, glance: PartialSnapshot) -> dict[str, Any]:
         showing = self._showing
         return {
             "total": glance.locks_total,
@@ -362,7 +364,7 @@ def _quantiles(histogram: Histogram) -> dict[str, float]:
     }
 
 
-def _event(raised: Raised, seq: int) -> dict[str, Any]:
+def _event(raised: RaisedEvent, seq: int) -> dict[str, Any]:
     return {
         "seq": seq,
         "at_s": raised.at_s,

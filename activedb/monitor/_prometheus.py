@@ -26,7 +26,7 @@ from activedb.transactions import Node, Observer, State
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from activedb.store.journals import Standing
+    from activedb.store.journals import FiringCounts
 
 __all__ = ["Collector", "Exposition", "Latencies", "collector"]
 
@@ -168,7 +168,7 @@ class Collector:
         yield self._told("firings_pending", {(): standing.pending})
         yield self._told("stream_events", events)
 
-    def _asked(self) -> tuple[Standing, dict[str, dict[str, int]], dict[str, int]] | None:
+    def _asked(self) -> tuple[FiringCounts, dict[str, dict[str, int]], dict[str, int]] | None:
         """Return the server's counts by stream and rule; None if it cannot be asked.
 
         A scrape waits at most a moment for the statements of another one, so that scrapes do not

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from activedb.monitor._deadlocks import edge_text
-from activedb.monitor._life import Life, Step
+from activedb.monitor._records import Step, TransactionRecord
 from activedb.monitor._showing import Showing
 
 __all__ = ["node", "short", "story"]
@@ -18,7 +18,7 @@ _OUTCOMES = {
 _KINDS = {"insert": "inserted", "write": "updated", "delete": "deleted"}
 
 
-def _who(life: Life) -> dict[str, Any]:
+def _who(life: TransactionRecord) -> dict[str, Any]:
     """Return the fields that identify a transaction, for a node of the forest and for a story."""
     return {
         "id": life.id,
@@ -34,7 +34,7 @@ def _who(life: Life) -> dict[str, Any]:
     }
 
 
-def node(life: Life, waits_for: list[int]) -> dict[str, Any]:
+def node(life: TransactionRecord, waits_for: list[int]) -> dict[str, Any]:
     """Return a live transaction as a node of the forest."""
     return {
         **_who(life),
@@ -44,7 +44,7 @@ def node(life: Life, waits_for: list[int]) -> dict[str, Any]:
     }
 
 
-def short(life: Life, seq: int | None = None) -> dict[str, Any]:
+def short(life: TransactionRecord, seq: int | None = None) -> dict[str, Any]:
     """Return a transaction as one line."""
     found = {
         "id": life.id,
@@ -63,7 +63,10 @@ def short(life: Life, seq: int | None = None) -> dict[str, Any]:
 
 
 def story(
-    life: Life, steps: list[Step | int], children: list[Life], showing: Showing
+    life: TransactionRecord,
+    steps: list[Step | int],
+    children: list[TransactionRecord],
+    showing: Showing,
 ) -> dict[str, Any]:
     """Return the whole record of a transaction."""
     told: list[dict[str, Any]] = []

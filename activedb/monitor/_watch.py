@@ -12,15 +12,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from activedb.events import Occurrence
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import Deadlocks
-from activedb.monitor._life import Life, Raw
-from activedb.monitor._lives import Lives
 from activedb.monitor._reasons import reason
+from activedb.monitor._recent import RecentTransactions
+from activedb.monitor._records import Raw, TransactionRecord
 from activedb.monitor._showing import Params, Showing
 from activedb.store.sql import Key
 from activedb.transactions import Link, Node, Observer, State
 from lockmgr import DeadlockReport, Edge, Mode, Resource
 
-__all__ = ["EVENTS", "RECENT", "Raised", "Watch"]
+__all__ = ["EVENTS", "RECENT", "RaisedEvent", "Watch"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _KINDS = {
 }
 
 
-class Raised(NamedTuple):
+class RaisedEvent(NamedTuple):
     """An event that was raised, or a match of a rule's pattern.
 
     Attributes
@@ -73,10 +73,10 @@ class Watch(Observer):
     Attributes
     ----------
     latch : threading.Lock
-    lives : Lives
+    lives : RecentTransactions
     rings : Rings
-        Rings of `Life` (`RECENT`) and `Raised` (`EVENTS`).
-    aborted : deque of Life
+        Rings of `TransactionRecord` (`RECENT`) and `RaisedEvent` (`EVENTS`).
+    aborted : deque of TransactionRecord
         The most recent aborted transactions.
     deadlocks : Deadlocks
     transactions, commits : Histogram
@@ -88,9 +88,9 @@ class Watch(Observer):
 
     def __init__(self, showing: Showing):
         self.latch = threading.Lock()
-        self.lives = Lives()
-        self.rings: Rings[Life | Raised] = Rings(_RECENT_MAX, _EVENTS_MAX)
-        self.aborted: deque[Life] = deque(maxlen=_ABORTED_MAX)
+        self.lives = RecentTransactions()
+        self.rings: Rings[TransactionRecord | RaisedEvent] = Rings(_RECENT_MAX, _EVENTS_MAX)
+        self.aborted: deque[TransactionRecord] = deque(maxlen=_ABORTED_MAX)
         self.deadlocks = Deadlocks()
         self.transactions = Histogram()
         self.commits = Histogram()
@@ -118,7 +118,7 @@ class Watch(Observer):
             if above is None and parent is not None:
                 lives.unknown += 1
                 return
-            life = Life(t.id, above, t.label, now_s, thread)
+            life = TransactionRecord(t.id, above, t.label, now_s, thread)
             if rule is not None:
                 life.rule, life.coupling = rule, coupling
             if not lives.begin(life):
@@ -249,7 +249,7 @@ class Watch(Observer):
             life.why, life.error = why, shown
             self.lives.add(life, (time.time(), "failed", why, None, None, None, None))
 
-    def _is_below(self, number: int, life: Life) -> bool:
+    def _is_below(self, number: int, life: TransactionRecord) -> bool:
         """Return whether a recorded transaction is an inferior; O(depth)."""
         found = self.lives.get(number)
         while found is not None:
@@ -268,7 +268,7 @@ class Watch(Observer):
             if kind is None:
                 kind = "stream" if t.hierarchy.run.is_batch else "signal"
             now_s = time.time()
-            event = Raised(now_s, o.name, kind, what, t.id, self._showing.params(o.params))
+            event = RaisedEvent(now_s, o.name, kind, what, t.id, self._showing.params(o.params))
             with self.latch:
                 self.rings.add(EVENTS, event)
                 life = self.lives.live.get(t.id)
@@ -284,7 +284,7 @@ class Watch(Observer):
                 rule, o = item.rule, item.occurrence
                 if o.parts:
                     params = self._showing.params(o.params)
-                    match = Raised(time.time(), rule.name, _MATCH, _MATCH, t.id, params)
+                    match = RaisedEvent(time.time(), rule.name, _MATCH, _MATCH, t.id, params)
                     with self.latch:
                         self.rings.add(EVENTS, match)
                 self._note(t, "triggered", rule.name, mode=str(rule.coupling))

@@ -2,7 +2,7 @@
 
 from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
-from activedb.scheduling._detection import DECISION, MOMENT, Detection, LeftOpen
+from activedb.scheduling._detection import DECISION, MOMENT, Detection, OpenChoice
 from activedb.scheduling._operations import Abort, Operation, Read, Write, Writes
 from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reaction
@@ -39,8 +39,8 @@ __all__ = [
     "Decision",
     "Detection",
     "FailedOutput",
-    "LeftOpen",
     "NotTraceable",
+    "OpenChoice",
     "Operation",
     "Outcome",
     "Parameter",

@@ -14,7 +14,7 @@ from activedb.scheduling._operations import Operation
 from activedb.scheduling._rules import Reactions, Rule, Triggered
 from activedb.scheduling._s_transactions import At, STransaction
 
-__all__ = ["DECISION", "MOMENT", "Detected", "Detection", "LeftOpen", "Mark"]
+__all__ = ["DECISION", "MOMENT", "Detected", "Detection", "Mark", "OpenChoice"]
 
 MOMENT: Final = "moment"
 """Type of s-transactions triggered by time instead of an event: the end of a window, a clock."""
@@ -26,7 +26,7 @@ _AFTER_EVENTS: Final = "\U0010ffff"
 """Placeholder for an id that sorts a moment after all events of its time."""
 
 
-class LeftOpen(NamedTuple):
+class OpenChoice(NamedTuple):
     """Choice that a rule's detector leaves open because the order of the events is unknown."""
 
     rule: str
@@ -44,7 +44,7 @@ class Detected(NamedTuple):
     refused : list of (Occurrence, Exception)
         Events for which a pattern raised; no detector has taken them, and they have no
         s-transaction.
-    undecided : list of LeftOpen
+    undecided : list of OpenChoice
         Choices that are open now, and were not before.
     decided : list of (LeftOpen, list of int)
         Choices that were open before and are decided now, with the numbers of the candidates
@@ -53,8 +53,8 @@ class Detected(NamedTuple):
 
     transactions: list[STransaction]
     refused: list[tuple[Occurrence, Exception]]
-    undecided: list[LeftOpen]
-    decided: list[tuple[LeftOpen, list[int]]]
+    undecided: list[OpenChoice]
+    decided: list[tuple[OpenChoice, list[int]]]
 
 
 class Mark(NamedTuple):
@@ -64,7 +64,7 @@ class Mark(NamedTuple):
     marks: list[object]
     events: dict[At, Occurrence]
     has_begun: bool
-    open: dict[tuple[str, str], LeftOpen]
+    open: dict[tuple[str, str], OpenChoice]
 
 
 class Detection:
@@ -91,7 +91,7 @@ class Detection:
         self._events: dict[At, Occurrence] = {}
         self._has_begun = False
         # Choices already reported, by rule and identity, and the matches made since then.
-        self._open: dict[tuple[str, str], LeftOpen] = {}
+        self._open: dict[tuple[str, str], OpenChoice] = {}
         self._made: list[Triggered] = []
         # Events fed since the mark, if any, to detectors that keep no log.
         self._fed: list[tuple[Detector, Occurrence]] | None = None
@@ -105,7 +105,7 @@ class Detection:
         self._events[at] = event
 
     @property
-    def undecided(self) -> tuple[LeftOpen, ...]:
+    def undecided(self) -> tuple[OpenChoice, ...]:
         """Choices that were open after the last run."""
         return tuple(self._open.values())
 
@@ -154,13 +154,13 @@ class Detection:
         return Detected(transactions, refused, undecided, decided)
 
     def resolve(
-        self, choice: LeftOpen, chosen: Sequence[int], at: At, until_us: int
+        self, choice: OpenChoice, chosen: Sequence[int], at: At, until_us: int
     ) -> STransaction | None:
         """Resolve an open choice; return the s-transaction of its matches, None if there are none.
 
         Parameters
         ----------
-        choice : LeftOpen
+        choice : OpenChoice
             One of `undecided`.
         chosen : sequence of int
             Numbers of the candidates to accept.
@@ -239,15 +239,15 @@ class Detection:
         told = {tuple(key) for key in state.get("told", ())}
         self._open = {key: each for key, each in self._found_open().items() if key in told}
 
-    def _found_open(self) -> dict[tuple[str, str], LeftOpen]:
+    def _found_open(self) -> dict[tuple[str, str], OpenChoice]:
         """Return the choices that are open in the detectors."""
         return {
-            (rule.name, undecided.identity): LeftOpen(rule.name, undecided)
+            (rule.name, undecided.identity): OpenChoice(rule.name, undecided)
             for rule, detector in self._detectors
             for undecided in detector.undecided
         }
 
-    def _look(self) -> tuple[list[LeftOpen], list[tuple[LeftOpen, list[int]]]]:
+    def _look(self) -> tuple[list[OpenChoice], list[tuple[OpenChoice, list[int]]]]:
         """Return the choices opened, and the choices decided, since the last call."""
         before, self._open = self._open, self._found_open()
         undecided = [each for key, each in self._open.items() if key not in before]
@@ -345,7 +345,7 @@ def _passed_over(rule: Rule, detector: Detector, before_us: int) -> Detector:
     return behind
 
 
-def _numbers(choice: LeftOpen, made: Iterable[Triggered]) -> list[int]:
+def _numbers(choice: OpenChoice, made: Iterable[Triggered]) -> list[int]:
     """Return the numbers of the candidates that are among the matches made."""
     found = [o.parts for rule, o in made if rule.name == choice.rule]
     return [

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 from activedb.errors import DefinitionError
-from activedb.scheduling._function_source import Bindings, Written
+from activedb.scheduling._function_source import Bindings, FunctionSource
 from activedb.scheduling._tables import Computed, Ref, SharedTable
 
 __all__ = ["Expressions", "Params", "Refs", "Unclear"]
@@ -49,7 +49,7 @@ class Expressions:
     Parameters
     ----------
     function : function
-    source : Written
+    source : FunctionSource
         Its source.
     names : Bindings
         Names that it binds.
@@ -58,7 +58,11 @@ class Expressions:
     """
 
     def __init__(
-        self, function: FunctionType, source: Written, names: Bindings, parameters: str | None
+        self,
+        function: FunctionType,
+        source: FunctionSource,
+        names: Bindings,
+        parameters: str | None,
     ):
         self._function = function
         self._source = source

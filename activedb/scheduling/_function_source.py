@@ -14,13 +14,13 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import TypeAlias
 
-__all__ = ["Bindings", "FunctionNode", "Written", "written"]
+__all__ = ["Bindings", "FunctionNode", "FunctionSource", "written"]
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(frozen=True)
-class Written:
+class FunctionSource:
     """Source of a function.
 
     Attributes
@@ -58,7 +58,7 @@ class Written:
         return len(bindings.bound.get(name, ())) == 1 and name not in bindings.repeated
 
 
-def written(function: object) -> Written | None:
+def written(function: object) -> FunctionSource | None:
     """Return the source of a function; None if it is not certain.
 
     O(nodes of the file) once per file, then O(definitions at its line).
@@ -74,7 +74,7 @@ def written(function: object) -> Written | None:
     fitting = [each for each in definitions.get(code.co_firstlineno, ()) if _fits(each[0], code)]
     if len(fitting) != 1:
         return None
-    return Written(*fitting[0], outside)
+    return FunctionSource(*fitting[0], outside)
 
 
 _Definitions: TypeAlias = dict[int, list[tuple[FunctionNode, tuple[FunctionNode, ...]]]]

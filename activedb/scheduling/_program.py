@@ -14,7 +14,7 @@ from activedb.functions import checked_function, checked_result
 from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
 from activedb.scheduling._expressions import Expressions, Params, Refs, Unclear
-from activedb.scheduling._function_source import Bindings, Written, written
+from activedb.scheduling._function_source import Bindings, FunctionSource, written
 from activedb.scheduling._operations import Operation
 from activedb.scheduling._rules import OnUncertain, Rule
 from activedb.scheduling._s_transactions import Outcome
@@ -316,7 +316,7 @@ class _Accesses:
         `Unclear` if they may be anything.
     """
 
-    def __init__(self, function: FunctionType, source: Written):
+    def __init__(self, function: FunctionType, source: FunctionSource):
         node = source.node
         arguments = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
         self.reads: list[Refs] = []

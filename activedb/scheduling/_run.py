@@ -14,7 +14,7 @@ from typing import Any
 
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
-from activedb.scheduling._detection import Detection, LeftOpen
+from activedb.scheduling._detection import Detection, OpenChoice
 from activedb.scheduling._program import Program
 from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
@@ -57,7 +57,7 @@ class Results:
         state access or a rule's pattern raised.
     dropped : int
         Number of events that pre-processing dropped.
-    undecided : list of LeftOpen
+    undecided : list of OpenChoice
         Choices that rules have left open, each listed once, with the rule's name: possible matches
         that the timestamps do not decide. `ProgramRun.undecided` has all open choices.
     """
@@ -67,7 +67,7 @@ class Results:
     failed_outputs: list[FailedOutput] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     dropped: int = 0
-    undecided: list[LeftOpen] = field(default_factory=list)
+    undecided: list[OpenChoice] = field(default_factory=list)
 
 
 def build_s_transaction(
@@ -129,7 +129,7 @@ class ProgramRun:
         return len(self._waiting)
 
     @property
-    def undecided(self) -> tuple[LeftOpen, ...]:
+    def undecided(self) -> tuple[OpenChoice, ...]:
         """Choices that rules have left open, and that no later event has decided."""
         return () if self._detection is None else self._detection.undecided
 

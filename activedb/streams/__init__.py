@@ -9,7 +9,6 @@ from activedb.streams._arrivals import (
     require_keepable,
 )
 from activedb.streams._batch import AtomicBatch, Positions
-from activedb.streams._columns_beside import StreamColumns
 from activedb.streams._declaration import StreamDeclaration, StreamOptions
 from activedb.streams._future import FutureLimit
 from activedb.streams._matched import Completion, KeyedRule, Matchable, Matched
@@ -20,8 +19,9 @@ from activedb.streams._program_decisions import ProgramDecisions
 from activedb.streams._programs import InColumns, Programs
 from activedb.streams._run import StreamRun
 from activedb.streams._sources import Files, Kafka, Rate, Replay, Socket, Source, Staged
-from activedb.streams._staged import Marks, StagedTaker, newest_times
+from activedb.streams._staged import Marks, StagedConsumer, newest_times
 from activedb.streams._state import EventTimeBuffer
+from activedb.streams._stream_columns import StreamColumns
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._streams import Stream, Streams
 from activedb.streams._time import StreamTime
@@ -50,7 +50,7 @@ __all__ = [
     "Socket",
     "Source",
     "Staged",
-    "StagedTaker",
+    "StagedConsumer",
     "Stream",
     "StreamColumns",
     "StreamDeclaration",

@@ -12,7 +12,7 @@ from activedb.errors import BadEvent
 from activedb.events import Occurrence
 from activedb.firing import BY_EVENTS, OF_PROGRAM, Letter, RuleFigures, encoded_choice, shortened
 from activedb.metrics import Counters
-from activedb.scheduling import At, Detection, LeftOpen, STransaction
+from activedb.scheduling import At, Detection, OpenChoice, STransaction
 from activedb.store.journals import DecisionRows
 
 __all__ = ["ProgramDecisions"]
@@ -24,11 +24,11 @@ _OF_PART = 2**20  # maximum number of decisions applied with one part
 
 
 @dataclass(slots=True)
-class _Left:
+class _Effects:
     """Effects of one part on the decisions."""
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    choices: list[tuple[str, LeftOpen]] = field(default_factory=list)
+    choices: list[tuple[str, OpenChoice]] = field(default_factory=list)
     by_events: dict[str, list[int]] = field(default_factory=dict)
     applied: list[str] = field(default_factory=list)
     void: list[str] = field(default_factory=list)
@@ -58,14 +58,14 @@ class ProgramDecisions:
         self._clock = clock
         self._counters = counters
         self._figures = figures
-        self._left = _Left()
+        self._left = _Effects()
         self._has_looked = False  # for decisions resolved while no process had the stream
         self._chosen: dict[str, Mapping[str, Any]] = {}
 
     def take_back(self) -> None:
         """Discard the state of the current part, which has failed or ended."""
         self._has_looked = self._has_looked and not self._chosen
-        self._left, self._chosen = _Left(), {}
+        self._left, self._chosen = _Effects(), {}
 
     def begin(self, detections: Mapping[str, Detection]) -> None:
         """Read the resolved decisions as a part begins: one statement if any decision is open.
@@ -84,8 +84,8 @@ class ProgramDecisions:
     def found(
         self,
         program: str,
-        undecided: Sequence[LeftOpen],
-        decided: Sequence[tuple[LeftOpen, list[int]]],
+        undecided: Sequence[OpenChoice],
+        decided: Sequence[tuple[OpenChoice, list[int]]],
     ) -> None:
         """Record choices that a program's rules left open in a part, or that events resolved."""
         for choice in undecided:
@@ -157,7 +157,7 @@ class ProgramDecisions:
 
     # -- internals -------------------------------------------------------------------------
 
-    def _row(self, program: str, choice: LeftOpen) -> dict[str, Any]:
+    def _row(self, program: str, choice: OpenChoice) -> dict[str, Any]:
         undecided = choice.undecided
         found = encoded_choice(undecided, self._counters)
         return {
@@ -173,7 +173,7 @@ class ProgramDecisions:
             "recorded_at": self._clock.now(),
         }
 
-    def _id(self, program: str, choice: LeftOpen) -> str:
+    def _id(self, program: str, choice: OpenChoice) -> str:
         of = (OF_PROGRAM, program, choice.rule, self._stream, choice.undecided.identity)
         told = "\0".join(of)
         return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -9,16 +9,16 @@ from typing import Any, TypeAlias
 from activedb.errors import BadEvent
 from activedb.firing import Letter, is_systemic, storable
 from activedb.store.sql import TableSpec
-from activedb.streams._program_work import Work
+from activedb.streams._program_transactions import ProgramTransaction
 from activedb.transactions import Node, Transaction
 
 __all__ = ["post_process"]
 
-_Rows: TypeAlias = list[tuple[Work, list[Mapping[str, Any]]]]
+_Rows: TypeAlias = list[tuple[ProgramTransaction, list[Mapping[str, Any]]]]
 
 
 def post_process(
-    t: Node, stream: str, works: Iterable[Work]
+    t: Node, stream: str, works: Iterable[ProgramTransaction]
 ) -> tuple[list[Mapping[str, Any]], list[Letter]]:
     """Post-process completed s-transactions in the serial order.
 

@@ -35,7 +35,7 @@ from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._run import StreamRun
 from activedb.transactions import current_transaction
 
-__all__ = ["Marks", "StagedTaker", "newest_times"]
+__all__ = ["Marks", "StagedConsumer", "newest_times"]
 
 
 _OPTIONAL = ("event_low_us", "event_high_us", "event_producer")
@@ -43,7 +43,7 @@ _TIMES = ("event_time_us", "event_low_us", "event_high_us")
 _STOP_S_MAX = 0.2  # maximum delay until a waiting thread notices the stop event
 
 
-class StagedTaker:
+class StagedConsumer:
     """Consumer of one stream's published batches, in order.
 
     Parameters

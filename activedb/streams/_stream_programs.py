@@ -30,7 +30,7 @@ from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._program_decisions import ProgramDecisions
 from activedb.streams._program_outputs import post_process
 from activedb.streams._program_tables import ProgramTable, take_tables
-from activedb.streams._program_work import Work, letter_of
+from activedb.streams._program_transactions import ProgramTransaction, letter_of
 from activedb.streams._programs import PROGRAMS_MAX, Defined, ProgramsOfStream
 from activedb.transactions import Forest, Node
 
@@ -41,7 +41,7 @@ _OF_MOMENTS = 2**62
 
 
 @dataclass(slots=True)
-class _Left:
+class _Effects:
     """Effects of a part, to be written with it."""
 
     versions: list[Mapping[str, Any]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class StreamPrograms:
         self._is_begun = False  # True if a part has fed the detectors since
         # Of the current part: the place of its first event, and the data it writes.
         self._first: At | None = None
-        self._left = _Left()
+        self._left = _Effects()
 
     @property
     def processed(self) -> int:
@@ -155,12 +155,12 @@ class StreamPrograms:
             self._first = None
         if self._is_begun:
             self._restore_detections()
-        self._left = _Left()
+        self._left = _Effects()
         self._decisions.take_back()
 
     def committed(self, events: int, reached_us: int | None) -> None:
         """Record that a part has committed: its number of events, and the time reached."""
-        left, self._left, self._first = self._left, _Left(), None
+        left, self._left, self._first = self._left, _Effects(), None
         self._processed += events
         self._detected |= left.states
         self._is_begun = False
@@ -247,21 +247,23 @@ class StreamPrograms:
 
     def _prepared(
         self, chunk: Sequence[Arrival], reached_us: int | None, behind: Sequence[Occurrence]
-    ) -> tuple[list[Work], list[Letter]]:
+    ) -> tuple[list[ProgramTransaction], list[Letter]]:
         """Return the events' s-transactions in the serial order, and letters of refused events."""
-        works: list[Work] = []
+        works: list[ProgramTransaction] = []
         letters: list[Letter] = []
         for place, defined in enumerate(self._of.programs):
             works += self._prepared_of(defined, place, chunk, reached_us, behind, letters)
         return works, letters
 
-    def _decided(self, sequence: int, reached_us: int) -> tuple[list[Work], list[Letter]]:
+    def _decided(
+        self, sequence: int, reached_us: int
+    ) -> tuple[list[ProgramTransaction], list[Letter]]:
         """Return the s-transactions of resolved decisions, and letters of invalid ones.
 
         They follow all events of the part; so there are none while more events of its time may
         come.
         """
-        works: list[Work] = []
+        works: list[ProgramTransaction] = []
         letters: list[Letter] = []
         for us in (self._last_us, self._left.last_us):
             if us is not None and us >= reached_us:
@@ -272,7 +274,7 @@ class StreamPrograms:
                 made, told = self._decisions.apply(
                     name, self._detections[name], sequence, reached_us
                 )
-                works += [Work(defined, one, None, id_) for id_, one in made]
+                works += [ProgramTransaction(defined, one, None, id_) for id_, one in made]
                 letters += told
         letters += self._decisions.rest([d.program.name for d in self._of.programs])
         return works, letters
@@ -285,7 +287,7 @@ class StreamPrograms:
         reached_us: int | None,
         behind: Sequence[Occurrence],
         letters: list[Letter],
-    ) -> list[Work]:
+    ) -> list[ProgramTransaction]:
         """Return the s-transactions of the stream's program number `place`; add to `letters`."""
         program, stream = defined.program, self._stream.name
         detection = self._detections.get(program.name)
@@ -314,9 +316,9 @@ class StreamPrograms:
         for one in made:
             if one.at not in arrivals:  # a time follows all its events
                 one.at = At(one.at.us, "", _OF_MOMENTS + place)
-        return [Work(defined, one, arrivals.get(one.at)) for one in made]
+        return [ProgramTransaction(defined, one, arrivals.get(one.at)) for one in made]
 
-    def _run_together(self, t: Node, works: list[Work]) -> bool:
+    def _run_together(self, t: Node, works: list[ProgramTransaction]) -> bool:
         """Let the scheduler run all; return False, with no effects, if the server refuses rows."""
         for work in works:
             self._scheduler.add(work.transaction)
@@ -332,7 +334,7 @@ class StreamPrograms:
             return False
         return True
 
-    def _run_one_by_one(self, t: Node, works: list[Work]) -> None:
+    def _run_one_by_one(self, t: Node, works: list[ProgramTransaction]) -> None:
         """Run all in the serial order, so that only s-transactions with refused writes abort."""
         alone = SerialOrder()
         for work in works:
@@ -350,7 +352,9 @@ class StreamPrograms:
                 self._take_back_since(s.at)
                 s.outcome = Outcome.of_error(error)
 
-    def _write(self, t: Node, label: str, last: Work, since: At) -> list[Mapping[str, Any]]:
+    def _write(
+        self, t: Node, label: str, last: ProgramTransaction, since: At
+    ) -> list[Mapping[str, Any]]:
         """Write the rows changed at or after a place; return the records of the versions."""
         found = [
             (table, rows, list(table.records(versions, since)))

@@ -26,7 +26,6 @@ from activedb.store.journals import (
     StagedJournal,
     StreamJournal,
 )
-from activedb.streams._columns_beside import StreamColumns
 from activedb.streams._declaration import StreamDeclaration, StreamOptions
 from activedb.streams._future import FutureLimit
 from activedb.streams._membership import Membership
@@ -35,7 +34,8 @@ from activedb.streams._producers import StreamProducers
 from activedb.streams._program_decisions import ProgramDecisions
 from activedb.streams._programs import InColumns, Programs
 from activedb.streams._run import StreamRun
-from activedb.streams._staged import StagedTaker
+from activedb.streams._staged import StagedConsumer
+from activedb.streams._stream_columns import StreamColumns
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
 from activedb.transactions import Forest
@@ -408,7 +408,7 @@ class Streams:
         journal = ProgramJournal(self._store, stream.name)
         return [Output.restore(record) for record in journal.outputs(program)]
 
-    def taker_of(self, stream: Stream) -> StagedTaker:
+    def taker_of(self, stream: Stream) -> StagedConsumer:
         """Return the taker of a stream's published batches; see `Stream.take_staged`."""
         if not self._store.is_shared:
             raise ConfigurationError(
@@ -416,7 +416,7 @@ class Streams:
                 "a Postgres that both can reach"
             )
         journal = StagedJournal(self._store, stream.name)
-        return StagedTaker(self.run_of(stream), journal, self._settings.future_max_s)
+        return StagedConsumer(self.run_of(stream), journal, self._settings.future_max_s)
 
     def _programs_of(self, stream: Stream) -> dict[str, Any]:
         """Return the arguments of a `StreamRun` that run the programs of the stream."""

@@ -20,7 +20,7 @@ from activedb.batches import (
     Workflow,
     standing,
 )
-from activedb.store.journals import Kept, Recorded
+from activedb.store.journals import Recorded, RecordedWorkflow
 
 __all__ = [
     "GIVEN_UP",
@@ -102,7 +102,7 @@ class WorkflowState:
     cut: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, workflow: Workflow, kept: Kept) -> WorkflowState:
+    def of(cls, workflow: Workflow, kept: RecordedWorkflow) -> WorkflowState:
         """Build the state from its records. O(rows)."""
         due = [
             Due(program, number, tuple(tuple(Piece(*p) for p in pieces) for pieces in inputs))

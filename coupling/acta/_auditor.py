@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from coupling.acta._axioms import Violation
 from coupling.acta._events import SpawnMode
 from coupling.acta._history import History
-from coupling.acta._life_axioms import check_lives
-from coupling.acta._lives import Life, Lives
 from coupling.acta._order_axioms import check_order
 from coupling.acta._responsibility import Responsibility
 from coupling.acta._serial import check_serial
+from coupling.acta._transaction_axioms import check_lives
+from coupling.acta._transactions import RecordedTransaction, RecordedTransactions
 
 __all__ = ["audit"]
 
@@ -31,7 +31,7 @@ def audit(history: History) -> list[Violation]:
     axioms 9 and 17 throughout may cost more. The reading of each axiom is in ``README.md`` of this
     folder. (Saygin, Ulusoy, Chakravarthy, section 3.3.)
     """
-    lives = Lives(history)
+    lives = RecordedTransactions(history)
     responsibility = Responsibility(history, lives)
     found = [
         *check_lives(history, lives),
@@ -46,7 +46,7 @@ def audit(history: History) -> list[Violation]:
 # -- axioms 19 and 21 to 23: commit, abort, sequential and exclusion dependencies ------------------
 
 
-def check_dependencies(lives: Lives) -> Iterator[Violation]:
+def check_dependencies(lives: RecordedTransactions) -> Iterator[Violation]:
     """Yield the violations of axioms 19 and 21 to 23. O(transactions · depth)."""
     for child in lives.of.values():
         for position, spawn in child.spawns:
@@ -62,7 +62,9 @@ def check_dependencies(lives: Lives) -> Iterator[Violation]:
                     yield from _exclusive(lives, child, spawning)
 
 
-def _child(position: int, child: Life, parent: Life) -> Iterator[Violation]:
+def _child(
+    position: int, child: RecordedTransaction, parent: RecordedTransaction
+) -> Iterator[Violation]:
     if parent.aborts and not child.aborts:
         aborted = parent.aborts[0]
         if not child.commits or child.commits[0] > aborted:
@@ -87,7 +89,9 @@ def _child(position: int, child: Life, parent: Life) -> Iterator[Violation]:
             )
 
 
-def _causal(lives: Lives, child: Life, spawning: Life) -> Iterator[Violation]:
+def _causal(
+    lives: RecordedTransactions, child: RecordedTransaction, spawning: RecordedTransaction
+) -> Iterator[Violation]:
     aborted = lives.undone_at(spawning.id)
     if aborted is not None and not child.aborts:
         yield Violation(
@@ -99,7 +103,9 @@ def _causal(lives: Lives, child: Life, spawning: Life) -> Iterator[Violation]:
         )
 
 
-def _sequential(lives: Lives, child: Life, spawning: Life) -> Iterator[Violation]:
+def _sequential(
+    lives: RecordedTransactions, child: RecordedTransaction, spawning: RecordedTransaction
+) -> Iterator[Violation]:
     committed, started = lives.durable_at(spawning.id), child.own[0]
     if committed is None or started < committed:
         yield Violation(
@@ -111,7 +117,9 @@ def _sequential(lives: Lives, child: Life, spawning: Life) -> Iterator[Violation
         )
 
 
-def _exclusive(lives: Lives, child: Life, spawning: Life) -> Iterator[Violation]:
+def _exclusive(
+    lives: RecordedTransactions, child: RecordedTransaction, spawning: RecordedTransaction
+) -> Iterator[Violation]:
     committed, aborted = lives.durable_at(spawning.id), lives.undone_at(spawning.id)
     if committed is not None and not child.aborts:
         yield Violation(

@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 from coupling.acta._axioms import Violation
 from coupling.acta._events import Spawn, SpawnMode
-from coupling.acta._lives import Life, Lives
+from coupling.acta._transactions import RecordedTransaction, RecordedTransactions
 
 __all__ = ["check_order"]
 
-_Spawned: TypeAlias = tuple[int, Spawn, Life]
+_Spawned: TypeAlias = tuple[int, Spawn, RecordedTransaction]
 """Position of a spawn, the spawn, and the child if it has operations."""
 
 
-def check_order(lives: Lives) -> Iterator[Violation]:
+def check_order(lives: RecordedTransactions) -> Iterator[Violation]:
     """Yield the violations of axioms 27 to 30. O(n log n)."""
     for parent in lives.of.values():
         spawned = [(p, s, lives.of[s.child]) for p, s in parent.children]
@@ -40,7 +40,7 @@ def check_order(lives: Lives) -> Iterator[Violation]:
                 yield from _immediate_priorities(parent, immediate)
 
 
-def _after_the_parent(parent: Life, deferred: list[_Spawned]) -> Iterator[Violation]:
+def _after_the_parent(parent: RecordedTransaction, deferred: list[_Spawned]) -> Iterator[Violation]:
     if not parent.operations:
         return
     last = parent.operations[-1]
@@ -55,7 +55,9 @@ def _after_the_parent(parent: Life, deferred: list[_Spawned]) -> Iterator[Violat
             )
 
 
-def _next_cycle(lives: Lives, parent: Life, deferred: list[_Spawned]) -> Iterator[Violation]:
+def _next_cycle(
+    lives: RecordedTransactions, parent: RecordedTransaction, deferred: list[_Spawned]
+) -> Iterator[Violation]:
     """Check children deferred by `parent`, which is deferred itself."""
     own = parent.spawns[0][1]
     line = [lives.of[s.child] for _, s in lives.of[own.by].children if _is_cycle_mate(s, own)]
@@ -75,7 +77,9 @@ def _is_cycle_mate(spawn: Spawn, own: Spawn) -> bool:
     return spawn.mode is SpawnMode.DEFERRED and (spawn.cycle or 0) <= (own.cycle or 0)
 
 
-def _cycles_of_one_commit_point(parent: Life, deferred: list[_Spawned]) -> Iterator[Violation]:
+def _cycles_of_one_commit_point(
+    parent: RecordedTransaction, deferred: list[_Spawned]
+) -> Iterator[Violation]:
     """Check children of one transaction in several cycles, if the recorder reports cycles."""
     last: tuple[int, int] | None = None
     ordered = sorted(deferred, key=lambda item: item[1].cycle or 0)
@@ -108,7 +112,9 @@ def _by_priority(items: list[_Spawned], more: Callable[[_Spawned], int]) -> list
     return [list(group) for _, group in groupby(sorted(items, key=key), key=key)]
 
 
-def _deferred_priorities(parent: Life, deferred: list[_Spawned]) -> Iterator[Violation]:
+def _deferred_priorities(
+    parent: RecordedTransaction, deferred: list[_Spawned]
+) -> Iterator[Violation]:
     cycle: int | None = None
     last: tuple[int, int] | None = None
     for group in _by_priority(deferred, lambda item: item[1].cycle or 0):
@@ -127,7 +133,9 @@ def _deferred_priorities(parent: Life, deferred: list[_Spawned]) -> Iterator[Vio
         last = here if last is None else max(last, here)
 
 
-def _immediate_priorities(parent: Life, immediate: list[_Spawned]) -> Iterator[Violation]:
+def _immediate_priorities(
+    parent: RecordedTransaction, immediate: list[_Spawned]
+) -> Iterator[Violation]:
     """Find operations between the spawn and the last operation of a higher sibling."""
     groups = _by_priority(immediate, lambda item: 0)
     times = _Intervals()

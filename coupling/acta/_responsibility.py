@@ -16,7 +16,7 @@ from coupling.acta._events import (
     Operation,
 )
 from coupling.acta._history import History
-from coupling.acta._lives import Lives
+from coupling.acta._transactions import RecordedTransactions
 
 __all__ = ["Responsibility", "shown"]
 
@@ -55,7 +55,7 @@ class Responsibility:
         Position of each undone operation to that of the event that undid it.
     """
 
-    def __init__(self, history: History, lives: Lives):
+    def __init__(self, history: History, lives: RecordedTransactions):
         self._events = history.events
         self._lives = lives
         self._places: defaultdict[_Path, _Place] = defaultdict(_Place)

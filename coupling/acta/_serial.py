@@ -8,7 +8,7 @@ from typing import TypeAlias
 from coupling.acta._axioms import Violation
 from coupling.acta._events import Operation
 from coupling.acta._history import History
-from coupling.acta._lives import Lives
+from coupling.acta._transactions import RecordedTransactions
 
 __all__ = ["check_serial"]
 
@@ -19,7 +19,7 @@ _Graph: TypeAlias = dict[_Vertex, dict[_Vertex, tuple[int, ...]]]
 
 
 def check_serial(
-    history: History, lives: Lives, aborted_at: Mapping[int, int]
+    history: History, lives: RecordedTransactions, aborted_at: Mapping[int, int]
 ) -> Iterator[Violation]:
     """Yield the cycles of conflicts as violations.
 

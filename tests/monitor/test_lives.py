@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from activedb.monitor import _life
-from activedb.monitor._life import Life, Raw, Step
-from activedb.monitor._lives import Lives
+from activedb.monitor._recent import RecentTransactions
+from activedb.monitor._records import Raw, Step, TransactionRecord
 
 LIVE_MAX, COMMITTED_MAX, ABORTED_MAX, STEPS_MAX = 4, 3, 2, 12
 
@@ -22,16 +22,16 @@ class KeepingLives(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lives = Lives(LIVE_MAX, COMMITTED_MAX, ABORTED_MAX, STEPS_MAX)
+        self.lives = RecentTransactions(LIVE_MAX, COMMITTED_MAX, ABORTED_MAX, STEPS_MAX)
         self.begun = 0
         self.refused = 0
-        self.live: list[Life] = []
-        self.ended: dict[str, list[Life]] = {"committed": [], "aborted": []}
+        self.live: list[TransactionRecord] = []
+        self.ended: dict[str, list[TransactionRecord]] = {"committed": [], "aborted": []}
 
     @rule()
     def begin(self) -> None:
         self.begun += 1
-        life = Life(self.begun, None, "x", 0.0, "main")
+        life = TransactionRecord(self.begun, None, "x", 0.0, "main")
         had_room = self.lives.begin(life)
         assert had_room == (len(self.live) < LIVE_MAX)
         if had_room:
@@ -80,7 +80,7 @@ TestLives.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def test_steps_of_a_long_transaction_keep_both_ends_and_count_the_middle() -> None:
-    life = Life(1, None, "x", 0.0, "main")
+    life = TransactionRecord(1, None, "x", 0.0, "main")
     ends = _life._ENDS_MAX
     kept = [life.add(lock(float(n))) for n in range(3 * ends)]
     assert kept == [True] * (2 * ends) + [False] * ends
@@ -92,29 +92,29 @@ def test_steps_of_a_long_transaction_keep_both_ends_and_count_the_middle() -> No
 
 
 def test_life_with_very_many_children_keeps_the_first_and_counts_all() -> None:
-    parent = Life(1, None, "p", 0.0, "main")
+    parent = TransactionRecord(1, None, "p", 0.0, "main")
     for n in range(2, 2_002):
-        parent.begins(Life(n, parent, str(n), 0.0, "main"))
+        parent.begins(TransactionRecord(n, parent, str(n), 0.0, "main"))
     assert parent.children_total == 2_000
     assert parent.children == list(range(2, 1_002))
 
 
 def test_life_child_that_is_tried_again_knows_which_try_it_is() -> None:
-    parent = Life(1, None, "p", 0.0, "main")
+    parent = TransactionRecord(1, None, "p", 0.0, "main")
     for number, tries in ((2, 1), (3, 2), (4, 3)):
-        child = Life(number, parent, "1", 0.0, "main")
+        child = TransactionRecord(number, parent, "1", 0.0, "main")
         parent.begins(child)
         assert child.tries == tries
         parent.has_failed(child)
-    other = Life(5, parent, "2", 0.0, "main")
+    other = TransactionRecord(5, parent, "2", 0.0, "main")
     parent.begins(other)
     assert other.tries == 1
 
 
 def test_life_path_of_a_deep_line_stays_short() -> None:
-    life = Life(1, None, "top", 0.0, "main")
+    life = TransactionRecord(1, None, "top", 0.0, "main")
     for n in range(2, 1_000):
-        life = Life(n, life, f"child{n}", 0.0, "main")
+        life = TransactionRecord(n, life, f"child{n}", 0.0, "main")
     assert len(life.path) <= _life._PATH_CHARS_MAX
     assert life.path.startswith("top/")
     assert life.path.endswith("/child999")

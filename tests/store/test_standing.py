@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.store.journals import Journal, Standing
+from activedb.store.journals import FiringCounts, Journal
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
@@ -28,4 +28,4 @@ def test_standing_counts_letters_and_pending_firings(db: adb.Database, count: in
     if count:
         journal.intend([{**firing, "firing": "intent", "done": False}])
     letters = {"rule": count} if count else {}
-    assert journal.standing() == Standing(letters, pending=max(count - 1, 0))
+    assert journal.standing() == FiringCounts(letters, pending=max(count - 1, 0))

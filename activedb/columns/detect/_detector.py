@@ -11,7 +11,7 @@ import numpy.typing as npt
 from activedb.columns._event_table import EventTable
 from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._contexts import CHRONICLE, CONTINUOUS, CUMULATIVE
-from activedb.columns.detect._engines import Found, engine_for
+from activedb.columns.detect._engines import BatchMatches, engine_for
 from activedb.columns.detect._keys import KeyNumbers
 from activedb.columns.detect._matches import Chunk, Matches
 from activedb.columns.detect._plan import Plan, plan_of
@@ -185,7 +185,7 @@ class ColumnarDetector:
         made._chunks = list(self._chunks)
         return made
 
-    def _take(self, columns: EventColumns, *, absorbs: bool) -> tuple[Found, Ints, Chunk]:
+    def _take(self, columns: EventColumns, *, absorbs: bool) -> tuple[BatchMatches, Ints, Chunk]:
         """Let the engine take a batch; return its matches, the completing rows, and the chunk."""
         order = columns.order()
         last = checked_place(columns, order, self._last)

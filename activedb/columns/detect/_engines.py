@@ -17,14 +17,14 @@ from activedb.columns.detect._programs import Programs
 from activedb.columns.detect._runs import run_runs
 from activedb.columns.detect._stacks import run_stacks
 
-__all__ = ["Engine", "Found", "RunEngine", "StackEngine", "engine_for"]
+__all__ = ["BatchMatches", "Engine", "RunEngine", "StackEngine", "engine_for"]
 
 _RING_SIZE = 1024
 _TEXTS_MIN = 1024
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Found:
+class BatchMatches:
     """Matches of a batch.
 
     Attributes
@@ -64,7 +64,7 @@ class Engine(Protocol):
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
-    ) -> Found:
+    ) -> BatchMatches:
         """Take events in the order of their places.
 
         Parameters
@@ -183,7 +183,7 @@ class StackEngine(_Ring):
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
-    ) -> Found:
+    ) -> BatchMatches:
         plan = self._plan
         # An event that completes a match is not kept in a consuming context; recent consumes
         # nothing.
@@ -205,7 +205,7 @@ class StackEngine(_Ring):
             self._base,
             self._top,
         )
-        return Found(found, counts if context == CUMULATIVE else None, at, taken == len(us))
+        return BatchMatches(found, counts if context == CUMULATIVE else None, at, taken == len(us))
 
 
 class RunEngine(_Ring):
@@ -240,7 +240,7 @@ class RunEngine(_Ring):
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
-    ) -> Found:
+    ) -> BatchMatches:
         # Consumption has no influence on which partial matches are kept: `use_up` marks it later.
         assert self._loaded is not None, "run before prepare"
         plan, programs = self._plan, self._programs
@@ -257,7 +257,7 @@ class RunEngine(_Ring):
         )
         self._base, self._top, self._node_base, self._node_top = state
         self._loaded = None
-        return Found(found, counts, at, taken == len(us))
+        return BatchMatches(found, counts, at, taken == len(us))
 
     def copy(self) -> Self:
         made = super().copy()

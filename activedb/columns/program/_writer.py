@@ -13,7 +13,7 @@ from activedb.scheduling import Computed, Parameter, Ref, Write
 __all__ = ["Writer", "table_names"]
 
 
-class Written(NamedTuple):
+class TableWrite(NamedTuple):
     """Write of an s-transaction: index of the table, names of key and value.
 
     `result` is the index of the value among the s-transaction's results.
@@ -60,7 +60,7 @@ class Writer(ABC):
         return "\n".join(text)
 
     def _type(self, templates: tuple[Template, ...]) -> None:
-        written: list[Written] = []
+        written: list[TableWrite] = []
         results: list[str] = []
         for template in templates:  # issue all loads first, so that cache misses overlap
             for source in template.direct:
@@ -77,7 +77,7 @@ class Writer(ABC):
             self.operation(name, number, template, taken)
             if isinstance(template, Write):
                 table = self.layout.number(template.targets[0].table)
-                written.append(Written(table, key, name, len(results)))
+                written.append(TableWrite(table, key, name, len(results)))
             results.append(name)
         for place, write in enumerate(written):
             for other in written[:place]:
@@ -148,7 +148,7 @@ class Writer(ABC):
         self.constants[name] = arg
         return name
 
-    def _write(self, write: Written) -> list[str]:
+    def _write(self, write: TableWrite) -> list[str]:
         table, key, value, result = write
         lines = [f"t{table}[{key}] = {value}", f"w{table}[{key}] = {CHANGED | WRITTEN}"]
         if self.layout.tables[table].history_us:

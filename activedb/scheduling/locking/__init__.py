@@ -1,6 +1,6 @@
 """Schedulers with locks: one event at a time, strict two-phase, low-water marks. See README.md."""
 
-from activedb.scheduling.locking._gate import Gate, Turns
+from activedb.scheduling.locking._gate import Gate, TurnGate
 from activedb.scheduling.locking._insertion import Granularity, Lock, locks_of, read_locks
 from activedb.scheduling.locking._lock_table import LockTable
 from activedb.scheduling.locking._lwm import LWM
@@ -22,7 +22,7 @@ __all__ = [
     "LockTable",
     "Mode",
     "PushBased",
-    "Turns",
+    "TurnGate",
     "locks_of",
     "read_locks",
 ]

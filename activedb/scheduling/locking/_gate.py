@@ -9,7 +9,7 @@ from typing import Protocol
 from activedb.errors import ConfigurationError
 from activedb.scheduling._s_transactions import At
 
-__all__ = ["Choose", "Gate", "Stopped", "Turns"]
+__all__ = ["Choose", "Gate", "Stopped", "TurnGate"]
 
 Choose = Callable[[Sequence[At]], At]
 """Function that picks the next of the waiting timestamps, oldest first; `random.choice` is one."""
@@ -53,12 +53,12 @@ class Gate(Protocol):
         ...
 
 
-class Turns:
+class TurnGate:
     """Gate that lets one s-transaction at a time proceed, from access to access: reproducible runs.
 
     It is the seeded scheduler for tests of interleavings, of this package and of programs that use
     it. Other runs have no gate, since a gate prevents all parallelism. Once all threads stand at an
-    access, wait for a lock, or have ended, one of those at an access is chosen. A `Turns` may be
+    access, wait for a lock, or have ended, one of those at an access is chosen. A `TurnGate` may be
     used for several runs in succession, also after a failed run.
 
     Parameters

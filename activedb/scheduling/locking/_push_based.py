@@ -11,7 +11,7 @@ from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import evaluate
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Ref
-from activedb.scheduling.locking._gate import Choose, Turns
+from activedb.scheduling.locking._gate import Choose, TurnGate
 from activedb.scheduling.locking._lock_table import just_after
 from activedb.scheduling.locking._pool import Pool, check_threads
 from activedb.scheduling.locking._reading import resolving
@@ -31,7 +31,7 @@ class PushBased:
     Parameters
     ----------
     order : callable, optional
-        Chooses the next access, as for `Turns`; by default the threads' own timing decides.
+        Chooses the next access, as for `TurnGate`; by default the threads' own timing decides.
     threads : int
         Maximum number of s-transactions that run at a time.
 
@@ -62,7 +62,7 @@ class PushBased:
         added, self._added = self._added, []
         if not added:
             return
-        gate = None if self._order is None else Turns(self._order)
+        gate = None if self._order is None else TurnGate(self._order)
         pool = Pool(self.threads, gate=gate)
         latch = threading.Lock()
         last = min(transaction.at for transaction in added)

@@ -18,7 +18,14 @@ from activedb.scheduling._tables import Range, Ref, SharedTable
 from activedb.scheduling.partitioned._needs import StatePart, part_of
 from activedb.scheduling.partitioned._ranges import SortedKeys
 from activedb.scheduling.partitioned._sending import INSTEAD, Programs, named, said
-from activedb.scheduling.partitioned._task import Done, Failed, Raised, SentOutcome, Task, dumped
+from activedb.scheduling.partitioned._task import (
+    Done,
+    Failed,
+    RaisedError,
+    SentOutcome,
+    Task,
+    dumped,
+)
 
 __all__ = ["Costs", "Pace", "Partitioned", "TaskRunner", "components"]
 
@@ -174,7 +181,7 @@ def _read(data: bytes, transactions: Sequence[STransaction]) -> Done:
         answer = loads(data)
     except Exception as error:  # user-defined classes may raise anything
         answer = Failed(None, "what has come of them cannot be read here", said(error))
-    if isinstance(answer, Raised):
+    if isinstance(answer, RaisedError):
         raise restored(answer.error)
     if isinstance(answer, Failed):
         numbers = range(len(transactions)) if answer.number is None else (answer.number,)

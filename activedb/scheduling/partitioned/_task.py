@@ -14,7 +14,7 @@ from activedb.scheduling._state import State
 from activedb.scheduling.partitioned._needs import StatePart, load
 from activedb.scheduling.partitioned._sending import Accesses, Sent, received, said
 
-__all__ = ["Done", "Failed", "Raised", "SentOutcome", "Task", "dumped", "run_task"]
+__all__ = ["Done", "Failed", "RaisedError", "SentOutcome", "Task", "dumped", "run_task"]
 
 _KEPT_MAX = 16
 _idle: dict[bytes, Scheduler] = {}
@@ -70,7 +70,7 @@ class Done(NamedTuple):
     seconds: float
 
 
-class Raised(NamedTuple):
+class RaisedError(NamedTuple):
     """Answer if a function raised something other than an `Exception`."""
 
     error: PickledError
@@ -106,7 +106,7 @@ def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
     Returns
     -------
     bytes
-        `Done`, `Raised` or `Failed`, pickled.
+        `Done`, `RaisedError` or `Failed`, pickled.
     """
     try:
         task: Task = loads(payload)
@@ -120,7 +120,7 @@ def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
     try:
         done = _run(transactions, state, scheduler, dumps)
     except BaseException as error:
-        return pickle.dumps(Raised(packed(error, dumps)))
+        return pickle.dumps(RaisedError(packed(error, dumps)))
     _keep(_idle, task.scheduler, scheduler)
     _keep(_read, task.accesses, accesses)
     try:

@@ -15,7 +15,7 @@ from activedb.scheduling.tpg._model import (
     serial_is_fastest,
     threads_run_python_at_once,
 )
-from activedb.scheduling.tpg._parts import Known, Part, PartReport
+from activedb.scheduling.tpg._parts import Part, PartReport, PartStatistics
 from activedb.scheduling.tpg._properties import Properties
 from activedb.scheduling.tpg._times import Stopwatch
 from activedb.scheduling.tpg._vertex import Node, Vertex
@@ -39,7 +39,7 @@ class PartRun:
         Seconds spent on these, and on the s-transactions that the TPG has given up.
     """
 
-    def __init__(self, part: Part, known: Known, state: State):
+    def __init__(self, part: Part, known: PartStatistics, state: State):
         self.part = part
         self.decision = SERIAL
         self.properties = self._properties(known)
@@ -51,7 +51,7 @@ class PartRun:
         self._state = state
         self._written: list[tuple[At, Writes]] = []
 
-    def _properties(self, known: Known) -> Properties:
+    def _properties(self, known: PartStatistics) -> Properties:
         transactions = self.part.transactions
         return Properties(
             transactions=len(transactions),
@@ -186,7 +186,7 @@ UNMEASURED_MAX = 128
 """Number of s-transactions between measurements while TPGs are best."""
 
 
-def pilots_due(known: Known, count: int, thresholds: Thresholds, threads: int) -> int:
+def pilots_due(known: PartStatistics, count: int, thresholds: Thresholds, threads: int) -> int:
     """Return the maximum number of the next `count` s-transactions to measure.
 
     Where a TPG is best, pilots keep other threads idle, so they are rare. Where the serial order is
@@ -231,7 +231,7 @@ class Pilots:
         self._clear += not _is_serial(*self._told(*one), self._thresholds, self._threads, CLEARLY)
         self.are_enough = self._clear == len(self._measured) >= PILOTS_MIN
 
-    def tell(self, known: Known) -> None:
+    def tell(self, known: PartStatistics) -> None:
         """Add the mean to `known`, without the slowest few, which may have been interrupted."""
         self._measured.sort()
         kept = self._measured[: len(self._measured) - len(self._measured) // 8]

@@ -12,11 +12,11 @@ from activedb.scheduling.tpg._decision import Decision
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties
 
-__all__ = ["Known", "Part", "PartReport", "disjoint", "labelled"]
+__all__ = ["Part", "PartReport", "PartStatistics", "disjoint", "labelled"]
 
 
 @dataclass(slots=True)
-class Known:
+class PartStatistics:
     """Statistics of earlier batches for a part: each batch weighs as much as all before it.
 
     Attributes

@@ -17,7 +17,7 @@ from activedb.scheduling.tpg._exploration import Take
 from activedb.scheduling.tpg._groups import Group, group, ungroup
 from activedb.scheduling.tpg._model import SERIAL, Thresholds, decide, serial_is_fastest
 from activedb.scheduling.tpg._part_run import PartRun
-from activedb.scheduling.tpg._parts import Known, Part, PartReport, disjoint, labelled
+from activedb.scheduling.tpg._parts import Part, PartReport, PartStatistics, disjoint, labelled
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties, properties_of
 from activedb.scheduling.tpg._refinement import TaskGraph, refine
@@ -102,7 +102,7 @@ class TPG:
         self._on_move = on_move
         self._added: Part | None = None
         self._planned_s = 0.0  # planning time of `add` since the last run
-        self._known: dict[Hashable, Known] = {}
+        self._known: dict[Hashable, PartStatistics] = {}
 
     def add(self, transaction: STransaction) -> None:
         """Take an s-transaction, in any order: the stream phase; O(references).
@@ -195,8 +195,8 @@ class TPG:
     def _fixed_for(self, label: Hashable) -> Decision | None:
         return self._fixed if self._fixed is not None else self._by_label.get(label)
 
-    def _known_of(self, label: Hashable) -> Known:
-        known = self._known.pop(label, None) or Known()
+    def _known_of(self, label: Hashable) -> PartStatistics:
+        known = self._known.pop(label, None) or PartStatistics()
         self._known[label] = known  # most recently used last
         if len(self._known) > LABELS_MAX:
             del self._known[next(iter(self._known))]

@@ -3,7 +3,7 @@
 from activedb.store.journals._columns import ColumnJournal, ColumnNote
 from activedb.store.journals._decisions import DecisionRows
 from activedb.store.journals._detectors import Adopted, DetectorRows
-from activedb.store.journals._firings import Journal, Standing
+from activedb.store.journals._firings import FiringCounts, Journal
 from activedb.store.journals._overview import (
     Overview,
     database_migrations,
@@ -16,9 +16,9 @@ from activedb.store.journals._staged import StagedBatch, StagedJournal
 from activedb.store.journals._staging import Attempt, Sink, Staging, staging
 from activedb.store.journals._streams import LedgerEntry, StreamJournal
 from activedb.store.journals._workflows import (
-    Kept,
     LineageRow,
     Recorded,
+    RecordedWorkflow,
     WorkflowJournal,
     workflow_names,
 )
@@ -30,19 +30,19 @@ __all__ = [
     "ColumnNote",
     "DecisionRows",
     "DetectorRows",
+    "FiringCounts",
     "Journal",
-    "Kept",
     "LedgerEntry",
     "LineageRow",
     "Overview",
     "ProgramJournal",
     "Recorded",
+    "RecordedWorkflow",
     "RuleRows",
     "Sink",
     "StagedBatch",
     "StagedJournal",
     "Staging",
-    "Standing",
     "StreamJournal",
     "WorkflowJournal",
     "database_migrations",

@@ -22,7 +22,7 @@ from activedb.store.server import translate_errors
 from activedb.store.session import Store, Wakeups
 from activedb.store.system import dead_letters, pending_firings
 
-__all__ = ["Journal", "Standing"]
+__all__ = ["FiringCounts", "Journal"]
 
 _NAMES_MAX = 1_000  # in one statement
 
@@ -31,7 +31,7 @@ def _flavour(connection: Connection) -> Any:
     return sqlite_insert if connection.dialect.name == "sqlite" else postgres_insert
 
 
-class Standing(NamedTuple):
+class FiringCounts(NamedTuple):
     """Numbers of pending firings and dead letters.
 
     Attributes
@@ -116,14 +116,14 @@ class Journal:
         with translate_errors("read the pending rules"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
-    def standing(self) -> Standing:
+    def standing(self) -> FiringCounts:
         """Count pending firings and dead letters, as of one moment; O(rows)."""
         c, kind = pending_firings.c, dead_letters.c.kind
         letters = select(kind, func.count()).group_by(kind)
         due = select(func.count()).select_from(pending_firings).where(~c.done, ~c.intent)
         with translate_errors("count letters and rules"), self._store.short() as connection:
             of_kinds = {row[0]: row[1] for row in connection.execute(letters)}
-            return Standing(of_kinds, connection.execute(due).scalar_one())
+            return FiringCounts(of_kinds, connection.execute(due).scalar_one())
 
     # -- intents ---------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from activedb.store.server import translate_errors
 from activedb.store.session import Store
 from activedb.store.system import batch_edges, batch_transactions, batches, workflows
 
-__all__ = ["Kept", "LineageRow", "Recorded", "WorkflowJournal", "workflow_names"]
+__all__ = ["LineageRow", "Recorded", "RecordedWorkflow", "WorkflowJournal", "workflow_names"]
 
 _IDS_MAX = 1_000  # in one statement
 
@@ -22,7 +22,7 @@ _OF_BATCHES = [c for c in batches.c if c.name not in ("workflow", "rows")]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RecordedWorkflow:
     """Recorded state of a workflow, except for the rows of its batches.
 
     Attributes
@@ -118,7 +118,7 @@ class WorkflowJournal:
         self._store = store
         self._workflow = workflow
 
-    def load(self) -> Kept | None:
+    def load(self) -> RecordedWorkflow | None:
         """Return the workflow's state as of one moment; None if it is not recorded. O(rows)."""
         with translate_errors("read a workflow"), self._store.short() as connection:
             if self._store.is_shared:
@@ -258,7 +258,7 @@ class WorkflowJournal:
                 edges = delete(batch_edges).where(c.workflow == self._workflow, end.in_(some))
                 connection.execute(edges)
 
-    def _load(self, connection: Connection) -> Kept | None:
+    def _load(self, connection: Connection) -> RecordedWorkflow | None:
         name = self._workflow
         head = connection.execute(select(workflows).where(workflows.c.name == name)).first()
         if head is None:
@@ -273,7 +273,9 @@ class WorkflowJournal:
         edges = select(batch_edges.c.earlier, batch_edges.c.later)
         edges = edges.where(batch_edges.c.workflow == name)
         cut = {edge.earlier for edge in connection.execute(edges) if edge.later not in known}
-        return Kept(head.definition, head.place, head.forming, head.due, head.origins, found, cut)
+        return RecordedWorkflow(
+            head.definition, head.place, head.forming, head.due, head.origins, found, cut
+        )
 
 
 def _portions(ids: Collection[str]) -> Iterator[Sequence[str]]:

@@ -14,11 +14,11 @@ from activedb.columns.events import ABSENT, THERE, ColumnEvents, Ints, Mask, Val
 from activedb.events import Expression, Occurrence, Primitive, Query
 from activedb.rules import Rule, Subscription
 
-__all__ = ["Detections", "Found", "event_columns", "is_among"]
+__all__ = ["Detections", "RuleMatches", "event_columns", "is_among"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Found:
+class RuleMatches:
     """Matches of one rule that a batch of events has completed.
 
     Attributes
@@ -93,7 +93,9 @@ class Detections:
         """Distance back to the earliest event that later matches may need."""
         return max((d.horizon_us or 0 for d in self.detectors.values()), default=0)
 
-    def feed(self, events: ColumnEvents, without: Collection[Subscription] = ()) -> list[Found]:
+    def feed(
+        self, events: ColumnEvents, without: Collection[Subscription] = ()
+    ) -> list[RuleMatches]:
         """Feed events, in time order, to all detectors; return the matches they complete.
 
         If it raises, some detectors have been fed and others have not.
@@ -127,7 +129,7 @@ class Detections:
                 since_us.setdefault(name, events.us.item(0))
                 if len(matches):
                     self.used.append((name, matches.places()))
-            found.append(Found(subscription, matches.at - before, matches.occurrences()))
+            found.append(RuleMatches(subscription, matches.at - before, matches.occurrences()))
         self.since_us, self.failing = since_us, None
         return [one for one in found if len(one.at)]
 
@@ -180,7 +182,7 @@ def _single(
     filters: Sequence[EventFilter],
     events: ColumnEvents,
     columns: EventColumns,
-) -> Found:
+) -> RuleMatches:
     """Return the matches of a single-event rule."""
     taken = np.zeros(len(events), np.bool_)
     for each in filters:
@@ -188,7 +190,7 @@ def _single(
     rows = np.flatnonzero(taken)
     made = [subscription.feed(arrival.occurrence) for arrival in events.arrivals(rows)]
     at = np.repeat(rows, [len(matches) for matches in made])
-    return Found(subscription, at, [o for matches in made for o in matches])
+    return RuleMatches(subscription, at, [o for matches in made for o in matches])
 
 
 def _primitives(expression: Expression) -> Iterator[Primitive]:

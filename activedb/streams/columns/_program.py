@@ -26,7 +26,7 @@ from activedb.store.journals import ColumnNote, ProgramJournal
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._program_outputs import post_process
 from activedb.streams._program_tables import take_tables
-from activedb.streams._program_work import Work, letter_of
+from activedb.streams._program_transactions import ProgramTransaction, letter_of
 from activedb.streams._programs import PROGRAMS_MAX, ProgramsOfStream
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams.columns._tables import ChangedRows, ColumnTable
@@ -40,7 +40,7 @@ _BEFORE_ALL = At(-(2**62), "", 0)
 
 
 @dataclass(slots=True)
-class _Left:
+class _Effects:
     """Effects of a part, to be written with it."""
 
     rows: list[tuple[ColumnTable, ChangedRows]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class ColumnProgram:
         self._is_by_rows = False  # True while `rows` holds the state
         # Of the current part: the state before it, and the data it writes.
         self._before: ColumnState | None = None
-        self._left = _Left()
+        self._left = _Effects()
 
     @property
     def state(self) -> ColumnState:
@@ -126,7 +126,7 @@ class ColumnProgram:
             table.load(state, self._journal)
         self._run = self._going_on(state)
         self._processed, self._before, self._is_by_rows = processed, None, False
-        self._left = _Left()
+        self._left = _Effects()
 
     def take_back(self) -> None:
         """Return to the committed state; discard the changes of an earlier attempt at a part."""
@@ -135,11 +135,11 @@ class ColumnProgram:
         if self._before is not None:
             before, self._before = self._before, None
             self._run = self._going_on(before)
-        self._left = _Left()
+        self._left = _Effects()
 
     def committed(self, events: int) -> None:
         """Record that a part with a number of events has committed."""
-        left, self._left, self._before = self._left, _Left(), None
+        left, self._left, self._before = self._left, _Effects(), None
         self._processed += events
         self.state.settle()
         for name, count in (("committed", left.committed), ("aborted", left.aborted)):
@@ -257,14 +257,14 @@ class ColumnProgram:
 
     def _works(
         self, arrivals: Iterable[Arrival], numbers: Ints, results: ColumnResults
-    ) -> Iterator[Work]:
+    ) -> Iterator[ProgramTransaction]:
         """Yield the completed s-transactions one by one, for post-processing."""
         ended = zip(arrivals, numbers.tolist(), results.outcomes(), strict=True)
         for arrival, number, outcome in ended:
             o = arrival.occurrence
             s = STransaction(At(o.us, "", number), o.name, o.params, ())
             s.outcome = outcome
-            yield Work(self._defined, s, arrival)
+            yield ProgramTransaction(self._defined, s, arrival)
 
     def _aborts(
         self, events: ColumnEvents, ran: Ints, numbers: Ints, results: ColumnResults

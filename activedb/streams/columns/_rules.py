@@ -28,7 +28,7 @@ from activedb.store import Connection
 from activedb.store.journals import ColumnJournal, ColumnNote, DetectorRows
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._s_transactions import Completed, STransactions
-from activedb.streams.columns._detections import Detections, Found, event_columns, is_among
+from activedb.streams.columns._detections import Detections, RuleMatches, event_columns, is_among
 from activedb.transactions import Node
 
 __all__ = ["ColumnRules", "dead_of"]
@@ -301,7 +301,7 @@ class ColumnRules:
         t: Node,
         part: _Part,
         piece: ColumnEvents,
-        found: Sequence[Found],
+        found: Sequence[RuleMatches],
         listening: tuple[Subscription, ...],
     ) -> _Cut | None:
         """Run the rules triggered by each event in turn; stop where feeding must be repeated."""
@@ -336,7 +336,9 @@ class ColumnRules:
         return self._s_transactions.letter(identity, arrival.record(), error)
 
 
-def _by_event(found: Sequence[Found]) -> Iterator[tuple[int, list[tuple[Found, Occurrence]]]]:
+def _by_event(
+    found: Sequence[RuleMatches],
+) -> Iterator[tuple[int, list[tuple[RuleMatches, Occurrence]]]]:
     """Yield the matches per event, ordered by event, rule and detector order."""
     if not found:
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from activedb.scheduling import At, Scheduler, SerialOrder
-from activedb.scheduling.locking import LWM, S2PL, SEI, PushBased, Turns
+from activedb.scheduling.locking import LWM, S2PL, SEI, PushBased, TurnGate
 from tests.scheduling.comparison import SCALE
 from tests.scheduling.locking.interleavings import Choose, following, interleavings
 from tests.scheduling.locking.ward import (
@@ -74,10 +74,10 @@ def test_figure_2_anomaly_happens_exactly_when_the_lines_of_read_and_write_cross
 def locking(choose: Choose) -> dict[str, Callable[[], Scheduler]]:
     return {
         "sei": SEI,
-        "s2pl table": lambda: S2PL("table", gate=Turns(choose)),
-        "s2pl row": lambda: S2PL("row", gate=Turns(choose)),
-        "lwm table": lambda: LWM("table", gate=Turns(choose)),
-        "lwm row": lambda: LWM("row", gate=Turns(choose)),
+        "s2pl table": lambda: S2PL("table", gate=TurnGate(choose)),
+        "s2pl row": lambda: S2PL("row", gate=TurnGate(choose)),
+        "lwm table": lambda: LWM("table", gate=TurnGate(choose)),
+        "lwm row": lambda: LWM("row", gate=TurnGate(choose)),
     }
 
 
@@ -112,7 +112,7 @@ def test_push_based_without_an_order_runs_to_the_end() -> None:
 def test_turns_by_a_seed_can_be_repeated(seed: int) -> None:
     traces = []
     for _ in range(2):
-        gate = Turns(random.Random(seed).choice)
+        gate = TurnGate(random.Random(seed).choice)
         read_by(LWM("row", gate=gate))
         traces.append(gate.trace)
     assert traces[0] == traces[1] != []

@@ -21,7 +21,7 @@ from activedb.scheduling import (
     STransaction,
     View,
 )
-from activedb.scheduling.locking import LWM, PushBased, Turns
+from activedb.scheduling.locking import LWM, PushBased, TurnGate
 from activedb.scheduling.locking._gate import Stopped
 from tests.patience import PATIENCE_S
 from tests.scheduling.locking.runs import KINDS, a, b, made, outcome_of, run, scheduler
@@ -167,7 +167,7 @@ CHOICES: dict[str, tuple[Callable[[Sequence[At]], At], type[BaseException]]] = {
 @pytest.mark.parametrize("choice", CHOICES)
 def test_choice_that_fails_ends_the_run(choice: str, kind: str) -> None:
     choose, expected = CHOICES[choice]
-    chosen = PushBased(choose) if kind == "push-based" else scheduler(kind, 3, Turns(choose))
+    chosen = PushBased(choose) if kind == "push-based" else scheduler(kind, 3, TurnGate(choose))
     transactions = [counts(n) for n in range(5)]
     state = State([a, b])
     assert isinstance(outcome_of(lambda: run(chosen, transactions, state)), expected)
@@ -231,7 +231,7 @@ def test_stop_that_comes_from_outside_is_raised(kind: str, threads: int) -> None
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("failing", range(1, 5))
 def test_turns_begin_anew_after_a_run_that_has_failed(kind: str, failing: int) -> None:
-    chosen, state = scheduler(kind, 3, Turns(lambda standing: standing[-1])), State([a, b])
+    chosen, state = scheduler(kind, 3, TurnGate(lambda standing: standing[-1])), State([a, b])
     first = [fails(n) if n == failing else counts(n) for n in range(1, 5)]
     assert isinstance(outcome_of(lambda: run(chosen, first, state)), Interrupted)
     before = state.of(a).newest().get(1, 0)
@@ -248,7 +248,7 @@ def test_turns_begin_anew_after_a_choice_that_has_failed(kind: str) -> None:
     def choose(standing: Sequence[At]) -> At:
         return next(choices, operator.itemgetter(0))(standing)
 
-    chosen = scheduler(kind, 3, Turns(choose))
+    chosen = scheduler(kind, 3, TurnGate(choose))
     assert isinstance(outcome_of(lambda: run(chosen, [counts(n) for n in range(3)])), Broken)
     later, state = [counts(n) for n in range(11, 15)], State([a, b])
     assert outcome_of(lambda: run(chosen, later, state)) is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activedb.scheduling import At, SharedTable, State, STransaction
-from activedb.scheduling.locking import LWM, Turns
+from activedb.scheduling.locking import LWM, TurnGate
 from tests.patience import PATIENCE_S
 from tests.scheduling.locking.runs import KINDS, a, b, made, run, scheduler
 from tests.scheduling.locking.ward import at
@@ -118,7 +118,7 @@ def test_lwm_lets_an_older_read_go_on_while_a_later_writer_waits_outside() -> No
 
 def ends(kind: str, *transactions: STransaction) -> list[At]:
     """The order in which s-transactions make their last access, the youngest being preferred."""
-    gate = Turns(lambda standing: standing[-1])
+    gate = TurnGate(lambda standing: standing[-1])
     run(scheduler(kind, len(transactions), gate), transactions)
     last = {place: number for number, (place, _) in enumerate(gate.trace)}
     return sorted(last, key=lambda place: last[place])
@@ -196,7 +196,7 @@ def test_lwm_lets_several_writers_of_a_table_wait_outside_at_once() -> None:
     assert state.of(a).newest() == {1: 3}
 
 
-class Noting(Turns):
+class Noting(TurnGate):
     """Notes who is granted a lock that it has waited for."""
 
     def __init__(self, notes: list[tuple[str, At]]):

@@ -23,7 +23,7 @@ from activedb.scheduling import (
     State,
     STransaction,
 )
-from activedb.scheduling.locking import LWM, S2PL, SEI, Gate, PushBased, Turns
+from activedb.scheduling.locking import LWM, S2PL, SEI, Gate, PushBased, TurnGate
 from tests.scheduling.comparison import SCALE, check, differences
 from tests.scheduling.locking.interleavings import Choose, interleavings
 from tests.scheduling.workloads import Parameters, parameters, workload
@@ -58,7 +58,7 @@ def test_any_workload_on_free_threads_gives_the_serial_order(
 def test_any_workload_in_an_interleaving_by_seed_gives_the_serial_order(
     kind: str, p: Parameters, threads: int, seed: int
 ) -> None:
-    gate = Turns(random.Random(seed).choice)
+    gate = TurnGate(random.Random(seed).choice)
     check(lambda: scheduler(kind, threads, gate), workload(p))
 
 
@@ -160,7 +160,7 @@ def test_every_interleaving_of_a_few_gives_the_serial_order(name: str, kind: str
     expected = ran(SerialOrder(), programs)
 
     def run(choose: Choose) -> list[Any]:
-        return ran(scheduler(kind, 3, Turns(choose)), programs)
+        return ran(scheduler(kind, 3, TurnGate(choose)), programs)
 
     found = list(interleavings(run))
     assert all(each == expected for each in found)
@@ -171,7 +171,7 @@ def test_readers_of_a_table_and_writers_of_other_tables_go_together() -> None:
 
     def count(kind: str, programs: list[Program]) -> int:
         def run(choose: Choose) -> None:
-            ran(scheduler(kind, 3, Turns(choose)), programs)
+            ran(scheduler(kind, 3, TurnGate(choose)), programs)
 
         return sum(1 for _ in interleavings(run))
 

@@ -19,7 +19,7 @@ from activedb.scheduling.tpg.__main__ import as_python
 from activedb.scheduling.tpg.__main__ import main as command
 from activedb.scheduling.tpg._model import decide, serial_is_fastest, threads_run_python_at_once
 from activedb.scheduling.tpg._part_run import PILOTS_MAX, PILOTS_MIN, Pilots, pilots_due
-from activedb.scheduling.tpg._parts import Known
+from activedb.scheduling.tpg._parts import PartStatistics
 from tests.patience import PATIENCE_S
 from tests.scheduling.tpg.ledger import s_transaction, streaming_ledger, transfer, write
 
@@ -163,7 +163,7 @@ def test_pilots_that_speak_for_a_tpg_clearly_are_few() -> None:
         assert not pilots.are_enough
         pilots.add(2, 200, 0)
     assert pilots.are_enough
-    known = Known()
+    known = PartStatistics()
     pilots.tell(known)
     assert known.compute_us == 99
     assert known.parallel_share == 1
@@ -175,7 +175,7 @@ def test_pilots_of_which_one_does_not_speak_for_a_tpg_are_as_many_as_can_be() ->
     for wall_us, cpu_us in [(50, 50), *[(100, 0)] * 14, (5000, 0)]:
         pilots.add(1, wall_us, cpu_us)
     assert not pilots.are_enough
-    known = Known()
+    known = PartStatistics()
     pilots.tell(known)
     assert known.compute_us is not None
     assert known.compute_us < 99, "without the slowest"
@@ -185,16 +185,16 @@ def test_pilots_of_which_one_does_not_speak_for_a_tpg_are_as_many_as_can_be() ->
 @pytest.mark.parametrize(
     ("known", "count", "due"),
     [
-        (Known(), 8, 2),  # a quarter of the batch
-        (Known(), 1000, PILOTS_MAX),
-        (Known(compute_us=100, parallel_share=1), 40, 0),
-        (Known(compute_us=100, parallel_share=1, unmeasured=87), 40, 0),
-        (Known(compute_us=100, parallel_share=1, unmeasured=88), 40, 10),
-        (Known(compute_us=100, parallel_share=0), 40, 10),  # they are run alone anyway
-        (Known(), 0, 0),
+        (PartStatistics(), 8, 2),  # a quarter of the batch
+        (PartStatistics(), 1000, PILOTS_MAX),
+        (PartStatistics(compute_us=100, parallel_share=1), 40, 0),
+        (PartStatistics(compute_us=100, parallel_share=1, unmeasured=87), 40, 0),
+        (PartStatistics(compute_us=100, parallel_share=1, unmeasured=88), 40, 10),
+        (PartStatistics(compute_us=100, parallel_share=0), 40, 10),  # they are run alone anyway
+        (PartStatistics(), 0, 0),
     ],
 )
-def test_pilots_are_rare_where_the_tpg_is_best(known: Known, count: int, due: int) -> None:
+def test_pilots_are_rare_where_the_tpg_is_best(known: PartStatistics, count: int, due: int) -> None:
     assert pilots_due(known, count, thresholds, 2) == due
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from lockmgr import Edge
 
-__all__ = ["Life", "Raw", "Step"]
+__all__ = ["Raw", "Step", "TransactionRecord"]
 
 _ENDS_MAX = 500
 _CHILDREN_MAX = 1_000
@@ -53,13 +53,13 @@ Raw: TypeAlias = tuple[
 """Fields of a `Step` as a plain tuple, which the garbage collector need not track."""
 
 
-class Life:
+class TransactionRecord:
     """Record of one transaction, live or ended. Guarded by the latch of `Watch`.
 
     Attributes
     ----------
     id, top : int
-    above : Life or None
+    above : TransactionRecord or None
         Record of the parent; its steps may have been dropped.
     label : str
     called : str
@@ -116,7 +116,9 @@ class Life:
     deadlock: int | None = None
     failed: dict[str, int] | None = None
 
-    def __init__(self, number: int, above: Life | None, label: str, began_s: float, thread: str):
+    def __init__(
+        self, number: int, above: TransactionRecord | None, label: str, began_s: float, thread: str
+    ):
         self.id = number
         self.above = above
         self.top: int = number if above is None else above.top
@@ -179,7 +181,7 @@ class Life:
 
     # -- children --------------------------------------------------------------------------
 
-    def begins(self, child: Life) -> None:
+    def begins(self, child: TransactionRecord) -> None:
         """Record that a child has begun."""
         self.children_total += 1
         if self.children is None:
@@ -189,7 +191,7 @@ class Life:
         if self.failed is not None:
             child.tries = self.failed.get(child.label, 0) + 1
 
-    def has_failed(self, child: Life) -> None:
+    def has_failed(self, child: TransactionRecord) -> None:
         """Record that a child has aborted; its next try has the same label."""
         if self.failed is None:
             self.failed = {}

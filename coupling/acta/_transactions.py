@@ -5,10 +5,10 @@ from __future__ import annotations
 from coupling.acta._events import Abort, Begin, Commit, Delegate, Operation, Spawn, SpawnMode
 from coupling.acta._history import History
 
-__all__ = ["Life", "Lives"]
+__all__ = ["RecordedTransaction", "RecordedTransactions"]
 
 
-class Life:
+class RecordedTransaction:
     """One transaction, with the positions of its events and of the events that spawn it.
 
     Attributes
@@ -84,7 +84,7 @@ class Life:
         return self.spawns[0][1].mode if self.spawns else None
 
 
-class Lives:
+class RecordedTransactions:
     """Transactions of a history. Construction is O(n).
 
     Attributes
@@ -95,7 +95,7 @@ class Lives:
     """
 
     def __init__(self, history: History):
-        self.of: dict[int, Life] = {}
+        self.of: dict[int, RecordedTransaction] = {}
         self.causes: dict[int, int] = {}
         for position, event in enumerate(history.events):
             life = self._life(event.by)
@@ -123,10 +123,10 @@ class Lives:
                 life.parent = life.spawns[0][1].parent
         self._walk()
 
-    def _life(self, id: int) -> Life:
+    def _life(self, id: int) -> RecordedTransaction:
         life = self.of.get(id)
         if life is None:
-            life = self.of[id] = Life(id)
+            life = self.of[id] = RecordedTransaction(id)
         return life
 
     def _walk(self) -> None:
@@ -134,7 +134,7 @@ class Lives:
 
         If parents form a cycle, the walk begins at the first member that it meets.
         """
-        roots: list[Life] = []
+        roots: list[RecordedTransaction] = []
         for life in self.of.values():
             parent = None if life.parent is None else self.of.get(life.parent)
             if parent is None:
@@ -185,9 +185,9 @@ class Lives:
             id = cause
         return False
 
-    def line(self, id: int) -> list[Life]:
+    def line(self, id: int) -> list[RecordedTransaction]:
         """Return a transaction and its superiors, upwards. O(depth)."""
-        found: dict[int, Life] = {}
+        found: dict[int, RecordedTransaction] = {}
         next_id: int | None = id
         while next_id is not None and next_id in self.of and next_id not in found:
             found[next_id] = self.of[next_id]

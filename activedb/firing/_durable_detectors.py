@@ -17,14 +17,14 @@ from activedb.rules import Subscription
 from activedb.store.journals import DetectorRows
 from activedb.transactions import Node
 
-__all__ = ["KeptPartials"]
+__all__ = ["DurableDetectors"]
 
 _LOG = logging.getLogger(__name__)
 _NUMBERS = 2**31  # numbers of one process before they may collide with another's
 _TRIMS_PER_WINDOW = 4
 
 
-class KeptPartials:
+class DurableDetectors:
     """Durable state of detectors fed by signals and data changes.
 
     The state is written with the commit of the transaction that raised the events. If the state of

@@ -13,11 +13,11 @@ from activedb.scheduling import Outcome, STransaction
 from activedb.streams._outputs import Output
 from activedb.streams._programs import Defined
 
-__all__ = ["Work", "letter_of"]
+__all__ = ["ProgramTransaction", "letter_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ProgramTransaction:
     """S-transaction of a part.
 
     Attributes

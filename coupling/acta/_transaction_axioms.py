@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from coupling.acta._axioms import Violation
 from coupling.acta._events import Operation
 from coupling.acta._history import History
-from coupling.acta._lives import Life, Lives
+from coupling.acta._transactions import RecordedTransaction, RecordedTransactions
 
 __all__ = ["check_lives"]
 
 
-def check_lives(history: History, lives: Lives) -> Iterator[Violation]:
+def check_lives(history: History, lives: RecordedTransactions) -> Iterator[Violation]:
     """Yield the violations of these axioms. O(n · depth)."""
     for life in lives.of.values():
         yield from _significant(life)
@@ -22,7 +22,7 @@ def check_lives(history: History, lives: Lives) -> Iterator[Violation]:
         yield from _place(lives, life)
 
 
-def _significant(life: Life) -> Iterator[Violation]:
+def _significant(life: RecordedTransaction) -> Iterator[Violation]:
     if not life.is_child:
         for position in life.delegates:
             yield Violation(
@@ -42,7 +42,7 @@ def _significant(life: Life) -> Iterator[Violation]:
         )
 
 
-def _initiated(life: Life) -> Iterator[Violation]:
+def _initiated(life: RecordedTransaction) -> Iterator[Violation]:
     axiom = 5 if life.is_child else 2
     starts = [position for position, _ in life.spawns]
     if not life.is_child:
@@ -64,7 +64,7 @@ def _initiated(life: Life) -> Iterator[Violation]:
         )
 
 
-def _ended(life: Life) -> Iterator[Violation]:
+def _ended(life: RecordedTransaction) -> Iterator[Violation]:
     axiom = 6 if life.is_child else 3
     ends = life.ends
     if not ends:
@@ -90,7 +90,7 @@ def _ended(life: Life) -> Iterator[Violation]:
         )
 
 
-def _fundamental(history: History, life: Life) -> Iterator[Violation]:
+def _fundamental(history: History, life: RecordedTransaction) -> Iterator[Violation]:
     for what, positions in (
         ("begins", life.begins),
         ("is spawned", [position for position, _ in life.spawns]),
@@ -115,7 +115,7 @@ def _fundamental(history: History, life: Life) -> Iterator[Violation]:
             yield Violation(7, life.id, f"{what} before it is initiated", at)
 
 
-def _place(lives: Lives, life: Life) -> Iterator[Violation]:
+def _place(lives: RecordedTransactions, life: RecordedTransaction) -> Iterator[Violation]:
     first = (life.begins or life.own or [position for position, _ in life.spawns])[0]
     if life.begins and life.parent is not None:
         yield Violation(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from activedb.monitor._life import Life, Raw
+from activedb.monitor._records import Raw, TransactionRecord
 
-__all__ = ["Lives"]
+__all__ = ["RecentTransactions"]
 
 _LIVE_MAX = 100_000
 _COMMITTED_MAX = 4_000
@@ -14,7 +14,7 @@ _ABORTED_MAX = 1_000
 _STEPS_MAX = 200_000
 
 
-class Lives:
+class RecentTransactions:
     """The live transactions, and the most recently ended ones with their steps.
 
     Aborted transactions have a separate bound: they are the ones that users inspect, and the many
@@ -51,13 +51,13 @@ class Lives:
         self._committed_max = committed_max
         self._aborted_max = aborted_max
         self._steps_max = steps_max
-        self.live: dict[int, Life] = {}
+        self.live: dict[int, TransactionRecord] = {}
         self.unknown = 0
-        self._committed: OrderedDict[int, Life] = OrderedDict()
-        self._aborted: OrderedDict[int, Life] = OrderedDict()
+        self._committed: OrderedDict[int, TransactionRecord] = OrderedDict()
+        self._aborted: OrderedDict[int, TransactionRecord] = OrderedDict()
         self._steps = 0
 
-    def begin(self, life: Life) -> bool:
+    def begin(self, life: TransactionRecord) -> bool:
         """Record a transaction that has begun; return whether there was room."""
         if len(self.live) >= self._live_max:
             self.unknown += 1
@@ -65,7 +65,7 @@ class Lives:
         self.live[life.id] = life
         return True
 
-    def add(self, life: Life, step: Raw) -> None:
+    def add(self, life: TransactionRecord, step: Raw) -> None:
         """Add a step to a live transaction."""
         while self._steps >= self._steps_max:
             if not (self._committed or self._aborted):
@@ -74,7 +74,7 @@ class Lives:
             self._forget_oldest(self._committed or self._aborted)
         self._steps += life.add(step)
 
-    def end(self, life: Life) -> None:
+    def end(self, life: TransactionRecord) -> None:
         """Record that a live transaction has ended."""
         del self.live[life.id]
         is_aborted = life.state == "aborted"
@@ -83,14 +83,14 @@ class Lives:
         if len(ended) > (self._aborted_max if is_aborted else self._committed_max):
             self._forget_oldest(ended)
 
-    def get(self, number: int) -> Life | None:
+    def get(self, number: int) -> TransactionRecord | None:
         """Return the transaction of this number, live or ended, or None if it is not kept."""
         for place in (self.live, self._committed, self._aborted):
             if number in place:
                 return place[number]
         return None
 
-    def _forget_oldest(self, ended: OrderedDict[int, Life]) -> None:
+    def _forget_oldest(self, ended: OrderedDict[int, TransactionRecord]) -> None:
         _, oldest = ended.popitem(last=False)
         self._steps -= oldest.kept
         oldest.forget_steps()  # a longer-kept inferior still refers to it, for its path
