@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from activedb.monitor import _life
+from activedb.monitor import _records
 from activedb.monitor._recent import RecentTransactions
 from activedb.monitor._records import Raw, Step, TransactionRecord
 
@@ -81,7 +81,7 @@ TestLives.settings = settings(max_examples=40, stateful_step_count=40)
 
 def test_steps_of_a_long_transaction_keep_both_ends_and_count_the_middle() -> None:
     life = TransactionRecord(1, None, "x", 0.0, "main")
-    ends = _life._ENDS_MAX
+    ends = _records._ENDS_MAX
     kept = [life.add(lock(float(n))) for n in range(3 * ends)]
     assert kept == [True] * (2 * ends) + [False] * ends
     told = life.steps()
@@ -115,6 +115,6 @@ def test_life_path_of_a_deep_line_stays_short() -> None:
     life = TransactionRecord(1, None, "top", 0.0, "main")
     for n in range(2, 1_000):
         life = TransactionRecord(n, life, f"child{n}", 0.0, "main")
-    assert len(life.path) <= _life._PATH_CHARS_MAX
+    assert len(life.path) <= _records._PATH_CHARS_MAX
     assert life.path.startswith("top/")
     assert life.path.endswith("/child999")
