@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         Staged,
         Stream,
         StreamDeclaration,
+        StreamOptions,
     )
     from activedb.transactions import Child, State, Transaction
 
@@ -123,6 +124,7 @@ _HOMES = {
         "Staged",
         "Stream",
         "StreamDeclaration",
+        "StreamOptions",
     ),
     "activedb.transactions": (
         "Child",
@@ -158,6 +160,7 @@ __all__ = [
     "State",
     "Stream",
     "StreamDeclaration",
+    "StreamOptions",
     "SystemClock",
     "Transaction",
     "aborted",

@@ -26,9 +26,9 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any
 
 import activedb
+from activedb.transactions import Node, current_transaction
 from benchmarks._nested_rows import Server, open_server, rows_of
 from benchmarks._report import Measurement, Metric, measure_in_turn, parser, show
 
@@ -111,8 +111,10 @@ class Workload:
         assert monitor is not None
         with ExitStack() as stack:
             top = stack.enter_context(self.db.transaction())
+            current = current_transaction()
+            assert current is not None
             for _ in range(499):
-                stack.enter_context(closing(_Child(top)))
+                stack.enter_context(closing(_Child(current)))
             top.get_many(self._rows, range(_ROWS))
             began = time.perf_counter()
             for _ in range(count):
@@ -133,8 +135,8 @@ class Workload:
 class _Child:
     """A live child that does nothing."""
 
-    def __init__(self, parent: Any):
-        self._child = parent._begin_child(parent.next_label())
+    def __init__(self, parent: Node):
+        self._child = parent.begin_subtransaction()
 
     def close(self) -> None:
         self._child._abort()

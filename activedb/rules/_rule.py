@@ -19,9 +19,12 @@ from coupling import ConditionAction, Coupling
 
 __all__ = ["Action", "Condition", "OnAbort", "OnFull", "OnMany", "OnUncertain", "Rule"]
 
-Condition: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
+Condition: TypeAlias = (
+    Callable[[Transaction, Occurrence], Any]  # for lambdas, whose types checkers then infer
+    | Callable[Concatenate[Transaction, Occurrence, ...], Any]
+)
 E = TypeVar("E", bound=StrEnum)
-Action: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
+Action: TypeAlias = Condition
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _UNDECLARED = Declared()
