@@ -13,7 +13,7 @@ from activedb.database._reads import find_reads
 from activedb.database._rule_texts import RuleTexts, is_on
 from activedb.database._stream_names import check_streams
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
-from activedb.firing import DurableDetectors, told
+from activedb.firing import DurableDetectors, error_text
 from activedb.rules import (
     CHANGEABLE,
     KEPT,
@@ -501,7 +501,7 @@ class Rules:
                 text = Path(path).read_text("utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise DefinitionError(
-                    f"the rules in {path} cannot be read: {told(error)}"
+                    f"the rules in {path} cannot be read: {error_text(error)}"
                 ) from error
             try:
                 return self.load_text(text, modules=modules, allow=allow)

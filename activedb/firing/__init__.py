@@ -7,7 +7,7 @@ from activedb.firing._feeding import Refused
 from activedb.firing._firings import STREAM_RUN
 from activedb.firing._launcher import Launcher
 from activedb.firing._letters import IDENTITY_MAX, Letter, storable
-from activedb.firing._names import shortened, told
+from activedb.firing._names import error_text, shortened
 from activedb.firing._pending import PendingFiring, read_pending
 from activedb.firing._quarantine import failure_of
 from activedb.firing._queue import FiringQueue
@@ -48,11 +48,11 @@ __all__ = [
     "Turn",
     "Worker",
     "encoded_choice",
+    "error_text",
     "failure_of",
     "is_systemic",
     "moment_in",
     "read_pending",
     "shortened",
     "storable",
-    "told",
 ]

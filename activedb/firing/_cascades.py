@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from activedb.errors import CycleLimitExceeded, RuleFailed
-from activedb.firing._names import told
+from activedb.firing._names import error_text
 from activedb.firing._triggered import Triggered
 from activedb.transactions import Node
 
@@ -48,8 +48,8 @@ def failed_in(rule: str, error: BaseException) -> str:
         names.append(cause.rule)
         cause = cause.__cause__
     if len(names) == len(set(names)) <= 2 * _SHOWN + 1:
-        return f"rule {rule} failed: {told(error)}"
-    return f"rules {_shown(names)} failed: {told(cause)}"
+        return f"rule {rule} failed: {error_text(error)}"
+    return f"rules {_shown(names)} failed: {error_text(cause)}"
 
 
 def _shown(chain: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ from activedb.events import (
 )
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._letters import Letter
-from activedb.firing._names import told
+from activedb.firing._names import error_text
 from activedb.firing._quarantine import failure_of
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._triggered import SYSTEMIC, Triggered, is_systemic
@@ -445,8 +445,8 @@ class Decisions:
 
     def _id(self, subscription: Subscription, identity: str) -> str:
         stream = self._lines.stream_of(subscription) or ""
-        told = "\0".join([subscription.rule.name, stream, identity])
-        return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        named = "\0".join([subscription.rule.name, stream, identity])
+        return hashlib.blake2b(named.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def encoded_choice(undecided: Undecided, counters: Counters) -> dict[str, Any]:
@@ -518,7 +518,7 @@ def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -
             widest_us = max(event.high_us - event.low_us for event in events)
             made += detector.advance(row["us"] + widest_us + 1)
         except Exception as error:
-            raise _closed(row, f"can no longer be made: {told(error)}") from error
+            raise _closed(row, f"can no longer be made: {error_text(error)}") from error
         for o in made:
             if same_candidate(o.parts, candidate):
                 return o

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
 from activedb.events import Occurrence, Undecided, encode
-from activedb.firing._names import shortened, told
+from activedb.firing._names import error_text, shortened
 
 __all__ = ["IDENTITY_MAX", "Letter", "storable", "uncertain"]
 
@@ -74,7 +74,7 @@ class Letter:
             kind="event",
             payload=payload,
             error=type(cause).__name__,
-            reason=storable(told(error) + _candidates(cause)),
+            reason=storable(error_text(error) + _candidates(cause)),
         )
 
 

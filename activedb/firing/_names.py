@@ -6,7 +6,7 @@ import hashlib
 
 from activedb.errors import ActiveDBError
 
-__all__ = ["shortened", "told"]
+__all__ = ["error_text", "shortened"]
 
 
 def shortened(name: str, length_max: int) -> str:
@@ -17,7 +17,7 @@ def shortened(name: str, length_max: int) -> str:
     return f"{name[: length_max - len(digest) - 1]}#{digest}"
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an error; with its type unless it is an `ActiveDBError`.
 
     The text of a ``KeyError``, for example, is only the key.

@@ -11,7 +11,7 @@ from activedb.clock import moment_of
 from activedb.columns import Arrival
 from activedb.errors import BadEvent, BatchFailed, UncertainOrder
 from activedb.events import Occurrence
-from activedb.firing import Fed, Letter, Triggered, Triggering, is_systemic, told
+from activedb.firing import Fed, Letter, Triggered, Triggering, error_text, is_systemic
 from activedb.firing import Refused as RefusedBy
 from activedb.rules import OnAbort, Rule, Subscription
 from activedb.streams._arrivals import Refused
@@ -94,7 +94,9 @@ class STransactions:
         """Return the letter of a failed event; with `fail_fast` raise `BatchFailed` instead."""
         if self.fail_fast:
             shown = Arrival.restore(record).occurrence
-            raise BatchFailed(f"stream {self._stream.name}: {shown!r}: {told(error)}") from error
+            raise BatchFailed(
+                f"stream {self._stream.name}: {shown!r}: {error_text(error)}"
+            ) from error
         return Letter.of_event(self._stream.name, identity, record, error)
 
     def offer_late(self, t: Node, late: list[Arrival], us: int) -> list[Letter]:
@@ -218,7 +220,7 @@ class STransactions:
     def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
         if self.fail_fast:
             raise BatchFailed(
-                f"stream {self._stream.name}: rule {rule} at {moment_of(us)}: {told(error)}"
+                f"stream {self._stream.name}: rule {rule} at {moment_of(us)}: {error_text(error)}"
             ) from error
         payload = {"rule": rule, "us": us}
         return Letter.of_event(self._stream.name, identity, payload, error)

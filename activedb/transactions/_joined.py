@@ -310,7 +310,7 @@ class _CallersTransaction(_Inside):
     """Caller's transaction; once ready to commit, it waits for the caller's own commit."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"the transaction of the connection ({self.path})"
 
     def _end(self, state: State) -> None:

@@ -188,7 +188,7 @@ class Node:
         return "/".join(reversed(labels))
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Description of the transaction for messages to users."""
         return self.path
 

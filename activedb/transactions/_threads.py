@@ -137,7 +137,7 @@ class Step(NamedTuple):
     waited_for: Key
     edge: Edge | None
 
-    def told(self) -> Edge:
+    def as_edge(self) -> Edge:
         """Return the step as an edge between two transactions."""
         if self.edge is None:
             return Edge(self.waiter[1], self.waited_for[1], EdgeKind.THREAD)
@@ -148,7 +148,7 @@ class Standstill(Exception):
     """Cycle through a thread, closed by a wait; raised out of the lock manager's `on_sleep`."""
 
     def __init__(self, steps: tuple[Step, ...]):
-        self.report = DeadlockReport(tuple(step.told() for step in steps), "threads")
+        self.report = DeadlockReport(tuple(step.as_edge() for step in steps), "threads")
         self.steps = steps
         super().__init__(self.report.text())
 
@@ -161,7 +161,7 @@ class Standstill(Exception):
     @property
     def why(self) -> str:
         """Description of the first wait of a transaction in the cycle, which closes it."""
-        return next(s.told().text() for s in self.steps if _is_wait(s.edge) and s.waiter[1] > 0)
+        return next(s.as_edge().text() for s in self.steps if _is_wait(s.edge) and s.waiter[1] > 0)
 
     @property
     def stalled(self) -> Node | None:
