@@ -116,7 +116,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run whose time was up before any test passed: it says nothing."""
-    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     is_worker = hasattr(session.config, "workeroutput")
     if _passed_over["tests"] and not is_worker and not terminal.stats.get("passed"):
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

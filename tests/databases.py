@@ -6,12 +6,12 @@ import contextlib
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import activedb as adb
 from lockmgr import LockManager, VerifyingLockTable
 from tests import schemas
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S as PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LOCK_TIMEOUT_MS = round(2_000 * PATIENCE_S)
 """Longer than any test waits: who stalls until this is over is found out."""
+
+
+class Opens(Protocol):
+    """Somewhere to open databases."""
+
+    def open(self, **settings: Any) -> adb.Database:
+        """Open a database."""
+        ...
 
 
 class Place:
@@ -83,6 +91,12 @@ def until(reached: Callable[[], Any]) -> None:
     while not reached():
         assert time.monotonic() < deadline, "the awaited state was never reached"
         pause.wait(0.002)
+
+
+def set_when(reached: Callable[[], Any], event: threading.Event) -> None:
+    """Wait for a state that another thread brings about, and set an event then."""
+    until(reached)
+    event.set()
 
 
 def lock_waits(db: adb.Database) -> int:

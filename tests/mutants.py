@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,14 @@ class Mutant:
     folders: tuple[str, ...]
 
 
+CONTROL = Mutant(
+    "control",
+    "nothing is changed: every tier lets it survive",
+    "lockmgr/_structures.py",
+    "        if self.held_tally & conflicts:",
+    "        if self.held_tally & conflicts:",
+    ("lockmgr", "coupling", "transactions", "store", "firing", "rules", "events", "scheduling"),
+)
 MUTANTS = (
     Mutant(
         "locks-held",
@@ -229,6 +238,8 @@ def is_killed(mutant: Mutant, tier: str, project: Path) -> tuple[bool, float]:
     finally:
         file.write_text(source, encoding="utf-8")
     assert done.returncode in (0, 1, 2), done.stdout[-2_000:] + done.stderr[-2_000:]
+    killers = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    print(f"  {mutant.name}, {tier}: {killers or 'survives'}", file=sys.stderr, flush=True)
     return done.returncode != 0, time.monotonic() - began
 
 
@@ -237,7 +248,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="beginnings of the names of mutants")
     parser.add_argument("--tier", choices=TIERS, help="against one tier")
     options = parser.parse_args()
-    chosen = [m for m in MUTANTS if not options.names or m.name.startswith(tuple(options.names))]
+    names = tuple(options.names)
+    chosen = [m for m in (CONTROL, *MUTANTS) if not names or m.name.startswith(names)]
     tiers = [options.tier] if options.tier else list(TIERS)
     print(f"| mutant | {' | '.join(tiers)} |")
     print(f"|---|{'---|' * len(tiers)}", flush=True)

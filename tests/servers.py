@@ -111,7 +111,8 @@ def _new_server() -> Iterator[_New]:
 @contextlib.contextmanager
 def _running(new: _New, *settings: str) -> Iterator[str]:
     """Yield the URL of a server that runs until the end of the block, or of this process."""
-    stop = [new.programs / "pg_ctl", "stop", "-D", "data", "-m", "immediate", "-w"]
+    pg_ctl = new.programs / "pg_ctl"
+    stop: list[str | Path] = [pg_ctl, "stop", "-D", "data", "-m", "immediate", "-w"]
     guard = subprocess.Popen(
         ["sh", "-c", 'read -r end; exec "$@"', "sh", *stop],
         stdin=subprocess.PIPE,

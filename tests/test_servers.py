@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
@@ -22,14 +23,15 @@ with plain_server() as url:
 @pytest.mark.crash
 def test_plain_server_ends_with_a_process_that_is_killed() -> None:
     command = [sys.executable, "-c", HOLD_ONE]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as holder:
         assert holder.stdout is not None
         url = make_url(holder.stdout.readline().strip())
-        assert url.port is not None
-        assert is_heard(url.port)
+        port = url.port
+        assert port is not None
+        assert is_heard(port)
         holder.kill()
-    until(lambda: not is_heard(url.port))
+    until(lambda: not is_heard(port))
 
 
 def is_heard(port: int) -> bool:

@@ -206,9 +206,10 @@ class Database:
         def listening(forest: Forest) -> Triggering:
             is_queued = settings.firings == "queue" and settings.url != "memory://"
             journal = Journal(self._store, is_queued=is_queued)
-            self._launcher = Launcher(forest, journal, self._catalog, settings, triggering)
-            return self._launcher.triggering
+            launchers.append(Launcher(forest, journal, self._catalog, settings, triggering))
+            return launchers[0].triggering
 
+        launchers: list[Launcher] = []
         forest_counters = Counters()
         recording = open_recording(settings, forest_counters)
         self._forest = Forest(
@@ -219,6 +220,7 @@ class Database:
             counters=forest_counters,
             new_log=None if recording is None else recording.log,
         )
+        (self._launcher,) = launchers
         self._triggering = self._launcher.triggering
         self._timekeeper = Timekeeper(
             self._forest, clock, self._catalog, self._lines, self._triggering, self._launcher

@@ -13,6 +13,7 @@ from activedb.errors import DefinitionError, PatternError, RuleSignatureError
 from activedb.events import MATCHES_MAX, Expression, Occurrence
 from activedb.functions import checked_function, checked_result
 from activedb.rules._declared import Declared
+from activedb.rules._occurrence_set import OccurrenceSet
 from activedb.rules._without_event import FindReads, event_of_reads
 from activedb.transactions import Node, Transaction
 from coupling import ConditionAction, Coupling
@@ -22,6 +23,7 @@ __all__ = ["Action", "Condition", "OnAbort", "OnFull", "OnMany", "OnUncertain", 
 Condition: TypeAlias = (
     Callable[[Transaction, Occurrence], Any]  # for lambdas, whose types checkers then infer
     | Callable[Concatenate[Transaction, Occurrence, ...], Any]
+    | Callable[Concatenate[Transaction, OccurrenceSet, ...], Any]
 )
 E = TypeVar("E", bound=StrEnum)
 Action: TypeAlias = Condition
@@ -99,8 +101,8 @@ class Rule:
 
     name: str
     on: Expression
-    action: Action
-    when: Condition | None
+    action: Callable[..., Any]
+    when: Callable[..., Any] | None
     coupling: Coupling
     priority: int | None
     on_abort: OnAbort

@@ -340,7 +340,7 @@ def unknown_text(t: Any, o: Any) -> None:
 
 def into_global(t: Any, o: Any) -> None:
     global KEPT
-    KEPT = t
+    KEPT = t  # type: ignore[name-defined]
 
 
 def into_object(t: Any, o: Any) -> None:

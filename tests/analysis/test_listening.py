@@ -183,7 +183,7 @@ def test_opaque_rule_that_may_start_a_delay_has_no_bound() -> None:
 
 
 def test_pair_of_rules_that_time_triggers_meets_at_one_time() -> None:
-    writes = {"writes": ["accounts.balance"]}
+    writes: dict[str, Any] = {"writes": ["accounts.balance"]}
     different = [rule("minutes", MINUTE, **writes), rule("silence", seq(A, ~N).within(5), **writes)]
     (pair,) = analyze(different).pairs
     assert pair.together == "immediate, at one event: time"

@@ -192,7 +192,8 @@ def test_compensation_of_a_cover_takes_what_would_stand_behind_it_in_control_ord
         lineage.execute("ship", [f"o{i}"])
     plan = plan_compensation(lineage, "o1", Mode.INDEPENDENT_COVER)
     assert (plan.given_up, plan.order) == (given_up, order)
-    assert plan.broken == plan.interference == ()
+    assert plan.broken == ()
+    assert plan.interference == ()
     assert plan.cover is not None
     assert plan.cover.is_independent
 

@@ -59,8 +59,8 @@ class Node:
     @property
     def open_to(self) -> list[Node]:
         top = self.line[-1]
-        causal = top.mode is SpawnMode.CAUSAL and top.cause is not None
-        return self.line + (top.cause.open_to if causal else [])
+        cause = top.cause if top.mode is SpawnMode.CAUSAL else None
+        return self.line + ([] if cause is None else cause.open_to)
 
 
 class System:
@@ -109,6 +109,7 @@ class System:
         kind, path = self.chance.choice(list(OperationKind)), self.chance.choice(OBJECTS)
         operation = Operation(node.id, self.numbers + 1, kind, path)
         if node.mode is SpawnMode.IMMEDIATE:
+            assert node.parent is not None
             for mate in node.parent.children:
                 higher = (mate.priority or -9) > (node.priority or -9)
                 if not higher or mate.group != node.group:
@@ -145,6 +146,7 @@ class System:
     def defer(self, node: Node) -> None:
         owner, cycle = node, 0
         if node.mode is SpawnMode.DEFERRED:
+            assert node.parent is not None
             owner, cycle = node.parent, node.cycle + 1
         owner.deferred.append((cycle, self.chance.choice([None, 1, 2])))
 
@@ -163,12 +165,16 @@ class System:
             )
             return
         cause = node.cause
-        if node.mode is SpawnMode.CAUSAL and not cause.is_durable:
-            return
-        if node.mode is SpawnMode.EXCLUSIVE and not cause.is_undone:
-            if cause.is_durable:
-                self.abort(node)
-            return
+        if node.mode is SpawnMode.CAUSAL:
+            assert cause is not None
+            if not cause.is_durable:
+                return
+        if node.mode is SpawnMode.EXCLUSIVE:
+            assert cause is not None
+            if not cause.is_undone:
+                if cause.is_durable:
+                    self.abort(node)
+                return
         if node.parent is not None:
             numbers = tuple(operation.number for operation in node.access)
             self.events.append(Delegate(node.id, node.parent.id, numbers if node.tells else None))
@@ -192,8 +198,10 @@ class System:
         node.state = "aborted"
         self.events.append(Abort(node.id))
         for other in self.nodes:
-            if other.mode is SpawnMode.CAUSAL and other.is_live and other.cause.is_undone:
-                self.abort(other)
+            if other.mode is SpawnMode.CAUSAL and other.is_live:
+                assert other.cause is not None
+                if other.cause.is_undone:
+                    self.abort(other)
 
     def finish(self) -> None:
         """End what lives, from the newest on; who waits for ever aborts."""

@@ -51,16 +51,15 @@ def _new(history: History, chance: random.Random) -> Event:
     by, other = _anybody(history, chance), _anybody(history, chance)
     number = max((e.number for e in history.events if isinstance(e, Operation)), default=0) + 1
     kind = chance.choice(list(OperationKind))
-    return chance.choice(
-        [
-            Begin(by),
-            Commit(by),
-            Abort(by),
-            Delegate(by, other),
-            Operation(by, number, kind, chance.choice([("a",), ("a", "1"), ("b", "1")])),
-            Spawn(by, number + 1_000, chance.choice(list(SpawnMode)), chance.choice([None, by])),
-        ]
-    )
+    made: list[Event] = [
+        Begin(by),
+        Commit(by),
+        Abort(by),
+        Delegate(by, other),
+        Operation(by, number, kind, chance.choice([("a",), ("a", "1"), ("b", "1")])),
+        Spawn(by, number + 1_000, chance.choice(list(SpawnMode)), chance.choice([None, by])),
+    ]
+    return chance.choice(made)
 
 
 def _changed(event: Event, history: History, chance: random.Random) -> Event:

@@ -11,6 +11,7 @@ from coupling.acta import (
     Commit,
     CommitOperation,
     Delegate,
+    Event,
     History,
     Operation,
     Spawn,
@@ -161,6 +162,7 @@ class Naive:
 
     def operations(self):
         found = set()
+        e: Event
         for q, e in self.ops:
             if self.named(e.number) != q:
                 found.add((7, e.by))
@@ -273,6 +275,7 @@ class Naive:
                 if any(p > q for p in p_ops for q in c_ops):
                     found.add((27, tc))
             elif e.mode is DEF:
+                assert own is not None
                 for _, mate in spawned:
                     same = mate.by == own.by and mate.mode is DEF
                     if same and (mate.cycle or 0) <= (own.cycle or 0):

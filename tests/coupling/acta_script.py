@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coupling.acta import (
     Abort,
     AbortOperation,
@@ -20,7 +22,10 @@ from coupling.acta import (
 __all__ = ["played"]
 
 _MODES = {mode.value.removeprefix("spawn_"): mode for mode in SpawnMode}
-_OUTCOMES = {"commit_operation": CommitOperation, "abort_operation": AbortOperation}
+_OUTCOMES: dict[str, type[CommitOperation | AbortOperation]] = {
+    "commit_operation": CommitOperation,
+    "abort_operation": AbortOperation,
+}
 
 
 def played(text: str) -> History:
@@ -32,7 +37,7 @@ def played(text: str) -> History:
         if not words:
             continue
         named = dict(word.split("=") for word in words if "=" in word)
-        options = {k: None if v == "none" else int(v) for k, v in named.items()}
+        options: dict[str, Any] = {k: None if v == "none" else int(v) for k, v in named.items()}
         name, by, *more = [word for word in words if "=" not in word]
         t = int(by)
         if name in _MODES:

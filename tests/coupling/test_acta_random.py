@@ -89,8 +89,8 @@ def lawless(seed: int) -> History:
         kind = chance.choice(list(OperationKind))
         events.append(Operation(chance.choice(ids), number, kind, chance.choice(OBJECTS)))
     for id in reversed(ids):
-        parent = parents.get(id)
-        events += [Commit(id)] if parent is None else [Delegate(id, parent), Commit(id)]
+        above = parents.get(id)
+        events += [Commit(id)] if above is None else [Delegate(id, above), Commit(id)]
     return History(tuple(events))
 
 

@@ -70,11 +70,20 @@ class Bank:
         def unsanitised(t: Any, o: Any) -> None:
             t.insert(log, {"line": f"worker {o.params['worker']}"})
 
+    def state(self) -> dict[str, Any]:
+        """What the monitor tells."""
+        monitor = self.db.admin.monitor
+        assert monitor is not None
+        return monitor.state()
+
     def transfer(self, t: adb.Transaction, source: int, target: int, amount: int) -> None:
         """Move money."""
         rows = t.get_many(self.accounts, [source, target], for_update=True)
-        t.update(self.accounts, source, balance=rows[source]["balance"] - amount)
-        t.update(self.accounts, target, balance=rows[target]["balance"] + amount)
+        less, more = rows[source], rows[target]
+        assert less is not None
+        assert more is not None
+        t.update(self.accounts, source, balance=less["balance"] - amount)
+        t.update(self.accounts, target, balance=more["balance"] + amount)
 
     def transfers(self, number: int, first: int = 0) -> None:
         """So many transfers, one after the other."""

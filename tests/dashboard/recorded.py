@@ -217,7 +217,7 @@ class Recorded:
         """Three transactions in a circle."""
         if n not in (1, 2):
             return None
-        edges = [
+        edges: list[dict[str, Any]] = [
             {"waiter": 11, "blocker": 12, "resource": ["accounts", 1], "mode": "X"},
             {"waiter": 12, "blocker": 13, "resource": ["accounts", 2], "mode": "S"},
             {"waiter": 13, "blocker": 11, "resource": ["orders", HOSTILE], "mode": "X"},

@@ -102,7 +102,7 @@ def test_page_on_loopback_is_shown_with_headers_that_keep_it_at_home() -> None:
         {"origin": "http://127.0.0.1:9999"},
     ],
 )
-def test_other_host_or_origin_is_refused(kind: str, headers: dict[str, str]) -> None:
+def test_other_host_or_origin_is_refused(kind: str, headers: dict[str, Any]) -> None:
     status, _, _ = ask(Access("127.0.0.1"), kind=kind, **headers)
     assert status == (403 if kind == "http" else 1008)
 
@@ -115,7 +115,7 @@ def test_names_of_loopback_are_all_ours(host: str) -> None:
 def test_any_name_will_do_with_a_token_as_proxies_have_their_own() -> None:
     access = Access("127.0.0.1", TOKEN)
     token = f"Bearer {TOKEN}"
-    named = {"host": "bank.example", "authorization": token}
+    named: dict[str, Any] = {"host": "bank.example", "authorization": token}
     assert ask(access, **named)[0] == 200
     assert ask(access, **named, origin="https://bank.example")[0] == 200
     assert ask(access, **named, origin="https://evil.example")[0] == 403

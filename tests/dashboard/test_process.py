@@ -76,9 +76,9 @@ def test_lists_keep_up_with_a_load(bank: Bank, seen: Visit, path: str) -> None:
         return len(texts) >= LOOKS
 
     bank.load(is_enough)
-    last = max(event["seq"] for event in bank.db.admin.monitor.state()["events"])
+    last = max(event["seq"] for event in bank.state()["events"])
     if path == "/events":
-        newest = bank.db.admin.monitor.state()["events"][-1]
+        newest = bank.state()["events"][-1]
         assert newest["seq"] == last
         expect(page.locator("tbody tr").first).to_contain_text(str(newest["transaction"]))
     if path == "/transactions":
@@ -91,7 +91,7 @@ def test_deadlock_is_listed_and_replayed_and_leads_to_the_victims_story(
     bank: Bank, seen: Visit
 ) -> None:
     bank.deadlock()
-    victim = bank.db.admin.monitor.state()["deadlocks"][-1]["victim"]
+    victim = bank.state()["deadlocks"][-1]["victim"]
     page = seen.open("/locks")
     page.get_by_role("link", name="replay").first.click()
     expect(page.get_by_text("Step 1 of 4")).to_contain_text("waits for")
@@ -125,7 +125,7 @@ def test_waiting_transaction_is_shown_until_it_goes_on(bank: Bank, seen: Visit) 
 @pytest.mark.long
 def test_failed_rule_is_explained_in_the_story(bank: Bank, seen: Visit) -> None:
     bank.fail()
-    state = bank.db.admin.monitor.state()
+    state = bank.state()
     recent = [each for each in state["recent"] if each["state"] == "aborted"]
     failed = next(each for each in recent if each["rule"] == "overdraft")
     page = seen.open(f"/transactions/{failed['top']}")

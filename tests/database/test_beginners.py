@@ -90,12 +90,12 @@ MISTAKES: dict[str, tuple[Callable[[adb.Database], object], type[ActiveDBError],
         r"update\(\) takes the new values by the names of their columns",
     ),
     "read a misspelt column": (
-        lambda db: db.run(lambda t: t.get(accounts(db), 1)["balanec"]),
+        lambda db: db.run(lambda t: t.get(accounts(db), 1)["balanec"]),  # type: ignore[index]
         UnknownColumn,
         f"the row {NEAR}",
     ),
     "read a misspelt column of many": (
-        lambda db: db.run(lambda t: t.get_many(accounts(db), [1])[1]["balanec"]),
+        lambda db: db.run(lambda t: t.get_many(accounts(db), [1])[1]["balanec"]),  # type: ignore[index]
         UnknownColumn,
         f"the row {NEAR}",
     ),
@@ -206,8 +206,10 @@ def test_mistake_is_told_in_one_line_of_a_typed_error(db: adb.Database, mistake:
 
 
 def test_error_of_other_libraries_in_a_rule_is_told_with_its_type(db: adb.Database) -> None:
+    empty: dict[str, int] = {}
+
     def action(t: Transaction, o: Any) -> None:
-        {}["balance"]
+        empty["balance"]
 
     with pytest.raises(RuleFailed, match=r"rule r failed: KeyError: 'balance'"):
         in_rule(db, do=action)

@@ -67,6 +67,7 @@ def shared(server: Place) -> Bank:
 
 def add(t: Transaction, bank: Bank, key: int = 1, amount: int = 1) -> None:
     row = t.get(bank.accounts, key, for_update=True)
+    assert row is not None
     t.update(bank.accounts, key, balance=row["balance"] + amount)
 
 
@@ -225,8 +226,10 @@ def test_child_watches_the_sessions_that_the_parent_watched(shared: Bank) -> Non
 
     shared.db.create_all()
     schema = shared.db.settings.db_schema
+    url = shared.db.settings.url
+    assert url is not None
     engine = create_engine(
-        shared.db.settings.url,
+        url,
         poolclass=NullPool,
         connect_args={"options": f"-c search_path={schema} -c timezone=UTC"},
     )
@@ -258,7 +261,8 @@ def test_what_hung_on_the_database_object_refuses_in_the_child(shared: Bank) -> 
     def work() -> None:
         for call in (
             lambda: rules.disable("x"),
-            lambda: run.feed([]) or run.finish(),
+            lambda: run.feed([]),
+            run.finish,
             lambda: begun.__enter__(),
             lambda: begun.update(shared.accounts, 1, balance=0),
         ):

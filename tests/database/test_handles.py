@@ -42,7 +42,9 @@ def test_dead_letters_are_listed_not_called(db: adb.Database) -> None:
 
 def test_producers_of_rows_have_a_name_of_their_own(db: adb.Database) -> None:
     with pytest.raises(adb.errors.DefinitionError, match="called expected_producers="):
-        db.stream("s", type="k", timestamp="t", types={}, producer="p", producers=("a",))
+        db.stream(  # type: ignore[call-arg]
+            "s", type="k", timestamp="t", types={}, producer="p", producers=("a",)
+        )
 
 
 def test_streams_are_found_by_name(db: adb.Database) -> None:

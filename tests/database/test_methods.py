@@ -45,8 +45,7 @@ def test_method_called_in_a_transaction_runs_its_rules_there(ledger: Ledger) -> 
     class Teller:
         @db.emits
         def withdraw(self, account: int, amount: int) -> None:
-            row = db.signal  # the method itself need not touch the store
-            assert row is not None
+            """Withdraw; the method itself need not touch the store."""
 
         @classmethod
         @db.emits
@@ -58,6 +57,7 @@ def test_method_called_in_a_transaction_runs_its_rules_there(ledger: Ledger) -> 
         assert set(o.params) == {"account", "amount", "result"}
         ran_in.append(node_of(t).top.id)
         row = t.get(accounts, o.params["account"], for_update=True)
+        assert row is not None
         t.update(accounts, row["id"], balance=row["balance"] - o.params["amount"])
 
     @db.rule(on=adb.called(Teller.opened))

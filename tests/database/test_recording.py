@@ -303,7 +303,7 @@ def test_recording_asked_for_while_transactions_run_is_always_legal() -> None:
             while not stop.is_set():
                 steps = plan(chance)
                 with contextlib.suppress(ActiveDBError):
-                    db.run(lambda t, steps=steps: play(t, steps, ground.tables))
+                    db.run(play, steps, ground.tables)
 
         with ThreadPoolExecutor(2) as threads:
             running = [threads.submit(work_on, SEED + number) for number in range(2)]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.test_pages import CONCEPTS, DOCS, HOW_TO, ROOT, python_of
+from tests.docs.pages import DOCS, ROOT
+from tests.docs.test_pages import CONCEPTS, HOW_TO, python_of
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ globals().update(runpy.run_path(os.environ["JOB"]))
 for _stream in globals()["db"].streams:
     for _name in _stream.types:
 
-        @globals()["db"].rule(
+        @globals()["db"].rule(  # type: ignore[untyped-decorator]
             on=globals()["adb"].event(_name), priority=1_000, name=f"kill_at_{_name}"
         )
         def kill_at(t: Any, o: Any) -> None:

@@ -165,7 +165,7 @@ def test_follow_drop_gives_the_slot_up(folder: Path, database_url: str, other: S
 def test_follow_says_what_it_cannot_do(folder: Path, database_url: str) -> None:
     done = activedb("follow", "rules.py", folder=folder, url="memory://")
     assert done.returncode == 2
-    assert "nobody else can change its rows" in done.stderr
+    assert "no other program can change its rows" in done.stderr
     done = activedb("follow", "rules.py", folder=folder, url=database_url)
     assert done.returncode == 2
     assert "REPLICA IDENTITY FULL" in done.stderr

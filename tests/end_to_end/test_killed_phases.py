@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import Client, Listener
 from typing import TYPE_CHECKING, Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import create_engine, text
 

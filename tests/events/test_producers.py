@@ -139,7 +139,7 @@ def test_event_of_an_unregistered_producer_is_refused_if_membership_is_atomic() 
 
 def test_event_that_does_not_tell_its_producer_is_refused() -> None:
     for membership in ("atomic", "weak"):
-        producers = Producers(membership)  # type: ignore[arg-type]  # mypy widens the loop's type
+        producers = Producers(membership)
         with pytest.raises(BadEvent, match="event 'A' does not tell its producer"):
             producers.observe(Occurrence("A", 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from itertools import combinations
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,10 @@ A, B, C, N = (event(name) for name in "ABCN")
 
 
 def events_of(*ends: tuple[float, float], names: str = "AAAAAA") -> list[Occurrence]:
+    in_us = [(round(low * SECOND_US), round(high * SECOND_US)) for low, high in ends]
     return [
-        Occurrence(
-            name, AccuracyInterval(*(round(us * SECOND_US) for us in (low, low, high))), {"n": n}
-        )
-        for n, ((low, high), name) in enumerate(zip(ends, names, strict=False))
+        Occurrence(name, AccuracyInterval(low, low, high), {"n": n})
+        for n, ((low, high), name) in enumerate(zip(in_us, names, strict=False))
     ]
 
 
@@ -169,8 +169,8 @@ def test_worlds_that_a_detector_tries_are_as_many() -> None:
         events = []
         for n in range(random.randint(1, 4)):
             low, width = random.randint(0, 4), random.choice([0, 1, 2, 3])
-            more = {"node": "n", "local_us": low * SECOND_US + n * 7, "local_clock": clock}
             us = low * SECOND_US
+            more: dict[str, Any] = {"node": "n", "local_us": us + n * 7, "local_clock": clock}
             stamp = AccuracyInterval(
                 us, us, us + width * SECOND_US, **(more if random.random() < 0.4 else {})
             )

@@ -12,7 +12,7 @@ import activedb as adb
 from activedb import occurrence
 
 RULES = Path(__file__).resolve().parents[2] / "examples" / "ward.rules"
-WORKER = {"HCW-ID": 7}
+WORKER: dict[str, Any] = {"HCW-ID": 7}
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def feed(db: adb.Database, *events: tuple[str, float, str]) -> None:
 
 def status(db: adb.Database) -> Any:
     with db.transaction() as t:
-        return t.get(db.metadata.tables["workerStatus"], 7)["status"]
+        row = t.get(db.metadata.tables["workerStatus"], 7)
+        assert row is not None
+        return row["status"]
 
 
 def reminders(db: adb.Database) -> list[tuple[Any, ...]]:

@@ -85,7 +85,7 @@ class Contended:
             value = o.new["balance"]
             for key in self.draw(lambda chance: chance.sample(KEYS, 2)):
                 t.get(ledger.accounts, key)
-            hot = t.get(ledger.facts, "hot")["value"]
+            hot = t.get(ledger.facts, "hot")["value"]  # type: ignore[index]
             ledger.write(t, f"{mode} {value}")
             t.update(ledger.facts, "hot", value=hot + 1)
             if value % 7 == 0:
@@ -212,7 +212,7 @@ def main(given: dict[str, Any]) -> None:
         contended.fill()
         print("ready", flush=True)
         sys.stdin.readline()
-        db._store.trigger = trigger  # type: ignore[method-assign]
+        db._store.trigger = trigger
         contended.run(100_000)
 
 

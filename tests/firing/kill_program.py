@@ -48,7 +48,7 @@ def main(given: dict[str, Any]) -> None:
         define(ledger, given["coupling"])
         print("ready", flush=True)
         sys.stdin.readline()
-        db._store.trigger = trigger  # type: ignore[method-assign]
+        db._store.trigger = trigger
         with contextlib.suppress(ZeroDivisionError):
             db.run(transfer)
         db.wait_idle()

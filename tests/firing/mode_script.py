@@ -37,7 +37,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import activedb as adb
 from activedb import State
@@ -222,7 +222,8 @@ class Scene:
         return self.parts[name]
 
     def _define(self, name: str, coupling: str, options: list[str]) -> None:
-        event, given = "E", {}
+        event = "E"
+        given: dict[str, Any] = {}
         if options[:1] == ["on"]:
             event, options = options[1], options[2:]
         for option in options:

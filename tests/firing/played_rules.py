@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, delete, select
 
@@ -109,7 +109,7 @@ class Played:
             on = adb.inserted(self.tables[f"facts{rule.on}"])
         else:
             on = adb.event(f"E{rule.on}")
-        options = {}
+        options: dict[str, Any] = {}
         if rule.condition_action != "immediate":
             options["condition_action"] = rule.condition_action
         self.db.rules.create(

@@ -138,7 +138,7 @@ def do(url: str, of: str, trigger: Any = None) -> list[str]:
     clock = None if is_stream else clock_of(url)
     with adb.connect(url, clock=clock, batch_events_max=6) as db:
         if trigger is not None:
-            db._store.trigger = trigger  # type: ignore[method-assign]
+            db._store.trigger = trigger
         if clock is None:
             feed(db)
         else:

@@ -14,7 +14,7 @@ is left out:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -34,9 +34,7 @@ T = TypeVar("T")
 class _Draft:
     """Draws a program, from the last kind of event to the first."""
 
-    def __init__(
-        self, draw: Callable[..., T], modes: Sequence[str], condition_actions: Sequence[str]
-    ):
+    def __init__(self, draw: st.DrawFn, modes: Sequence[str], condition_actions: Sequence[str]):
         self._draw = draw
         self._modes = modes
         self._condition_actions = condition_actions
@@ -144,9 +142,7 @@ def flat(steps: Iterable[Step]) -> list[Step]:
 
 
 @st.composite
-def programs(
-    draw: Callable[..., T], *, modes: Sequence[str], condition_actions: Sequence[str]
-) -> Program:
+def programs(draw: st.DrawFn, *, modes: Sequence[str], condition_actions: Sequence[str]) -> Program:
     """Programs with rules in these modes."""
     draft = _Draft(draw, modes, condition_actions)
     for kind in reversed(range(KINDS)):

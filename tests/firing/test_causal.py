@@ -452,7 +452,7 @@ def test_causal_rule_is_tried_again_after_the_commit_if_another_process_interfer
         t.update(a, 1, balance=0)
         ledger.db.signal("E")
         steps.wait("rule has run")
-        ledger.db._store.trigger = meddle  # type: ignore[method-assign]
+        ledger.db._store.trigger = meddle
     ledger.db.wait_idle()
     assert seen == [20, 21]
     assert ledger.lines() == ["saw 21"]

@@ -259,7 +259,7 @@ def test_action_that_was_left_pending_runs_alone_after_a_restart(
             condition_action="detached",
             set_oriented=set_oriented,
         )
-        def rule(t: Transaction, o: Occurrence) -> None:
+        def rule(t: Transaction, o: Any) -> None:
             if not works:
                 raise Deadlock("as told")
             acted.append(len(o.rows) if set_oriented else o.new["balance"])

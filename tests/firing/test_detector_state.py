@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -323,10 +323,12 @@ def test_state_that_has_not_changed_is_not_written_again(where: Place) -> None:
     written: list[str] = []
     rows = ledger.db._detector_rows
     write = rows.write_of_stream
-    rows.write_of_stream = lambda c, name, states: (  # type: ignore[method-assign]
-        written.extend(states),
-        write(c, name, states),
-    )
+
+    def note(connection: Any, stream: str, states: Any) -> None:
+        written.extend(states)
+        write(connection, stream, states)
+
+    rows.write_of_stream = note  # type: ignore[method-assign]
     stream.feed([event("A", 1, n=1)], punctuation=at(2))
     assert written == ["match"]
     stream.feed([event("C", 3, n=3)], punctuation=at(4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -53,7 +53,10 @@ def test_firings_end_by_themselves_and_are_done_once_though_sessions_are_killed(
     database_url: str, number: int
 ) -> None:
     seed, chance = drawn()
-    limits = {"retries_max": chance.randint(0, 5), "restarts_max": chance.randint(2, 8)}
+    limits: dict[str, Any] = {
+        "retries_max": chance.randint(0, 5),
+        "restarts_max": chance.randint(2, 8),
+    }
     with adb.connect(database_url, lock_timeout_ms=LOCK_TIMEOUT_MS, **SETTINGS, **limits) as db:
         contended = Contended(db, seed, faults=0.1)
         contended.fill()

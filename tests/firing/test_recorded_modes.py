@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,7 +24,7 @@ def recorded(where: Place) -> Ledger:
     return open_ledger(where.open(recording="full", threads=6), {1: 10, 2: 20})
 
 
-def listen(ledger: Ledger, name: str, on: str, raises: str = "", **options: object) -> None:
+def listen(ledger: Ledger, name: str, on: str, raises: str = "", **options: Any) -> None:
     """Define a rule that writes a line and may raise an event."""
 
     @ledger.db.rule(on=adb.event(on), name=name, **options)

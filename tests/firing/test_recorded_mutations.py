@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -50,7 +50,7 @@ class Recorded:
         db = ledger.db
         before = len(db.admin.history())
 
-        def listen(name: str, on: str, raises: str = "", **options: object) -> None:
+        def listen(name: str, on: str, raises: str = "", **options: Any) -> None:
             @db.rule(on=adb.event(on), name=name, **options)
             def rule(t: Transaction, o: Occurrence) -> None:
                 self.who[name] = t.id
@@ -128,7 +128,7 @@ class Recorded:
         """A write that was never made."""
         return Operation(self.who[who], 10**9, OperationKind.WRITE, path)
 
-    def changed(self, who: str, **values: object) -> list[Event]:
+    def changed(self, who: str, **values: Any) -> list[Event]:
         """Events with another spawn of a transaction."""
         position = self.spawn(who)
         return self.instead(position, dataclasses.replace(self.events[position], **values))

@@ -6,7 +6,7 @@ import os
 import random
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from sqlalchemy import Column, Integer, String, Table
@@ -17,7 +17,7 @@ from activedb.events import AccuracyInterval
 from tests.databases import place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from activedb import Expression, Occurrence, Transaction
 
@@ -27,7 +27,7 @@ TYPES = "ABN"
 CONTEXTS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
 KINDS = ("intervals", "exact", "columns", "signals", "rows")
 
-Primitives = "Mapping[str, Expression]"
+Primitives: TypeAlias = "Mapping[str, Expression]"
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,20 @@ class Event:
 
     @property
     def stamp(self) -> AccuracyInterval:
-        us = [START_US + each for each in ((self.low_us + self.high_us) // 2, self.low_us)]
-        return AccuracyInterval(*us, START_US + self.high_us, node=self.kind)
+        us, low, high = (self.low_us + self.high_us) // 2, self.low_us, self.high_us
+        return AccuracyInterval(START_US + us, START_US + low, START_US + high, node=self.kind)
 
 
 def drawn_rule(draw: random.Random, name: str, kind: str) -> Spec:
     """A random rule."""
     is_exact = kind in ("exact", "columns", "rows")
+    shape = draw.choice(("one", "pair", "pair", "both", "silence", "between"))
+    first, second = draw.sample("AB", 2)
     return Spec(
         name,
-        draw.choice(("one", "pair", "pair", "both", "silence", "between")),
-        *draw.sample("AB", 2),
+        shape,
+        first,
+        second,
         draw.choice(CONTEXTS),
         "certain" if is_exact else draw.choice(("raise", "certain", "possible")),
         draw.choice((0, 0, 3)),

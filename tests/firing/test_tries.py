@@ -131,7 +131,7 @@ def fail_commits(db: adb.Database, errors: list[Exception]) -> None:
         if point == "before commit" and errors:
             raise errors.pop()
 
-    db._store.trigger = trigger  # type: ignore[method-assign]
+    db._store.trigger = trigger
 
 
 def test_part_that_is_tried_again_finds_what_has_expired_at_its_end(ledger: Ledger) -> None:
@@ -339,7 +339,7 @@ def main(given: dict[str, Any]) -> None:
         log_changes(ledger)
         print("ready", flush=True)
         sys.stdin.readline()
-        db._store.trigger = trigger  # type: ignore[method-assign]
+        db._store.trigger = trigger
         for _ in range(3):
             db.run(work)
         db.wait_idle()

@@ -115,7 +115,7 @@ def each_cut(wire: Wire, db: Database, work: Callable[[], None]) -> int:
         work()
         for number in worth_cutting(wire.sent):
             db._store.suspect()
-            wire.count_anew(number, when)  # type: ignore[arg-type]
+            wire.count_anew(number, when)
             try:
                 work()
             except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, timedelta
 from decimal import Decimal
 from typing import Any
@@ -123,7 +124,8 @@ def primitives(draw: st.DrawFn) -> Primitive:
         columns = draw(st.lists(NAMES, max_size=2, unique=True)) if change == "update" else []
         made = Primitive((change, draw(NAMES)), tuple(columns))
     else:
-        made = draw(NAMES.map({"event": event, "late": late}.get(kind, called)))
+        makers: dict[str, Callable[[str], Primitive]] = {"event": event, "late": late}
+        made = draw(NAMES.map(makers.get(kind, called)))
         made = returned(made.key[1]) if kind == "call" and draw(st.booleans()) else made
     if kind not in ("clock", "transaction") and draw(st.booleans()):
         made = Primitive(made.key, made.columns, draw(terms((), of_one=True, depth=2)), made.alias)
@@ -168,7 +170,7 @@ def combinations(draw: st.DrawFn, inner: st.SearchStrategy[Expression]) -> Expre
         made = made.within(draw(TIMES))
     if draw(st.booleans()):
         made = made.context(draw(st.sampled_from(["recent", "chronicle", "cumulative"])))
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _composites(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:

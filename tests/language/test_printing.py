@@ -13,7 +13,16 @@ from sqlalchemy import MetaData
 from activedb.errors import DefinitionError
 from activedb.events import Expression, Query, event, part, query, seq
 from activedb.events.terms import Term
-from activedb.language import Body, CreateRule, Signal, parse, parse_pattern, parse_term, text
+from activedb.language import (
+    Body,
+    CreateQuery,
+    CreateRule,
+    Signal,
+    parse,
+    parse_pattern,
+    parse_term,
+    text,
+)
 from activedb.rules import Rule
 from tests.language.strategies import NAMES, expressions, queries, terms
 from tests.language.tables import declare
@@ -45,6 +54,7 @@ def test_expression_printed_is_read_as_an_equal_one(expression: Expression) -> N
 @given(queries(), st.booleans())
 def test_query_printed_is_read_as_an_equal_one(made: Query, replacing: bool) -> None:
     (statement,) = parse(text(made))
+    assert isinstance(statement, CreateQuery)
     assert statement.query == made
     (again,) = parse(text(statement))
     assert again == statement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,12 @@ def test_workload_that_is_polled_is_looked_at_by_another_process() -> None:
         monitor = polled.db.admin.monitor
         assert monitor is not None
         state = monitor.state
-        monitor.state = lambda since=0: (looks.append(since), state(since))[1]  # type: ignore[method-assign]
+
+        def noted(since: int = 0) -> Any:
+            looks.append(since)
+            return state(since)
+
+        monitor.state = noted  # type: ignore[method-assign]
         polled.be_polled()
         until(lambda: len(looks) >= 2)
         assert looks[0] == 0

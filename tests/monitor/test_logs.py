@@ -153,7 +153,7 @@ def test_extra_that_json_cannot_hold_loses_no_record(lines: Any) -> None:
 
 def test_filter_at_a_queue_handler_sees_the_thread_that_logs(db: adb.Database) -> None:
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    handler = logging.handlers.QueueHandler(records)  # type: ignore[arg-type]  # as its manual says
+    handler = logging.handlers.QueueHandler(records)
     handler.addFilter(TransactionFilter())
     LOG.addHandler(handler)
     try:

@@ -183,7 +183,7 @@ def test_access_to_change_something_needs_a_token() -> None:
 
 
 def test_database_that_may_not_listen_is_not_opened(tmp_path: Path) -> None:
-    before = {"monitor": "on", "monitor_host": "0.0.0.0", "folder": tmp_path}
+    before: dict[str, Any] = {"monitor": "on", "monitor_host": "0.0.0.0", "folder": tmp_path}
     with pytest.raises(ConfigurationError, match="at least 16 characters"):
         adb.connect("memory://", **before)
     with pytest.raises(ConfigurationError, match="monitor_token") as short:
@@ -282,10 +282,10 @@ def test_server_makes_decisions_only_if_that_is_allowed(memory: Callable[..., Wa
     watched = memory(monitor_token=TOKEN, monitor_writable=True)
     front, back, jammed = leave_open(watched, "front", "back", "jammed")
     call = Caller(url_of(watched))
-    told = {"Authorization": f"Bearer {TOKEN}"}
-    right = {**told, "Content_Type": "application/json"}
+    told: dict[str, Any] = {"Authorization": f"Bearer {TOKEN}"}
+    right: dict[str, Any] = {**told, "Content_Type": "application/json"}
 
-    def resolve(id: str, choose: str, **headers: str) -> tuple[int, Any]:
+    def resolve(id: str, choose: str, **headers: Any) -> tuple[int, Any]:
         path = f"/api/decisions/{id}/resolve{choose}"
         return call(path, "POST", b"{}", **(headers or right))
 
@@ -417,7 +417,7 @@ def test_server_without_room_ends_who_is_waited_for_the_longest(
 
 def test_server_is_called_by_any_name_with_the_token(memory: Callable[..., Watched]) -> None:
     call = Caller(url_of(memory(monitor_token=TOKEN)))
-    right = {"Authorization": f"Bearer {TOKEN}"}
+    right: dict[str, Any] = {"Authorization": f"Bearer {TOKEN}"}
     assert call("/api/state", Host="monitor.example", **right)[0] == 200
     assert call("/api/state", Host="monitor.example")[0] == 403
     assert call("/api/state", Host="LOCALHOST:1", **right)[0] == 200

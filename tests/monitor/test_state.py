@@ -166,10 +166,13 @@ def test_state_streams_tells_how_far_they_are(watched: Watched) -> None:
 
 
 def test_state_since_gives_each_ended_transaction_once(watched: Watched) -> None:
+    def put(t: adb.Transaction, balance: int) -> None:
+        t.update(watched.accounts, 1, balance=balance)
+
     seen: list[int] = []
     since = watched.since
     for n in range(5):
-        watched.db.run(lambda t, n=n: t.update(watched.accounts, 1, balance=n))
+        watched.db.run(put, n)
         if n % 2:
             state = watched.monitor.state(since)
             since = state["last_seq"]
@@ -223,13 +226,13 @@ def test_state_asked_by_many_while_transactions_run_loses_nothing(memory: Any) -
     for each in working:
         each.result(PATIENCE_S)
     is_over.set()
-    for each in looking:
-        assert sum(each.result(PATIENCE_S)) == 2 * 3 * 100
+    for told in looking:
+        assert sum(told.result(PATIENCE_S)) == 2 * 3 * 100
     assert watched.state()["forest"]["total"] == 0
 
 
 def test_state_hides_values_unless_asked_to_show_them(memory: Any) -> None:
-    watched = memory()
+    watched: Watched = memory()
     secret = 87_654_321
 
     @watched.db.rule(on=adb.inserted(watched.accounts), on_abort="rule")
@@ -299,8 +302,11 @@ def test_deadlock_is_replayed_in_the_order_in_which_it_arose(watched: Watched) -
     for place, n in enumerate((1, 0, 2)):  # who waits first, second, and closes the cycle
         waiting[n].set()
         if place < 2:
-            wanted = place + 1
-            until(lambda wanted=wanted: watched.state()["locks"]["waits_total"] == wanted)
+
+            def is_waiting(wanted: int = place + 1) -> bool:
+                return bool(watched.state()["locks"]["waits_total"] == wanted)
+
+            until(is_waiting)
     for run in runs:
         run.result(PATIENCE_S)
     (short,) = watched.state()["deadlocks"]

@@ -20,7 +20,7 @@ class Undone(Exception):
 Tree = tuple[bool, list[Any]]
 """Whether a transaction commits, and its children."""
 
-TREES = st.recursive(
+TREES: st.SearchStrategy[Tree] = st.recursive(
     st.tuples(st.booleans(), st.just([])),
     lambda trees: st.tuples(st.booleans(), st.lists(trees, max_size=3)),
     max_leaves=8,

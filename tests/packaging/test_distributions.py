@@ -177,8 +177,8 @@ def _imports(path: Path) -> set[tuple[str, bool]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Try):
             at_once = False
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for child in node.orelse:
-                visit(child, at_once)
+            for statement in node.orelse:
+                visit(statement, at_once)
             return
         if isinstance(node, ast.Import):
             found.update((alias.name.partition(".")[0], at_once) for alias in node.names)

@@ -186,7 +186,7 @@ def test_declared_effects_of_a_rule_survive_its_changes(ledger: Ledger) -> None:
     created = db.rules.create(
         lambda t, o: None, on=adb.event("A"), name="r", writes=[ledger.accounts], raises=["B"]
     )
-    assert created.rule.declared.raises == {"B"}
+    assert created.rule.declared.raises == frozenset({"B"})
     assert created.rule.declared.writes
     db.rules.change("r", priority=3)
     assert db.rules["r"].rule.declared == created.rule.declared
@@ -235,7 +235,7 @@ def test_rule_on_another_event_listens_to_that_one_alone(db: Database) -> None:
 def test_sequence_of_a_rule_goes_on_over_a_change_of_priority_not_over_disable(
     db: Database,
 ) -> None:
-    notes: list[str] = []
+    notes: list[int] = []
     db.rule(on=adb.seq(adb.event("A"), adb.event("B")), name="ab")(
         lambda t, o: notes.append(o.parts["A"].params["n"])
     )

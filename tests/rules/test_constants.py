@@ -166,7 +166,7 @@ def catalog_of(rules: list[Rule], *, shares: bool) -> Catalog:
 def fed(catalog: Catalog, o: Occurrence, *, finds: bool) -> list[tuple[str, Any]]:
     """What one event triggers, as an open database raises it: nothing, if one rule fails."""
     found: list[tuple[str, Any]] = []
-    kept = []
+    kept: list[Any] = []
     for subscription in catalog.concerned_by(o) if finds else catalog.listening_to(o.key):
         name = subscription.rule.name
         try:

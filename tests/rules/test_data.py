@@ -15,7 +15,6 @@ from tests.rules import actions
 from tests.rules.listing import listed, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from activedb import Database
@@ -25,7 +24,7 @@ M = "tests.rules.actions"
 
 
 @pytest.fixture(autouse=True)
-def noted() -> Iterator[list[str]]:
+def noted() -> list[str]:
     """What the rules of `actions` have noted in this test."""
     actions.noted.clear()
     return actions.noted

@@ -80,7 +80,7 @@ def test_set_oriented_rule_fires_once_for_all_rows_of_a_statement(ledger: Ledger
     fired: list[list[tuple[int, int]]] = []
 
     @db.rule(on=adb.updated(ledger.accounts), coupling="deferred", set_oriented=True)
-    def rule(t: Transaction, o: Occurrence) -> None:
+    def rule(t: Transaction, o: Any) -> None:
         fired.append([(p.old["balance"], p.new["balance"]) for p in o.occurrences])
         assert [row["id"] for row in o.rows] == [p.new["id"] for p in o.occurrences]
         ledger.write(t, "ran")
@@ -100,7 +100,7 @@ def test_set_oriented_condition_is_asked_once_about_the_set(ledger: Ledger) -> N
     asked: list[int] = []
     ran: list[int] = []
 
-    def three(t: Transaction, o: Occurrence) -> bool:
+    def three(t: Transaction, o: Any) -> bool:
         asked.append(len(o.rows))
         return len(o.rows) == 3
 
@@ -120,7 +120,7 @@ def test_set_of_a_cycle_is_fired_cycle_by_cycle(ledger: Ledger) -> None:
     sizes: list[int] = []
 
     @db.rule(on=adb.event("A"), coupling="deferred", set_oriented=True)
-    def rule(t: Transaction, o: Occurrence) -> None:
+    def rule(t: Transaction, o: Any) -> None:
         sizes.append(len(o.occurrences))
         if len(sizes) < 3:
             for _ in o.occurrences:
@@ -154,7 +154,7 @@ def test_set_oriented_immediate_rule_fires_once_for_each_statement(ledger: Ledge
     fired: list[tuple[str, list[int]]] = []
 
     @db.rule(on=adb.updated(a, "balance"), set_oriented=True, priority=9)
-    def together(t: Transaction, o: Occurrence) -> None:
+    def together(t: Transaction, o: Any) -> None:
         fired.append(("set", [row["balance"] for row in o.rows]))
         ledger.write(t, f"{sum(row['balance'] for row in o.rows)}")
 
@@ -196,7 +196,7 @@ def test_set_oriented_immediate_rule_that_fails_undoes_with_the_statement(ledger
     db, a = ledger.db, ledger.accounts
 
     @db.rule(on=adb.updated(a), set_oriented=True)
-    def rule(t: Transaction, o: Occurrence) -> None:
+    def rule(t: Transaction, o: Any) -> None:
         raise ValueError(f"{len(o.rows)} rows")
 
     with pytest.raises(RuleFailed, match="2 rows"), db.transaction() as t:

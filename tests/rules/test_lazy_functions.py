@@ -288,6 +288,7 @@ def test_s_transaction_whose_function_turns_out_to_do_nothing_aborts(kind: str) 
     short.transaction("E", reads=lambda e: [SHARED[1]])(function)
     for each in (reading, short):
         (done,) = results_of(each).transactions
+        assert done.outcome is not None
         assert isinstance(done.outcome.error, DefinitionError)
 
 

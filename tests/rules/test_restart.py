@@ -44,12 +44,16 @@ def define(db: Database, name: str = "r", action: Any = act, **options: Any) -> 
 
 def test_restart_takes_over_version_and_what_was_switched_and_changed(where: Place) -> None:
     with where.open() as db:
-        define(db), define(db, "q"), define(db, "s", priority=3)
+        define(db)
+        define(db, "q")
+        define(db, "s", priority=3)
         db.rules.disable("r")
         db.rules.change("q", priority=9, coupling="deferred", on_abort="rule")
     with where.open() as db:
         assert listed(db) == {}  # until the code defines them
-        define(db), define(db, "q"), define(db, "s", priority=3)
+        define(db)
+        define(db, "q")
+        define(db, "s", priority=3)
         assert listed(db) == stored(db)
         assert listed(db) == {"r": (2, False, None), "q": (2, True, 9), "s": (1, True, 3)}
         q = db.rules["q"]
@@ -131,7 +135,9 @@ def test_change_of_another_process_is_seen_after_a_refresh_and_when_connecting(
 ) -> None:
     one, other = where.open(), where.open()
     for db in (one, other):
-        define(db), define(db, "gone"), define(db, "q")
+        define(db)
+        define(db, "gone")
+        define(db, "q")
     one.rules.disable("r")
     one.rules.change("q", priority=4)
     one.rules.delete("gone")
@@ -145,7 +151,8 @@ def test_change_of_another_process_is_seen_after_a_refresh_and_when_connecting(
 
 def test_refresh_in_a_transaction_is_undone_with_it(where: Place) -> None:
     one, other = where.open(), where.open()
-    define(one), define(other)
+    define(one)
+    define(other)
     one.rules.disable("r")
     with other.transaction() as t:
         other.rules.refresh()
@@ -156,7 +163,8 @@ def test_refresh_in_a_transaction_is_undone_with_it(where: Place) -> None:
 
 def test_change_of_a_rule_that_another_process_has_changed_loses_nothing(where: Place) -> None:
     one, other = where.open(), where.open()
-    define(one), define(other)
+    define(one)
+    define(other)
     one.rules.disable("r")
     changed = other.rules.change("r", priority=4)
     assert (changed.version, changed.enabled, changed.priority) == (3, False, 4)
@@ -167,7 +175,8 @@ def test_change_of_a_rule_that_another_process_has_changed_loses_nothing(where: 
 
 def test_change_of_a_rule_that_another_process_has_deleted_writes_it_again(where: Place) -> None:
     one, other = where.open(), where.open()
-    define(one), define(other)
+    define(one)
+    define(other)
     one.rules.delete("r")
     other.rules.disable("r")
     assert stored(other) == listed(other) == {"r": (2, False, None)}

@@ -59,7 +59,10 @@ def test_rules_on_equal_events_keep_them_once_and_fire_under_their_own_names() -
             board.rule(name)
         assert board.shared() == 3
         board.signal("A", 1)
-        nodes = {e.subscription._detection.detector._root.hub for e in db._catalog.entries()}
+        roots: list[Any] = [
+            entry.subscription._detection.detector._root for entry in db._catalog.entries()
+        ]
+        nodes = {root.hub for root in roots}
         assert len(nodes) == 1
         board.signal("B", 2)
         assert sorted(board.fired) == [f"{name}: {name} [1, 2]" for name in ("one", "three", "two")]

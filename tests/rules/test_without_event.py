@@ -161,7 +161,7 @@ def test_rule_without_event_and_set_oriented_is_asked_once_for_a_statement(ledge
     db, a = ledger.db, ledger.accounts
     asked: list[int] = []
 
-    def when(t: Transaction, o: Occurrence) -> bool:
+    def when(t: Transaction, o: Any) -> bool:
         asked.append(len(o.rows))
         return False
 

@@ -273,7 +273,7 @@ def _rows(count: int) -> str:
     return f"{count} row" if count == 1 else f"{count} rows"
 
 
-def _name(error: type[Exception]) -> str:
+def _name(error: type[BaseException]) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", error.__name__).lower()
 
 

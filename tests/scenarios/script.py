@@ -56,7 +56,8 @@ from typing import TYPE_CHECKING, Any
 from tests.lockmgr.wording import told
 from tests.scenarios.judge import serial_order
 from tests.scenarios.operations import shown, value
-from tests.scenarios.stage import Stage, Step
+from tests.scenarios.stage import Stage
+from tests.scenarios.strand import Step
 
 if TYPE_CHECKING:
     from tests.scenarios.ground import Ground

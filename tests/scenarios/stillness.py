@@ -21,7 +21,8 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from psycopg import Connection, OperationalError
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from activedb import Database
     from tests.scenarios.stage import Stage
     from tests.scenarios.strand import Step, Strand
     from tests.scenarios.watched import WatchedOffers
@@ -48,6 +50,15 @@ _CONNECTED = (
     "activedb.store.session._session",
 )
 _LATCH = re.compile(r"\b(self\.latch|self\._latch|_latch\.acquire)\b")
+
+
+def _offers_of(db: Database) -> WatchedOffers:
+    return cast("WatchedOffers", db._forest.offers)
+
+
+def _has_looked(offers: WatchedOffers, waiter: int, before: int) -> bool:
+    """Whether it has looked more often than before, or awaits nothing any more."""
+    return offers.looks[waiter] > before or waiter not in offers.awaited
 
 
 class Stillness:
@@ -66,7 +77,7 @@ class Stillness:
             self._let_them_look()
             return first if first == self._look() else None
 
-        return self.until(twice)[1]  # type: ignore[no-any-return]
+        return self.until(twice)[1]
 
     def until(self, reached: Callable[[], Any]) -> Any:
         """Wait for something that strands bring about; return what is true of it."""
@@ -88,7 +99,7 @@ class Stillness:
         for offers in self._offers():
             for waiter in offers.awaited:
                 seen = offers.looks[waiter] + 1
-                self.until(lambda o=offers, w=waiter, n=seen: o.looks[w] > n or w not in o.awaited)
+                self.until(partial(_has_looked, offers, waiter, seen))
 
     def _look(self) -> tuple[Any, dict[str, str]] | None:
         """Return who waits for whom, or None if somebody moves."""
@@ -136,7 +147,8 @@ class Stillness:
 
     def _here(self) -> tuple[list[tuple[int, ...]], dict[str, set[str]]]:
         """Return what the lock managers have counted, and who waits in them for whom."""
-        counters, local = [], {}
+        counters: list[tuple[int, ...]] = []
+        local: dict[str, set[str]] = {}
         for db in self._stage.ground.databases():
             snapshot = db._forest.locks.snapshot()
             c = db._forest.locks.counters
@@ -169,12 +181,12 @@ class Stillness:
         """Return the children that wait for their running superior to offer its locks."""
         found = {}
         for db in self._stage.ground.databases():
-            for waiter, superior in db._forest.offers.awaited.items():
+            for waiter, superior in _offers_of(db).awaited.items():
                 found[self._stage.name_of(db, waiter)] = {self._stage.name_of(db, superior)}
         return found
 
     def _offers(self) -> list[WatchedOffers]:
-        return [db._forest.offers for db in self._stage.ground.databases()]
+        return [_offers_of(db) for db in self._stage.ground.databases()]
 
     def _ending(self, strand: Strand) -> str:
         """Return the innermost transaction of a strand that has not ended, or an empty name."""

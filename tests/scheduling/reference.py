@@ -61,7 +61,7 @@ class Reference:
         return key
 
     def _range(self, table: SharedTable, bounds: Range, before: At) -> dict[Hashable, Any]:
-        found = {}
+        found: dict[Any, Any] = {}
         for key in {k for k, at, _ in self.versions[table.name] if at < before}:
             value = self.history(table, key, before)[-1][1]
             if (
@@ -114,7 +114,7 @@ class Reference:
             return [(target.table, key, value)], value
         if isinstance(operation, Body):
             view = _View(self, at, operation)
-            result = operation.function(view, operation.params)
+            result = operation.function(view, operation.params)  # type: ignore[arg-type]
             return [(table, key, value) for (table, key), value in view.own.items()], result
         effect = operation.evaluate(lambda ref: self.read(ref, at))
         return list(effect.writes), effect.result

@@ -391,13 +391,13 @@ def _bad_accesses(shop: Shop) -> list[tuple[str, Callable[[Access], None]]]:
         ("a microsecond or more", lambda a: a.read(accounts[1].window(1e-9))),
         ("a range has no window", lambda a: a.read(accounts.range().window(1e-6))),
         ("READ takes what is to be read", lambda a: a.read()),
-        ("is written accounts[7]", lambda a: a.read(accounts)),  # type: ignore[arg-type]
-        ("is written accounts[7]", lambda a: a.write(1, abs)),  # type: ignore[arg-type]
-        ("is written accounts[7]", lambda a: a.write(accounts[1], abs, reads=(1,))),  # type: ignore[arg-type]
+        ("is written accounts[7]", lambda a: a.read(accounts)),
+        ("is written accounts[7]", lambda a: a.write(1, abs)),
+        ("is written accounts[7]", lambda a: a.write(accounts[1], abs, reads=(1,))),
         ("is read, not written", lambda a: a.write(accounts.range(), abs)),
         ("is read, not written", lambda a: a.write(accounts[1].window(1e-6), abs)),
-        ("takes a function", lambda a: a.write(accounts[1], 5)),  # type: ignore[arg-type]
-        ("is written accounts[7]", lambda a: a.body(_raise, {}, [1], [])),  # type: ignore[list-item]
+        ("takes a function", lambda a: a.write(accounts[1], 5)),
+        ("is written accounts[7]", lambda a: a.body(_raise, {}, [1], [])),
         ("is read, not written", lambda a: a.body(_raise, {}, [], [accounts[1].window(1e-6)])),
         ("no key of table accounts", lambda a: a.read(accounts[1], accounts["a"])),
         (

@@ -36,12 +36,10 @@ def program_of(expressions: list[Expression], policy: str) -> tuple[Program, Sha
 
     for number, expression in enumerate(expressions):
 
-        @program.rule(
-            expression,
-            name=f"rule {number}",
-            writes=lambda o, number=number: [found[f"{number}"]],
-            on_uncertain=policy,
-        )
+        def writes(o: Occurrence, number: int = number) -> list[Any]:
+            return [found[f"{number}"]]
+
+        @program.rule(expression, name=f"rule {number}", writes=writes, on_uncertain=policy)
         def matched(t: View, o: Occurrence, number: int = number) -> None:
             ref = found[f"{number}"]
             t.write(ref, (*t.read(ref), text_of(o)))

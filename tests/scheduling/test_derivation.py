@@ -246,7 +246,7 @@ def _one_table() -> list[Callable[..., Any]]:
 
     def itself(t, e):
         if e["x"] == "text":
-            key = key + 1  # noqa: F821
+            key = key + 1  # type: ignore[has-type]  # noqa: F821
             t.read(A[key])
 
     def deleted(t, e):
@@ -279,7 +279,7 @@ def _all_tables() -> list[Callable[..., Any]]:
         getattr(t, "read")(A[1])  # noqa: B009
 
     def compared(t, e):
-        return t == _read_of(t)
+        return t == _read_of(t)  # type: ignore[func-returns-value]
 
     def rebound(t, e):
         t = _Other(t)

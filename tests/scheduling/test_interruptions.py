@@ -67,7 +67,10 @@ def program_of(cut: Cut) -> tuple[Program, SharedTable]:
         ("silence", seq(event("COUNT"), ~event("COUNT")).same("key").within(1.5)),
     ):
 
-        @program.rule(expression, name=name, writes=lambda o, name=name: [counts[name]])
+        def writes(o: Occurrence, name: str = name) -> list[Any]:
+            return [counts[name]]
+
+        @program.rule(expression, name=name, writes=writes)
         def matched(t: View, o: Occurrence, name: str = name) -> None:
             cut.here("rule")
             t.write(counts[name], t.read(counts[name]) + 1)

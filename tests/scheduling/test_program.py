@@ -58,6 +58,11 @@ def run_of(program: Program) -> ProgramRun:
     return ProgramRun(program, SerialOrder())
 
 
+def ends(source: str, target: str, amount: int) -> dict[str, Any]:
+    """Parameters of a transfer."""
+    return {"from": source, "to": target, "amount": amount}
+
+
 def outcomes(results: Results) -> list[Outcome | None]:
     return [t.outcome for t in results.transactions]
 
@@ -66,8 +71,8 @@ def test_streaming_ledger_of_figure_1_gives_the_order_of_timestamps(
     bank: Program, accounts: SharedTable
 ) -> None:
     deposit = event("DEPOSIT", 1, to="A", amount=100)
-    there = event("TRANSFER", 2, **{"from": "A", "to": "B", "amount": 30})
-    back = event("TRANSFER", 3, **{"from": "B", "to": "A", "amount": 20})
+    there = event("TRANSFER", 2, **ends("A", "B", 30))
+    back = event("TRANSFER", 3, **ends("B", "A", 20))
     run = run_of(bank)
     results = run.feed([back, deposit, there], 4)
     assert outcomes(results) == [Outcome((100,)), Outcome((70, 30)), Outcome((10, 90))]
@@ -78,7 +83,7 @@ def test_transfer_without_cover_aborts_both_of_its_writes(
     bank: Program, accounts: SharedTable
 ) -> None:
     run = run_of(bank)
-    overdrawn = event("TRANSFER", 2, **{"from": "A", "to": "B", "amount": 100})
+    overdrawn = event("TRANSFER", 2, **ends("A", "B", 100))
     results = run.feed([overdrawn, event("DEPOSIT", 1, to="A", amount=100)], 4)
     assert results.transactions[1].outcome is not None
     assert results.transactions[1].outcome.reason == (

@@ -5,10 +5,9 @@ The schedulers have tests of their own, of how they do it; here they have all ki
 
 from __future__ import annotations
 
-import itertools
 import operator
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import pytest
@@ -34,12 +33,10 @@ Factory = Callable[[int], Scheduler]
 
 DECISIONS = [
     Decision(explore, unit, abort, speculative)
-    for explore, unit, abort, speculative in itertools.product(
-        ("non-structured", "breadth-first", "depth-first"),
-        ("operation", "group"),
-        ("eager", "lazy"),
-        (False, True),
-    )
+    for explore in ("non-structured", "breadth-first", "depth-first")
+    for unit in ("operation", "group")
+    for abort in ("eager", "lazy")
+    for speculative in (False, True)
 ]
 
 
@@ -52,7 +49,7 @@ def _name(decision: Decision) -> str:
     return f"tpg-{decision.explore}-{decision.unit}-{decision.abort}{speculative}"
 
 
-SEVERAL = {
+SEVERAL: dict[Hashable, Decision] = {
     0: Decision("breadth-first", "group", "lazy"),
     1: Decision("depth-first", speculative=True),
     2: Decision("serial"),

@@ -103,7 +103,7 @@ def test_computed_key_is_computed_of_what_was_there_at_the_place() -> None:
 def test_write_at_a_place_taken_replaces_and_take_back_removes() -> None:
     table = SharedTable("t", initial=0)
     state = State([table])
-    writes = [(table, 1, "first"), (table, 2, "other")]
+    writes: list[tuple[SharedTable, Hashable, Any]] = [(table, 1, "first"), (table, 2, "other")]
     state.write(writes, at(1))
     state.write([(table, 1, "second")], at(1))
     assert state.of(table).all() == {1: ((at(1), "second"),), 2: ((at(1), "other"),)}

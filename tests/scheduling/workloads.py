@@ -331,18 +331,17 @@ class _Maker:
             lambda access: access.read(1),
             lambda access: 1 // 0,
         ]
-        return self.random.choice(
-            [
-                ("UNKNOWN", {"salt": salt}),
-                ("DERIVED", {"source": 0, "salt": salt}),
-                ("DERIVED", {"source": "text", "target": 0, "salt": salt}),
-                ("BODY", {"salt": salt, "reads": [], "steps": [], "ending": (0, "none", 0)}),
-                ("BODY", {**self.body(salt), "writes": [wrong]}),
-                ("BODY", {**self.body(salt), "drop": True}),
-                ("BODY", {**self.body(salt), "broken": True}),
-                ("OPERATIONS", {"operations": [self.random.choice(access)], "salt": salt}),
-            ]
-        )
+        made: list[tuple[str, dict[str, Any]]] = [
+            ("UNKNOWN", {"salt": salt}),
+            ("DERIVED", {"source": 0, "salt": salt}),
+            ("DERIVED", {"source": "text", "target": 0, "salt": salt}),
+            ("BODY", {"salt": salt, "reads": [], "steps": [], "ending": (0, "none", 0)}),
+            ("BODY", {**self.body(salt), "writes": [wrong]}),
+            ("BODY", {**self.body(salt), "drop": True}),
+            ("BODY", {**self.body(salt), "broken": True}),
+            ("OPERATIONS", {"operations": [self.random.choice(access)], "salt": salt}),
+        ]
+        return self.random.choice(made)
 
     # -- references ------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def test_file_that_all_may_write_is_refused(folder: Path, mode: int) -> None:
     with pytest.raises(UntrustedFile) as raised:
         check_trusted(path)
     assert str(raised.value) == (
-        f"{path} is not used: every account may write {path}, so anybody can have changed what it "
+        f"{path} is not used: every account may write {path}, so any user can have changed what it "
         f"says; chmod o-w {path}, or set ACTIVEDB_TRUST_FILES=1 if this file system knows no modes"
     )
 

@@ -107,9 +107,9 @@ def test_buckets_find_what_detectors_of_all_keys_find(
             for each in passed.completions:
                 assert each.arrival.position not in found
                 at = found[each.arrival.position] = {}
-                for name, matches in each.found.items():
-                    assert isinstance(matches, list)
-                    at[name] = [shown(match) for match in matches]
+                for name, completed in each.found.items():
+                    assert isinstance(completed, list)
+                    at[name] = [shown(match) for match in completed]
     assert found == expected
     assert processed == len(events)
 

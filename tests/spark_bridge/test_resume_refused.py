@@ -29,7 +29,7 @@ def stream(source: Source, name: str = "x", **changes: Any) -> StreamDeclaration
 
 
 def marks(us: int | None) -> dict[str, Any]:
-    return Marks({} if us is None else {"": (us, 0)}, 0, 5, us).record()
+    return Marks({} if us is None else {"": (us, 0)}, {}, 0, 5, us).record()
 
 
 def position(kind: str, us: int | None = 7, **source: Any) -> dict[str, Any]:
@@ -185,10 +185,11 @@ def test_batch_fed_from_python_between_those_of_spark_is_told_from_them() -> Non
         return adb.AtomicBatch("x", "q", number, ROW, None, position=where)
 
     with adb.connect("memory://") as db:
-        run = db.stream("x", type="'A'", timestamp="t", types={"A": ()}).run
+        fed = db.stream("x", type="'A'", timestamp="t", types={"A": ()})
+        run = fed.run
         run.apply(batch(0))
         run.apply(batch(0))
-        run.stream.feed([])
+        fed.feed([])
         with pytest.raises(CheckpointMismatch, match="other rows"):
             run.apply(batch(1))
         assert run.totals()["events"] == 1

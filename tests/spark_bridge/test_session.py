@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
 
 from activedb.errors import ConfigurationError, FeedFailed
-from spark_bridge import _session, session
+from spark_bridge import session
 
 
 def test_session_beside_another_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +30,7 @@ def test_session_whose_jvm_does_not_start_says_why(
     )
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(_session.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     failed = pytest.raises(FeedFailed, match="Spark did not start: Error: no room for the heap")
     with failed, session():
         pass

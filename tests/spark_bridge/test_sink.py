@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 
@@ -321,8 +321,8 @@ def test_table_gets_rows_of_all_types_once(sinking: Sinking) -> None:
     assert math.isnan(rows[1][11])
     assert rows[2][12] == "'%s3"
     assert sinking.pieces(counted=False) == sinking.pieces(counted=True) == 0
-    c = sinks.c
-    assert sinking.all(sa.select(c.kind, c.name, c.batch_id)) == [("table", "T 100%", 0)]
+    of = sinks.c
+    assert sinking.all(sa.select(of.kind, of.name, of.batch_id)) == [("table", "T 100%", 0)]
 
 
 def _columns() -> list[str]:
@@ -367,7 +367,9 @@ def writer(columns: str, *, overwrite: bool = False, **options: str) -> Any:
 
     from spark_bridge._sink import ActiveDBSink
 
-    return ActiveDBSink(dict(options)).streamWriter(StructType.fromDDL(columns), overwrite)
+    schema = StructType.fromDDL(columns)
+    assert isinstance(schema, StructType)
+    return ActiveDBSink(dict(options)).streamWriter(schema, overwrite)
 
 
 EVENT = "event_type STRING, event_time_us BIGINT, event_id STRING, raw STRING, p_x INT"
@@ -388,7 +390,7 @@ EVENT = "event_type STRING, event_time_us BIGINT, event_id STRING, raw STRING, p
 )
 @pytest.mark.usefixtures("spark")  # who reads the columns needs a session
 def test_writer_that_has_no_meaning_is_refused(
-    columns: str, options: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+    columns: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ACTIVEDB_URL", raising=False)
     with pytest.raises((ConfigurationError, DefinitionError), match=said):

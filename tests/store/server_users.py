@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from tests.databases import PATIENCE_S
 

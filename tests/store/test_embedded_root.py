@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from activedb.errors import ConfigurationError

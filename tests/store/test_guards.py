@@ -79,6 +79,7 @@ def test_guard_holds_between_a_schema_named_and_one_found_on_the_path(
     db = shared.open()
     table = Table("rows", db.metadata, Column("id", Integer, primary_key=True))
     db.create_all()
+    assert shared._schema is not None
     with adb.connect(postgres_url) as other:
         theirs = table.to_metadata(other.metadata, schema=shared._schema)
         with db.transaction() as t:
@@ -122,6 +123,7 @@ def test_key_guarded_to_insert_tells_the_number_of_the_transaction(server: Store
     try:
         session.lock_rows(spec, [(1,)], exclusive=True, guarding=True)
         assert session._number is not None
+        assert session._connection is not None
         assert server.number_of(session._connection) == session._number
     finally:
         session.close()

@@ -371,7 +371,9 @@ def test_interrupt_during_the_message_leaves_nothing_behind(server: Store) -> No
 
         def interrupt() -> None:
             until(lambda: is_asleep(server, backend))
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)
 
         interrupting = in_thread(interrupt)
         with pytest.raises(KeyboardInterrupt):

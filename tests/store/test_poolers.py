@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, Integer, Table, make_url, text
@@ -108,7 +108,7 @@ def test_deadlock_of_two_processes_behind_a_pooler_is_found(pooled_url: str) -> 
 
     What each waits for is told by the numbers of the server's processes: not by a pooler's.
     """
-    minutes = {"lock_timeout_ms": 600_000}
+    minutes: dict[str, Any] = {"lock_timeout_ms": 600_000}
     with adb.connect(pooled_url, **minutes) as one, adb.connect(pooled_url, **minutes) as two:
         tables = {db: rows_of(db) for db in (one, two)}
         held: set[int] = set()
@@ -172,7 +172,7 @@ def test_pooler_that_shares_many_sessions_is_refused(tcp_url: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(url: str) -> Iterator[object]:
+def opened(url: str) -> Iterator[Any]:
     """A plain connection through the pooler."""
     import psycopg
 

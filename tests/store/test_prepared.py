@@ -43,7 +43,7 @@ def numbered(store: Store) -> TableSpec:
 def scans(session: Session) -> tuple[int, int]:
     """Scans of the whole table, and of its indexes, in this transaction so far."""
     with session._using("look at the statistics") as connection:
-        return tuple(  # type: ignore[return-value]  # two of them
+        return tuple(
             connection.exec_driver_sql(
                 "SELECT seq_scan, idx_scan FROM pg_stat_xact_user_tables "
                 "WHERE relid = 'numbered'::regclass"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import make_url
@@ -79,7 +79,8 @@ def test_server_that_is_not_there_yet_is_waited_for_if_asked(
 
 @pytest.mark.parametrize("wrong", ["password", "database"])
 def test_server_that_refuses_is_not_waited_for(plain_postgres_url: str, wrong: str) -> None:
-    url = make_url(plain_postgres_url).set(**{wrong: "no_such_one"})
+    changed: dict[str, Any] = {wrong: "no_such_one"}
+    url = make_url(plain_postgres_url).set(**changed)
     opening = in_thread(adb.connect, url.render_as_string(hide_password=False))
     assert isinstance(opening.exception(PATIENCE_S), ServerUnreachable)
     patient = in_thread(

@@ -88,7 +88,9 @@ def test_unique_value_that_is_there_is_named(store: Store, count: int) -> None:
 @pytest.mark.parametrize("count", [1, MANY])
 def test_unique_value_that_an_update_makes_double_is_named(store: Store, count: int) -> None:
     table = users(store, UniqueConstraint("country", "number"))
-    rows = [{"id": n, "email": None, "country": "x", "number": n} for n in range(count + 1)]
+    rows: list[dict[str, Any]] = [
+        {"id": n, "email": None, "country": "x", "number": n} for n in range(count + 1)
+    ]
     insert_rows(store, table, rows)
     steps = WriteSet(store)
     for row in rows[:-1]:

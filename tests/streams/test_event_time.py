@@ -15,6 +15,8 @@ from tests.drawing import SCALE, Worlds
 from tests.ledger import at, declare, event, open_ledger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from activedb import Expression, Occurrence, Transaction
     from tests.databases import Place
     from tests.ledger import Ledger
@@ -107,7 +109,7 @@ def test_rule_that_time_triggers_sees_and_is_seen_in_the_order_of_time(ledger: L
 
     @ledger.db.rule(on=adb.event("C"))
     def read(t: Transaction, o: Occurrence) -> None:
-        ledger.write(t, f"{second(o):g} reads {t.get(ledger.accounts, 1)['balance']}")
+        ledger.write(t, f"{second(o):g} reads {t.get(ledger.accounts, 1)['balance']}")  # type: ignore[index]
 
     events = [event("C", s) for s in (7, 6, 5, 6.5)]
     stream.feed([*events, event("A", 1)])
@@ -116,7 +118,7 @@ def test_rule_that_time_triggers_sees_and_is_seen_in_the_order_of_time(ledger: L
 
 def test_reading_of_what_time_completes_sees_that_time(ledger: Ledger) -> None:
     def is_poor(t: Transaction, parts: Any) -> bool:
-        return bool(t.get(ledger.accounts, 1)["balance"] < 50)
+        return bool(t.get(ledger.accounts, 1)["balance"] < 50)  # type: ignore[index]
 
     silence = adb.seq(adb.event("A"), ~adb.event("B")).within(5).reading(is_poor)
     follow(ledger, "poor", silence)
@@ -217,17 +219,18 @@ def test_rules_that_are_not_due_are_not_looked_at(
     advanced: list[str] = []
     advance = Subscription.advance
 
-    def note(self: Subscription, us: int, reader: Any = None) -> list[Occurrence]:
+    def note(self: Subscription, us: int, reader: Any = None) -> Any:
         advanced.append(self.rule.name)
         return advance(self, us, reader)
+
+    def is_number(n: int) -> Callable[[Occurrence], bool]:
+        return lambda o: bool(o.params["n"] == n)
 
     stream = declare(ledger.db)
     monkeypatch.setattr(Subscription, "advance", note)
     with ledger.db.transaction():
         for number in range(200):
-            on = adb.seq(
-                adb.event("A", where=lambda o, n=number: o.params["n"] == n), ~adb.event("B")
-            )
+            on = adb.seq(adb.event("A", where=is_number(number)), ~adb.event("B"))
             ledger.db.rule(on=on.within(5), name=f"r{number}")(lambda t, o: None)
             ledger.db.rule(on=adb.event("C"), name=f"c{number}")(lambda t, o: None)
     events = [event("A", 10 * s, n=7 if s % 10 == 0 else 1_000) for s in range(30)]

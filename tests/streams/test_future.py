@@ -165,7 +165,7 @@ def test_fail_fast_stops_at_an_event_from_the_future(opened: Callable[..., Ledge
 
 @pytest.mark.parametrize("membership", ["atomic", "weak"])
 def test_sync_points_are_not_moved_by_the_future(
-    opened: Callable[..., Ledger], membership: str
+    opened: Callable[..., Ledger], membership: Any
 ) -> None:
     ledger = opened()
     stream = ledger.db.stream("sensors", types={"A": ()}, membership=membership)

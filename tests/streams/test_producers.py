@@ -47,7 +47,7 @@ def stamp(
     """A timestamp so many microseconds after the start."""
     clock = None if local is None else LocalClock(f"{boot} {node}")
     us = [START_US + each for each in ((low + high) // 2, low, high)]
-    return AccuracyInterval(*us, node=node, local_us=local, local_clock=clock)
+    return AccuracyInterval(us[0], us[1], us[2], node=node, local_us=local, local_clock=clock)
 
 
 def sent(text: str, node: str, low: int, high: int, local: int | None = None) -> Occurrence:

@@ -298,7 +298,11 @@ def test_follower_is_told_of_a_batch_and_stops_when_told(where: Place, spark: Sp
     following = in_thread(follow)
     for number in range(3):
         spark.publish(number, rows(f"a@{number}", f"b@{number}"))
-        until(lambda number=number: len(taken) > number)
+
+        def has_taken(number: int = number) -> bool:
+            return len(taken) > number
+
+        until(has_taken)
     stop.set()
     assert following.result(PATIENCE_S) == 3
     assert taken == [(0, 2), (1, 2), (2, 2)]

@@ -59,9 +59,12 @@ class Ring:
         self.table_of = dict(zip(dict.fromkeys(databases), self.tables, strict=True))
         first = databases[0]
         first.create_all()
+
+        def fill(t: adb.Transaction, n: int) -> None:
+            t.insert(self.table_of[first], {"id": n, "balance": 0})
+
         for n in range(len(databases)):
-            table = self.table_of[first]
-            first.run(lambda t, n=n, table=table: t.insert(table, {"id": n, "balance": 0}))
+            first.run(fill, n)
         self.all_have_one = threading.Barrier(len(databases))
         self.ended: list[int] = []
 

@@ -196,7 +196,11 @@ def test_doom_that_races_with_the_begin_of_children_misses_none(where: Place) ->
                     t.spawn(spread)
 
         running = in_thread(bank.db.run, spread)
-        until(lambda begun=begun: len(begun) > 20)
+
+        def is_spread(begun: list[Any] = begun) -> bool:
+            return len(begun) > 20
+
+        until(is_spread)
         tops[0].cancel()
         with pytest.raises(TransactionCancelled):
             running.result(PATIENCE_S)

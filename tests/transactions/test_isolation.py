@@ -357,7 +357,7 @@ def test_threads_that_move_money_keep_the_sum_and_lose_no_update(where: Place, s
     accounts = bank.accounts
     stop = time.monotonic() + STRESS_S * scale
     moved = [0] * 4
-    sums = []
+    sums: list[int] = []
 
     def transfer(t: Transaction, chance: random.Random) -> None:
         source, target = chance.sample(range(5), 2)

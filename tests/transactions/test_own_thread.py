@@ -20,12 +20,12 @@ from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
 from activedb.store.session import UserConnection
 from activedb.store.session._memory import MemoryStore
 from activedb.transactions._threads import is_anybody_stalled
-from tests.databases import in_thread, lock_waits, place, until
+from tests.databases import in_thread, lock_waits, place, set_when, until
 from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
@@ -180,7 +180,7 @@ def two_coroutines(bank: Bank) -> None:
 
 
 def two_generators(bank: Bank) -> None:
-    def work() -> Iterator[None]:
+    def work() -> Generator[None]:
         with bank.db.transaction() as t:
             put(t, bank)
             yield
@@ -191,6 +191,19 @@ def two_generators(bank: Bank) -> None:
         next(second)
     finally:
         first.close()
+
+
+def looks_of(crossing: Any) -> list[bool]:
+    """Begin to note each look at the waits that cross processes."""
+    looks: list[bool] = []
+    look_once = crossing.look_once
+
+    def look(tops: Any) -> Any:
+        looks.append(True)
+        return look_once(tops)
+
+    crossing.look_once = look
+    return looks
 
 
 OWN: dict[str, Callable[[Bank], None]] = {
@@ -278,8 +291,8 @@ def test_join_inside_the_transaction_that_a_detached_rule_waits_for_is_refused(
                 until(lambda: lock_waits(bank.db) > waits)
                 bank.db.wait_idle()
             else:
-                idle = bank.db._launcher._idle
-                in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
+                idle: Any = bank.db._launcher._idle
+                in_thread(set_when, lambda: idle._waiters, let_go)
                 bank.db.wait_idle()
 
     refused = in_thread(work).exception(PATIENCE_S)
@@ -333,7 +346,7 @@ def test_wait_for_a_transaction_that_was_opened_here_and_entered_elsewhere_is_no
     theirs = in_thread(other)
     assert has_it.wait(PATIENCE_S)
     waits = lock_waits(bank.db)
-    in_thread(lambda: (until(lambda: lock_waits(bank.db) > waits), let_go.set()))
+    in_thread(set_when, lambda: lock_waits(bank.db) > waits, let_go)
     bank.db.run(put, bank, 1, 8)
     theirs.result(PATIENCE_S)
     assert bank.committed()[1] == 8
@@ -374,7 +387,7 @@ def test_reader_inside_a_reader_passes_a_writer_that_waits_for_it(bank: Bank) ->
             waits = lock_waits(bank.db)
             writing.append(in_thread(bank.db.run, put, bank))
             until(lambda: lock_waits(bank.db) > waits)
-            return bank.db.run(lambda s: s.get(bank.accounts, 1)["balance"])
+            return bank.db.run(lambda s: s.get(bank.accounts, 1)["balance"])  # type: ignore[index]
 
     writing: list[Any] = []
     assert in_thread(nested).result(PATIENCE_S) == 10
@@ -631,10 +644,7 @@ def test_wait_at_the_server_for_another_thread_is_not_refused(postgres_url: str)
         theirs = in_thread(holds)
         assert has_it.wait(PATIENCE_S)
         ours = in_thread(nested)
-        crossing = other.db._forest.crossing
-        looks: list[bool] = []
-        look_once = crossing.look_once
-        crossing.look_once = lambda tops: (looks.append(True), look_once(tops))[1]  # type: ignore[method-assign]
+        looks = looks_of(other.db._forest.crossing)
         until(lambda: len(looks) > 4)
         assert not ours.done()
         let_go.set()
@@ -766,8 +776,8 @@ def test_join_beside_plain_sql_that_a_detached_rule_waits_for_is_refused(
                 if not is_in_memory(bank):
                     until(lambda: any(calls_are_long(bank)))
             else:
-                idle = bank.db._launcher._idle
-                in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
+                idle: Any = bank.db._launcher._idle
+                in_thread(set_when, lambda: idle._waiters, let_go)
             try:
                 bank.db.wait_idle()
             finally:
@@ -842,8 +852,8 @@ def test_join_beside_plain_sql_that_no_rule_waits_for_waits(postgres_url: str) -
             bank.db.signal("GO")
             with bank.db.connection() as connection:
                 plain_write(bank, connection, 1, 8)
-                idle = bank.db._launcher._idle
-                in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
+                idle: Any = bank.db._launcher._idle
+                in_thread(set_when, lambda: idle._waiters, let_go)
                 bank.db.wait_idle()
                 connection.commit()
 
@@ -856,6 +866,8 @@ def test_join_beside_plain_sql_that_no_rule_waits_for_waits(postgres_url: str) -
 def test_children_on_other_threads_that_wait_for_plain_sql_of_this_one_are_refused(
     bank: Bank, children: str, first: str
 ) -> None:
+    here: Any = None
+
     def put_then(t: Transaction, number: int) -> None:
         if first == "wait" and threading.current_thread() is not here:
             until(is_anybody_stalled)
@@ -880,7 +892,6 @@ def test_children_on_other_threads_that_wait_for_plain_sql_of_this_one_are_refus
             else:
                 bank.db.signal("GO")
 
-    here: Any = None
     refused = in_thread(work).exception(PATIENCE_S)
     while isinstance(refused, RuleFailed):
         refused = refused.__cause__
@@ -969,10 +980,7 @@ def test_wait_between_plain_sql_and_another_thread_is_not_refused(
                 second()
 
         ours = in_thread(beside)
-        crossing = bank.db._forest.crossing
-        looks: list[bool] = []
-        look_once = crossing.look_once
-        crossing.look_once = lambda tops: (looks.append(True), look_once(tops))[1]  # type: ignore[method-assign]
+        looks = looks_of(bank.db._forest.crossing)
         until(lambda: len(looks) > 4 or ours.done())
         assert not ours.done()
         let_go.set()
@@ -986,10 +994,7 @@ def test_wait_for_plain_sql_that_another_thread_has_used_is_not_refused(
 ) -> None:
     with place(postgres_url) as where:
         bank = open_bank(where.open(), {1: 10, 2: 20})
-        crossing = bank.db._forest.crossing
-        looks: list[bool] = []
-        look_once = crossing.look_once
-        crossing.look_once = lambda tops: (looks.append(True), look_once(tops))[1]  # type: ignore[method-assign]
+        looks = looks_of(bank.db._forest.crossing)
 
         def nested() -> None:
             with bank.db.connection() as connection:

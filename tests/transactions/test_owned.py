@@ -177,7 +177,7 @@ def test_flushes_of_a_watched_session_reach_the_memory(where: Place) -> None:
     db.watch(make)
     for count, end in ((6, "commit"), (7, "rollback"), (8, "commit")):
         with db.connection() as connection, make(bind=connection) as session:
-            item = session.get(Stock, 1)
+            item: Any = session.get(Stock, 1)
             assert item is not None
             item.count = count
             session.flush()
@@ -227,6 +227,7 @@ def test_table_whose_rows_the_server_deletes_by_itself_cannot_be_owned(shared: P
 def test_owned_table_declared_twice_is_refused(shared: Place) -> None:
     db = shared.open()
     stock = declare(db)
+    assert shared._schema is not None
     again = stock.to_metadata(MetaData(), schema=shared._schema)
     db.admin.own(stock)
     with pytest.raises(DefinitionError, match="declared twice"):
@@ -237,6 +238,7 @@ def test_owned_table_declared_twice_is_refused(shared: Place) -> None:
 def test_owning_a_table_used_through_another_declaration_is_refused(shared: Place) -> None:
     db = shared.open()
     stock = declare(db)
+    assert shared._schema is not None
     again = stock.to_metadata(MetaData(), schema=shared._schema)
     db.run(lambda t: t.get(again, 1))
     with pytest.raises(DefinitionError, match="declared twice"):
@@ -292,7 +294,7 @@ def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Pl
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     one.admin.own(mine)
-    lost = one._store.ownership._connection  # type: ignore[union-attr]
+    lost: Any = one._store.ownership._connection  # type: ignore[union-attr]
     pid = lost.connection.driver_connection.info.backend_pid
     with other._store.short() as plain:
         plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
@@ -309,7 +311,7 @@ def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Pl
 
 def lose_the_locks(of: adb.Database, seen_by: adb.Database) -> None:
     """End the connection with the advisory locks of a database object, which hears nothing."""
-    lost = of._store.ownership._connection  # type: ignore[union-attr]
+    lost: Any = of._store.ownership._connection  # type: ignore[union-attr]
     pid = lost.connection.driver_connection.info.backend_pid
     with seen_by._store.short() as plain:
         plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})

@@ -42,7 +42,7 @@ class Desk:
             for key in range(1, 7):
                 t.insert(self.jobs, {"id": key, "state": "new", "rank": -key})
 
-    def queue(self, count: int | None, **how: bool) -> Any:
+    def queue(self, count: int | None, **how: Any) -> Any:
         """Draw the SELECT of a queue: the jobs of the highest rank first."""
         jobs = self.jobs
         chosen = select(jobs.c.id).where(jobs.c.state == "new").order_by(jobs.c.rank.desc())

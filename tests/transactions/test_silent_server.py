@@ -11,7 +11,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import Column, Integer, Table, create_engine, select
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 LIMIT_S = 0.5
-HOURS = {"lock_timeout_ms": 3_600_000}
+HOURS: dict[str, Any] = {"lock_timeout_ms": 3_600_000}
 
 
 class Silence:

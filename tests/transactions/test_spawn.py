@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from activedb import State
 from activedb.errors import Deadlock, LockTimeout, TransactionAborted
-from tests.databases import PATIENCE_S, in_thread, lock_waits, until
+from tests.databases import PATIENCE_S, in_thread, lock_waits, set_when, until
 from tests.transactions.bank import open_bank
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ def test_two_children_that_each_wait_for_an_offer_the_other_keeps_from_being_mad
 ) -> None:
     """Two parents side by side; each wants what the other's child holds, who wants an offer."""
     ready = threading.Barrier(4, timeout=PATIENCE_S)
-    deadlocks = []
+    deadlocks: list[str] = []
     first_time = {"a": True, "b": True}
 
     def child(s: Transaction, own: int, above: int, name: str) -> None:
@@ -436,8 +436,8 @@ def test_begin_of_a_child_takes_nothing_from_a_parent_that_waits_for_a_lock(bank
     def parent(t: Transaction) -> None:
         go = threading.Event()
         t.spawn(lambda s: (go.wait(PATIENCE_S), s.spawn(lambda r: begun.set()).result()))
-        in_thread(lambda: (until(lambda: lock_waits(bank.db) > waits), go.set()))
-        in_thread(lambda: begun.wait(PATIENCE_S) and release.set())
+        in_thread(set_when, lambda: lock_waits(bank.db) > waits, go)
+        in_thread(set_when, begun.is_set, release)
         t.update(bank.accounts, 2, balance=22)
 
     in_thread(bank.db.run, parent).result(PATIENCE_S)

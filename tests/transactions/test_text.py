@@ -125,7 +125,7 @@ def test_query_with_fragments_of_text_sees_the_sphere(bank: Bank) -> None:
     with bank.db.transaction() as t:
         t.insert(a, {"id": 3, "balance": 30})
         assert t.query(select(text("max(balance)")).select_from(text("accounts"))) == [(30,)]
-        counted = literal_column("(SELECT count(*) FROM accounts)")
+        counted: Any = literal_column("(SELECT count(*) FROM accounts)")
         assert t.query(select(counted)) == [(3,)]
         assert t.query(select(a.c.id).where(text("id IN (SELECT max(id) FROM accounts)"))) == [(3,)]
 

@@ -56,7 +56,7 @@ def main(given: dict[str, Any]) -> None:
             if (commits, point) == (given["commit"], given["point"]):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        db._store.trigger = trigger  # type: ignore[method-assign]
+        db._store.trigger = trigger
         if given["does"] == "compensate":
             run.compensate("a#1")
         else:

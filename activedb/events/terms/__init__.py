@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from activedb.events.terms._literal import Literal
-from activedb.events.terms._logic import And, Between, In, IsNull, Like, Not, Or
-from activedb.events.terms._operations import Arithmetic, Comparison, Negative
 from activedb.events.terms._parts import PartReference, part
 from activedb.events.terms._references import Aggregate, Attribute, attr
 from activedb.events.terms._subqueries import Exists, InSubquery, KeyRead, Subquery
-from activedb.events.terms._term import Term
+from activedb.events.terms._term import (
+    And,
+    Arithmetic,
+    Between,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Negative,
+    Not,
+    Or,
+    Term,
+)
 
 __all__ = [
     "Aggregate",

@@ -10,8 +10,7 @@ from typing import Any
 from activedb.errors import BadEvent, PatternError
 from activedb.events._names import name_text
 from activedb.events._occurrence import Occurrence
-from activedb.events.terms._precedence import ATOM
-from activedb.events.terms._term import Compiled, Term, Value
+from activedb.events.terms._term import ATOM, Compiled, Term, Value
 from activedb.events.terms._values import CALCULATIONS
 
 __all__ = ["FUNCTIONS", "Aggregate", "Attribute", "attr"]
@@ -46,6 +45,14 @@ class Attribute(Term):
     @property
     def operands(self) -> tuple[Term, ...]:
         return ()
+
+    @property
+    def is_attribute(self) -> bool:
+        return True
+
+    @property
+    def part_value(self) -> tuple[str, str] | None:
+        return None if self.part is None or self.old else (self.part, self.name)
 
     @cached_property
     def part_names(self) -> frozenset[str]:

@@ -8,9 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from activedb.errors import BadEvent, PatternError, StoreError
-from activedb.events.terms._logic import NegatedInside
-from activedb.events.terms._precedence import ATOM, SUM, written
-from activedb.events.terms._term import Compiled, Term, Value
+from activedb.events.terms._term import ATOM, SUM, Compiled, NegatedInside, Term, Value, written
 from activedb.events.terms._values import equal
 
 __all__ = ["Exists", "InSubquery", "KeyRead", "Subquery"]

@@ -81,7 +81,7 @@ def sequences(draw: st.DrawFn) -> Expression:
         sequence = sequence.same("k")
     if draw(st.integers(0, 3)) == 0:
         sequence = sequence.same("j")
-    if kleene or draw(st.integers(0, 3)) or isinstance(parts[0], Negation):
+    if kleene or draw(st.integers(0, 3)) != 0 or isinstance(parts[0], Negation):
         sequence = sequence.within(draw(st.integers(2, 12)))
     if draw(st.integers(0, 3)) == 0:
         sequence = sequence.gap(draw(st.integers(1, 5)))

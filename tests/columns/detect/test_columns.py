@@ -27,7 +27,7 @@ class PlainTable:
 
 
 def test_columns_of_any_table_are_those_of_an_arrow_table() -> None:
-    columns = {
+    columns: dict[str, list[Any]] = {
         "event_type": ["A", "B", "A"],
         "event_time_us": [3, 2, 1],
         "event_id": [None, "x", None],

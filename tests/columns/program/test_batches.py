@@ -19,7 +19,7 @@ def counters() -> Program:
     program = Program("count", [table])
 
     @program.on("ADD")
-    def add(e, access):  # type: ignore[no-untyped-def]
+    def add(e, access):
         access.write(table[e["key"]], lambda value, amount: value + amount, e["amount"])
 
     return program
@@ -47,7 +47,7 @@ def test_batch_types_may_be_names() -> None:
         ([0, 0], [1, 2], {"key": np.zeros((2, 2))}, "an array of one dimension, not 2"),
     ],
 )
-def test_batch_of_arrays_that_do_not_fit_is_refused(codes, us, params, said) -> None:  # type: ignore[no-untyped-def]
+def test_batch_of_arrays_that_do_not_fit_is_refused(codes, us, params, said) -> None:
     with pytest.raises(BadEvent, match=said):
         EventBatch.of_arrays(["ADD"], codes, us, params)
 
@@ -90,7 +90,7 @@ def test_table_without_times_is_refused() -> None:
         ([0, 2**70, 1], "AccessError: 1180591620717411303424 is no key"),
     ],
 )
-def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys, said: str) -> None:
     batch = EventBatch.of_arrays(["ADD"], [0, 0, 0], [1, 2, 3], {"key": keys, "amount": np.ones(3)})
     newest, [(row, reason)] = fed(batch)
     assert newest == {0: 1.0, 1: 1.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -249,7 +249,8 @@ def test_cumulative_matches_collect_all_initiators(bars: Stream) -> None:
         """
     )
     assert bars.matches(expression) == expected
-    assert max(len(dict(match)["UP"]) for match in expected) > 3
+    ups = [cast("tuple[int, ...]", dict(match)["UP"]) for match in expected]
+    assert max(len(up) for up in ups) > 3
 
 
 # -- other operators ---------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def happened(**params: Any) -> Occurrence:
     return occurrence("B", timestamp=1, **params)
 
 
-PARTS = {
+PARTS: dict[str, Any] = {
     "A": happened(x=3, place="hall", nothing=None),
     "B": (happened(x=1), happened(x=None), happened(x=5)),
     "E": (),

@@ -42,7 +42,7 @@ def test_bank_in_tasks_has_rows_and_outputs_of_the_serial_order(
             if point == "before flush" and flushes in failing:
                 raise SerializationConflict("once more")
 
-        db._store.trigger = fail  # type: ignore[method-assign]
+        db._store.trigger = fail
         opened = open_bank(db, scheduler)
         opened.stream.run.run_in_tasks(TasksHere(3))
         opened.stream.feed(events)

@@ -309,7 +309,7 @@ def test_rules_react_in_tasks() -> None:
 
     @ward.rule(pattern, writes=row, when=lambda t, o: t.read(*row(o)) == "safe")
     def warn(t: View, o: Occurrence) -> str:
-        t.write(*row(o), "warning")
+        t.write(row(o)[0], "warning")
         return o.parts["EXIT"].name
 
     scheduler = Partitioned(SerialOrder(), TasksHere(2))
@@ -342,7 +342,7 @@ def test_shared_table_keeps_its_identity() -> None:
 
 
 def test_occurrences_are_the_same_when_pickled() -> None:
-    parts = {"a": event("A", 1, k=1), "b": (event("B", 2), event("B", 3))}
+    parts: dict[str, Any] = {"a": event("A", 1, k=1), "b": (event("B", 2), event("B", 3))}
     for o in (
         event("A", 5, id="x", k=1),
         Occurrence("match", 3, parts=parts),

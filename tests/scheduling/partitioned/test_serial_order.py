@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -68,5 +69,5 @@ def test_workload_of_disjoint_keys_is_run_in_tasks_of_one_size() -> None:
     assert runner.tasks == 4
 
 
-def _as_dict(p: Parameters) -> dict[str, object]:
+def _as_dict(p: Parameters) -> dict[str, Any]:
     return {name: getattr(p, name) for name in p.__dataclass_fields__}

@@ -111,6 +111,9 @@ class SimulatedTPG:
     def add(self, transaction: STransaction) -> None:
         self.planner.add(transaction)
 
+    def discard(self) -> None:
+        self.planner = Planner()
+
     def run(self, state: State) -> None:
         planner, self.planner = self.planner, Planner()
         before = {v.table.name: v.all() for v in state}

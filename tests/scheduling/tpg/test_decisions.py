@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -228,7 +228,7 @@ def two_tables(count: int) -> list[STransaction]:
 
 def test_groups_of_s_transactions_have_their_own_decisions() -> None:
     lazy, eager = Decision("non-structured", "group", "lazy"), Decision("breadth-first", "group")
-    decisions = {("first",): lazy, ("second",): eager}
+    decisions: dict[Hashable, Decision] = {("first",): lazy, ("second",): eager}
     scheduler = TPG(decision=decisions, group_of=by_tables)
     run(scheduler, two_tables(50), first, second)
     found = {report.labels: report.decision for report in scheduler.last}
@@ -270,7 +270,10 @@ def test_two_groups_run_at_once() -> None:
         s_transaction(1, write(first[0], function=meet)),
         s_transaction(2, write(second[0], function=meet)),
     ]
-    decisions = {("first",): Decision("breadth-first"), ("second",): Decision("depth-first")}
+    decisions: dict[Hashable, Decision] = {
+        ("first",): Decision("breadth-first"),
+        ("second",): Decision("depth-first"),
+    }
     state = run(TPG(2, decisions, group_of=by_tables), together, first, second)
     assert state.of(first).newest() == state.of(second).newest() == {0: 1}
 

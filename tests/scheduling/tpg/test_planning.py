@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from activedb.scheduling import SharedTable
+from activedb.scheduling import SharedTable, STransaction
 from activedb.scheduling._body import Body
 from activedb.scheduling.tpg._planning import SOURCE, WRITE, Planner
 from activedb.scheduling.tpg._refinement import KEYS_PER_RANGE_MAX, refine
@@ -51,7 +51,7 @@ def test_figure_3_any_order_of_arrival_gives_the_same_graph(order: tuple[int, ..
     assert [kind for _, _, kind in lists["B"]] == [WRITE, WRITE, SOURCE]
 
 
-def figure_4(*last: object) -> list[object]:
+def figure_4(*last: STransaction) -> list[STransaction]:
     """O1 and O2 write A, O3 and O4 write B, O5 writes C."""
     keys = ["A", "A", "B", "B", "C"]
     return [s_transaction(n, write(accounts[key])) for n, key in enumerate(keys)] + list(last)

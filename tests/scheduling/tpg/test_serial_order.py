@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activedb.scheduling import Abort, SharedTable, State
+from activedb.scheduling import Abort, Scheduler, SharedTable, State
 from activedb.scheduling.tpg import TPG, Decision, by_tables
 from tests.drawing import SEED
 from tests.scheduling.comparison import SCALE, check
@@ -33,6 +34,10 @@ def switching() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
+def _same(scheduler: Scheduler) -> Scheduler:
+    return scheduler
+
+
 @every_decision
 @settings(max_examples=15 * SCALE)
 @given(small, st.integers(1, 4), st.integers(0, 2**32 - 1))
@@ -49,7 +54,7 @@ def test_threads_give_the_serial_order(decision: Decision) -> None:
         # Half of what they run aborts, on few keys: much is rolled back, and redone.
         p = Parameters(seed=SEED + seed, aborts=(0.1, 0.5)[seed % 2], keys=4, length=6)
         scheduler = TPG(2 + seed % 2, decision)
-        check(lambda it=scheduler: it, workload(p))
+        check(partial(_same, scheduler), workload(p))
 
 
 @settings(max_examples=60 * SCALE)
@@ -110,5 +115,5 @@ def test_groups_by_tables_with_decisions_of_their_own_give_the_serial_order(
     p: Parameters, decisions: list[Decision]
 ) -> None:
     sets = [("table0",), ("table1",), ("table2",), ("table0", "table1"), ("table0", "table2")]
-    by_set = dict(zip(sets, decisions, strict=False))
+    by_set: dict[Hashable, Decision] = dict(zip(sets, decisions, strict=False))
     check(lambda: TPG(decision=by_set, group_of=by_tables), workload(p))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_storm_of_aborts_redoes_no_more_than_the_bound(decision: Decision, lengt
     for threads in (1, 2, 3):
         calls = count()
         scheduler = TPG(threads, decision)
-        batch = storm(length, lambda it=calls: next(it))
+        batch = storm(length, partial(next, calls))
         state = run(scheduler, batch)
         assert state.of(table).all() == right.of(table).all()
         assert told(batch) == told(right_batch)

@@ -85,7 +85,7 @@ def main(given: dict[str, Any]) -> None:
     _ = watch.stream.run
     print("ready", flush=True)
     sys.stdin.readline()
-    watch.db._store.trigger = trigger  # type: ignore[method-assign]
+    watch.db._store.trigger = trigger
     apply_all(watch)
 
 

@@ -79,11 +79,9 @@ def test_rule_is_checked_when_it_is_created_or_changed(db: Database) -> None:
     [{"accuracy": timedelta(1)}, {"columns": 1}, {"membership": "weak", "timestamp": ""}],
 )
 def test_stream_that_cannot_be_in_columns_is_refused(db: Database, more: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"type": "kind", "timestamp": "at", "types": {"A": ()}, "columns": True}
     with pytest.raises(DefinitionError, match="columns"):
-        db.stream(
-            "input",
-            **{"type": "kind", "timestamp": "at", "types": {"A": ()}, "columns": True} | more,
-        )
+        db.stream("input", **(given | more))
     assert not list(db.streams)
 
 

@@ -56,7 +56,7 @@ def test_rules_in_columns_killed_in_a_commit_go_on_from_the_last_part(
         worker.go()
         assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
     Server(database_url).wait_idle()
-    watch = open_watch(Alone(database_url), SPECS, columns=True, batch_events_max=2)  # type: ignore[arg-type]
+    watch = open_watch(Alone(database_url), SPECS, columns=True, batch_events_max=2)
     with watch.db:
         assert 0 < watch.stream.run.batches < len(batches())
         apply_all(watch)
@@ -86,7 +86,7 @@ def test_batch_that_is_cut_off_between_its_parts_goes_on_behind_the_last(
         if name == point and reached % 3 == 0:
             raise KeyboardInterrupt
 
-    watch.db._store.trigger = interrupt  # type: ignore[method-assign]
+    watch.db._store.trigger = interrupt
     for number, (events, second) in enumerate(batches()):
         for _ in range(20):
             try:
@@ -94,7 +94,7 @@ def test_batch_that_is_cut_off_between_its_parts_goes_on_behind_the_last(
                 break
             except KeyboardInterrupt:
                 assert run.batches <= number + 1
-    watch.db._store.trigger = lambda name: None  # type: ignore[method-assign]
+    watch.db._store.trigger = lambda name: None
     assert watch.everything() == uninterrupted()
     assert reached > len(batches())
 

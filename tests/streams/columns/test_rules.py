@@ -74,7 +74,7 @@ def test_tables_in_columns_do_what_event_by_event_does(
             if point == "before flush" and flushes in failing:
                 raise SerializationConflict("once more")
 
-        watch.db._store.trigger = fail  # type: ignore[method-assign]
+        watch.db._store.trigger = fail
         for number, (events, second) in enumerate(batches):
             watch.apply(number, events, second)
         assert watch.everything() == event_by_event(rules, batches, as_tables=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from activedb import Occurrence, Stream, Transaction
     from activedb.events import Expression
-    from tests.databases import Place
+    from tests.databases import Opens
 
 TYPES = ("A", "B", "C", "N")
 REFUSED = 13
@@ -103,7 +103,7 @@ class Watch:
         }
 
 
-def open_watch(where: Place, specs: Sequence[Spec], *, columns: bool, **settings: Any) -> Watch:
+def open_watch(where: Opens, specs: Sequence[Spec], *, columns: bool, **settings: Any) -> Watch:
     """Open the database, perhaps once more, with rules R0, R1, … on the stream."""
     db = where.open(clock=SimulatedClock(at(60)), **settings)
     log = Table(
@@ -303,7 +303,7 @@ def streams(draw: st.DrawFn, *, odd: bool) -> list[tuple[list[Occurrence], float
             )
         )
     events.sort(key=lambda o: o.us // (4 * _US))
-    batches = []
+    batches: list[tuple[list[Occurrence], float | None]] = []
     second = 0
     while events:
         size = draw(st.integers(1, 12))

@@ -142,7 +142,8 @@ def open_bank(db: adb.Database, scheduler: Any = None) -> OpenBank:
     """Declare the tables and the stream, and let the program run on it."""
     made = bank()
     accounts, book = tables(db)
-    stream = declare(db, **dict.fromkeys(TYPES, ("k",)))
+    types: dict[str, Any] = dict.fromkeys(TYPES, ("k",))
+    stream = declare(db, **types)
     stream.program(
         made.program,
         tables={made.accounts: accounts, made.book: book},

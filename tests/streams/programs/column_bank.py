@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from activedb import Stream
     from activedb.scheduling import Access, Outcome
-    from tests.databases import Place
+    from tests.databases import Opens
 
 SIZE = 8
 WINDOW_S = 4.0
@@ -149,7 +149,7 @@ class OpenBank:
 
 
 def open_bank(
-    where: Place,
+    where: Opens,
     given: ColumnBank = QUIET,
     scheduler: str = "columns",
     **settings: Any,
@@ -174,7 +174,8 @@ def open_bank(
 
 def table_of(rows: Sequence[Row]) -> Any:
     """Rows as a table of Arrow; text instead of a type is a row that could not be read."""
-    kinds, seconds, ids, ks, tos, ns = ([row[place] for row in rows] for place in range(6))
+    columns: list[list[Any]] = [[row[place] for row in rows] for place in range(6)]
+    kinds, seconds, ids, ks, tos, ns = columns
     return pa.table(
         {
             "event_type": pa.array(kinds, pa.string()),

@@ -79,7 +79,7 @@ def main(given: dict[str, Any]) -> None:
         _ = opened.stream.run
         print("ready", flush=True)
         sys.stdin.readline()
-        db._store.trigger = trigger  # type: ignore[method-assign]
+        db._store.trigger = trigger
         if given["of_query"]:
             apply_all(opened)
         else:

@@ -65,7 +65,7 @@ def main(given: dict[str, Any]) -> None:
     _ = opened.stream.run
     print("ready", flush=True)
     sys.stdin.readline()
-    opened.db._store.trigger = trigger  # type: ignore[method-assign]
+    opened.db._store.trigger = trigger
     apply_all(opened)
 
 

@@ -77,7 +77,7 @@ def test_batches_in_columns_give_what_the_serial_order_gives(
                 raise SerializationConflict("once more")
 
         _ = opened.stream.run
-        opened.db._store.trigger = fail  # type: ignore[method-assign]
+        opened.db._store.trigger = fail
         assert after(opened, batches) == row_by_row(batches, bank)
 
 

@@ -99,10 +99,10 @@ def test_program_in_columns_goes_on_when_the_server_drops_every_connection(where
             engine.dispose()
 
     _ = opened.stream.run
-    opened.db._store.trigger = drop  # type: ignore[method-assign]
+    opened.db._store.trigger = drop
     apply_all(opened)
     assert flushes > 5
-    opened.db._store.trigger = lambda point: None  # type: ignore[method-assign]
+    opened.db._store.trigger = lambda point: None
     assert opened.everything() == uninterrupted(None if where.is_memory else where._url)
 
 
@@ -115,10 +115,10 @@ def test_part_in_columns_that_fails_leaves_nothing_in_memory(where: Place) -> No
         if point == "before commit":
             raise ZeroDivisionError
 
-    opened.db._store.trigger = fail  # type: ignore[method-assign]
+    opened.db._store.trigger = fail
     with pytest.raises(ZeroDivisionError):
         opened.apply(1, DEPOSITS[1:], 4)
-    opened.db._store.trigger = lambda point: None  # type: ignore[method-assign]
+    opened.db._store.trigger = lambda point: None
     assert opened.everything() == before
     opened.apply(1, DEPOSITS[1:], 4)
     assert opened.everything()["accounts"] == {1: 10.0}

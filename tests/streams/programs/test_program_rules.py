@@ -105,10 +105,10 @@ def test_part_that_fails_leaves_nothing_in_the_detectors(db: adb.Database) -> No
         if point == "before flush":
             raise ZeroDivisionError
 
-    db._store.trigger = fail  # type: ignore[method-assign]
+    db._store.trigger = fail
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             stream.feed(EVENTS[1:2], punctuation=at(3))
-    db._store.trigger = lambda point: None  # type: ignore[method-assign]
+    db._store.trigger = lambda point: None
     stream.feed(EVENTS[1:], punctuation=at(20))
     assert read_log(db, kept) == LOG

@@ -79,7 +79,7 @@ def check(db: adb.Database, p: Parameters, scheduler: str, failing: set[int]) ->
         if point == "before flush" and flushes in failing:
             raise SerializationConflict("once more")
 
-    db._store.trigger = fail  # type: ignore[method-assign]
+    db._store.trigger = fail
     results = []
     for events, until in pieces:
         run.feed(events, until)

@@ -45,7 +45,7 @@ SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 def in_memory(opened: OpenBank) -> dict[str, Any]:
     """The newest values as the running program has them."""
     run = opened.stream.run
-    programs = run._state._programs
+    programs: Any = run._state._programs
     assert programs is not None
     return opened.bank.state(programs.state)
 
@@ -126,11 +126,11 @@ def test_part_that_fails_leaves_nothing_in_memory(db: adb.Database) -> None:
         if point == "before flush":
             raise ZeroDivisionError
 
-    db._store.trigger = fail  # type: ignore[method-assign]
+    db._store.trigger = fail
     more = [event("TRANSFER", 3, k=1, to=2, n=1), event("RECENT", 4, k=1)]
     with pytest.raises(ZeroDivisionError):
         opened.stream.feed(more, punctuation=at(5))
-    db._store.trigger = lambda point: None  # type: ignore[method-assign]
+    db._store.trigger = lambda point: None
     assert in_memory(opened) == before
     opened.stream.feed(more, punctuation=at(5))
     assert opened.rows()["accounts"] == {1: 4, 2: 1}
@@ -152,7 +152,7 @@ def test_program_goes_on_when_the_server_drops_every_connection(where: Place) ->
                 connection.execute(DROP)
             engine.dispose()
 
-    opened.db._store.trigger = drop  # type: ignore[method-assign]
+    opened.db._store.trigger = drop
     feed_from(opened, 0)
     assert flushes > 5
     check(opened, events())
@@ -172,7 +172,7 @@ def test_versions_are_kept_as_long_as_windows_reach(where: Place) -> None:
     opened.db.close()
     opened = open_bank(where.open())
     run = opened.stream.run
-    programs = run._state._programs
+    programs: Any = run._state._programs
     assert programs is not None
     found = programs.state.of(opened.bank.accounts).all()
     assert [(at_.us, value) for at_, value in found[1]] == [

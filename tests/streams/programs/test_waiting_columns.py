@@ -51,7 +51,8 @@ def told(found: ColumnEvents) -> list[tuple[int, int, int, int]]:
     )
 )
 def test_waiting_events_come_out_as_from_a_sorted_list(feeds: list[Feed]) -> None:
-    waiting, expected = WaitingColumns(), []
+    waiting = WaitingColumns()
+    expected: list[tuple[int, int, int, int]] = []
     kept = []
     passed_us: int | None = None
     for batch_id, (times, punctuation_us) in enumerate(feeds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Column, Integer, Table, select, update
@@ -160,7 +160,7 @@ def test_session_and_block_see_each_other(db: adb.Database, accounts: Table) -> 
         __table__ = accounts
 
     with db.connection() as connection, Session(connection) as session:
-        mine = session.get(Account, 1)
+        mine: Any = session.get(Account, 1)
         assert mine is not None
         mine.balance = 70
         session.flush()

@@ -45,7 +45,7 @@ def test_flushes_of_a_session_raise_data_events(db: adb.Database, accounts: Tabl
     with db.connection() as connection, make(bind=connection) as session:
         session.add(Account(id=2, balance=5))
         session.flush()
-        mine = session.get(Account, 1)
+        mine: Any = session.get(Account, 1)
         assert mine is not None
         mine.balance = 90
         session.flush()
@@ -76,7 +76,7 @@ def test_session_watched_in_several_ways_is_heard_once(db: adb.Database, account
     for sessions in (make, make, Session):
         db.watch(sessions)
     with db.connection() as connection, make(bind=connection) as session:
-        mine = session.get(Account, 1)
+        mine: Any = session.get(Account, 1)
         assert mine is not None
         mine.balance = 6
         session.commit()
@@ -103,7 +103,7 @@ def test_flush_that_changes_a_key_is_a_deletion_and_an_insertion(
     make = sessionmaker()
     db.watch(make)
     with db.connection() as connection, make(bind=connection) as session:
-        mine = session.get(Account, 1)
+        mine: Any = session.get(Account, 1)
         assert mine is not None
         mine.id = 44
         session.commit()
