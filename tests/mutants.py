@@ -133,6 +133,22 @@ MUTANTS = (
         ("transactions", "firing"),
     ),
     Mutant(
+        "transactions-outcome",
+        "work is repeated although its commit may have succeeded",
+        "activedb/transactions/_retries.py",
+        "if isinstance(error, ConnectionLost) and (inside or error.committed is not False):",
+        "if isinstance(error, ConnectionLost) and inside:",
+        ("transactions", "store", "histories"),
+    ),
+    Mutant(
+        "store-row-locks",
+        "a row that is written is locked for reading on the server",
+        "activedb/store/sql/_tables.py",
+        "self.exclusive_select = self._select_by_key().with_for_update(key_share=True)",
+        "self.exclusive_select = self._select_by_key().with_for_update(read=True)",
+        ("transactions", "histories"),
+    ),
+    Mutant(
         "store-deletes",
         "deleted rows are not flushed",
         "activedb/store/flush/_write_set.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Concatenate, Never, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
 from activedb.errors import (
     DefinitionError,
@@ -16,6 +16,7 @@ from activedb.errors import (
     UnsupportedStatement,
 )
 from activedb.functions import checked_function, checked_result
+from activedb.spelling import did_you_mean
 from activedb.store.sql import Key, Parameters, Row, TableSpec
 from activedb.transactions import _statements
 from activedb.transactions._children import Child
@@ -343,6 +344,18 @@ class Transaction:
         is about to commit may still do so.
         """
         self._node.cancel(reason)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                "a transaction commits at the end of its block, or of the function that db.run() "
+                "or spawn() calls"
+                if name == "commit"
+                else f"a transaction has no {name!r}; {did_you_mean(name, dir(type(self)))}",
+                name=name,
+                obj=self,
+            )
 
 
 class TimedRuns:

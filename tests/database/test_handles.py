@@ -113,3 +113,7 @@ def test_transaction_shows_what_users_call(db: adb.Database) -> None:
             assert s != t
             assert repr(s) == f"<transaction {s.id} {s.path} active>"
         assert t.parent is None
+        with pytest.raises(AttributeError, match=r"no 'exeute'; did you mean 'execute'"):
+            t.exeute  # type: ignore[attr-defined]  # noqa: B018
+        with pytest.raises(AttributeError, match="commits at the end of its block"):
+            t.commit()  # type: ignore[attr-defined]
