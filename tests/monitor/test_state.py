@@ -67,7 +67,7 @@ def test_state_forest_that_is_too_large_shows_the_oldest_hierarchies(memory: Any
             top = watched.db._forest.top_level()
             tops.append(top)
             for _ in range(200):
-                top._begin_child(top.next_label())
+                top.begin_child(top.next_label())
         stack.callback(lambda: [top._abort() for top in tops])
         forest = watched.state()["forest"]
         assert forest["total"] == 603
