@@ -12,6 +12,7 @@ from activedb.errors import (
     CycleLimitExceeded,
     Deadlock,
     DefinitionError,
+    RuleFailed,
     StoreError,
     TransactionAborted,
 )
@@ -20,10 +21,10 @@ from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine, failure_of
 from activedb.firing._rule_listeners import Ran, RuleListeners
 from activedb.firing._trigger_context import TriggerContexts
-from activedb.firing._triggered import Cause, Part, Triggered, is_systemic
+from activedb.firing._triggered import SYSTEMIC, Cause, Part, Triggered, is_systemic
 from activedb.metrics import Counters
 from activedb.rules import OccurrenceSet, OnAbort
-from activedb.transactions import Node, is_stack_deep
+from activedb.transactions import Node, is_again, is_stack_deep
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
@@ -233,9 +234,10 @@ class Runner:
                 group=context.cycles.taken - 1 if deferred else context.events,
             )
         except Exception as error:
-            if is_systemic(error, t) and isinstance(error, StoreError):
+            is_own = not is_systemic(error, t) or _fails_after_another(error, t)
+            if not is_own and isinstance(error, StoreError):
                 raise error.during(f"in rule {rule.name}") from error.__cause__
-            if is_systemic(error, t) or isinstance(error, CycleLimitExceeded):
+            if not is_own or isinstance(error, CycleLimitExceeded):
                 raise
             if _is_its_own(t, item):
                 raise
@@ -290,6 +292,17 @@ def _running_in(t: Node) -> tuple[Node | None, _Running | None]:
             return node, node.running
         node = node.parent
     return None, None
+
+
+def _fails_after_another(error: Exception, t: Node) -> bool:
+    """Return whether a rule fails by itself in `t`, which another rule's failure has doomed."""
+    reason = t.rollback_reason
+    return (
+        isinstance(reason, RuleFailed)
+        and not is_again(error, reason)
+        and not isinstance(error, SYSTEMIC)
+        and t.hierarchy.session.failure is None
+    )
 
 
 def _is_its_own(t: Node, item: Triggered) -> bool:

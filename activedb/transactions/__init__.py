@@ -1,6 +1,6 @@
 """Forest of nested transactions: states, threads, versions, delegation. See README.md."""
 
-from activedb.transactions._children import Child
+from activedb.transactions._children import Child, is_again
 from activedb.transactions._forest import Forest, Listener, abandon_all
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import Node, Version, current_transaction
@@ -28,6 +28,7 @@ __all__ = [
     "Version",
     "abandon_all",
     "current_transaction",
+    "is_again",
     "is_stack_deep",
     "sleeping_for",
     "work_of",

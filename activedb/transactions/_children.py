@@ -10,7 +10,7 @@ from activedb.errors import ActiveDBError, TransactionCancelled
 if TYPE_CHECKING:
     from activedb.transactions._node import Node
 
-__all__ = ["Child", "add_sibling_notes", "raise_first"]
+__all__ = ["Child", "add_sibling_notes", "is_again", "raise_first"]
 
 T = TypeVar("T")
 
@@ -146,12 +146,13 @@ def add_sibling_notes(
     """
     for child in children:
         other = child.unseen_error()
-        if other is None or other is error or _is_again(other, own):
+        if other is None or other is error or is_again(other, own):
             continue
         error.add_note(f"child {child.path} failed too: {type(other).__name__}: {other}")
         for note in list(getattr(other, "__notes__", ())):
             error.add_note(f"  {note}")
 
 
-def _is_again(error: BaseException, own: ActiveDBError | None) -> bool:
+def is_again(error: BaseException, own: ActiveDBError | None) -> bool:
+    """Return whether `error` only repeats the reason `own`, for which transactions were doomed."""
     return own is not None and type(error) is type(own) and error.args == own.args

@@ -685,7 +685,10 @@ class Node:
             return  # it may have committed, which matters more
         is_stores = isinstance(error, StoreError | LockTimeout)
         if reason is not None and is_stores and type(error) is not type(reason):
-            raise reason.again() from error
+            again = reason.again()
+            if again.__cause__ is None:
+                raise again from error
+            raise again  # which has a cause of its own
 
     # -- children ---
 

@@ -12,10 +12,12 @@ from sqlalchemy import update as sql_update
 
 import activedb as adb
 from activedb.errors import CycleLimitExceeded, RuleFailed
-from tests.databases import PATIENCE_S, in_thread
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.ledger import open_ledger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from activedb import Occurrence, Transaction
     from tests.databases import Place
     from tests.ledger import Ledger
@@ -445,3 +447,41 @@ def test_rules_of_parallel_children_run_in_their_children(ledger: Ledger) -> Non
         t.spawn(child, 1)
         t.spawn(child, 2)
     assert sorted(ledger.lines()) == ["1", "2"]
+
+
+OWN_FAILURES: dict[str, Callable[[Ledger], object]] = {
+    "ValueError": lambda ledger: int("no number"),
+    "RowNotFound": lambda ledger: ledger.db.run(lambda t: t.update(ledger.accounts, 99, balance=1)),
+    "abort": lambda ledger: ledger.db.run(lambda t: t.abort("of its own")),
+}
+
+
+@pytest.mark.parametrize("coupling", ["immediate", "deferred"])
+@pytest.mark.parametrize("own", OWN_FAILURES)
+@pytest.mark.parametrize("on_abort", ["triggering", "rule"])
+def test_rule_that_fails_by_itself_after_a_sibling_has_failed_is_named_too(
+    ledger: Ledger, coupling: str, own: str, on_abort: str
+) -> None:
+    """Whichever of two parallel rules fails first, what is raised is the failure of a rule."""
+
+    def fail_late(t: Transaction, o: Occurrence) -> None:
+        triggering = t.parent
+        assert triggering is not None
+        until(lambda: triggering.is_rollback_only)
+        OWN_FAILURES[own](ledger)
+
+    def fail(t: Transaction, o: Occurrence) -> None:
+        raise ZeroDivisionError
+
+    changed = adb.updated(ledger.accounts)
+    ledger.db.rule(on=changed, coupling=coupling, name="late", on_abort=on_abort)(fail_late)
+    ledger.db.rule(on=changed, coupling=coupling, name="early")(fail)
+    with pytest.raises(RuleFailed) as caught:
+        ledger.db.run(lambda t: t.update(ledger.accounts, 1, balance=0))
+    failed = {"late": own, "early": "ZeroDivisionError"}
+    if on_abort == "rule":
+        del failed["late"]
+    assert caught.value.rule in failed
+    cause = type(caught.value.__cause__).__name__
+    assert cause == failed[caught.value.rule].replace("abort", "TransactionAborted")
+    assert ledger.balances()[1] != 0
