@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,8 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from activedb.errors import ActiveDBError, FeedFailed
 from activedb.streams import AtomicBatch, Matched
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -115,6 +112,8 @@ class Run:
         FeedFailed
             If the query fails for a reason other than a refused batch.
         """
+        from spark_bridge._listener import listening, note_recent
+
         remove_half_written(self._checkpoint)
         self._metrics.begin(next_batch_id(self._checkpoint))
         try:
@@ -202,53 +201,6 @@ class Run:
 
     def _offsets(self, batch_id: int) -> dict[str, Any]:
         return {"kind": "DataFrame", "offset": read_offsets(self._checkpoint, batch_id)}
-
-
-# -- listener of Spark's queries, for the metrics of a feed ------------------------------------
-
-
-class _Listener(StreamingQueryListener):
-    """Listener that forwards the progress of one query. Spark calls it on a separate thread."""
-
-    def __init__(self, metrics: FeedMetrics, query_id: Callable[[], str]) -> None:
-        self._metrics = metrics
-        self._query_id = query_id
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Ignore the start: there are no numbers yet."""
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Record a processed micro-batch, or a look for rows in vain."""
-        progress = event.progress
-        if str(progress.id) == self._query_id():
-            self._metrics.note(json.loads(progress.json))
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Ignore idleness: there are no rows."""
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Ignore the end: the thread that runs the query knows of it."""
-
-
-@contextmanager
-def listening(
-    spark: SparkSession, metrics: FeedMetrics, query_id: Callable[[], str]
-) -> Iterator[None]:
-    """Fill the metrics of a feed with Spark's reports on its query during the block."""
-    listener = _Listener(metrics, query_id)
-    spark.streams.addListener(listener)
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # the JVM may have died
-            spark.streams.removeListener(listener)
-
-
-def note_recent(metrics: FeedMetrics, query: StreamingQuery) -> None:
-    """Record batches that the listener has not received yet; the query has ended."""
-    with suppress(Exception):  # the JVM may have died
-        for progress in query.recentProgress:
-            metrics.note(json.loads(progress.json))
 
 
 # -- handover of micro-batches from Spark's thread to the thread that applies them -------------

@@ -23,6 +23,7 @@ from activedb.errors import (
     TransactionError,
     TransactionStateError,
 )
+from tests.nodes import node_of
 from tests.scenarios.operations import VERBS, Operation, called, perform
 from tests.scenarios.watched import WatchedPool
 
@@ -221,9 +222,12 @@ class Strand:
         live = t.state is State.ACTIVE
         if step.verb not in VERBS:
             assert step.verb in ("commit", "abort", "begin"), f"not a step: {step}"
-            self._finish(
-                self._refused({"begin": t.subtransaction}.get(step.verb) or getattr(t, step.verb))
-            )
+            misuse: dict[str, Callable[[], object]] = {
+                "begin": t.subtransaction,
+                "commit": node_of(t).commit,
+                "abort": t.abort,
+            }
+            self._finish(self._refused(misuse[step.verb]))
             return
         operation = Operation.read(step.words)
         try:

@@ -15,7 +15,7 @@ from activedb.errors import LockNotAvailable, UnsupportedStatement
 from tests.databases import PATIENCE_S, Place, in_thread, lock_waits, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def declare(db: adb.Database) -> Table:
@@ -270,3 +270,28 @@ def test_queue_of_jobs_with_many_workers_does_each_job_once(where: Place, scale:
         left = select(func.count()).where(first.c.state == "new")
         assert t.query(left) == [(0,)]
         assert t.execute(update(first).values(state="old")) == count
+
+
+@pytest.mark.parametrize("use", ["get", "get_many", "for update", "update", "delete", "execute"])
+def test_row_is_locked_on_the_server_as_strongly_as_here(desk: Desk, use: str) -> None:
+    """Other programs may share a row that was read, and not one that is to be written."""
+    jobs = desk.jobs
+    if not desk.here._store.is_shared:
+        pytest.skip("no other program can lock rows of the memory twin")
+    uses: dict[str, Callable[[adb.Transaction], object]] = {
+        "get": lambda t: t.get(jobs, 2),
+        "get_many": lambda t: t.get_many(jobs, [2, 4]),
+        "for update": lambda t: t.get(jobs, 2, for_update=True),
+        "update": lambda t: t.update(jobs, 2, state="mine"),
+        "delete": lambda t: t.delete(jobs, 2),
+        "execute": lambda t: t.execute(update(jobs).where(jobs.c.id == 2).values(state="mine")),
+    }
+    row = select(jobs.c.id).where(jobs.c.id == 2)
+    shared = row.with_for_update(read=True, skip_locked=True)
+    exclusive = row.with_for_update(key_share=True, skip_locked=True)
+    with desk.here.transaction() as t:
+        uses[use](t)
+        with desk.here._store.short() as plain:
+            assert plain.execute(exclusive).all() == []
+        with desk.here._store.short() as plain:
+            assert bool(plain.execute(shared).all()) is use.startswith("get")
