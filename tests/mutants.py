@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         "store-row-locks",
-        "a row that is written is locked for reading on the server",
+        "of several rows that are written, the server locks each only for reading",
         "activedb/store/sql/_tables.py",
         "self.exclusive_select = self._select_by_key().with_for_update(key_share=True)",
         "self.exclusive_select = self._select_by_key().with_for_update(read=True)",

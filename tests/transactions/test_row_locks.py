@@ -272,7 +272,9 @@ def test_queue_of_jobs_with_many_workers_does_each_job_once(where: Place, scale:
         assert t.execute(update(first).values(state="old")) == count
 
 
-@pytest.mark.parametrize("use", ["get", "get_many", "for update", "update", "delete", "execute"])
+@pytest.mark.parametrize(
+    "use", ["get", "get_many", "for update", "many for update", "update", "delete", "execute"]
+)
 def test_row_is_locked_on_the_server_as_strongly_as_here(desk: Desk, use: str) -> None:
     """Other programs may share a row that was read, and not one that is to be written."""
     jobs = desk.jobs
@@ -282,6 +284,7 @@ def test_row_is_locked_on_the_server_as_strongly_as_here(desk: Desk, use: str) -
         "get": lambda t: t.get(jobs, 2),
         "get_many": lambda t: t.get_many(jobs, [2, 4]),
         "for update": lambda t: t.get(jobs, 2, for_update=True),
+        "many for update": lambda t: t.get_many(jobs, [2, 4], for_update=True),
         "update": lambda t: t.update(jobs, 2, state="mine"),
         "delete": lambda t: t.delete(jobs, 2),
         "execute": lambda t: t.execute(update(jobs).where(jobs.c.id == 2).values(state="mine")),
