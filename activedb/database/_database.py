@@ -166,6 +166,9 @@ class Database:
         State, counters, history and tables, for operators.
     """
 
+    _launcher: Launcher
+    """Built while the forest is, which it needs."""
+
     def __init__(
         self,
         settings: Settings,
@@ -206,10 +209,9 @@ class Database:
         def listening(forest: Forest) -> Triggering:
             is_queued = settings.firings == "queue" and settings.url != "memory://"
             journal = Journal(self._store, is_queued=is_queued)
-            launchers.append(Launcher(forest, journal, self._catalog, settings, triggering))
-            return launchers[0].triggering
+            self._launcher = Launcher(forest, journal, self._catalog, settings, triggering)
+            return self._launcher.triggering
 
-        launchers: list[Launcher] = []
         forest_counters = Counters()
         recording = open_recording(settings, forest_counters)
         self._forest = Forest(
@@ -220,7 +222,6 @@ class Database:
             counters=forest_counters,
             new_log=None if recording is None else recording.log,
         )
-        (self._launcher,) = launchers
         self._triggering = self._launcher.triggering
         self._timekeeper = Timekeeper(
             self._forest, clock, self._catalog, self._lines, self._triggering, self._launcher

@@ -690,7 +690,7 @@ class Node:
                 raise again from error
             raise again  # which has a cause of its own
 
-    # -- children ---
+    # -- children ------------------------------------------------------------------------
 
     def begin_subtransaction(self, timeout: float | None = None) -> Node:
         """Begin and return a sequential child, which has at most `timeout` seconds."""
@@ -852,7 +852,7 @@ class Node:
         self._spawned += 1
         return str(self._spawned)
 
-    # -- rows ---
+    # -- rows ----------------------------------------------------------------------------
 
     def refuse_write(self, what: str) -> Never:
         """Raise `ConditionWrites`. REQUIRES: `condition_of`."""

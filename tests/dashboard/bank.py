@@ -71,7 +71,7 @@ class Bank:
             t.insert(log, {"line": f"worker {o.params['worker']}"})
 
     def state(self) -> dict[str, Any]:
-        """What the monitor tells."""
+        """Return the state that the monitor shows."""
         monitor = self.db.admin.monitor
         assert monitor is not None
         return monitor.state()

@@ -61,7 +61,7 @@ WRONG = [
 
 
 def complaints(code: dict[str, str], folder: Path, *options: str) -> list[str]:
-    """What mypy says of files, one line each."""
+    """Return mypy's errors in the files, one line each."""
     for name, text in code.items():
         (folder / name).write_text(text, encoding="utf-8")
     done = subprocess.run(

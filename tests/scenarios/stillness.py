@@ -57,7 +57,7 @@ def _offers_of(db: Database) -> WatchedOffers:
 
 
 def _has_looked(offers: WatchedOffers, waiter: int, before: int) -> bool:
-    """Whether it has looked more often than before, or awaits nothing any more."""
+    """Return whether it has looked more often than before, or no longer waits."""
     return offers.looks[waiter] > before or waiter not in offers.awaited
 
 
