@@ -77,9 +77,13 @@ def events(
     Raises
     ------
     DefinitionError
-        If an expression cannot be understood, the timestamp is no TIMESTAMP, the accuracy no
-        interval, or an event type needs a parameter that the input does not have.
+        If an expression is missing or cannot be understood, the timestamp is no TIMESTAMP, the
+        accuracy no interval, or an event type needs a parameter that the input does not have.
     """
+    try:
+        stream.require_expressions()
+    except DefinitionError as error:
+        raise DefinitionError(f"stream {stream.name!r}: {error}") from None
     inputs = [name for name in df.columns if name not in order and name != corrupt]
     params = (
         {name: _column(name) for name in inputs}

@@ -131,13 +131,10 @@ class Collector:
         }
         yield self._spread("transaction_duration_seconds", outcomes)
         yield self._spread("commit_duration_seconds", {(): [found.commit]})
-        census = self._db._forest.locks.census()
-        kinds: dict[_Labels, int] = {
-            ("top-level",): census.top_level,
-            ("sub",): census.live - census.top_level,
-        }
-        yield self._told("transactions_live", kinds)
-        yield self._told("lock_requests_waiting", {(): census.waiting})
+        tops, subs = self._db._forest.live()
+        yield self._told("transactions_live", {("top-level",): tops, ("sub",): subs})
+        waiting = self._db._forest.locks.census().waiting
+        yield self._told("lock_requests_waiting", {(): waiting})
         yield self._told("firings_running", {(): self._db._launcher.running})
         runs = sorted(dict(self._db._stream_runs).items())
         yield self._told("events_waiting", {(name,): run.waiting for name, run in runs})

@@ -63,10 +63,10 @@ class StreamDeclaration:
         Source of the rows. None for a stream fed from a DataFrame or from Python.
     type : str
         Expression for the event type, ``"'TWEET'"`` or ``"upper(kind)"``; not needed for a stream
-        of producers.
+        that is only fed from Python.
     timestamp : str
         Expression of type TIMESTAMP for the event time; NULL means it cannot be parsed. Not needed
-        for a stream of producers.
+        for a stream that is only fed from Python.
     id : str, optional
         Expression for the event's id, which orders events of equal time.
     params : Mapping[str, str], optional
@@ -177,6 +177,22 @@ class StreamDeclaration:
             return self.latency_max.total_seconds()
         return self.latency_max
 
+    def require_expressions(self) -> None:
+        """Check that rows can become events.
+
+        Raises
+        ------
+        DefinitionError
+            If ``type`` or ``timestamp`` is missing, which only events from Python do without.
+        """
+        for name in ("type", "timestamp"):
+            if not getattr(self, name):
+                raise DefinitionError(
+                    f"{name} is missing, the SQL expression by which a row becomes an event, such "
+                    'as type="kind", timestamp="CAST(at AS TIMESTAMP)"'
+                )
+            require_text(name, getattr(self, name))
+
     def _check_columns(self) -> None:
         if not isinstance(self.columns, bool):
             raise DefinitionError(f"columns is True or False, not {self.columns!r}")
@@ -255,9 +271,8 @@ class StreamDeclaration:
             require_text("a producer's name", name)
 
     def _check_expressions(self) -> None:
-        if self.membership is None:
-            require_text("type", self.type)
-            require_text("timestamp", self.timestamp)
+        if self.membership is None and (self.source or self.type or self.timestamp):
+            self.require_expressions()
         if self.id is not None:
             require_text("id", self.id)
         if self.params is None:

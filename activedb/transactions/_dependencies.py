@@ -97,6 +97,7 @@ class Dependencies:
             is_new = heir.id not in self._nodes
             self._enrol(heir)
             if not heir.state.is_final:
+                self._forest.enrol(heir)
                 return heir  # from now on it takes the latch when it ends
             if is_new:
                 self._take_out(heir)  # it may have ended without the latch
@@ -157,6 +158,7 @@ class Dependencies:
                 heir = self.heir(cause)
             if heir is None:
                 return
+            self._forest.enrol(heir)
             self._await_end(node, heir.id)
 
     def _await_end(self, node: Node, of: int) -> None:

@@ -133,6 +133,7 @@ class Forest:
             store.plain_uses,
         )
         self._ids = itertools.count(1)
+        self._hierarchies: dict[int, Hierarchy] = {}  # live ones, by top-level transaction
         self.offers = Offers(lambda: self.locks)
         self.deadlines = Deadlines()
         self.retries = Retries(settings, self.counters)
@@ -292,18 +293,58 @@ class Forest:
             if self.new_log is not None:
                 node.log = self.new_log(hierarchy.run)
             self.locks.begin(number, causes=hierarchy.causes)
+            node.is_enrolled = True
             hierarchy.top_id = number
             hierarchy.members.add(number)
+            self._hierarchies[number] = hierarchy
             if self.store.is_shared:
                 self.crossing.add(number, node)
             return
-        self.locks.begin(number, parent.id)
         with node.kin.latch:
             parent._inferiors[node] = None
             hierarchy.members.add(number)
             node.rollback_reason = (
                 parent.rollback_reason
             )  # a later doom of the parent reaches this node
+
+    def enrol(self, node: Node) -> None:
+        """Make a live node, with its superiors, known to the lock manager. O(depth).
+
+        The lock manager knows a transaction from its first request, or from the first wait in which
+        it matters: most rules end before. May be called on any thread.
+        """
+        with node.kin.latch:
+            line: list[Node] = []
+            member: Node | None = node
+            while member is not None and not (member.is_enrolled or member.state.is_final):
+                line.append(member)
+                member = member.parent
+            for member in reversed(line):
+                assert member.parent is not None
+                self.locks.begin(member.id, member.parent.id)
+                member.is_enrolled = True
+
+    def live(self) -> tuple[int, int]:
+        """Return the numbers of live top-level transactions and of live subtransactions."""
+        members = [len(hierarchy.members) for hierarchy in list(self._hierarchies.values())]
+        return len(members), sum(members) - len(members)
+
+    def _prepare(self, node: Node) -> None:
+        """Prepare the first request of `node`: its superiors on this thread offer their locks.
+
+        While the block of `node` is open on this thread, they can acquire no further ones.
+        """
+        node.is_prepared = True
+        superior = node.parent
+        while superior is not None and superior.is_on_thread_of(node):
+            superior.offer_held()
+            if superior.is_prepared:
+                break
+            superior.is_prepared = True
+            superior = superior.parent
+        self.enrol(node)
+        if node.rollback_reason is not None:  # a doom before could not be told to the lock manager
+            raise self._doom_of(node)
 
     def acquire(self, node: Node, resource: tuple[object, ...], mode: Mode) -> None:
         """Acquire a lock for `node`, waiting if necessary.
@@ -327,6 +368,8 @@ class Forest:
                 f"transaction {node.path} has the open subtransaction {current.path} on this "
                 f"thread; use that one until it ends"
             )
+        if not node.is_prepared:
+            self._prepare(node)
         timeout_s = self.settings.lock_timeout_ms / 1_000
         until_s: float | None = None
         on_wait = _on_wait(node)
@@ -369,6 +412,8 @@ class Forest:
         TransactionAborted
             If `node`, or a superior, has to abort.
         """
+        if not node.is_prepared:
+            self._prepare(node)
         try:
             self.locks.acquire(node.id, resource, mode, 0.0)
         except LockWaitTimeout:
@@ -382,6 +427,8 @@ class Forest:
 
         See `LockManager.await_end`; raises the errors of `acquire`.
         """
+        if not node.is_prepared:
+            self._prepare(node)
         try:
             self.locks.await_end(node.id, of, on_wait=_on_wait(node), on_sleep=node.falls_asleep)
         except Standstill as stop:
@@ -475,7 +522,9 @@ class Forest:
         try:
             if causal is not None and not committed:
                 causal.leave()
-            if committed:
+            if not node.is_enrolled:
+                pass  # it has no locks
+            elif committed:
                 self.locks.commit(node.id)
             else:
                 # The server keeps the row locks of the flat transaction, and the hierarchy the rows
@@ -483,6 +532,7 @@ class Forest:
                 self.locks.abort(node.id, node.hierarchy.top_id if parent is not None else None)
         finally:
             if parent is None:
+                del self._hierarchies[node.id]
                 self.crossing.remove(node)
                 if not committed:
                     self._close_session(node.hierarchy)

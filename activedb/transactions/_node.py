@@ -103,15 +103,21 @@ class Node:
         Why the transaction can only abort; see `mark_rollback_only`.
     kin : Kin
         Shared by all transactions of the hierarchy; its latch guards `_inferiors`,
-        `rollback_reason`, `_lent`, the end of `state` and the workspaces.
+        `rollback_reason`, `is_enrolled`, `_lent`, the end of `state` and the workspaces.
     running : object or None
         The work that the layer above runs in it.
     writer : str or None
         Its identity for tables that only certain transactions may write; see `Forest.writers`.
+    is_enrolled : bool
+        True if the lock manager knows it; changed under the latch. See `Forest.enrol`.
+    is_prepared : bool
+        True if it may request locks: its superiors on this thread have offered theirs.
     """
 
     running: Any = None
     writer: str | None = None
+    is_enrolled = False
+    is_prepared = False
 
     id: int
     _over_at_s: float
@@ -410,9 +416,10 @@ class Node:
     def offer(self) -> None:
         """Downgrade all held locks to retained ones, so that inferiors may acquire them."""
         self.check_usable()
-        self._offer()
+        self.offer_held()
 
-    def _offer(self) -> None:
+    def offer_held(self) -> None:
+        """Offer as in `offer`, on its thread; needs no check."""
         if self._held:
             self._held.clear()
             self.forest.locks.offer(self.id)
@@ -423,7 +430,7 @@ class Node:
         """Offer the locks before a wait for a child. Raise `WrongThread` on another thread."""
         if self.state is State.ACTIVE:
             self._check_thread()
-            self._offer()
+            self.offer_held()
 
     def wait_for(self, task: Task[T]) -> None:
         """Wait for the task of a child. REQUIRES: this node's thread, with its locks offered."""
@@ -439,7 +446,7 @@ class Node:
         if not self._children:
             return
         self._check_thread()
-        self._offer()
+        self.offer_held()
         self._await_all(self._children)
         children, self._children = self._children, []
         raise_first(children)
@@ -696,7 +703,8 @@ class Node:
         """Begin and return a sequential child, which has at most `timeout` seconds."""
         self.check_usable()
         limit = Limit.after(timeout)
-        self._offer()
+        if self._children:
+            self.offer_held()  # else they are offered when the child requests a lock
         return self.begin_child(self.next_label(), limit=limit)
 
     def spawn(self, function: Callable[[Node], T], *, timeout: float | None = None) -> Child[T]:
@@ -704,7 +712,7 @@ class Node:
         self.check_usable()
         limit = Limit.after(timeout)
         label = self.next_label()
-        self._offer()
+        self.offer_held()
         child: Child[T] = Child(
             self, label, lambda handle: self._try_child(function, label, limit, handle)
         )
@@ -756,8 +764,8 @@ class Node:
             self.check_usable()
 
         def attempt() -> T:
-            if get_ident() == self._thread:
-                self._offer()
+            if self._children and get_ident() == self._thread:
+                self.offer_held()  # else they are offered when the child requests a lock
             child = self.begin_child(
                 label,
                 rule=rule,
@@ -792,7 +800,7 @@ class Node:
 
     def _run_lent(self, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
         self.check_usable()
-        self._offer()
+        self.offer_held()
         before = len(self._children)
         for label, call in calls:
             self._children.append(Child(self, label, self._lent_to(call)))

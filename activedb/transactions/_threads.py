@@ -447,7 +447,10 @@ def _stalled_by(
         found = found.parent
     callers = [forest.joined.top_of(use.connection) for use in plain]
     nodes = [*_here.nodes, *[top for top in callers if top is not None]]
-    return tuple([n for n in nodes if n not in line and not n.state.is_final])
+    stalled = tuple([n for n in nodes if n not in line and not n.state.is_final])
+    for each in stalled:
+        each.forest.enrol(each)  # others may wait for its end
+    return stalled
 
 
 def _is_wait(edge: Edge | None) -> bool:

@@ -90,7 +90,9 @@ def test_source_meaningless_value_is_refused(
         ({"name": ""}, "'' is no name for a stream"),
         ({"name": "my stream"}, "'my stream' is no name for a stream"),
         ({"name": "x" * 64}, "at most 63 characters"),
-        ({"type": ""}, "stream 'tweets': type must be a text"),
+        ({"type": ""}, "stream 'tweets': type is missing, the SQL expression"),
+        ({"type": "", "source": Files("csv")}, "stream 'tweets': type is missing"),
+        ({"type": "kind", "timestamp": ""}, "stream 'tweets': timestamp is missing"),
         ({"timestamp": " "}, "stream 'tweets': timestamp must be a text"),
         ({"id": ""}, "id must be a text"),
         ({"params": {"text": ""}}, "parameter 'text' must be a text"),
@@ -105,6 +107,12 @@ def test_source_meaningless_value_is_refused(
 def test_stream_meaningless_value_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         StreamDeclaration(**(GOOD | changes))
+
+
+def test_stream_fed_from_python_needs_no_expressions() -> None:
+    stream = StreamDeclaration("clicks", types={"CLICK": ("user",)})
+    with pytest.raises(DefinitionError, match="type is missing, the SQL expression by which a row"):
+        stream.require_expressions()
 
 
 def test_stream_without_params_may_need_any_column() -> None:

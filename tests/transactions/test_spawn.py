@@ -411,8 +411,9 @@ def test_child_on_the_thread_of_a_superior_that_holds_the_row_is_a_deadlock(bank
     def misuse() -> None:
         with bank.db.transaction() as t:
             s = t.subtransaction()
-            t.update(bank.accounts, 1, balance=1)
-            s.update(bank.accounts, 1, balance=2)
+            s.update(bank.accounts, 1, balance=1)  # all that t holds is offered now
+            t.update(bank.accounts, 2, balance=2)
+            s.update(bank.accounts, 2, balance=3)
 
     with pytest.raises(Deadlock):
         in_thread(misuse).result(PATIENCE_S)
