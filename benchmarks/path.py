@@ -11,9 +11,9 @@
 ``program_event``
     An event of a program under TPG, in a batch of 200.
 
-A call is the entry into a Python function of the project, on any thread; generators count each time
-they go on. A room is a folder, and a change of room a call from one folder into another. Counts are
-taken after a warm-up and without a profiler's clock, so they are the same in each run of one commit;
+A call is the entry into a Python function of the project, on any thread; generators count each
+time they go on. A room is a folder, and a change of room a call from one folder into another. Counts
+are taken after a warm-up, and are the same in each run of one commit;
 times are medians over rounds, without counting.
 """
 
@@ -109,7 +109,7 @@ class _Meter:
             self._counted = None
 
 
-_Journey = Callable[[int], None]
+_Journey = Callable[[int], object]
 """Does the journey once; the number differs each time."""
 
 
@@ -196,26 +196,26 @@ def measure(runs: int) -> tuple[dict[str, Metric], dict[str, Counted]]:
     metrics: dict[str, Metric] = {}
     found: dict[str, Counted] = {}
     for name, (opened, events) in _JOURNEYS.items():
-        with opened() as journey:  # type: ignore[operator]
+        with opened() as journey:
             numbers = iter(range(1, 1_000_000))
             for _ in range(5):
                 journey(next(numbers))
             with meter.counting() as counted:
                 journey(next(numbers))
             rounds = max(5, _ROUNDS // events)
-            times = [
-                [_seconds(journey, next(numbers)) for _ in range(rounds)] for _ in range(runs)
-            ]
+            times = [[_seconds(journey, next(numbers)) for _ in range(rounds)] for _ in range(runs)]
         found[name] = counted
         metrics |= {
-            f"{name}_calls": Metric([counted.calls.total() / events], "calls", smaller_is_better=True),
+            f"{name}_calls": Metric(
+                [counted.calls.total() / events], "calls", smaller_is_better=True
+            ),
             f"{name}_rooms": Metric([counted.changes / events], "changes", smaller_is_better=True),
             f"{name}_files": Metric([counted.files], "files", smaller_is_better=True),
             f"{name}_us": Metric(
                 [p50(taken) / events * 1e6 for taken in times], "us", smaller_is_better=True
             ),
         }
-    threading.setprofile(None)  # type: ignore[arg-type]
+    threading.setprofile(None)
     return metrics, found
 
 

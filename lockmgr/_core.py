@@ -117,7 +117,9 @@ class LockTable:
         superior = None if parent is None else self._live(parent, refusals.BEGIN)
         if inline:
             check_inline(tid, superior)
-        by_tid = {cause: self._live(cause, refusals.DEPENDENCE) for cause in causes}
+        by_tid: dict[int, Transaction] = {}
+        for cause in causes:
+            by_tid[cause] = self._live(cause, refusals.DEPENDENCE)
         if by_tid and superior is not None:
             raise refusals.child_with_causes(tid, parent)
         self._begun += 1

@@ -101,9 +101,11 @@ class LockManager:
     def commit(self, tid: int) -> None:
         """End `tid`: its parent retains its locks, or a top-level transaction releases them."""
         with self._latch:
-            woken = self._hand_over(self._table.commit(tid))
+            effects = self._table.commit(tid)
+            woken = self._hand_over(effects) if effects else []
             self._cancelled.discard(tid)
-        _wake(woken)
+        if woken:
+            _wake(woken)
 
     def abort(self, tid: int, heir: int | None = None) -> None:
         """End `tid` and release its locks, or leave them to a superior; see `LockTable.abort`.
@@ -266,8 +268,10 @@ class LockManager:
     def offer(self, tid: int) -> None:
         """Downgrade all locks that `tid` holds to none, so that its children may hold them."""
         with self._latch:
-            woken = self._hand_over(self._table.offer(tid))
-        _wake(woken)
+            effects = self._table.offer(tid)
+            woken = self._hand_over(effects) if effects else []
+        if woken:
+            _wake(woken)
 
     # -- queries -----------------------------------------------------------------------------
 

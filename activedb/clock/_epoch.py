@@ -18,7 +18,8 @@ def timedelta_us(delta: timedelta) -> int:
 
 def in_microseconds(moment: datetime) -> int:
     """Return `moment`, which is aware, in microseconds since the epoch."""
-    return timedelta_us(moment - _EPOCH)
+    delta = moment - _EPOCH
+    return delta.days * _DAY_US + delta.seconds * _SECOND_US + delta.microseconds
 
 
 def moment_of(us: int) -> datetime:

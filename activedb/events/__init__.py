@@ -41,7 +41,7 @@ from activedb.events._expression import Expression
 from activedb.events._kleene import Kleene
 from activedb.events._names import name_text
 from activedb.events._nodes import Node
-from activedb.events._occurrence import Occurrence, occurrence
+from activedb.events._occurrence import Occurrence, occurrence, row_change
 from activedb.events._operators import (
     all_of,
     any_of,
@@ -143,6 +143,7 @@ __all__ = [
     "precedes",
     "query",
     "returned",
+    "row_change",
     "same_candidate",
     "seq",
     "some_of",

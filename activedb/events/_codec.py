@@ -192,6 +192,20 @@ def _decode_stamp(data: Mapping[str, Any]) -> AccuracyInterval:
 
 
 def _encode_row(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    for name, value in row.items():
+        if type(name) is not str or not name.isascii() or name == _TAG or "\0" in name:
+            break
+        type_ = type(value)
+        if type_ is str:
+            if not value.isascii() or "\0" in value:
+                break
+        elif type_ is int:
+            if not -(2**63) <= value < 2**63:
+                break
+        elif type_ is not bool and value is not None:
+            break
+    else:  # the common case: nothing needs a tag
+        return dict(row)
     for name in row:
         if type(name) is not str:
             raise BadEvent(f"the name of a {kind} must be a string, not {name!r}")

@@ -12,9 +12,10 @@ from activedb.events._timestamps import Timestamp, microseconds
 from activedb.named_values import NamedValues
 from activedb.values import IMMUTABLE, containers_copied, copied
 
-__all__ = ["Occurrence", "Parts", "occurrence"]
+__all__ = ["Occurrence", "Parts", "occurrence", "row_change"]
 
 Parts = Mapping[str, "Occurrence | tuple[Occurrence, ...]"]
+Row = Mapping[str, Any]
 
 _KINDS = ("event", "clock", "late", "call", "return", "transaction")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -272,6 +273,39 @@ def occurrence(
     <Occurrence EXIT at 2 {'worker': 7}>
     """
     return Occurrence(name, timestamp, params, id=id)
+
+
+def row_change(
+    key: tuple[str, str], timestamp: Timestamp, old: Row | None, new: Row | None
+) -> Occurrence:
+    """Return the occurrence of a data change, without a copy of the rows.
+
+    REQUIRES: the rows are read-only, and nobody changes them or their values.
+
+    Parameters
+    ----------
+    key : tuple of (str, str)
+        ``"insert"``, ``"update"`` or ``"delete"``, and the full name of the table.
+    timestamp : int, float, datetime or AccuracyInterval
+    old, new : mapping, optional
+        The row before and after.
+    """
+    o = object.__new__(Occurrence)
+    us = microseconds(timestamp)
+    stamp = timestamp if type(timestamp) is AccuracyInterval else None
+    _put_key(o, key)
+    _put_name(o, key[1])
+    _put_timestamp(o, timestamp)
+    _put_us(o, us)
+    _put_stamp(o, stamp)
+    _put_low_us(o, us if stamp is None else stamp.lower_us)
+    _put_high_us(o, us if stamp is None else stamp.upper_us)
+    _put_params(o, old if new is None else new)
+    _put_id(o, None)
+    _put_old(o, old)
+    _put_new(o, new)
+    _put_parts(o, _NOTHING)
+    return o
 
 
 def _again(

@@ -86,18 +86,35 @@ class Feeding:
             this rule alone, and all others go on with `o`. By default True for a rule that fails
             alone.
         """
-        refused = refused or self._refused_in(t, o)
-        for listener in self._listeners.each:
-            listener.raised(t, o)
+        for hear in self._listeners.raised:
+            hear(t, o)
         triggered: list[Triggered] = []
         fed: list[Fed] = []
         catalog = self._catalog
         listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
+        if not listening:
+            return triggered, fed
+        refused = refused or self._refused_in(t, o)
+        own = (o,) if undated else ()
         try:
             for subscription in listening:
-                taken = self.try_feed(subscription, o, t, contemporaries, refused)
-                if taken is not None:
-                    triggered += self.took(t, subscription, o, taken, fed, refused, undated=undated)
+                single = subscription.single
+                if single is None:
+                    taken = self.try_feed(subscription, o, t, contemporaries, refused)
+                    if taken is not None:
+                        triggered += self.took(
+                            t, subscription, o, taken, fed, refused, undated=undated
+                        )
+                    continue
+                try:
+                    is_match = single.takes(o)
+                except Exception as error:
+                    if is_systemic(error, t) or not refused(subscription.rule, error):
+                        raise
+                    continue
+                if is_match:
+                    by = self._cause(t)
+                    triggered.append(Triggered(subscription.rule, o, by, undated=own))
         except BaseException:
             self.withdraw(fed)
             raise
@@ -133,7 +150,8 @@ class Feeding:
         """Return the items that a detector triggers in `t` by `o`; note in `fed` if it kept `o`."""
         if taken.is_kept:
             fed.append(Fed(subscription, o))
-        self.note(t, subscription, taken, refused)
+        if taken.undecided or taken.decided:
+            self.note(t, subscription, taken, refused)
         if not taken.matches:
             return []
         by, own = self._cause(t), (o,) if undated else ()
@@ -144,8 +162,6 @@ class Feeding:
 
         A rule with the policy "raise" is handled like a rule that cannot take the event.
         """
-        if not taken.undecided and not taken.decided:
-            return
         context = self._contexts.of(t)
         with self._contexts.latch:
             context.choices.append((subscription, taken))
@@ -245,7 +261,8 @@ class Feeding:
     ) -> list[Triggered]:
         """Return the matches that trigger a rule without an event: by time, or by a decision."""
         self._lines.moved(subscription)
-        self.note(t, subscription, taken, refused)
+        if taken.undecided or taken.decided:
+            self.note(t, subscription, taken, refused)
         if taken.matches:
             self._counters.add("matches", len(taken.matches))
         moment = "" if us is None else moment_in(self._lines.stream_of(subscription), us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 from activedb.firing._rule_listeners import Ran, RuleListener
@@ -77,7 +78,7 @@ class RuleFigures(RuleListener):
 
     def __init__(self) -> None:
         self._latch = threading.Lock()
-        self._figures: dict[str, RuleFigure] = {}
+        self._figures: defaultdict[str, RuleFigure] = defaultdict(RuleFigure)
 
     def of_rules(self) -> dict[str, RuleFigure]:
         """Return the figures by rule name, in the order of first use; including deleted rules."""
@@ -92,7 +93,7 @@ class RuleFigures(RuleListener):
         """Count the triggered rules."""
         with self._latch:
             for item in items:
-                self._of(item.rule.name).matched += 1
+                self._figures[item.rule.name].matched += 1
 
     def ran(
         self,
@@ -105,14 +106,14 @@ class RuleFigures(RuleListener):
         """Count the run by its outcome."""
         if outcome == "acted":
             with self._latch:
-                figure = self._of(item.rule.name)
+                figure = self._figures[item.rule.name]
                 figure.fired += 1
                 figure.last_fired_s = time.time()
             figure.latencies.record(seconds)
             return
         is_undone = error is not None and is_systemic(error, s)
         with self._latch:
-            figure = self._of(item.rule.name)
+            figure = self._figures[item.rule.name]
             if outcome == "condition false":
                 figure.conditions_false += 1
             elif outcome == "action later":
@@ -125,16 +126,9 @@ class RuleFigures(RuleListener):
     def refused(self, rule: str) -> None:
         """Count a run that quarantine has prevented."""
         with self._latch:
-            self._of(rule).quarantined += 1
+            self._figures[rule].quarantined += 1
 
     def undecided(self, rule: str, count: int) -> None:
         """Add the number of choices that the event of a rule has left open."""
         with self._latch:
-            self._of(rule).undecided += count
-
-    def _of(self, rule: str) -> RuleFigure:
-        """Return the figure of a rule, added if new. REQUIRES: ``_latch``."""
-        figure = self._figures.get(rule)
-        if figure is None:
-            figure = self._figures[rule] = RuleFigure()
-        return figure
+            self._figures[rule].undecided += count

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 from activedb.events import Occurrence
 from activedb.firing._triggered import Triggered
@@ -64,13 +64,14 @@ class RuleListeners:
     ----------
     each : tuple of RuleListener
         Present listeners; another tuple after each change.
+    raised, triggered, starts, ran : tuple of callable
+        Their methods of these names, except those that do nothing.
     hears_all : bool
         True if one of them hears row writes that no rule listens to.
     """
 
     def __init__(self, *listeners: RuleListener):
-        self.each = listeners
-        self.hears_all = any(listener.hears_all for listener in listeners)
+        self._set(listeners)
 
     def add(self, listener: RuleListener) -> None:
         """Add a listener to events and rules from now on."""
@@ -82,4 +83,18 @@ class RuleListeners:
 
     def _set(self, listeners: tuple[RuleListener, ...]) -> None:
         self.each = listeners
+        self.raised = _defined(listeners, "raised")
+        self.triggered = _defined(listeners, "triggered")
+        self.starts = _defined(listeners, "starts")
+        self.ran = _defined(listeners, "ran")
         self.hears_all = any(listener.hears_all for listener in listeners)
+
+
+def _defined(listeners: Sequence[RuleListener], name: str) -> tuple[Callable[..., None], ...]:
+    """Return the method of this name of each listener that defines it itself."""
+    nothing: Any = getattr(RuleListener, name)
+    return tuple(
+        getattr(listener, name)
+        for listener in listeners
+        if getattr(type(listener), name) is not nothing
+    )

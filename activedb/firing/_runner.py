@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from activedb.errors import (
@@ -87,8 +88,8 @@ class Runner:
         In breadth-first order, immediate rules triggered inside a child's rule wait instead. Each
         commit on the way passes them up to that child's parent, which runs level after level.
         """
-        around, running = _running_in(t)
-        depth = 0 if running is None else running.depth
+        around = t.around
+        depth = 0 if around is None else around.running.depth
         if self._breadth_first and not deferred and around is not None and around.parent:
             context = self._contexts.of(t)
             with self._contexts.latch:
@@ -111,7 +112,8 @@ class Runner:
         Returns whether the action is still to come, as another child of the parent.
         """
         s.running = _Running(item, depth)
-        listeners = self._listeners.each
+        s.around = s
+        listeners = self._listeners
         began = time.perf_counter()
         rule = item.rule
         has_condition = rule.when is not None and item.part is Part.RULE
@@ -119,8 +121,8 @@ class Runner:
         outcome: Ran = "acted"
         # One function, to save stack frames: rules that trigger rules nest on the stack.
         try:
-            for listener in listeners:
-                listener.starts(s, item)
+            for hear in listeners.starts:
+                hear(s, item)
             if mode is ConditionAction.SEQUENTIAL:
                 if not holds_beside(s, item):
                     outcome = "condition false"
@@ -136,28 +138,32 @@ class Runner:
             else:
                 rule.act(s, item.occurrence)
         except BaseException as error:
-            for listener in listeners:
-                listener.ran(s, item, "failed", time.perf_counter() - began, error)
+            for hear in listeners.ran:
+                hear(s, item, "failed", time.perf_counter() - began, error)
             raise
         if outcome == "acted":
             self._counters.add("rules_fired")
         seconds = time.perf_counter() - began
-        for listener in listeners:
-            listener.ran(s, item, outcome, seconds, None)
+        for hear in listeners.ran:
+            hear(s, item, outcome, seconds, None)
         is_due_in_parent = mode is ConditionAction.DEFERRED and s.parent is not None
         return is_due_in_parent and outcome == "action later"
 
     def cause(self, t: Node) -> Cause | None:
-        """Return the rule in which an event of `t` is raised, with its own cause; O(depth)."""
-        _, running = _running_in(t)
-        return None if running is None else Cause(running.item.rule.name, running.item.by)
+        """Return the rule in which an event of `t` is raised, with its own cause."""
+        around = t.around
+        if around is None:
+            return None
+        item: Triggered = around.running.item
+        return Cause(item.rule.name, item.by)
 
     # -- inside ----------------------------------------------------------------------------
 
     def _run_level(self, t: Node, items: list[Triggered], depth: int, *, deferred: bool) -> None:
-        if len(items) == 1:
-            call = self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)
-            _call_here(t, call)
+        if len(items) == 1 and not items[0].rule.set_oriented and not is_stack_deep():
+            [item] = items  # the common case, on a short way
+            label = f"{t.next_label()}.{item.rule.name}"
+            self._run_child(t, item, depth, item.rule.priority, label=label, deferred=deferred)
             return
         try:
             groups = ordered_groups(
@@ -226,7 +232,7 @@ class Runner:
             if fails_alone:
                 self._quarantine.check(rule.name, t)
             is_action_due = t.run_child(
-                lambda s: self.run_rule(s, item, depth),
+                partial(self.run_rule, item=item, depth=depth),
                 label=label,
                 rule=rule.name,
                 deferred=deferred,
@@ -282,16 +288,6 @@ def _call_here(t: Node, call: Callable[[], None]) -> None:
         t.run_on_fresh_stack(call)
     else:
         call()
-
-
-def _running_in(t: Node) -> tuple[Node | None, _Running | None]:
-    """Return the nearest transaction from `t` upward in which a rule runs; O(depth)."""
-    node: Node | None = t
-    while node is not None:
-        if node.running is not None:
-            return node, node.running
-        node = node.parent
-    return None, None
 
 
 def _fails_after_another(error: Exception, t: Node) -> bool:

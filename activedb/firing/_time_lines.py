@@ -45,6 +45,11 @@ class TimeLines:
         self._due: dict[str, DueTimes] = {}
         self._on_clock = on_clock
 
+    @property
+    def version(self) -> int:
+        """Version of the assignment, greater after each change."""
+        return len(self._streams)
+
     def stream_of(self, subscription: Subscription) -> str | None:
         """Return the stream whose time a rule follows; None for the clock. O(keys) once."""
         if self._known != len(self._streams):
@@ -88,8 +93,13 @@ class TimeLines:
 class DueTimes:
     """Queue of subscriptions by due time; a subscription without a due time costs nothing.
 
-    A detector is due when time completes or decides one of its matches. `_due_us` has its present
-    due time; heap entries with another time are stale.
+    A detector is due when time completes or decides one of its matches. Heap entries with another
+    time than its present one are stale.
+
+    Attributes
+    ----------
+    due_us : dict of object to int
+        Present due time by detector.
 
     Latch: ``_latch``; no other latch is taken under it.
     """
@@ -97,21 +107,21 @@ class DueTimes:
     def __init__(self) -> None:
         self._latch = threading.Lock()
         self._heap: list[tuple[int, int, Subscription]] = []
-        self._due_us: dict[object, int] = {}
+        self.due_us: dict[object, int] = {}
         self._serials = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._due_us)
+        return len(self.due_us)
 
     def set(self, subscription: Subscription, us: int | None) -> bool:
         """Set when a subscription is due; return whether it is first in the queue now. O(log n)."""
         with self._latch:
             detection = subscription.detection
             if us is None:
-                self._due_us.pop(detection, None)
+                self.due_us.pop(detection, None)
                 return False
-            if self._due_us.get(detection) != us:
-                self._due_us[detection] = us
+            if self.due_us.get(detection) != us:
+                self.due_us[detection] = us
                 heappush(self._heap, (us, next(self._serials), subscription))
             return self._heap[0][0] == us
 
@@ -131,8 +141,8 @@ class DueTimes:
             found = []
             while self._heap and self._heap[0][0] == us:
                 subscription = heappop(self._heap)[2]
-                if self._due_us.get(subscription.detection) == us:
-                    del self._due_us[subscription.detection]
+                if self.due_us.get(subscription.detection) == us:
+                    del self.due_us[subscription.detection]
                     found.append(subscription)
             return us, found
 
@@ -140,10 +150,10 @@ class DueTimes:
         """Empty the queue."""
         with self._latch:
             self._heap.clear()
-            self._due_us.clear()
+            self.due_us.clear()
 
     def _clean(self) -> None:
         """Drop stale entries from the front. REQUIRES: the latch."""
         heap = self._heap
-        while heap and self._due_us.get(heap[0][2].detection) != heap[0][0]:
+        while heap and self.due_us.get(heap[0][2].detection) != heap[0][0]:
             heappop(heap)

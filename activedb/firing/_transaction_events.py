@@ -41,9 +41,8 @@ class TransactionEvents:
         self._raise(t, "begin")
 
     def committing(self, t: Node) -> None:
-        """Raise the commit event of a top-level `t`, whose deferred cycles are still to come."""
-        if t.parent is None:
-            self._raise(t, "commit")
+        """Raise the commit event of `t`, which is top-level; its deferred cycles come after it."""
+        self._raise(t, "commit")
 
     def aborted(self, t: Node) -> None:
         """Raise the abort event of a top-level `t`; for a retried run `gave_up` does so instead."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from activedb.clock import Clock
 from activedb.config import Settings
 from activedb.errors import ConnectionLost
-from activedb.events import Occurrence
+from activedb.events import Occurrence, row_change
 from activedb.firing._cascades import too_many_cycles
 from activedb.firing._causal import Causal
 from activedb.firing._durable_detectors import DurableDetectors
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from activedb.firing._queue import FiringQueue
 
 __all__ = ["Triggering"]
-
-_AFTER_COMMIT = (Coupling.CAUSAL, Coupling.SEQUENTIAL)
-"""Modes whose firings are recorded by the triggering commit."""
 
 
 class Triggering:
@@ -168,7 +165,8 @@ class Triggering:
 
     def at_commit_point(self, t: Node) -> None:
         """Run the deferred cycles of `t`; at the top, record letters, choices and firings."""
-        self._transaction_events.committing(t)
+        if t.parent is None:
+            self._transaction_events.committing(t)
         context = self.contexts.get(t)
         if context is None:
             if t.parent is None and self.catalog.drafts:
@@ -264,16 +262,27 @@ class Triggering:
 
     def trigger(self, t: Node, triggered: list[Triggered]) -> None:
         """Start the rules triggered in `t` by one event, each in its coupling mode."""
-        for listener in self.listeners.each:
-            listener.triggered(t, triggered)
+        for hear in self.listeners.triggered:
+            hear(t, triggered)
         context = self.contexts.of(t)
         context.events += 1
-        modes = [(item, item.rule.coupling) for item in triggered]
-        detached = [item for item, mode in modes if mode is Coupling.DETACHED]
-        dependent = [item for item, mode in modes if mode in _AFTER_COMMIT]
-        exclusive = [item for item, mode in modes if mode is Coupling.EXCLUSIVE]
-        deferred = [item for item, mode in modes if mode is Coupling.DEFERRED]
-        immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
+        immediate: list[Triggered] = []
+        deferred: list[Triggered] = []
+        detached: list[Triggered] = []
+        exclusive: list[Triggered] = []
+        dependent: list[Triggered] = []
+        for item in triggered:
+            match item.rule.coupling:
+                case Coupling.IMMEDIATE:
+                    immediate.append(item)
+                case Coupling.DEFERRED:
+                    deferred.append(item)
+                case Coupling.DETACHED:
+                    detached.append(item)
+                case Coupling.EXCLUSIVE:
+                    exclusive.append(item)
+                case Coupling.CAUSAL | Coupling.SEQUENTIAL:
+                    dependent.append(item)
         undated = self.contexts.undated_in(t) if detached or dependent or exclusive else ()
         if detached:
             self._queue.fire(t, detached, context.events, undated)
@@ -302,9 +311,10 @@ class Triggering:
         kind = "insert" if old is None else "delete" if new is None else "update"
         catalog = self.catalog
         if (kind, spec.name) in catalog.by_key or catalog.drafts or self.listeners.hears_all:
-            before = None if old is None else spec.shown(old)
-            after = None if new is None else spec.shown(new)
-            return Occurrence(spec.name, t.timestamp, old=before, new=after)
+            if spec.has_mutable:
+                old = None if old is None else spec.shown(old)
+                new = None if new is None else spec.shown(new)
+            return row_change((kind, spec.name), t.timestamp, old, new)
         return None
 
     def _fed(self, t: Node, o: Occurrence, *, undated: bool) -> list[Triggered]:

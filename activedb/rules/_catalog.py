@@ -73,7 +73,9 @@ class Catalog:
             if drafted is not None:
                 return drafted
         found = self.by_key.get(o.key)
-        return () if found is None else found.concerned_by(o)
+        if found is None:
+            return ()
+        return found.concerned_by(o) if found.is_filed else found.all
 
     def listening_to_any(self, keys: Iterable[tuple[str, str]]) -> list[Subscription]:
         """Return committed subscriptions to any of several primitive events, without duplicates."""
@@ -240,12 +242,12 @@ class Catalog:
                     found[:] = [s for s in found if s.rule.name != name]
                 if entry is not None and key in listens:
                     found.append(entry.subscription)
-        self.version += 1
         for key, found in changed.items():
             if found:
                 self.by_key[key] = Listeners(key, sorted(found, key=self.place))
             else:
                 del self.by_key[key]
+        self.version += 1  # last, for readers that keep what they have found in this version
 
     def place(self, subscription: Subscription) -> int:
         """Return the rule's place in the order of definition; a deleted rule comes first."""
@@ -281,15 +283,17 @@ class Listeners:
     ----------
     all : tuple of Subscription
         Subscriptions, in the order of definition.
+    is_filed : bool
+        True if they are found by the constants that they demand.
     """
 
-    __slots__ = ("_index", "_is_filed", "_key", "all")
+    __slots__ = ("_index", "_key", "all", "is_filed")
 
     def __init__(self, key: tuple[str, str], subscriptions: Sequence[Subscription]):
         self.all = tuple(subscriptions)
         self._key = key
         # An index lookup costs as much as feeding one rule.
-        self._is_filed = sum([key in s.demands for s in self.all]) > 1
+        self.is_filed = sum([key in s.demands for s in self.all]) > 1
         self._index: _Index | None = None
 
     def concerned_by(self, o: Occurrence) -> tuple[Subscription, ...]:
@@ -301,7 +305,7 @@ class Listeners:
         Complexity: O(attributes that rules demand constants of) to look up, and O(k log k) for k
         rules found, unless all listeners are filed by the same attributes.
         """
-        if not self._is_filed:
+        if not self.is_filed:
             return self.all
         index = self._index
         if index is None:  # two threads may build it, with equal results

@@ -13,6 +13,7 @@ from activedb.events import (
     Expression,
     Network,
     Occurrence,
+    Primitive,
     Query,
     Undecided,
     decode,
@@ -204,6 +205,8 @@ class Subscription:
         True if time alone can complete a match.
     reads : bool
         True if its predicates read the shared store.
+    single : Primitive or None
+        The rule's event, if it is a single one that is judged by the event alone.
     keys : frozenset
         Keys of the events it listens to.
     demands : dict of tuple to frozenset of Demand
@@ -224,6 +227,7 @@ class Subscription:
         "keys",
         "reads",
         "rule",
+        "single",
     )
 
     def __init__(
@@ -249,6 +253,8 @@ class Subscription:
         self.is_timed = detector.is_timed
         self.reads = detector.reads
         self.is_exclusive = self.is_stateful and not self.is_replayable
+        is_single = isinstance(rule.on, Primitive) and not (self.is_timed or self.reads)
+        self.single: Primitive | None = rule.on if is_single else None  # type: ignore[assignment]  # checked
         # The state of a replayable detector follows from the events that it takes. Feeding other
         # events to an exclusive one locks it, and advances its time.
         is_indifferent = not self.is_exclusive and not self.reads

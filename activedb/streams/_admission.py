@@ -33,12 +33,13 @@ class Admission:
         if batch.matched is not None:  # its punctuation does not count its own rows
             known = [us for us in (late_us, batch.punctuation_us) if us is not None]
             late_us = max(known, default=None)
-        return of_batch(self._state.stream, batch, late_us, self._check)
+        return of_batch(self._state.stream, batch, late_us, self._future.checker())
 
     def of_events(self, events: Iterable[Occurrence], batch_id: int) -> Arrivals:
         """Classify events fed from Python."""
         state = self._state
-        return of_occurrences(state.stream, events, batch_id, state.punctuation_us, self._check)
+        check = self._future.checker()
+        return of_occurrences(state.stream, events, batch_id, state.punctuation_us, check)
 
     def of_producers(
         self, membership: Membership, events: Iterable[Occurrence], batch_id: int
@@ -58,9 +59,10 @@ class Admission:
         """
         state = self._state
         before = membership.records()
+        check_time = self._future.checker()
 
         def check(o: Occurrence) -> None:
-            self._check(o)
+            check_time(o)
             membership.observe(o)
 
         arrivals = of_occurrences(state.stream, events, batch_id, state.punctuation_us, check)
@@ -88,6 +90,3 @@ class Admission:
             return max(found if newest_us is None else [*found, newest_us], default=None)
 
         return membership.stable_us(ends)
-
-    def _check(self, o: Occurrence) -> None:
-        self._future.check(f"event {o.name!r}", o.low_us)

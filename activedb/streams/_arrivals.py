@@ -51,6 +51,11 @@ class Arrivals:
     late: list[Arrival] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
+    @property
+    def newest_us(self) -> int | None:
+        """Latest end of the admitted events; None if there are none."""
+        return max([arrival.occurrence.high_us for arrival in self.admitted], default=None)
+
 
 def of_batch(
     stream: StreamDeclaration,
@@ -191,7 +196,10 @@ def _problem(
     required = stream.types.get(kind) if kind is not None else None
     if required is None:
         return f"unknown event type {kind!r}; stream {stream.name} has {', '.join(stream.types)}"
-    missing = [name for name in required if params.get(name) is None]
+    missing: list[str] = []
+    for name in required:  # not a comprehension, which would cost a call per event
+        if params.get(name) is None:
+            missing.append(name)  # noqa: PERF401
     if missing:
         expressions = stream.params or {}
         why = _because([expressions[name] for name in missing if name in expressions], raw)

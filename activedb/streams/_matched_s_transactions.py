@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from activedb.columns import Arrival
@@ -39,12 +40,18 @@ class MatchedElsewhere:
     stream : StreamDeclaration
     triggering : Triggering
     time : StreamTime
+
+    Attributes
+    ----------
+    is_used : bool
+        True if the current batch comes with results.
     """
 
     def __init__(self, stream: StreamDeclaration, triggering: Triggering, time: StreamTime):
         self._stream = stream
         self._catalog = triggering.catalog
         self._time = time
+        self.is_used = False
         self._checked = -1  # version of the catalog
         self._matched = _NOTHING
         self._found: dict[tuple[int, int], Completion] = {}
@@ -64,6 +71,7 @@ class MatchedElsewhere:
             If the rules have changed since they were matched.
         """
         self._found, self._alone = {}, set()
+        self.is_used = matched is not None
         if matched is None:
             self._matched = _NOTHING
             self._time.elsewhere = frozenset()
@@ -103,7 +111,9 @@ class MatchedElsewhere:
 
     def count(self, chunk: Sequence[Arrival], *, is_last: bool) -> int:
         """Return the number of events of a part: its rows, and in the last part all others."""
-        rows = sum((a.batch_id, a.position) not in self._alone for a in chunk)
+        rows = len(chunk)
+        if self._alone:
+            rows = sum((a.batch_id, a.position) not in self._alone for a in chunk)
         return rows + (self._matched.processed if is_last else 0)
 
     def is_elsewhere(self, rule: str) -> bool:
@@ -152,17 +162,17 @@ class MatchedSTransactions(STransactions):
         self.elsewhere = MatchedElsewhere(stream, triggering, time)
 
     def _feed(
-        self, t: Node, arrival: Arrival, contemporaries: Sequence[Occurrence]
+        self, t: Node, arrival: Arrival, identity: str, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
         """Return the rules an event triggers, in definition order, and what kept it here."""
         triggering, elsewhere = self._triggering, self.elsewhere
+        if not elsewhere.is_used:
+            return super()._feed(t, arrival, identity, contemporaries)
         feeding = triggering.feeding
         completion = elsewhere.found(arrival)
-        if completion is None and not self._time.elsewhere:
-            return super()._feed(t, arrival, contemporaries)
         o, is_row = arrival.occurrence, elsewhere.is_row(arrival)
         found = {} if completion is None else completion.found
-        refused = self._refused(t, arrival)
+        refused = partial(self.refused, t, identity, o)
         triggered: list[Triggered] = []
         fed: list[Fed] = []
         try:

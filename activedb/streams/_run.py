@@ -241,7 +241,13 @@ class StreamRun:
             batch.position,
         )
 
-    def feed(self, events: Iterable[Occurrence], punctuation_us: int | None = None) -> None:
+    def feed(
+        self,
+        events: Iterable[Occurrence],
+        punctuation_us: int | None = None,
+        *,
+        ends: bool = False,
+    ) -> None:
         """Process events from Python, without Spark, as one micro-batch.
 
         Parameters
@@ -251,6 +257,9 @@ class StreamRun:
         punctuation_us : int or None
             Time before which every event has been seen; events at or after it wait. None: no
             progress, except through the producers, if the stream has any.
+        ends : bool
+            True to process all events, those that wait included, as `finish` does. REQUIRES: the
+            stream has no producers.
 
         Raises
         ------
@@ -276,7 +285,10 @@ class StreamRun:
                 batch_id,
                 lambda: self._admission.of_events(events, batch_id),
                 punctuation_us,
+                ends=ends,
             )
+            if ends:
+                self._complete_firings()
             return
         if punctuation_us is not None:
             raise ConfigurationError(
@@ -353,11 +365,7 @@ class StreamRun:
                 self._s_transactions.elsewhere.take(left, last.punctuation_us)
                 first = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
                 self._parts.run(first, self._admission.none())
-        self._launcher.join_running()
-        if self._launcher.recover():  # runs that a lost connection or a lock has kept from ending
-            self._launcher.join_running()
-        if last is not None:
-            self._launcher.batch_firings.forget_done(self._state.run_name(last))
+        self._complete_firings()
 
     @property
     def punctuation_us(self) -> int | None:
@@ -450,6 +458,15 @@ class StreamRun:
         rest = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
         self._parts.run(rest, self._admission.none())
 
+    def _complete_firings(self) -> None:
+        """Complete the detached rules of the batches so far."""
+        self._launcher.join_running()
+        if self._launcher.recover():  # runs that a lost connection or a lock has kept from ending
+            self._launcher.join_running()
+        last = self._state.last
+        if last is not None:
+            self._launcher.batch_firings.forget_done(self._state.run_name(last))
+
     def _apply(
         self,
         query_id: str,
@@ -458,6 +475,8 @@ class StreamRun:
         punctuation_us: int | None,
         matched: Matched | None = None,
         position: Mapping[str, Any] | None = _OF_PYTHON,
+        *,
+        ends: bool = False,
     ) -> None:
         last = self._state.last
         part = 0
@@ -466,7 +485,15 @@ class StreamRun:
             if batch_id < last.batch_id or last.complete:
                 return
             part = last.part + 1
+        self._s_transactions.elsewhere.take(matched, self.punctuation_us)
+        # Rows of a batch with parts in the ledger are in the buffer already. Exception: if some
+        # rows are matched elsewhere, the rows of the table come with the last part.
+        is_taken = part > 0 and matched is None
+        arrived = self._admission.none() if is_taken else arrivals()
         known = [us for us in (self.punctuation_us, punctuation_us) if us is not None]
+        if ends:
+            newest = (self._state.newest_us(), arrived.newest_us)
+            known += [us + 1 for us in newest if us is not None]
         first = LedgerEntry(
             query_id=query_id,
             batch_id=batch_id,
@@ -479,11 +506,7 @@ class StreamRun:
             dead=0,
             position=position,
         )
-        self._s_transactions.elsewhere.take(matched, self.punctuation_us)
-        # Rows of a batch with parts in the ledger are in the buffer already. Exception: if some
-        # rows are matched elsewhere, the rows of the table come with the last part.
-        is_taken = part > 0 and matched is None
-        self._parts.run(first, self._admission.none() if is_taken else arrivals())
+        self._parts.run(first, arrived)
 
 
 def _end_us(newest_us: int | None, left: Matched | None, last: LedgerEntry) -> int | None:

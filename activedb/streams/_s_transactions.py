@@ -70,10 +70,7 @@ class STransactions:
     ) -> Letter | None:
         """Process one event; return a letter if it failed, in which case it has no effects."""
         identity = f"{arrival.batch_id}.{arrival.position}"
-
-        def feed() -> tuple[list[Triggered], list[Fed]]:
-            return self._feed(t, arrival, contemporaries)
-
+        feed = partial(self._feed, t, arrival, identity, contemporaries)
         return self._fed(t, arrival.occurrence.timestamp, identity, arrival.record, feed)
 
     def complete(self, t: Node, completed: Completed) -> Letter | None:
@@ -120,7 +117,9 @@ class STransactions:
 
     def advance(self, t: Node, us: int) -> list[Letter]:
         """Advance time to `us`; run the rules that become due before, each at its own time."""
-        letters = []
+        letters: list[Letter] = []
+        if not self._time.has_due:
+            return letters
         for due_us, subscription in self._time.due_before(us):
             rule = subscription.rule.name
             identity = f"time.{due_us}.{rule}"
@@ -161,17 +160,12 @@ class STransactions:
         return Letter.of_event(self._stream.name, identity, refused.payload, refused.error)
 
     def _feed(
-        self, t: Node, arrival: Arrival, contemporaries: Sequence[Occurrence]
+        self, t: Node, arrival: Arrival, identity: str, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
         """Feed an event to the detectors; return triggered rules and the detectors that kept it."""
-        return self._triggering.feeding.feed(
-            arrival.occurrence, t, contemporaries, refused=self._refused(t, arrival)
-        )
-
-    def _refused(self, t: Node, arrival: Arrival) -> RefusedBy:
-        """Return the handler for an event that a rule's detector cannot take."""
-        identity = f"{arrival.batch_id}.{arrival.position}"
-        return partial(self.refused, t, identity, arrival.occurrence)
+        o = arrival.occurrence
+        refused = partial(self.refused, t, identity, o)
+        return self._triggering.feeding.feed(o, t, contemporaries, refused=refused)
 
     def refused(self, t: Node, identity: str, o: Occurrence, rule: Rule, error: Exception) -> bool:
         """Keep a letter if `rule` alone cannot take an event; return False to refuse it for all.
@@ -197,7 +191,8 @@ class STransactions:
         fed: list[Fed] = []
         try:
             triggered, fed = feed()
-            self._triggering.feeding.keep(t, fed)
+            if fed:
+                self._triggering.feeding.keep(t, fed)
             if triggered:
                 self._run_rules(t, triggered, label=identity, timestamp=timestamp)
         except Exception as error:
@@ -229,6 +224,5 @@ class STransactions:
         self, t: Node, triggered: list[Triggered], *, label: str, timestamp: Any
     ) -> None:
         with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
-            t.run_child(
-                lambda s: self._triggering.trigger(s, triggered), label=label, timestamp=timestamp
-            )
+            trigger = partial(self._triggering.trigger, triggered=triggered)
+            t.run_child(trigger, label=label, timestamp=timestamp)

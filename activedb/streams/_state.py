@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import takewhile
+from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -305,6 +306,8 @@ def _shown(position: Position | None) -> str:
 
 # -- buffer of events that wait for the punctuation, in event-time order -----------------------
 
+_ORDER = attrgetter("order")
+
 
 class EventTimeBuffer:
     """Sorted buffer that releases events in event-time order once a punctuation has passed them.
@@ -324,8 +327,10 @@ class EventTimeBuffer:
 
     def add(self, arrivals: Iterable[Arrival]) -> None:
         """Add arrivals in any order."""
+        count = len(self._arrivals)
         self._arrivals += arrivals
-        self._arrivals.sort(key=lambda a: a.order)
+        if len(self._arrivals) > count:
+            self._arrivals.sort(key=_ORDER)
 
     def first(self, punctuation_us: int | None, count_max: int) -> tuple[list[Arrival], int | None]:
         """Return the first arrivals that the punctuation has passed, about `count_max` of them.
@@ -368,7 +373,7 @@ class EventTimeBuffer:
         """
         arrivals = self._arrivals
         if more := list(more):
-            arrivals = sorted([*arrivals, *more], key=lambda a: a.order)
+            arrivals = sorted([*arrivals, *more], key=_ORDER)
         if punctuation_us is None:
             return 0
         for place, arrival in enumerate(arrivals):
@@ -403,4 +408,4 @@ class EventTimeBuffer:
 
     def newest_us(self) -> int | None:
         """Return the latest end of all arrivals; None if the buffer is empty; O(arrivals)."""
-        return max((a.occurrence.high_us for a in self._arrivals), default=None)
+        return max([a.occurrence.high_us for a in self._arrivals], default=None)

@@ -106,8 +106,7 @@ class Stream(StreamDeclaration):
         if punctuation is None and self.membership is not None:
             run.feed(events)
         elif punctuation is None:
-            run.feed(events)
-            run.finish()
+            run.feed(events, ends=True)
         else:
             run.feed(events, Occurrence("punctuation", punctuation).us)
 

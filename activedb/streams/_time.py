@@ -48,17 +48,23 @@ class StreamTime:
         self._rows = rows
         self._due = lines.due_in(stream.name)
         self._keys = [*(("event", name) for name in stream.types), ("late", stream.name)]
+        self._rules: list[Subscription] = []
+        self._versions: tuple[int, int, frozenset[str]] | None = None  # for which these hold
         # States last written, so that unchanged ones are not written again.
         self._written: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def rules(self) -> list[Subscription]:
-        """Return the committed rules that follow the stream's time; O(rules)."""
-        found = self._catalog.listening_to_any(self._keys)
-        return [
-            s
-            for s in found
-            if s.is_stateful and self._follows(s) and s.rule.name not in self.elsewhere
-        ]
+        """Return the committed rules that follow the stream's time; O(rules) after a change."""
+        versions = (self._catalog.version, self._lines.version, self.elsewhere)
+        if versions != self._versions:
+            found = self._catalog.listening_to_any(self._keys)
+            self._rules = [
+                s
+                for s in found
+                if s.is_stateful and self._follows(s) and s.rule.name not in self.elsewhere
+            ]
+            self._versions = versions
+        return self._rules
 
     def is_replayed(self, subscription: Subscription) -> bool:
         """Return whether a rule is fed the retained events again after a restart."""
@@ -90,6 +96,11 @@ class StreamTime:
         entry = self._catalog.entry(subscription.rule.name)
         priority = (subscription.rule if entry is None else entry.rule).priority
         return priority_rank(priority), self._catalog.place(subscription)
+
+    @property
+    def has_due(self) -> bool:
+        """True if time alone will complete a match, or decide a choice, of some rule."""
+        return bool(self._due.due_us)
 
     def is_due(self, us: int) -> bool:
         """Return whether time may complete a match before `us`."""

@@ -54,6 +54,7 @@ __all__ = ["Forest", "Listener", "abandon_all"]
 T = TypeVar("T")
 Watching = TypeVar("Watching", bound=Observer)
 
+_FINAL = (State.COMMITTED, State.ABORTED)
 _ENDED = {
     (True, True): "transactions_committed",
     (True, False): "transactions_aborted",
@@ -316,7 +317,7 @@ class Forest:
         with node.kin.latch:
             line: list[Node] = []
             member: Node | None = node
-            while member is not None and not (member.is_enrolled or member.state.is_final):
+            while not (member is None or member.is_enrolled or member.state in _FINAL):
                 line.append(member)
                 member = member.parent
             for member in reversed(line):

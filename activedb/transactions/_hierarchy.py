@@ -204,7 +204,8 @@ class Hierarchy:
             absent = [key for key in keys if base.is_absent(spec, key)] if inserting else []
             unread = base.unread(spec, keys, exclusive=exclusive)
             if not unread:
-                self._guard(spec, absent, exclusive=True)
+                if absent:
+                    self._guard(spec, absent, exclusive=True)
                 return base.rows(spec, keys)
             rows = self._locked(spec, unread, absent, exclusive=exclusive)
             if None in rows.values():

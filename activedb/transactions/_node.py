@@ -106,6 +106,8 @@ class Node:
         `rollback_reason`, `is_enrolled`, `_lent`, the end of `state` and the workspaces.
     running : object or None
         The work that the layer above runs in it.
+    around : Node or None
+        The nearest transaction, itself or a superior, in which the layer above runs work.
     writer : str or None
         Its identity for tables that only certain transactions may write; see `Forest.writers`.
     is_enrolled : bool
@@ -115,6 +117,7 @@ class Node:
     """
 
     running: Any = None
+    around: Node | None = None
     writer: str | None = None
     is_enrolled = False
     is_prepared = False
@@ -151,8 +154,10 @@ class Node:
         self.kin: Kin = Kin() if parent is None else parent.kin
         self.condition_of: str | None = None if parent is None else parent.condition_of
         self._timestamp = timestamp
-        if timestamp is None and parent is not None:
-            self._timestamp = parent._timestamp
+        if parent is not None:
+            self.around = parent.around
+            if timestamp is None:
+                self._timestamp = parent._timestamp
         self._spawned = 0
         self._children: list[Child[object]] = []
         self._inferiors: dict[Node, None] = {}
@@ -563,8 +568,8 @@ class Node:
 
         On any error the transaction aborts and the error is raised.
         """
-        if self.state is State.ACTIVE:
-            self._check_thread()
+        if self._thread != get_ident() and self.state is State.ACTIVE:
+            raise self._wrong_thread()
         try:
             self.check_usable()
             if self._children:
@@ -936,6 +941,22 @@ class Node:
         base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
         return {key: self.visible(spec, key, base) for key in keys}
 
+    def read_row(
+        self, spec: TableSpec, key: Key, mode: Mode, *, inserting: bool = False
+    ) -> Row | None:
+        """Return one row, locked; see `Hierarchy.read`. O(depth)."""
+        self.lock((spec.name, key), mode)
+        if self.log is not None:
+            self.log.operated(self, "read", spec.name, (key,))
+        node: Node | None = self
+        while node is not None:
+            rows = node.workspace.rows.get(spec)
+            if rows is not None and key in rows:
+                return rows[key]  # its writer, in this hierarchy, has locked it on the server
+            node = node.parent
+        is_exclusive = mode is Mode.X
+        return self.hierarchy.read(spec, [key], exclusive=is_exclusive, inserting=inserting)[key]
+
     def visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
         node: Node | None = self
         while node is not None:
@@ -948,7 +969,8 @@ class Node:
         return base[key]
 
     def write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
-        self.check_may_write(spec)
+        if self.forest.writers:
+            self.check_may_write(spec)
         with self.kin.latch:
             self.workspace.write(spec, key, new)
         if self.log is not None:

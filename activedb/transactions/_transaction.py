@@ -133,7 +133,10 @@ class Transaction:
         node.check_usable()
         spec = node.forest.tables.spec(table)
         wanted = spec.key(key)
-        row = _got(node, spec, [wanted], for_update=for_update, nowait=nowait)[wanted]
+        if nowait:
+            row = _got(node, spec, [wanted], for_update=for_update, nowait=nowait)[wanted]
+        else:
+            row = node.read_row(spec, wanted, Mode.X if for_update else Mode.S)
         return None if row is None else spec.shown(row)
 
     def get_many(
@@ -177,7 +180,7 @@ class Transaction:
             given[spec.generated] = session.next_key(spec)
         row = spec.complete(given)
         key = spec.key_of(row)
-        if node.read(spec, [key], Mode.X, inserting=True)[key] is not None:
+        if node.read_row(spec, key, Mode.X, inserting=True) is not None:
             raise RowExists(f"table {spec.name}: a row with key {key!r} exists; update it instead")
         node.write(spec, key, None, row)
         return spec.shown(row)
@@ -444,7 +447,7 @@ def _got(
 
 def _existing(node: Node, spec: TableSpec, key: Any) -> tuple[Key, Row]:
     wanted = spec.key(key)
-    row = node.read(spec, [wanted], Mode.X)[wanted]
+    row = node.read_row(spec, wanted, Mode.X)
     if row is None:
         raise RowNotFound(f"table {spec.name}: no row has the key {wanted!r}")
     return wanted, row

@@ -49,15 +49,18 @@ def test_firing_of_a_batch_that_is_parted_differently_after_a_crash_is_not_repea
 ) -> None:
     if where.is_memory:
         pytest.skip("memory keeps nothing")
+    events = [event("A", n, n=n) for n in (1, 2, 3)]
     before = open_ledger(where.open(batch_events_max=3))
     define(before, crashes=True)
     with pytest.raises(Crash):
-        declare(before.db).feed([event("A", n, n=n) for n in (1, 2, 3)])
+        declare(before.db).feed(events)
     assert sorted(before.lines()) == LINES
     before.db.close()
     after = open_ledger(where.open(batch_events_max=events_max))
     define(after, crashes=False)
-    declare(after.db).run.finish()
+    stream = declare(after.db)
+    assert stream.run.batches == 0
+    stream.feed(events)
     assert sorted(after.lines()) == LINES
     assert after.letters() == []
     assert after.pending() == []

@@ -103,6 +103,8 @@ class TableSpec:
         Names of the primary key's columns, in column order.
     key_constraint : str
         Name of the primary key's constraint on the server.
+    has_mutable : bool
+        True if values of some column may be changed in place.
     depends_on_order : bool
         True if the order of writes to rows may matter: foreign keys, unique values.
     generated : str or None
@@ -136,7 +138,8 @@ class TableSpec:
         self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
         self._types = {str(c.name): _python_types(c) for c in table.columns}
-        self._free = [name for name, types in self._types.items() if types is None]
+        self.has_mutable = None in self._types.values()
+        self._has_int_key = [self._types[name] for name in self.key_columns] == [int]
         if any(isinstance(c.type, CHAR) for c in table.primary_key.columns):
             raise DefinitionError(
                 f"table {table.fullname}: a CHAR key comes back padded and does not equal "
@@ -202,6 +205,8 @@ class TableSpec:
         InvalidRow
             If the number or a type of the values does not fit the primary key.
         """
+        if type(key) is int and self._has_int_key:
+            return (key,)  # the common case
         values = key if isinstance(key, tuple) else (key,)
         if len(values) != len(self.key_columns):
             raise InvalidRow(
@@ -225,7 +230,7 @@ class TableSpec:
 
     def shown(self, row: Row) -> Row:
         """Return `row` for a user, whose in-place changes to its values do not affect the row."""
-        if not self._free:
+        if not self.has_mutable:
             return row
         return MappingProxyType(
             NamedValues(
@@ -294,14 +299,13 @@ class TableSpec:
                 raise InvalidRow(
                     f"table {self.name}: the database computes column {name}; leave it out"
                 )
-            checked[name] = None if value is None else self._checked_value(name, value)
+            is_plain = value is None or (type(value) is int and self._types[name] is int)
+            checked[name] = value if is_plain else self._checked_value(name, value)
         return checked
 
     def _checked_value(self, name: str, value: Any) -> Any:
         """Return `value`, as the type that the database would return, if the column accepts it."""
         wanted = self._types[name]
-        if wanted is int and type(value) is int:
-            return value  # the common case of keys, to which nothing below applies
         if wanted is None:
             single = self._singles.get(name)
             if single is not None and isinstance(value, str):

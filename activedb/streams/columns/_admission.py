@@ -56,6 +56,10 @@ class ColumnArrivals(Arrivals):
 
     events: ColumnEvents = field(default_factory=ColumnEvents.none)
 
+    @property
+    def newest_us(self) -> int | None:
+        return int(self.events.us[-1]) if len(self.events) else None
+
 
 class ColumnAdmission(Admission):
     """Classifier of rows as admitted, late or refused, with the admitted ones in columns."""
