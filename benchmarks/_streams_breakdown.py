@@ -86,8 +86,7 @@ class _Timed(Operation):
     def __init__(
         self, operation: Operation, wait_s: float, at: At, waited_s: defaultdict[At, float]
     ):
-        self.targets = operation.targets
-        self.sources = operation.sources
+        super().__init__(operation.targets, operation.sources)
         self.all_s = self.last_s = 0.0
         self._operation = operation
         self._wait_s = wait_s

@@ -41,8 +41,7 @@ class Waiting(Operation):
     __slots__ = ("_operation", "_wait_s")
 
     def __init__(self, operation: Operation, wait_s: float):
-        self.targets = operation.targets
-        self.sources = operation.sources
+        super().__init__(operation.targets, operation.sources)
         self._operation = operation
         self._wait_s = wait_s
 

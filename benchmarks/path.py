@@ -12,8 +12,8 @@
     An event of a program under TPG, in a batch of 200.
 
 A call is the entry into a Python function of the project, on any thread; generators count each
-time they go on. A room is a folder, and a change of room a call from one folder into another. Counts
-are taken after a warm-up, and are the same in each run of one commit;
+time they go on. A room is a folder, and a change of room is a call from one folder into another.
+Counts are taken after a warm-up, and are the same in each run of one commit;
 times are medians over rounds, without counting.
 """
 

@@ -75,9 +75,11 @@ class Access:
         # The text names only the table: a key may be a stand-in without a repr, and this is
         # a hot path.
         checked_function(function, f"the function of a WRITE of table {target.table.name}")
-        sources = (target,) if reads is None else tuple(reads)
-        for source in sources:
-            _check_ref(source)
+        sources: tuple[Ref, ...] = (target,)
+        if reads is not None:
+            sources = tuple(reads)
+            for source in sources:
+                _check_ref(source)
         self.operations.append(Write(target, sources, function, args))
 
     def body(

@@ -111,8 +111,7 @@ class Body(Operation):
         reads: tuple[Ref, ...],
         writes: tuple[Ref, ...],
     ):
-        self.targets = writes
-        self.sources = (*reads, *writes)
+        super().__init__(writes, (*reads, *writes))
         self.function = function
         self.params = params
 

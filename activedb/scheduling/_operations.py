@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from activedb.errors import AccessError
@@ -39,12 +39,16 @@ class Operation(ABC):
         References that it may write.
     sources : tuple of Ref
         References that it may read, including those that computed keys read.
+    refs : tuple of Ref
+        The targets, then the sources.
     """
 
-    __slots__ = ("sources", "targets")
+    __slots__ = ("refs", "sources", "targets")
 
-    targets: tuple[Ref, ...]
-    sources: tuple[Ref, ...]
+    def __init__(self, targets: tuple[Ref, ...], sources: tuple[Ref, ...]):
+        self.targets = targets
+        self.sources = sources
+        self.refs = targets + sources
 
     @abstractmethod
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:
@@ -60,11 +64,6 @@ class Operation(ABC):
         Exception
             Any error that its functions raise; the s-transaction aborts then.
         """
-
-    def refs(self) -> Iterator[Ref]:
-        """Yield the targets, then the sources."""
-        yield from self.targets
-        yield from self.sources
 
 
 class Read(Operation):
@@ -83,9 +82,8 @@ class Read(Operation):
     def __init__(
         self, sources: tuple[Ref, ...], function: Callable[..., Any] | None, args: tuple[Any, ...]
     ):
-        self.targets = ()
+        super().__init__((), (*sources, *_of_keys(sources)))
         self.direct = sources
-        self.sources = (*sources, *_of_keys(sources))
         self.function = function
         self.args = args
 
@@ -120,9 +118,8 @@ class Write(Operation):
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ):
-        self.targets = (target,)
+        super().__init__((target,), (*sources, *_of_keys((target, *sources))))
         self.direct = sources
-        self.sources = (*sources, *_of_keys((target, *sources)))
         self.function = function
         self.args = args
 
@@ -152,9 +149,11 @@ def check_distinct(writes: Writes) -> None:
         seen.add((table.name, key))
 
 
-def _of_keys(refs: tuple[Ref, ...]) -> Iterator[Ref]:
-    """Yield the references that the computed keys of `refs` read."""
+def _of_keys(refs: tuple[Ref, ...]) -> list[Ref]:
+    """Return the references that the computed keys of `refs` read."""
+    found: list[Ref] = []
     for ref in refs:
         if isinstance(ref.key, Computed):
-            yield from ref.key.reads
-            yield from _of_keys(ref.key.reads)
+            found += ref.key.reads
+            found += _of_keys(ref.key.reads)
+    return found

@@ -18,12 +18,12 @@ from activedb.scheduling._function_source import Bindings, FunctionSource, writt
 from activedb.scheduling._operations import Operation
 from activedb.scheduling._rules import OnUncertain, Rule
 from activedb.scheduling._s_transactions import Outcome
-from activedb.scheduling._tables import Parameter, Ref, SharedTable
+from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
 
 __all__ = ["Program", "derived"]
 
 
-StateAccess = Callable[[Params, Access], None]
+StateAccess = Callable[[Params, Access], object]
 RuleRefs = Callable[[Occurrence], Iterable[Ref]]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,10 +63,8 @@ class Program:
                 raise DefinitionError(f"program {name}: {table!r} is no SharedTable")
         self.rules: list[Rule] = []
         self._accesses: dict[str, StateAccess] = {}
-        self._pre: Callable[[str, Params], Params | None] = lambda type_, params: params
-        self._post: Callable[[str, Params, Outcome], Any] = lambda type_, params, outcome: None
-        self.pre_processes = False
-        self.post_processes = False
+        self._pre: Callable[[str, Params], Params | None] | None = None
+        self._post: Callable[[str, Params, Outcome], Any] | None = None
 
     # -- definition ------------------------------------------------------------------------------
 
@@ -181,7 +179,6 @@ class Program:
     def pre_process(self, function: F) -> F:
         """Define pre-processing: ``function(type, params)`` returns parameters, or None to drop."""
         self._pre = checked_function(function, f"pre-processing of program {self.name}")
-        self.pre_processes = True
         return function
 
     def post_process(self, function: F) -> F:
@@ -189,8 +186,17 @@ class Program:
         self._post = checked_function(
             function, f"post-processing of program {self.name}", may_yield=True
         )
-        self.post_processes = True
         return function
+
+    @property
+    def pre_processes(self) -> bool:
+        """True if it has pre-processing."""
+        return self._pre is not None
+
+    @property
+    def post_processes(self) -> bool:
+        """True if it has post-processing."""
+        return self._post is not None
 
     def _define(self, type_: str, access: StateAccess) -> None:
         if not isinstance(type_, str) or not type_:
@@ -212,9 +218,9 @@ class Program:
 
     def parameters(self, type_: str, params: Params) -> Params | None:
         """Return the parameters that pre-processing makes of an event; None if it is dropped."""
+        if self._pre is None:
+            return params
         found = self._pre(type_, params)
-        if found is params:
-            return found
         return checked_result(found, f"pre-processing of program {self.name}")
 
     def operations(self, type_: str, params: Params) -> tuple[Operation, ...]:
@@ -229,25 +235,33 @@ class Program:
         """
         access = Access()
         if type_ in self._accesses:  # else only rules listen to it
-            whose = f"the state access of program {self.name} for {type_}"
-            checked_result(self._accesses[type_](params, access), whose)
+            result = self._accesses[type_](params, access)
+            if result is not None:
+                whose = f"the state access of program {self.name} for {type_}"
+                checked_result(result, whose)
         for operation in access.operations:
             self.check(operation)
         return tuple(access.operations)
 
     def check(self, operation: Operation) -> None:
         """Raise an error, as `operations` does, if an operation's accesses are invalid."""
-        for ref in operation.refs():
+        checked: Ref | None = None
+        for ref in operation.refs:
+            if ref is checked:
+                continue  # a WRITE of what it reads
+            checked = ref
             if ref.table not in self.tables:
                 raise DefinitionError(
                     f"program {self.name} accesses {ref!r}, but {ref.table.name} is none of "
                     "its tables"
                 )
-            if not ref.is_whole and not isinstance(ref.key, Parameter):
+            if not isinstance(ref.key, Computed | Range | Parameter):
                 ref.table.check_key(ref.key)
 
     def output(self, type_: str, params: Params, outcome: Outcome) -> Any:
         """Return the output that post-processing makes of an outcome, or None."""
+        if self._post is None:
+            return None
         whose = f"post-processing of program {self.name}"
         return checked_result(self._post(type_, params, outcome), whose, may_yield=True)
 

@@ -161,19 +161,19 @@ class Reactions(Operation):
         error: Exception | None = None,
     ):
         self.triggered = tuple((_Acting(r.name, r.when, r.action), o) for r, o in triggered)
-        self.targets = self.sources = ()
+        super().__init__((), ())
         self._declared: list[_Declared] = []
         self._error = error
         if error is not None:
             return
         try:
             self._declared = [(tuple(r.reads(o)), tuple(r.writes(o))) for r, o in triggered]
-            self.targets = tuple(ref for _, writes in self._declared for ref in writes)
-            reads = tuple(ref for reads, _ in self._declared for ref in reads)
-            self.sources = (*reads, *self.targets)
+            written = tuple(ref for _, writes in self._declared for ref in writes)
+            read = tuple(ref for reads, _ in self._declared for ref in reads)
+            super().__init__(written, (*read, *written))
             check(self)
         except Exception as error:  # any error of the user's functions is the reason of the abort
-            self.targets = self.sources = ()
+            super().__init__((), ())
             self._error = error
 
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Writes
 from activedb.scheduling._s_transactions import At
-from activedb.scheduling._tables import REMOVED, Range, Ref, SharedTable, at_key
+from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
 from activedb.values import IMMUTABLE, copied
 
 __all__ = ["State", "Versions"]
 
 _Version = tuple[At, Any]
+_at: Callable[[_Version], At] = itemgetter(0)
 
 
 class Versions:
@@ -106,6 +109,9 @@ class Versions:
             found = self._of.get(key)
             if found is None:  # one assignment: an interrupt must not leave a key without versions
                 self._of[key] = [(at, value)]
+                return
+            if found[-1][0] < at:  # the common case
+                found.append((at, value))
                 return
             number = bisect_left(found, at, key=_at)
             if number < len(found) and found[number][0] == at:
@@ -248,14 +254,18 @@ class State:
         versions = self.of(ref.table)
         if type(ref.key) is Range:
             return versions.between(ref.key.low, ref.key.high, before)
-        key = at_key(ref, lambda source: self.value(source, before))
+        key = ref.key
+        if type(key) is Computed:
+            key = at_key(ref, self.reader(before))
+        else:
+            ref.table.check_key(key)
         if ref.window_us is not None:
             return versions.window(key, before.us - ref.window_us, before)
         return versions.read(key, before)
 
     def reader(self, before: At) -> Callable[[Ref], Any]:
         """Return `value` as a function of the reference, as of one place."""
-        return lambda ref: self.value(ref, before)
+        return partial(self.value, before=before)
 
     def write(self, writes: Writes, at: At) -> None:
         """Add versions at a place."""
@@ -280,10 +290,6 @@ class State:
         """Discard versions that no s-transaction at or after `mark` can need."""
         for versions in self:
             versions.trim(mark)
-
-
-def _at(version: _Version) -> At:
-    return version[0]
 
 
 def _us(version: _Version) -> int:

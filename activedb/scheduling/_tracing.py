@@ -117,7 +117,7 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
     for operation in operations:
         if not isinstance(operation, Read | Write):
             raise NotTraceable("it is of the short form, one function that reads and writes")
-        keys = [ref.key for ref in operation.refs() if isinstance(ref.key, Computed)]
+        keys = [ref.key for ref in operation.refs if isinstance(ref.key, Computed)]
         for taker in (operation, *keys):
             functions.add(getattr(taker.function, "__code__", taker.function))
             if _holds(taker.function) or any(map(_holds, _constants(taker.args))):

@@ -199,7 +199,7 @@ def _problem(
     missing: list[str] = []
     for name in required:  # not a comprehension, which would cost a call per event
         if params.get(name) is None:
-            missing.append(name)  # noqa: PERF401
+            missing.append(name)
     if missing:
         expressions = stream.params or {}
         why = _because([expressions[name] for name in missing if name in expressions], raw)

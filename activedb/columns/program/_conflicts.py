@@ -91,7 +91,7 @@ class Planner:
             ref.table
             for templates in layout.templates
             for template in templates
-            for ref in template.refs()
+            for ref in template.refs
             if ref.is_whole
         }
         firsts, accesses = [0], []
@@ -147,7 +147,7 @@ class Planner:
         found: dict[tuple[int, int, int], int] = {}
         for template in templates:
             targets = template.targets if isinstance(template, Write) else ()
-            for ref in template.refs():
+            for ref in template.refs:
                 is_write = any(ref is target for target in targets)
                 for access, writes in self._of(ref, is_write, computed):
                     found[access] = max(found.get(access, 0), writes)

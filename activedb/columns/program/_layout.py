@@ -133,13 +133,13 @@ def width(operation: Template) -> int:
 
 def refs_of(operations: tuple[Template, ...]) -> list[Ref]:
     """Return all references accessed, including the reads of computed keys."""
-    return [ref for operation in operations for ref in operation.refs()]
+    return [ref for operation in operations for ref in operation.refs]
 
 
 def _columns(operations: tuple[Template, ...]) -> Iterator[tuple[str, bool]]:
     """Yield the names of the parameters that operations take, and whether as a key."""
     for operation in operations:
-        keys = [ref.key for ref in operation.refs()]
+        keys = [ref.key for ref in operation.refs]
         yield from ((key.name, True) for key in keys if isinstance(key, Parameter))
         for taker in (operation, *keys):
             if isinstance(taker, Read | Write | Computed):
@@ -147,7 +147,7 @@ def _columns(operations: tuple[Template, ...]) -> Iterator[tuple[str, bool]]:
 
 
 def _check(program: Program, operation: Template) -> None:
-    for ref in operation.refs():
+    for ref in operation.refs:
         if isinstance(ref.key, Range):
             raise _refused(program, f"it accesses {ref.table.name} by a range")
         if isinstance(ref.key, Computed) and any(r.is_whole for r in ref.key.reads):

@@ -22,7 +22,7 @@ __all__ = ["INSTEAD", "Accesses", "Programs", "Sent", "named", "received", "said
 
 INSTEAD = "or run it in one process (scale_out off)"
 
-_StateAccess: TypeAlias = Callable[[Mapping[str, Any], Access], None]
+_StateAccess: TypeAlias = Callable[[Mapping[str, Any], Access], object]
 Accesses: TypeAlias = list[dict[str, _StateAccess]]
 """State accesses of each program, by event type."""
 

@@ -132,9 +132,11 @@ def outcome_of(node: Node, state: State) -> Outcome:
     REQUIRES: the state has the versions of all earlier s-transactions, and is not changed.
     """
     if not node.failures:
-        effects = [vertex.effect for vertex in node.vertices]
-        assert None not in effects
-        return Outcome(tuple(effect.result for effect in effects if effect is not None))
+        results: list[object] = []
+        for vertex in node.vertices:
+            assert vertex.effect is not None
+            results.append(vertex.effect.result)
+        return Outcome(tuple(results))
     error = _first_error(node, state)
     assert error is not None
     return Outcome.of_error(error)

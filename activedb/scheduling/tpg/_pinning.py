@@ -35,7 +35,7 @@ class _Recorded:
 
 def pinned(operation: Operation) -> Operation:
     """Return the operation with its computed keys recorded when they are resolved."""
-    for ref in operation.refs():
+    for ref in operation.refs:
         if type(ref.key) is Computed:
             break
     else:

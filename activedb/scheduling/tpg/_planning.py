@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable
-from typing import TypeAlias
+from collections.abc import Callable, Hashable
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from activedb.scheduling._operations import Operation
 from activedb.scheduling._s_transactions import At, STransaction
@@ -22,6 +23,7 @@ READ = 2
 """An operation that writes nothing reads the key: a source of TDs."""
 
 Accesses: TypeAlias = list[tuple[At, Vertex, int]]
+_at: Callable[[tuple[Any, ...]], At] = itemgetter(0)
 
 
 class SortedLists:
@@ -186,10 +188,6 @@ def _may_clash(operations: tuple[Operation, ...]) -> bool:
                 return True
     several = len([o for o in operations if o.targets]) > 1
     return bool(unknown) and several
-
-
-def _at(access: tuple[At, Vertex, int] | tuple[At, Vertex, int, Ref]) -> At:
-    return access[0]
 
 
 def _at_of_node(node: Node) -> At:

@@ -253,7 +253,7 @@ class _Grouping:
 
 def by_tables(transaction: STransaction) -> Hashable:
     """Return the set of tables that an s-transaction accesses, as the label of its group."""
-    refs = (ref for operation in transaction.operations for ref in operation.refs())
+    refs = (ref for operation in transaction.operations for ref in operation.refs)
     return tuple(sorted({ref.table.name for ref in refs}))
 
 

@@ -36,7 +36,8 @@ def storable(p: Parameters) -> tuple[Program, list[tuple[list[Occurrence], int |
     """A workload whose events are numbers, and whose outputs are texts: a database keeps those."""
     made = workload(p)
     program, originals = made.program, list[Any]()
-    before, after = program._pre, program._post
+    before = program._pre or (lambda type_, params: params)
+    after = program._post or (lambda type_, params, outcome: None)
 
     def numbered(o: Occurrence) -> Occurrence:
         originals.append(o.params)
