@@ -137,9 +137,9 @@ class LockTable:
         """
         transaction = self._live(tid, refusals.COMMIT)
         parent = transaction.parent
-        self._check_ending(
-            transaction, refusals.TOP_COMMIT if parent is None else refusals.SUB_COMMIT
-        )
+        if transaction.waiting is not None or transaction.children:
+            rule = refusals.TOP_COMMIT if parent is None else refusals.SUB_COMMIT
+            self._check_ending(transaction, rule)
         if transaction.causes:
             raise refusals.has_causes(transaction)
         if parent is not None:
@@ -416,7 +416,8 @@ class LockTable:
         del self._transactions[transaction.tid]
         successor = None if aborted else heir
         was_awaited = bool(transaction.awaited_by)
-        effects = succeed(transaction, successor) if transaction.is_tied() else NOTHING
+        is_tied = transaction.awaited_by or transaction.dependents or transaction.causes
+        effects = succeed(transaction, successor) if is_tied else NOTHING
         if heir is None:
             return (*effects, *self._sweep(contested)) if contested else effects
         if contested or was_awaited:

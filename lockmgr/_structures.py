@@ -123,10 +123,6 @@ class Transaction:
             superior = superior.parent
         return superior is not None
 
-    def is_tied(self) -> bool:
-        """Return whether a transaction awaits its end, depends on it, or is a cause of it."""
-        return bool(self.awaited_by or self.dependents or self.causes)
-
     def sphere(self) -> Iterator[Transaction]:
         """Yield this transaction and its live inferiors."""
         found = [self]

@@ -147,7 +147,12 @@ class Occurrence:
             if kind != "event":
                 _check_kind(kind, name, parts)
             _put_key(self, ("composite" if parts else kind, name))
-            _put_params(self, _NOTHING if params is None else _read_only(params, name))
+            if params is None:
+                _put_params(self, _NOTHING)
+            elif type(params) is dict:
+                _put_params(self, MappingProxyType(params.copy()))
+            else:
+                _put_params(self, _read_only(params, name))
             _put_old(self, None)
             _put_new(self, None)
             return
@@ -176,8 +181,11 @@ class Occurrence:
             params = _separated(self.params, containers_copied)
             is_same = params is self.params
             if parts:
-                parts = {name: _part_apart(part) for name, part in parts.items()}
-                is_same = is_same and all(part is self.parts[name] for name, part in parts.items())
+                own = {}
+                for name, part in parts.items():
+                    own[name] = found = _part_apart(part)
+                    is_same = is_same and found is part
+                parts = own
         else:
             old = None if old is None else _separated(old, copied)
             new = None if new is None else _separated(new, copied)
