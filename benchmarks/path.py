@@ -48,7 +48,7 @@ _MANY: Final = 200
 
 @dataclass
 class Counted:
-    """Calls of one journey.
+    """Counter of the calls of one journey.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ def _room(frame: FrameType) -> str:
 
 
 class _Meter:
-    """Counts calls on all threads that start after it has."""
+    """Counter of calls on this thread and on all threads that start later."""
 
     def __init__(self) -> None:
         self._counted: Counted | None = None
@@ -110,7 +110,7 @@ class _Meter:
 
 
 _Journey = Callable[[int], object]
-"""Does the journey once; the number differs each time."""
+"""One journey; called with another number each time."""
 
 
 @contextmanager

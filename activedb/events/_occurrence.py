@@ -288,7 +288,7 @@ def row_change(
 ) -> Occurrence:
     """Return the occurrence of a data change, without a copy of the rows.
 
-    REQUIRES: the rows are read-only, and nobody changes them or their values.
+    REQUIRES: the rows are read-only, and neither they nor their values change.
 
     Parameters
     ----------

@@ -43,8 +43,13 @@ def enrolled_at_begin(forest: Forest) -> Iterator[None]:
 
     def eagerly(node: Node) -> None:
         begin(node)
+        superior = node.parent
+        while superior is not None and superior.is_on_thread_of(node):
+            superior.offer_held()
+            superior = superior.parent
         if node.parent is not None:
-            forest._prepare(node)
+            forest.enrol(node)
+            node.is_prepared = True
 
     forest.begin = eagerly  # type: ignore[method-assign]
     try:
