@@ -179,6 +179,7 @@ def test_wait_for_a_hierarchy_whose_child_without_locks_is_open_on_the_thread_is
 
 def test_doom_just_before_the_first_request_is_not_lost(bank: Bank) -> None:
     forest = forest_of(bank)
+    got: list[object] = []
     with bank.db.transaction() as t:
         s = t.subtransaction()
         enrol = forest.enrol
@@ -191,9 +192,10 @@ def test_doom_just_before_the_first_request_is_not_lost(bank: Bank) -> None:
         forest.enrol = doomed_first  # type: ignore[method-assign]
         try:
             with pytest.raises(TransactionAborted, match="from elsewhere"), s:
-                s.get(bank.accounts, 1)
+                got.append(s.get(bank.accounts, 1))
         finally:
             del forest.enrol
+        assert not got
         assert t.get(bank.accounts, 1) is not None
 
 
