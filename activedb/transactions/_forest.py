@@ -331,18 +331,11 @@ class Forest:
         return len(members), sum(members) - len(members)
 
     def _prepare(self, node: Node) -> None:
-        """Prepare the first request of `node`: its superiors on this thread offer their locks.
-
-        While the block of `node` is open on this thread, they can acquire no further ones.
-        """
+        """Prepare the first request of `node`."""
+        parent = node.parent
+        if not node.is_prepared and parent is not None and parent.is_on_thread_of(node):
+            parent.offer_line()
         node.is_prepared = True
-        superior = node.parent
-        while superior is not None and superior.is_on_thread_of(node):
-            superior.offer_held()
-            if superior.is_prepared:
-                break
-            superior.is_prepared = True
-            superior = superior.parent
         self.enrol(node)
         if node.rollback_reason is not None:  # a doom before could not be told to the lock manager
             raise self._doom_of(node)
@@ -369,7 +362,7 @@ class Forest:
                 f"transaction {node.path} has the open subtransaction {current.path} on this "
                 f"thread; use that one until it ends"
             )
-        if not node.is_prepared:
+        if not (node.is_enrolled and node.is_prepared):
             self._prepare(node)
         timeout_s = self.settings.lock_timeout_ms / 1_000
         until_s: float | None = None
@@ -413,7 +406,7 @@ class Forest:
         TransactionAborted
             If `node`, or a superior, has to abort.
         """
-        if not node.is_prepared:
+        if not (node.is_enrolled and node.is_prepared):
             self._prepare(node)
         try:
             self.locks.acquire(node.id, resource, mode, 0.0)
@@ -428,7 +421,7 @@ class Forest:
 
         See `LockManager.await_end`; raises the errors of `acquire`.
         """
-        if not node.is_prepared:
+        if not (node.is_enrolled and node.is_prepared):
             self._prepare(node)
         try:
             self.locks.await_end(node.id, of, on_wait=_on_wait(node), on_sleep=node.falls_asleep)

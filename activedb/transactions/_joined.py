@@ -288,7 +288,7 @@ class _Inside(Node):
     def begin_inside(self, kind: type[K], limit: Limit | None = None) -> K:
         """Begin and return a child of this kind."""
         self.check_usable()
-        self.offer_held()
+        self.offer_line()
         return kind(self.forest, self.hierarchy, self, label=self.next_label(), limit=limit)
 
     def give_up(self, reason: ActiveDBError) -> None:

@@ -113,7 +113,7 @@ class Node:
     is_enrolled : bool
         True if the lock manager knows it; changed under the latch. See `Forest.enrol`.
     is_prepared : bool
-        True if it may request locks: its superiors on this thread have offered theirs.
+        True if its superiors on this thread have offered their locks since it began.
     """
 
     running: Any = None
@@ -421,21 +421,32 @@ class Node:
     def offer(self) -> None:
         """Downgrade all held locks to retained ones, so that inferiors may acquire them."""
         self.check_usable()
-        self.offer_held()
+        self.offer_line()
 
-    def offer_held(self) -> None:
-        """Offer as in `offer`, on its thread; needs no check."""
-        if self._held:
-            self._held.clear()
-            self.forest.locks.offer(self.id)
-            with self.kin.latch:
-                self.kin.notify_all()  # a child may be waiting for one of them
+    def offer_line(self) -> None:
+        """Offer the locks of this transaction, and those of its superiors on this thread.
+
+        While a transaction is open here, its superiors acquire no lock: so those of a transaction
+        that `is_prepared` have nothing to offer. REQUIRES: this thread is the transaction's.
+        """
+        node = self
+        while True:
+            if node._held:
+                node._held.clear()
+                self.forest.locks.offer(node.id)
+                with self.kin.latch:
+                    self.kin.notify_all()  # a child may be waiting for one of them
+            parent = node.parent
+            if node.is_prepared or parent is None or parent._thread != node._thread:
+                return
+            node.is_prepared = True
+            node = parent
 
     def await_child(self) -> None:
         """Offer the locks before a wait for a child. Raise `WrongThread` on another thread."""
         if self.state is State.ACTIVE:
             self._check_thread()
-            self.offer_held()
+            self.offer_line()
 
     def wait_for(self, task: Task[T]) -> None:
         """Wait for the task of a child. REQUIRES: this node's thread, with its locks offered."""
@@ -451,7 +462,7 @@ class Node:
         if not self._children:
             return
         self._check_thread()
-        self.offer_held()
+        self.offer_line()
         self._await_all(self._children)
         children, self._children = self._children, []
         raise_first(children)
@@ -709,7 +720,7 @@ class Node:
         self.check_usable()
         limit = Limit.after(timeout)
         if self._children:
-            self.offer_held()  # else they are offered when the child requests a lock
+            self.offer_line()  # else they are offered when the child requests a lock
         return self.begin_child(self.next_label(), limit=limit)
 
     def spawn(self, function: Callable[[Node], T], *, timeout: float | None = None) -> Child[T]:
@@ -717,7 +728,7 @@ class Node:
         self.check_usable()
         limit = Limit.after(timeout)
         label = self.next_label()
-        self.offer_held()
+        self.offer_line()
         child: Child[T] = Child(
             self, label, lambda handle: self._try_child(function, label, limit, handle)
         )
@@ -770,7 +781,7 @@ class Node:
 
         def attempt() -> T:
             if self._children and get_ident() == self._thread:
-                self.offer_held()  # else they are offered when the child requests a lock
+                self.offer_line()  # else they are offered when the child requests a lock
             child = self.begin_child(
                 label,
                 rule=rule,
@@ -805,7 +816,7 @@ class Node:
 
     def _run_lent(self, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
         self.check_usable()
-        self.offer_held()
+        self.offer_line()
         before = len(self._children)
         for label, call in calls:
             self._children.append(Child(self, label, self._lent_to(call)))

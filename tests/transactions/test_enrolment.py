@@ -43,13 +43,10 @@ def enrolled_at_begin(forest: Forest) -> Iterator[None]:
 
     def eagerly(node: Node) -> None:
         begin(node)
-        superior = node.parent
-        while superior is not None and superior.is_on_thread_of(node):
-            superior.offer_held()
-            superior = superior.parent
         if node.parent is not None:
+            if node.parent.is_on_thread_of(node):
+                node.parent.offer()
             forest.enrol(node)
-            node.is_prepared = True
 
     forest.begin = eagerly  # type: ignore[method-assign]
     try:
