@@ -36,10 +36,20 @@ __all__ = ["Runner"]
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """Rule that runs in a transaction, at depth `depth` in a chain of rules that trigger rules."""
+    """Rule that runs in a transaction.
+
+    Attributes
+    ----------
+    item : Triggered
+    depth : int
+        Depth in the chain of rules that trigger rules.
+    is_child : bool
+        True if the transaction is a subtransaction.
+    """
 
     item: Triggered
     depth: int
+    is_child: bool
 
 
 class Runner:
@@ -88,9 +98,9 @@ class Runner:
         In breadth-first order, immediate rules triggered inside a child's rule wait instead. Each
         commit on the way passes them up to that child's parent, which runs level after level.
         """
-        around = t.around
-        depth = 0 if around is None else around.running.depth
-        if self._breadth_first and not deferred and around is not None and around.parent:
+        running = _running_in(t)
+        depth = 0 if running is None else running.depth
+        if self._breadth_first and not deferred and running is not None and running.is_child:
             context = self._contexts.of(t)
             with self._contexts.latch:
                 context.next_level += items
@@ -111,8 +121,7 @@ class Runner:
 
         Returns whether the action is still to come, as another child of the parent.
         """
-        s.running = _Running(item, depth)
-        s.around = s
+        s.running = _Running(item, depth, s.parent is not None)
         listeners = self._listeners
         began = time.perf_counter()
         rule = item.rule
@@ -151,11 +160,8 @@ class Runner:
 
     def cause(self, t: Node) -> Cause | None:
         """Return the rule in which an event of `t` is raised, with its own cause."""
-        around = t.around
-        if around is None:
-            return None
-        item: Triggered = around.running.item
-        return Cause(item.rule.name, item.by)
+        running = _running_in(t)
+        return None if running is None else Cause(running.item.rule.name, running.item.by)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -288,6 +294,12 @@ def _call_here(t: Node, call: Callable[[], None]) -> None:
         t.run_on_fresh_stack(call)
     else:
         call()
+
+
+def _running_in(t: Node) -> _Running | None:
+    """Return the rule that runs in `t`, or in the nearest superior in which one runs."""
+    running: _Running | None = t.around if t.running is None else t.running
+    return running
 
 
 def _fails_after_another(error: Exception, t: Node) -> bool:

@@ -106,8 +106,8 @@ class Node:
         `rollback_reason`, `is_enrolled`, `_lent`, the end of `state` and the workspaces.
     running : object or None
         The work that the layer above runs in it.
-    around : Node or None
-        The nearest transaction, itself or a superior, in which the layer above runs work.
+    around : object or None
+        The `running` of the nearest superior that has one.
     writer : str or None
         Its identity for tables that only certain transactions may write; see `Forest.writers`.
     is_enrolled : bool
@@ -117,7 +117,7 @@ class Node:
     """
 
     running: Any = None
-    around: Node | None = None
+    around: Any = None
     writer: str | None = None
     is_enrolled = False
     is_prepared = False
@@ -155,7 +155,7 @@ class Node:
         self.condition_of: str | None = None if parent is None else parent.condition_of
         self._timestamp = timestamp
         if parent is not None:
-            self.around = parent.around
+            self.around = parent.around if parent.running is None else parent.running
             if timestamp is None:
                 self._timestamp = parent._timestamp
         self._spawned = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -219,3 +221,22 @@ def test_dependent_of_a_transaction_without_locks_waits_for_its_end(bank: Bank) 
         raise ValueError("stop")
     bank.db.wait_idle()
     assert bank.committed() == {1: 4, 2: 5}
+
+
+def test_transactions_of_rules_are_freed_without_the_garbage_collector() -> None:
+    bank = opened_bank()
+    ended: list[weakref.ref[Node]] = []
+
+    @bank.db.rule(on=adb.event("TOUCHED"), priority=9)
+    def noted(t: Transaction, o: Occurrence) -> None:
+        ended.append(weakref.ref(node_of(t)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        with closing(bank.db):
+            for n in (1, 2):
+                bank.db.signal("TOUCHED", n=n)
+            assert [node() for node in ended] == [None, None]
+    finally:
+        gc.enable()
