@@ -85,11 +85,21 @@ class Programs:
         Returns the specification of a mapped class or Table.
     rules : iterable of Rule
         Defined rules.
+    check_in_columns : callable ``(program, stream, kept, is_alone)``
+        Checks that a program can run in columns.
     """
 
-    def __init__(self, spec: Callable[[Any], TableSpec], rules: Iterable[Rule]):
+    def __init__(
+        self,
+        spec: Callable[[Any], TableSpec],
+        rules: Iterable[Rule],
+        check_in_columns: Callable[
+            [Program, StreamDeclaration, Iterable[KeyedValues], bool], object
+        ],
+    ):
         self._spec = spec
         self._rules = rules
+        self._check_in_columns = check_in_columns
         self._of: dict[str, ProgramsOfStream] = {}
 
     def of(self, stream: str) -> ProgramsOfStream | None:
@@ -173,9 +183,7 @@ class Programs:
                 "of their own"
             )
         if isinstance(chosen, InColumns):
-            from activedb.streams.columns import check_in_columns
-
-            check_in_columns(program, stream, kept.values(), is_alone=known is None)
+            self._check_in_columns(program, stream, kept.values(), known is None)
             unheard = _unheard(stream.name, stream.types, kept.values())
             for rule in self._rules:
                 _check_hears(rule, unheard)

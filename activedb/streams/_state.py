@@ -197,23 +197,23 @@ class StreamState:
         if self.columns is None and not self.is_left_in_columns:
             self.buffer.add(arrivals)
             return
-        from activedb.columns.events import ColumnEvents, events_of_bytes
-        from activedb.streams.columns import dead_of, in_columns
+        from activedb.columns.events import ColumnEvents, events_of_bytes, noted_places
 
+        dead = [places for _, places in noted_places(notes.get(ColumnNote.DEAD, ()))]
         parts = [events_of_bytes(data) for data in kept]
         if ColumnNote.RULES not in notes:  # programs' events are not for rules
             parts = [part.since(passed_us) for part in parts]
         if self.columns is None:  # the stream was in columns before
             left = ColumnEvents.joined(parts)
-            self.left_in_columns = left.take(~dead_of(notes, left)).arrivals()
+            self.left_in_columns = left.take(~left.are_at(dead)).arrivals()
             self.buffer.add([*arrivals, *self.left_in_columns])
             return
-        parts.append(in_columns(self.stream, arrivals).in_order())
+        parts.append(ColumnEvents.of_exact(self.stream.name, arrivals).in_order())
         self.columns.restore(parts, passed_us)
         if renews and self._programs is not None:
             passed = ColumnEvents.joined([part.before(passed_us) for part in parts]).in_order()
             assert not isinstance(self._programs, StreamPrograms)
-            self._programs.absorb(passed.take(~dead_of(notes, passed)), notes)
+            self._programs.absorb(passed.take(~passed.are_at(dead)), notes)
 
     def check_continues(
         self, query_id: str | None, batch_id: int, continues: str | None = None

@@ -26,6 +26,7 @@ from activedb.store.journals import (
     StagedJournal,
     StreamJournal,
 )
+from activedb.store.sql import KeyedValues
 from activedb.streams._declaration import StreamDeclaration, StreamOptions
 from activedb.streams._future import FutureLimit
 from activedb.streams._membership import Membership
@@ -292,7 +293,7 @@ class Streams:
         self._detector_rows = detector_rows
         self._decisions = decisions
         self._watch = watch
-        self.programs = Programs(forest.tables.spec, catalog)
+        self.programs = Programs(forest.tables.spec, catalog, _check_in_columns)
         self.columns = StreamColumns(declared, catalog)
 
     def __iter__(self) -> Iterator[Stream]:
@@ -452,3 +453,12 @@ class Streams:
             threads=min(self._settings.threads, os.cpu_count() or 1),
         )
         return {"programs": programs, "columns": columns}
+
+
+def _check_in_columns(
+    program: Program, stream: StreamDeclaration, kept: Iterable[KeyedValues], is_alone: bool
+) -> None:
+    """Check that a program can run in columns, with the packages that columns need."""
+    from activedb.streams.columns import check_in_columns
+
+    check_in_columns(program, stream, kept, is_alone=is_alone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "events_to_bytes",
     "note_of_bytes",
     "note_to_bytes",
+    "noted_places",
     "pieces_of",
     "places_of_bytes",
     "places_to_bytes",
@@ -180,6 +181,11 @@ def places_of_bytes(data: bytes) -> list[tuple[str, Ints]]:
     ends = np.cumsum([count for _, count in counts])
     parts = np.split(rows, ends[:-1])
     return [(name, part) for (name, _), part in zip(counts, parts, strict=True)]
+
+
+def noted_places(notes: Iterable[bytes]) -> list[tuple[str, Ints]]:
+    """Decode several results of `places_to_bytes`, one after the other."""
+    return [named for data in notes for named in places_of_bytes(data)]
 
 
 def note_to_bytes(note: Mapping[str, Any]) -> bytes:

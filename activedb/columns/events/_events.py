@@ -12,6 +12,7 @@ import numpy as np
 from activedb.clock import moment_of
 from activedb.columns._arrival import Arrival
 from activedb.columns.events._values import ABSENT, THERE, Column, Ints, Mask, Values, objects
+from activedb.errors import BadEvent
 from activedb.events import Occurrence, decode_timestamp, encode_timestamp
 
 __all__ = ["ColumnEvents"]
@@ -84,6 +85,24 @@ class ColumnEvents:
         )
         return made, rest
 
+    @classmethod
+    def of_exact(cls, stream: str, arrivals: Sequence[Arrival]) -> ColumnEvents:
+        """Build from arrivals of a stream whose program runs in columns.
+
+        Raises
+        ------
+        BadEvent
+            If the times of some are intervals.
+        """
+        events, rest = cls.of_arrivals(arrivals)
+        if rest:
+            raise BadEvent(
+                f"stream {stream}: the timestamp of event {rest[0].occurrence!r} is an interval, "
+                "and its program runs in columns, which takes exact ones: use another "
+                'scheduler="…", or give it an exact timestamp'
+            )
+        return events
+
     def take(self, chosen: Column | slice) -> ColumnEvents:
         """Return the events selected by index or mask."""
         return replace(
@@ -110,6 +129,14 @@ class ColumnEvents:
         return list(
             zip(self.us.tolist(), self.batch_ids.tolist(), self.positions.tolist(), strict=True)
         )
+
+    def are_at(self, places: Sequence[Ints]) -> Mask:
+        """Return for each event whether it is at one of some places (batch and position)."""
+        wanted = {tuple(place) for some in places for place in some.tolist()}
+        if not wanted:
+            return np.zeros(len(self), np.bool_)
+        own = zip(self.batch_ids.tolist(), self.positions.tolist(), strict=True)
+        return np.fromiter((place in wanted for place in own), np.bool_, len(self))
 
     def in_order(self) -> ColumnEvents:
         """Return the events in time order, with ties broken as by `Arrival.order`; O(n log n).

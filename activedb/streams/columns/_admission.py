@@ -7,7 +7,7 @@ without columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,7 +17,7 @@ from uuid import UUID
 import numpy as np
 
 from activedb.clock import in_microseconds
-from activedb.columns import PARAM_PREFIX, Arrival, EventColumn, EventTable
+from activedb.columns import PARAM_PREFIX, EventColumn, EventTable
 from activedb.columns.events import (
     Column,
     ColumnEvents,
@@ -36,7 +36,7 @@ from activedb.streams._arrivals import Arrivals
 from activedb.streams._batch import AtomicBatch
 from activedb.streams._declaration import StreamDeclaration
 
-__all__ = ["ColumnAdmission", "ColumnArrivals", "in_columns"]
+__all__ = ["ColumnAdmission", "ColumnArrivals"]
 
 _FIRST_US = in_microseconds(datetime.min.replace(tzinfo=UTC))
 _LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
@@ -106,26 +106,8 @@ class ColumnAdmission(Admission):
             [],
             arrivals.late,
             arrivals.refused,
-            in_columns(self._state.stream, arrivals.admitted).in_order(),
+            ColumnEvents.of_exact(self._state.stream.name, arrivals.admitted).in_order(),
         )
-
-
-def in_columns(stream: StreamDeclaration, arrivals: Sequence[Arrival]) -> ColumnEvents:
-    """Convert arrivals to columns.
-
-    Raises
-    ------
-    BadEvent
-        If the times of some are intervals.
-    """
-    events, rest = ColumnEvents.of_arrivals(arrivals)
-    if rest:
-        raise BadEvent(
-            f"stream {stream.name}: the timestamp of event {rest[0].occurrence!r} is an interval, "
-            'and its program runs in columns, which takes exact ones: use another scheduler="…", '
-            "or give it an exact timestamp"
-        )
-    return events
 
 
 def _read(

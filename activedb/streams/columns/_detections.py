@@ -10,11 +10,11 @@ import numpy as np
 
 from activedb.columns.detect import ABSENT as NONE_AT_ALL
 from activedb.columns.detect import ColumnarDetector, EventColumns, EventFilter
-from activedb.columns.events import ABSENT, THERE, ColumnEvents, Ints, Mask, Values, arrow, objects
+from activedb.columns.events import ABSENT, THERE, ColumnEvents, Ints, Values, arrow, objects
 from activedb.events import Expression, Occurrence, Primitive, Query
 from activedb.rules import Rule, Subscription
 
-__all__ = ["Detections", "RuleMatches", "event_columns", "is_among"]
+__all__ = ["Detections", "RuleMatches", "event_columns"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -166,15 +166,6 @@ def event_columns(events: ColumnEvents) -> EventColumns:
         None if events.stamps is None else [a.occurrence for a in events.arrivals()],
         np.column_stack((events.batch_ids, events.positions)),
     )
-
-
-def is_among(events: ColumnEvents, places: Sequence[Ints]) -> Mask:
-    """Return for each event whether it is at one of these places (batch and position)."""
-    wanted = {tuple(place) for some in places for place in some.tolist()}
-    if not wanted:
-        return np.zeros(len(events), np.bool_)
-    own = zip(events.batch_ids.tolist(), events.positions.tolist(), strict=True)
-    return np.fromiter((place in wanted for place in own), np.bool_, len(events))
 
 
 def _single(

@@ -17,7 +17,7 @@ from activedb.columns.events import (
     Mask,
     note_of_bytes,
     note_to_bytes,
-    places_of_bytes,
+    noted_places,
     places_to_bytes,
 )
 from activedb.events import Detector, Occurrence, decode_timestamp
@@ -28,10 +28,10 @@ from activedb.store import Connection
 from activedb.store.journals import ColumnJournal, ColumnNote, DetectorRows
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._s_transactions import Completed, STransactions
-from activedb.streams.columns._detections import Detections, RuleMatches, event_columns, is_among
+from activedb.streams.columns._detections import Detections, RuleMatches, event_columns
 from activedb.transactions import Node
 
-__all__ = ["ColumnRules", "dead_of"]
+__all__ = ["ColumnRules"]
 
 _PIECE_MAX = 131_072  # events fed to detectors at once, as their matches are objects
 
@@ -144,7 +144,7 @@ class ColumnRules:
         notes : mapping of ColumnNote to sequence of bytes
         """
         used: dict[str, list[Ints]] = {}
-        for name, places in _noted(notes, ColumnNote.USED):
+        for name, places in noted_places(notes.get(ColumnNote.USED, ())):
             used.setdefault(name, []).append(places)
         known = next(map(note_of_bytes, notes.get(ColumnNote.RULES, ())), None)
         self._known = known
@@ -165,10 +165,10 @@ class ColumnRules:
             refused = self._s_transactions.refusals.of(subscription.rule)
             if refused:
                 at = [tuple(map(int, identity.split("."))) for identity in refused]
-                shown = shown.take(~is_among(shown, [np.array(at, np.int64)]))
+                shown = shown.take(~shown.are_at([np.array(at, np.int64)]))
             taken = _absorbed(detector, shown)
             if name in used:
-                detector.use_up(np.flatnonzero(is_among(taken, used[name])))
+                detector.use_up(np.flatnonzero(taken.are_at(used[name])))
         detections.since_us = since_us
         detections.tell()
         self._committed = detections
@@ -254,7 +254,7 @@ class ColumnRules:
     def is_dead(self, events: ColumnEvents) -> Mask:
         """Return which of some events have failed in the current part."""
         assert self._part is not None
-        return is_among(events, self._part.dead)
+        return events.are_at(self._part.dead)
 
     def trim(self, reached_us: int) -> None:
         """Forget expired state; no event before `reached_us` will follow."""
@@ -363,19 +363,6 @@ def _completed(piece: ColumnEvents, row: int, triggered: list[Triggered]) -> Com
 def _places(piece: ColumnEvents, row: int) -> Ints:
     """Return the arrival place of the event in this row."""
     return np.array([[piece.batch_ids.item(row), piece.positions.item(row)]], np.int64)
-
-
-def dead_of(notes: Mapping[ColumnNote, Sequence[bytes]], events: ColumnEvents) -> Mask:
-    """Return which of some events are noted as failed."""
-    return is_among(events, [places for _, places in _noted(notes, ColumnNote.DEAD)])
-
-
-def _noted(
-    notes: Mapping[ColumnNote, Sequence[bytes]], note: ColumnNote
-) -> Iterator[tuple[str, Ints]]:
-    """Yield the names and places of noted events."""
-    for data in notes.get(note, ()):
-        yield from places_of_bytes(data)
 
 
 def _known_of(detections: Detections) -> dict[str, list[Any]]:
