@@ -229,9 +229,8 @@ def load(
         with redirect_stdout(sys.stderr):
             db = stack.enter_context(opened(program, url))
             db.admin.declare_existing()
-        if program is None:
-            db.rules.texts.streams = None  # only programs declare streams
-        rules, queries = _loaded(db, file, allow or (), dry_run=dry_run)
+        any_stream = program is None  # only programs declare streams
+        rules, queries = _loaded(db, file, allow or (), any_stream=any_stream, dry_run=dry_run)
     if as_json:
         _print({"file": str(file), "dry_run": dry_run, "queries": queries, "rules": rules})
         return
@@ -248,11 +247,11 @@ class _DryRun(Exception):  # not an error: it rolls back what was tried
 
 
 def _loaded(
-    db: Any, file: Path, allow: Sequence[str], *, dry_run: bool
+    db: Any, file: Path, allow: Sequence[str], *, any_stream: bool, dry_run: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     found: list[Any] = []
     with suppress(_DryRun), db.transaction():
-        found += db.rules.load_file(file, allow=allow)
+        found += db.rules.load_file(file, allow=allow, any_stream=any_stream)
         if dry_run:
             raise _DryRun
     rules = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from activedb.errors import DefinitionError
 from activedb.events import Expression, Query
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RuleTexts", "is_on"]
 
+_Put: TypeAlias = Callable[..., RegisteredRule]
+"""Creates or replaces a rule: `Rules.put` in one transaction."""
+
 
 class RuleTexts:
     """Loader of rule texts, with the queries that texts have created.
@@ -45,8 +49,6 @@ class RuleTexts:
     ----------
     queries : dict of str to Query
         Queries by name; the dict is replaced as a whole.
-    streams : mapping of str to StreamDeclaration, or None
-        None: the streams are unknown, so any name is accepted.
     """
 
     def __init__(
@@ -57,15 +59,16 @@ class RuleTexts:
     ):
         self._rules = rules
         self.queries: dict[str, Query] = {}
-        self.streams: Mapping[str, StreamDeclaration] | None = streams
+        self._streams = streams
         self._raising = raising
 
     def load(
-        self, t: Node, text: str, functions: FunctionNames
+        self, t: Node, text: str, functions: FunctionNames, *, any_stream: bool
     ) -> tuple[list[RegisteredRule], dict[str, Query]]:
         """Execute the statements of a text in `t`; return the rules, and the queries after it.
 
         Each rule that the text creates or alters is returned once, in its state after the text.
+        `any_stream` is as for `Rules.load_text`.
 
         Raises
         ------
@@ -75,17 +78,18 @@ class RuleTexts:
         statements = parse(
             text,
             tables=self._rules.declared_tables,
-            streams=self.streams,
+            streams=None if any_stream else self._streams,
             queries=self.queries,
             functions=functions,
             raising=self._raising,
         )
         queries = dict(self.queries)
+        put = partial(self._rules.put, t, any_stream=any_stream)
         self._rules.lock(t, [name for s in statements for name in _rules_of(s)])
         found: dict[str, RegisteredRule] = {}
         for statement in statements:
             try:
-                self._execute(t, statement, queries, found)
+                self._execute(t, statement, queries, found, put)
             except DefinitionError as error:
                 message = f"line {statement.line}: {error}"
                 raise DefinitionError(message) from error
@@ -97,12 +101,13 @@ class RuleTexts:
         statement: Statement,
         queries: dict[str, Query],
         found: dict[str, RegisteredRule],
+        put: _Put,
     ) -> None:
         if isinstance(statement, CreateQuery):
-            self._create_query(t, statement, queries, found)
+            self._create_query(t, statement, queries, found, put)
         elif isinstance(statement, CreateRule):
             rule = _with_queries(statement.rule, queries)
-            found[rule.name] = self._rules.put(t, rule, replacing=statement.replace)
+            found[rule.name] = put(rule, replacing=statement.replace)
         elif isinstance(statement, Drop):
             if statement.kind == "query":
                 self._drop_query(t, statement, queries)
@@ -125,6 +130,7 @@ class RuleTexts:
         statement: CreateQuery,
         queries: dict[str, Query],
         found: dict[str, RegisteredRule],
+        put: _Put,
     ) -> None:
         query = statement.query
         old = queries.get(query.name)
@@ -142,7 +148,7 @@ class RuleTexts:
             on = _with(entry.rule.on, query)
             if on != entry.rule.on:
                 rule = replace(entry.rule, on=on)
-                found[rule.name] = self._rules.put(t, rule, replacing=True)
+                found[rule.name] = put(rule, replacing=True)
 
     def _drop_query(self, t: Node, statement: Drop, queries: dict[str, Query]) -> None:
         query = queries.get(statement.name)

@@ -83,6 +83,7 @@ class Rules:
         self._rows = rows
         self._declared_tables = declared_tables
         self._checks = checks
+        self._streams = streams
         self.texts = RuleTexts(self, streams, raising)
         # Rows read when the database was opened, for the rules that code defines later.
         self._persisted: dict[str, dict[str, Any]] = rows.read()
@@ -469,6 +470,7 @@ class Rules:
         *,
         modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
         allow: Iterable[str] = (),
+        any_stream: bool = False,
     ) -> builtins.list[RegisteredRule]:
         """Create the rules of a YAML file, all of them or none; see `load`.
 
@@ -480,6 +482,8 @@ class Rules:
             Path of the file.
         modules, allow
             As for `load`.
+        any_stream : bool
+            For a ``.rules`` file: as for `load_text`.
 
         Returns
         -------
@@ -504,7 +508,7 @@ class Rules:
                     f"the rules in {path} cannot be read: {error_text(error)}"
                 ) from error
             try:
-                return self.load_text(text, modules=modules, allow=allow)
+                return self.load_text(text, modules=modules, allow=allow, any_stream=any_stream)
             except RuleSyntaxError as error:
                 raise error.of_file(path) from None
         return self.load(rules_from_file(path), modules=modules, allow=allow)
@@ -517,6 +521,7 @@ class Rules:
         *,
         modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
         allow: Iterable[str] = (),
+        any_stream: bool = False,
     ) -> builtins.list[RegisteredRule]:
         """Execute the statements of a text in the rule language, all of them or none.
 
@@ -530,6 +535,9 @@ class Rules:
             of ``db.metadata``.
         modules, allow
             Modules in which functions of ``CALL`` are looked up, as for `load`.
+        any_stream : bool, default False
+            True to accept any name of a stream, for programs that store rules without running them:
+            only the program that runs a rule declares its stream.
 
         Returns
         -------
@@ -546,12 +554,14 @@ class Rules:
         functions = FunctionNames(modules, allow)
         t = self._current()
         if t is None:
-            found, queries = self._forest.run(lambda t: self.texts.load(t, text, functions))
+            found, queries = self._forest.run(
+                lambda t: self.texts.load(t, text, functions, any_stream=any_stream)
+            )
         else:
             if t.condition_of is not None:
                 t.refuse_write("a change of a rule")
             with t.begin_subtransaction() as s:
-                found, queries = self.texts.load(s, text, functions)
+                found, queries = self.texts.load(s, text, functions, any_stream=any_stream)
         self.texts.queries = queries
         return found
 
@@ -568,7 +578,9 @@ class Rules:
         """Return the rules whose event contains the query of this name; O(rules)."""
         return [entry for entry in self._catalog.entries(t) if is_on(entry.on, query)]
 
-    def put(self, t: Node, rule: Rule, *, replacing: bool) -> RegisteredRule:
+    def put(
+        self, t: Node, rule: Rule, *, replacing: bool, any_stream: bool = False
+    ) -> RegisteredRule:
         """Create a rule in `t`, or replace the rule of its name; an equal rule stays as it is.
 
         Raises
@@ -576,7 +588,8 @@ class Rules:
         DefinitionError
             If there is a different rule of that name, and `replacing` is False.
         """
-        self._check_streams([rule])
+        if not any_stream:
+            self._check_streams([rule])
         self._check_tables(t, [rule])
         entry = self._catalog.entry(rule.name, t)
         if entry is None:
@@ -750,12 +763,10 @@ class Rules:
 
     def _check_streams(self, rules: Iterable[Rule], *, may_follow: bool = False) -> None:
         """Refuse rules on undeclared streams, or on events that their streams do not have."""
-        streams = self.texts.streams
-        if streams is not None:
-            for rule in rules:
-                check_streams(rule, streams, may_follow=may_follow)
-                for check in self._checks:
-                    check(rule)
+        for rule in rules:
+            check_streams(rule, self._streams, may_follow=may_follow)
+            for check in self._checks:
+                check(rule)
 
     def _check_tables(self, t: Node, rules: Iterable[Rule]) -> None:
         """Refuse rules on tables that do not exist."""
