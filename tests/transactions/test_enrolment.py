@@ -1,4 +1,4 @@
-"""The lock manager knows a subtransaction from its first request; nobody else can tell."""
+"""Enrolment in the lock manager at the first request has the same effects as at the begin."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def locks_of(bank: Bank) -> dict[tuple[int, Any], Mode]:
 
 
 def outcomes(bank: Bank, steps: list[tuple[str, int]]) -> list[Any]:
-    """What each step has shown, in blocks on one thread."""
+    """Run the steps in blocks on one thread; return what each has shown."""
     seen: list[Any] = []
 
     def block(t: Transaction, left: Iterator[tuple[str, int]]) -> None:
