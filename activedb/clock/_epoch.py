@@ -18,8 +18,7 @@ def timedelta_us(delta: timedelta) -> int:
 
 def in_microseconds(moment: datetime) -> int:
     """Return `moment`, which is aware, in microseconds since the epoch."""
-    delta = moment - _EPOCH
-    return delta.days * _DAY_US + delta.seconds * _SECOND_US + delta.microseconds
+    return timedelta_us(moment - _EPOCH)
 
 
 def moment_of(us: int) -> datetime:

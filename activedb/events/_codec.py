@@ -138,8 +138,6 @@ def encode_timestamp(timestamp: Timestamp) -> Any:
     """Return a timestamp of any kind as JSON-serialisable data for `decode_timestamp`."""
     if isinstance(timestamp, AccuracyInterval):
         return _encode_stamp(timestamp)
-    if type(timestamp) is float:
-        return _encode_float(timestamp)
     return _encode(timestamp, "the timestamp", 0)
 
 

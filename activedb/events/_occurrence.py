@@ -147,12 +147,7 @@ class Occurrence:
             if kind != "event":
                 _check_kind(kind, name, parts)
             _put_key(self, ("composite" if parts else kind, name))
-            if params is None:
-                _put_params(self, _NOTHING)
-            elif type(params) is dict:
-                _put_params(self, MappingProxyType(params.copy()))
-            else:
-                _put_params(self, _read_only(params, name))
+            _put_params(self, _NOTHING if params is None else _read_only(params, name))
             _put_old(self, None)
             _put_new(self, None)
             return

@@ -62,9 +62,7 @@ def microseconds(timestamp: Timestamp) -> int:
                 "with .replace(tzinfo=datetime.UTC)"
             )
         return in_microseconds(timestamp)
-    scaled = timestamp * _SECOND_US
-    # The range is compared first: NaN fails here, and infinity is not rounded.
-    us = round(scaled) if FIRST_US - 1 < scaled < LAST_US + 1 else None
+    us = seconds_us(timestamp)
     if us is None or not FIRST_US <= us <= LAST_US:
         raise BadEvent(
             f"the timestamp {_shown(timestamp)} is not within the years 1 to 9999: give seconds "

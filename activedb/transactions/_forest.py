@@ -54,7 +54,6 @@ __all__ = ["Forest", "Listener", "abandon_all"]
 T = TypeVar("T")
 Watching = TypeVar("Watching", bound=Observer)
 
-_FINAL = (State.COMMITTED, State.ABORTED)
 _ENDED = {
     (True, True): "transactions_committed",
     (True, False): "transactions_aborted",
@@ -317,7 +316,7 @@ class Forest:
         with node.kin.latch:
             line: list[Node] = []
             member: Node | None = node
-            while not (member is None or member.is_enrolled or member.state in _FINAL):
+            while member is not None and not (member.is_enrolled or member.state.is_final):
                 line.append(member)
                 member = member.parent
             for member in reversed(line):
