@@ -71,15 +71,12 @@ class Counted:
         file = frame.f_code.co_filename
         if not file.startswith(_ROOMS):
             return
-        self.calls[file, frame.f_code.co_qualname if _QUALIFIED else frame.f_code.co_name] += 1
+        self.calls[file, frame.f_code.co_qualname] += 1
         caller = frame.f_back
         while caller is not None and not caller.f_code.co_filename.startswith(_ROOMS):
             caller = caller.f_back
         if caller is not None and _room(caller) != _room(frame):
             self.changes += 1
-
-
-_QUALIFIED: Final = sys.version_info >= (3, 11)
 
 
 def _room(frame: FrameType) -> str:

@@ -169,6 +169,8 @@ class Detector:
         True if feeding the events of the last horizon again restores the state.
     reads : bool
         True if predicates read the shared store, so that `feed` and `advance` need a reader.
+    single : Primitive or None
+        The expression, if it is a single event that is judged by the event alone.
     dropped : int
         The number of occurrences dropped because there were too many.
     truncated : int
@@ -202,7 +204,6 @@ class Detector:
         "_root",
         "_seen",
         "_shared",
-        "_single",
         "_start",
         "_told_us",
         "_tries_worlds",
@@ -215,6 +216,7 @@ class Detector:
         "is_stateful",
         "is_timed",
         "reads",
+        "single",
     )
 
     def __init__(
@@ -274,10 +276,9 @@ class Detector:
         elif isinstance(root, SequenceNode):
             self._plain = root if root.is_plain else None
             self._memoryless = root if root.is_memoryless else None
-        # The expression if it is a single event, which needs no nodes.
-        self._single: Primitive | None = None
+        self.single: Primitive | None = None
         if isinstance(expression, Primitive) and not self.is_timed and not self.reads:
-            self._single = expression
+            self.single = expression
         self._told_us: int | None = None
         self._start: Journal = []  # undoes the start of the clocks
         self._log: deque[_Record] = deque()
@@ -434,8 +435,8 @@ class Detector:
                 if shared.fresh is not None or (bound is not None and plain.groups.count > bound):
                     self._bound_plain(plain, o)
                 return found
-        if self._single is not None:
-            return [o] if self._single.takes(o) else []
+        if self.single is not None:
+            return [o] if self.single.takes(o) else []
         shared = self._shared
         if contemporaries or not is_exact(o):
             if not shared.is_inexact:

@@ -13,7 +13,6 @@ from activedb.events import (
     Expression,
     Network,
     Occurrence,
-    Primitive,
     Query,
     Undecided,
     decode,
@@ -253,8 +252,7 @@ class Subscription:
         self.is_timed = detector.is_timed
         self.reads = detector.reads
         self.is_exclusive = self.is_stateful and not self.is_replayable
-        is_single = isinstance(rule.on, Primitive) and not (self.is_timed or self.reads)
-        self.single: Primitive | None = rule.on if is_single else None  # type: ignore[assignment]  # checked
+        self.single = detector.single
         # The state of a replayable detector follows from the events that it takes. Feeding other
         # events to an exclusive one locks it, and advances its time.
         is_indifferent = not self.is_exclusive and not self.reads

@@ -77,7 +77,7 @@ class Dependencies:
             heir = self.pinned(on)
             if heir is None or dependent.is_inferior_of(heir):
                 return  # it has committed, or shares the fate of a common superior
-            self._enrol(dependent)
+            self._enter(dependent)
             try:
                 self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
             except DependencyCycle as error:
@@ -95,7 +95,7 @@ class Dependencies:
             if heir is None:
                 return None
             is_new = heir.id not in self._nodes
-            self._enrol(heir)
+            self._enter(heir)
             if not heir.state.is_final:
                 self._forest.enrol(heir)
                 return heir  # from now on it takes the latch when it ends
@@ -197,7 +197,7 @@ class Dependencies:
         """
         assert isinstance(dependent.hierarchy, CausalHierarchy)
         self._causal[dependent.id] = dependent.hierarchy
-        self._enrol(dependent)
+        self._enter(dependent)
         self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
 
     def ended(self, dependent: Node) -> None:
@@ -266,7 +266,7 @@ class Dependencies:
 
     # -- inside; REQUIRES: the latch ---------------------------------------------------------
 
-    def _enrol(self, node: Node) -> None:
+    def _enter(self, node: Node) -> None:
         line: list[Node] = []
         found: Node | None = node
         while found is not None and found.id not in self._nodes:

@@ -6,6 +6,7 @@ import gc
 import weakref
 from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -50,11 +51,8 @@ def enrolled_at_begin(forest: Forest) -> Iterator[None]:
                 node.parent.offer()
             forest.enrol(node)
 
-    forest.begin = eagerly  # type: ignore[method-assign]
-    try:
+    with patch.object(forest, "begin", eagerly):
         yield
-    finally:
-        del forest.begin
 
 
 def opened_bank() -> Bank:
@@ -188,19 +186,18 @@ def test_doom_just_before_the_first_request_is_not_lost(bank: Bank) -> None:
                 node.mark_rollback_only(TransactionAborted("from elsewhere", transaction=0))
             enrol(node)
 
-        forest.enrol = doomed_first  # type: ignore[method-assign]
-        try:
-            with pytest.raises(TransactionAborted, match="from elsewhere"), s:
-                got.append(s.get(bank.accounts, 1))
-        finally:
-            del forest.enrol
+        with (
+            patch.object(forest, "enrol", doomed_first),
+            pytest.raises(TransactionAborted, match="from elsewhere"),
+            s,
+        ):
+            got.append(s.get(bank.accounts, 1))
         assert not got
         assert t.get(bank.accounts, 1) is not None
 
 
 def test_dependent_of_a_transaction_without_locks_waits_for_its_end(bank: Bank) -> None:
     """A causal rule of a rule that has touched nothing commits only after the top has."""
-    order: list[str] = []
 
     @bank.db.rule(on=adb.event("FIRST"))
     def first(t: Transaction, o: Occurrence) -> None:
@@ -213,7 +210,6 @@ def test_dependent_of_a_transaction_without_locks_waits_for_its_end(bank: Bank) 
     with bank.db.transaction() as t:
         bank.db.signal("FIRST")
         t.update(bank.accounts, 1, balance=4)
-        order.append("top")
     bank.db.wait_idle()
     assert bank.committed() == {1: 4, 2: 5}
     with pytest.raises(ValueError, match="stop"), bank.db.transaction():
