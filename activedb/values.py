@@ -1,4 +1,4 @@
-"""Copies of values, so that a change in place does not reach other readers."""
+"""Values of rows: copies that no change in place reaches, and access by column name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,22 @@ from types import NoneType
 from typing import Any, Final
 from uuid import UUID
 
-__all__ = ["IMMUTABLE", "containers_copied", "copied"]
+from activedb.errors import UnknownColumn
+from activedb.spelling import nearest
+
+__all__ = ["IMMUTABLE", "NamedValues", "containers_copied", "copied"]
+
+
+class NamedValues(dict[str, Any]):
+    """Dictionary whose missing keys are misspelt columns."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: Any) -> Any:
+        raise UnknownColumn(
+            f"the row has no column {name!r}; it has {', '.join(self)}{nearest(name, self)}"
+        )
+
 
 IMMUTABLE: Final = frozenset(
     {

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from activedb.scheduling import SerialOrder
 from activedb.scheduling.tpg import TPG, Decision
-from activedb.scheduling.tpg._decision import Abort, Explore, Unit
+from activedb.scheduling.tpg._model import Abort, Explore, Unit
 from benchmarks._nested_parts import Figure
 from benchmarks._streams_driver import drive
 from benchmarks._streams_loads import APPLICATIONS

@@ -3,27 +3,27 @@
 Standard library only; no threads, no store. See ``README.md`` in this folder.
 """
 
-from coupling._cycles import CycleBoundReached, DeferredCycles
-from coupling._dependencies import DependencyGraph
-from coupling._kinds import DependencyKind
-from coupling._modes import ConditionAction, Coupling, Durability, Start
+from coupling._dependencies import (
+    Answer,
+    Consequences,
+    Dependency,
+    DependencyCycle,
+    DependencyError,
+    DependencyGraph,
+    DependencyKind,
+    DependencyUsageError,
+    Verdict,
+)
+from coupling._modes import ConditionAction, Coupling, Durability, Plan, Planned, Role, Start, plan
 from coupling._order import (
+    CycleBoundReached,
+    DeferredCycles,
     Group,
     OrderCycle,
     check_order,
     ordered_groups,
     priority_groups,
     priority_rank,
-)
-from coupling._plan import Plan, Planned, Role, plan
-from coupling._replies import (
-    Answer,
-    Consequences,
-    Dependency,
-    DependencyCycle,
-    DependencyError,
-    DependencyUsageError,
-    Verdict,
 )
 
 __all__ = [

@@ -1,24 +1,196 @@
-"""Dependencies between live transactions: permission to proceed, waits, and required aborts."""
+"""Dependencies between live transactions: permission to proceed, waits, and required aborts.
+
+::
+
+    DependencyError
+    ├── DependencyCycle        no transaction in the cycle could ever commit
+    └── DependencyUsageError   a call that is invalid in this state: a mistake in the caller
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from enum import Enum
-from typing import Final, Generic, TypeVar
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any, Final, Generic, TypeVar
 
-from coupling._kinds import DependencyKind
-from coupling._replies import (
-    Answer,
-    Consequences,
-    Dependency,
-    DependencyCycle,
-    DependencyUsageError,
-    Verdict,
-)
-
-__all__ = ["DependencyGraph"]
+__all__ = [
+    "Answer",
+    "Consequences",
+    "Dependency",
+    "DependencyCycle",
+    "DependencyError",
+    "DependencyGraph",
+    "DependencyKind",
+    "DependencyUsageError",
+    "Verdict",
+]
 
 T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    holds_begin: bool
+    """The dependent may not begin while the other lives."""
+    holds_commit: bool
+    """The dependent may not commit while the other lives."""
+    aborts_after_commit: bool
+    """The dependent must abort once the other has committed."""
+    aborts_after_abort: bool
+    """The dependent must abort once the other has aborted."""
+
+
+class DependencyKind(StrEnum):
+    """Kind of dependency of transaction *d* on transaction *t*, read "d AD t".
+
+    (Saygin, Ulusoy, Chakravarthy, section 3.3.) ``→`` is "before", ``H`` the history.
+
+    ==== ========== ============================================ ============= =================
+    kind name       formula                                      d waits to    d must abort when
+    ==== ========== ============================================ ============= =================
+    CD   commit     Commit d ∈ H ⇒ (Commit t ∈ H ⇒               commit
+                    Commit t → Commit d)
+    AD   abort      Abort t ∈ H ⇒ Abort d ∈ H                    commit        t aborts
+    WD   weak abort Abort t ∈ H ⇒ (¬(Commit d → Abort t) ⇒                     t aborts
+                    Abort d ∈ H)
+    ED   exclusion  Commit t ∈ H ⇒ Abort d ∈ H                   commit        t commits
+    SQD  sequential Begin d ∈ H ⇒ (Commit t → Begin d)           begin         t aborts
+    ==== ========== ============================================ ============= =================
+
+    The waits follow from the formulas: if d acted too early, a later, free choice of t could be
+    a violation that d could not undo.
+
+    Notes
+    -----
+    The paper's formula for SQD has the two transactions in the opposite order to its axiom 22 and
+    its text, "a child transaction cannot start its execution until its parent commits". This table
+    follows axiom 22 and the text.
+    """
+
+    CD = "CD"
+    AD = "AD"
+    WD = "WD"
+    ED = "ED"
+    SQD = "SQD"
+
+    @property
+    def holds_begin(self) -> bool:
+        """True if the dependent may not begin while the other transaction is live."""
+        return _MEANINGS[self].holds_begin
+
+    @property
+    def holds_commit(self) -> bool:
+        """True if the dependent may not commit while the other transaction is live."""
+        return _MEANINGS[self].holds_commit
+
+    @property
+    def waits(self) -> bool:
+        """True if the dependent cannot commit before the other transaction has ended."""
+        return self.holds_begin or self.holds_commit
+
+    def aborts_dependent(self, *, committed: bool) -> bool:
+        """Return whether the dependent must abort after the other's commit or abort."""
+        meaning = _MEANINGS[self]
+        return meaning.aborts_after_commit if committed else meaning.aborts_after_abort
+
+
+_MEANINGS: Final = {
+    DependencyKind.CD: _Meaning(False, True, False, False),
+    DependencyKind.AD: _Meaning(False, True, False, True),
+    DependencyKind.WD: _Meaning(False, False, False, True),
+    DependencyKind.ED: _Meaning(False, True, True, False),
+    DependencyKind.SQD: _Meaning(True, False, False, True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency(Generic[T]):
+    """Edge of the graph: `dependent` depends on `on`."""
+
+    dependent: T
+    kind: DependencyKind
+    on: T
+
+    def __str__(self) -> str:
+        return f"{self.dependent} {self.kind} {self.on}"
+
+
+class Answer(StrEnum):
+    """Outcome of an attempt to begin or to commit."""
+
+    GO = "go"
+    """The transaction may proceed now."""
+    WAIT = "wait"
+    """The transaction must wait; ``may_begin`` or ``may_commit`` of a later end will name it."""
+    ABORT = "abort"
+    """The transaction must abort."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Generic[T]):
+    """Answer to an attempt, and the dependencies that caused it, oldest first.
+
+    ``because`` is empty for `Answer.GO`. Otherwise its ``on`` are the transactions to wait for, or
+    the ones whose end forces the abort.
+    """
+
+    answer: Answer
+    because: tuple[Dependency[T], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Consequences(Generic[T]):
+    """Consequences of the end of a transaction for its dependents.
+
+    Each tuple is in the order in which the dependencies were added to the ended transaction.
+
+    Attributes
+    ----------
+    must_abort : tuple of Dependency
+        Dependencies whose dependents must abort now. No dependent is named twice, in this or a
+        later reply.
+    may_begin : tuple
+        Transactions that waited to begin, and have begun now.
+    may_commit : tuple
+        Transactions that waited to commit, and may do so now.
+    handed_over : tuple of Dependency
+        Dependencies on the ended subtransaction, now on its parent. For waiting dependents, they
+        are new edges for a deadlock detector.
+    """
+
+    must_abort: tuple[Dependency[T], ...] = ()
+    may_begin: tuple[T, ...] = ()
+    may_commit: tuple[T, ...] = ()
+    handed_over: tuple[Dependency[T], ...] = ()
+
+
+class DependencyError(Exception):
+    """Base class of the errors that the dependency graph raises; the graph is unchanged."""
+
+
+class DependencyCycle(DependencyError):
+    """The dependency would close a cycle of transactions that wait for each other's end.
+
+    Attributes
+    ----------
+    cycle : tuple of Dependency
+        Dependencies of the cycle, beginning with the refused one. The ``on`` of each, or a
+        superior up to which its commit would have to come, is the ``dependent`` of the next; the
+        last one leads to the first.
+    """
+
+    def __init__(self, cycle: Iterable[Dependency[Any]]):
+        self.cycle = tuple(cycle)
+        refused, *others = self.cycle
+        super().__init__(
+            f"{refused} would close a cycle of transactions that wait for each other's end: "
+            + ", ".join(str(edge) for edge in others)
+        )
+
+
+class DependencyUsageError(DependencyError):
+    """The call is invalid in the present state of the transactions."""
 
 
 class Phase(Enum):

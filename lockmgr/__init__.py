@@ -8,10 +8,9 @@ The README beside this file describes the rules, the structures, the invariants 
 from __future__ import annotations
 
 from lockmgr._core import LockTable
-from lockmgr._counters import Counters
-from lockmgr._errors import Deadlock, LockError, LockTimeout, LockUsageError, WaitCancelled
 from lockmgr._manager import LockManager
 from lockmgr._modes import Mode, intention
+from lockmgr._refusals import Deadlock, LockError, LockTimeout, LockUsageError, WaitCancelled
 from lockmgr._replies import (
     Blocked,
     Busy,
@@ -29,6 +28,7 @@ from lockmgr._replies import (
 )
 from lockmgr._snapshot import (
     Census,
+    Counters,
     LockView,
     PartialSnapshot,
     RequestView,

@@ -2,6 +2,9 @@
 
 Rules 1 to 5 are those of (Saygin, Ulusoy, Chakravarthy, section 3.1), after (Härder, Rothermel
 1993); the README describes the additions: the queue, the wait-for graph and escalation.
+
+With inline children a thread runs several transactions, one at a time: the innermost. While that
+transaction waits, no call for another of the thread's transactions can come from the thread.
 """
 
 from __future__ import annotations
@@ -9,21 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockmgr import _refusals as refusals
-from lockmgr._contest import ContendedEntries
-from lockmgr._counters import Counters
-from lockmgr._deadlock import (
-    blocking_edge,
-    break_cycles,
-    move_ahead,
-    move_to_front,
-)
-from lockmgr._dependence import await_end, depend, stop_waiting, succeed
+from lockmgr._deadlock import blocking_edge, break_cycles, move_ahead, move_to_front, policy_named
 from lockmgr._escalation import Escalation
-from lockmgr._graph import edges_of
-from lockmgr._inline import check_inline, check_thread
+from lockmgr._graph import await_end, depend, edges_of, stop_waiting, succeed
 from lockmgr._modes import CONFLICTS, COVERING, INTENTION, SUPREMUM, Mode
 from lockmgr._native import mypyc_attr
-from lockmgr._policies import policy_named
 from lockmgr._replies import (
     GRANTED,
     NOTHING,
@@ -39,13 +32,95 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import Census, PartialSnapshot, Snapshot, census, glance, take
+from lockmgr._snapshot import Census, Counters, PartialSnapshot, Snapshot, census, glance, take
 from lockmgr._structures import Entry, Lock, Request, Transaction, encloses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LockTable"]
+__all__ = ["ContendedEntries", "LockTable", "check_inline", "check_thread"]
+
+
+class ContendedEntries:
+    """Entries with a non-empty queue, in the order in which they are swept.
+
+    The order matters when several locks are released at once.
+    """
+
+    __slots__ = ("_begun", "_places")
+
+    def __init__(self) -> None:
+        self._places: dict[Entry, int] = {}
+        self._begun = 0
+
+    def entries(self) -> set[Entry]:
+        """Return the entries with waiting requests."""
+        return set(self._places)
+
+    def enter(self, entry: Entry) -> None:
+        """Record that a request waits for `entry`."""
+        if entry not in self._places:
+            self._begun += 1
+            self._places[entry] = self._begun
+
+    def touches(self, *owned: dict[Entry, Lock]) -> bool:
+        """Return whether a request waits for one of the locks `owned`. Complexity as in `among`."""
+        places = self._places
+        for locks in owned:
+            if len(locks) < len(places):
+                if any(entry in places for entry in locks):
+                    return True
+            elif any(entry in locks for entry in places):
+                return True
+        return False
+
+    def among(self, *owned: dict[Entry, Lock]) -> list[Entry]:
+        """Return the entries of the locks `owned` that have waiting requests.
+
+        O(the smaller of the number of locks and the number of entries with a queue).
+        """
+        places = self._places
+        if not places:
+            return []
+        found: list[Entry] = []
+        for locks in owned:
+            if len(locks) < len(places):
+                found.extend(entry for entry in locks if entry in places)
+            else:
+                found.extend(entry for entry in places if entry in locks)
+        found.sort(key=places.__getitem__)
+        return found
+
+    def sweep(self, entries: Iterable[Entry]) -> list[Request]:
+        """Grant the requests that rule 1 and the queues of `entries` allow, and return them.
+
+        No search is needed: README, "Deadlock".
+        """
+        granted: list[Request] = []
+        for entry in entries:
+            granted.extend(entry.sweep())
+            if not entry.queue:
+                self._places.pop(entry, None)
+        return granted
+
+
+def check_inline(tid: int, parent: Transaction | None) -> None:
+    """Refuse an inline child `tid` if `parent` is None, waits, or has an inline child already."""
+    if parent is None:
+        raise refusals.inline_without_parent(tid)
+    if parent.inline_child is not None:
+        raise refusals.inline_beside_inline(tid, parent.inline_child)
+    if parent.waiting is not None:
+        raise refusals.is_waiting(refusals.BEGIN, parent)
+
+
+def check_thread(transaction: Transaction, rule: str) -> None:
+    """Refuse a wait of `transaction` while its thread sleeps for one of its inline inferiors."""
+    inner = transaction.inline_child
+    while inner is not None:
+        if inner.waiting is not None:
+            raise refusals.thread_sleeps(rule, transaction, inner)
+        inner = inner.inline_child
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from lockmgr import _refusals as refusals
 from lockmgr._core import LockTable
-from lockmgr._counters import Counters
-from lockmgr._errors import Deadlock, LockTimeout, WaitCancelled
 from lockmgr._modes import INTENTION, SUPREMUM, Mode
+from lockmgr._refusals import Deadlock, LockTimeout, WaitCancelled
 from lockmgr._replies import (
     GRANTED,
     Blocked,
@@ -30,7 +29,7 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import Census, PartialSnapshot, Snapshot
+from lockmgr._snapshot import Census, Counters, PartialSnapshot, Snapshot
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:

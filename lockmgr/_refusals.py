@@ -1,10 +1,18 @@
-"""Errors for calls that the protocol does not allow, rule by rule."""
+"""Errors of the lock manager, and the calls that the protocol does not allow, rule by rule.
+
+::
+
+    LockError
+    ├── LockUsageError    a call that the protocol does not allow: a mistake in the caller
+    ├── Deadlock          chosen as the victim; abort and retry
+    ├── LockTimeout       not granted in time; the transaction may go on or abort
+    └── WaitCancelled     another thread ended the wait; abort
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lockmgr._errors import LockUsageError
 from lockmgr._modes import Mode
 from lockmgr._replies import resource_text
 from lockmgr._structures import Request
@@ -12,7 +20,7 @@ from lockmgr._structures import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lockmgr._replies import Resource
+    from lockmgr._replies import DeadlockReport, Resource
     from lockmgr._structures import Transaction
 
 __all__ = [
@@ -27,6 +35,11 @@ __all__ = [
     "SUB_COMMIT",
     "TOP_COMMIT",
     "VICTIM",
+    "Deadlock",
+    "LockError",
+    "LockTimeout",
+    "LockUsageError",
+    "WaitCancelled",
     "child_with_causes",
     "has_begun",
     "has_causes",
@@ -49,6 +62,53 @@ __all__ = [
     "thread_sleeps",
     "unknown_policy",
 ]
+
+
+class LockError(Exception):
+    """Base class of all errors that the lock manager raises deliberately."""
+
+
+class LockUsageError(LockError):
+    """Call that the locking protocol does not allow; it changed nothing.
+
+    Attributes
+    ----------
+    rule : str
+        Rule that the call violates, such as ``rule 5 (downgrade)``.
+    tid : int or None
+        Transaction that the call was made for.
+    """
+
+    def __init__(self, rule: str, tid: int | None, text: str):
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+        self.tid = tid
+
+
+class Deadlock(LockError):
+    """The transaction was chosen as the victim of a deadlock; its request is withdrawn.
+
+    The transaction keeps its locks until it aborts; until then, no other transaction of the cycle
+    can proceed. Retrying it is safe.
+
+    Attributes
+    ----------
+    report : DeadlockReport
+        The cycle, beginning with the victim.
+    """
+
+    def __init__(self, report: DeadlockReport):
+        super().__init__(report.text())
+        self.report = report
+
+
+class LockTimeout(LockError):
+    """The lock was not granted in time; the request is withdrawn."""
+
+
+class WaitCancelled(LockError):
+    """The wait was ended by `LockManager.cancel`; the transaction can only abort now."""
+
 
 BEGIN: Final = "begin"
 GRANT: Final = "rule 1 (grant)"

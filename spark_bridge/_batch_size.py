@@ -1,7 +1,8 @@
-"""Adaptive size of the next batch, so that batches keep within a bound on latency.
+"""Sizes and times of micro-batches: adaptive row limits, and batches without rows while idle.
 
-Additive increase, multiplicative decrease, as TCP fits its window to a network: the size settles
-near the largest one that keeps the bound, and adapts when the cost of a row changes.
+The limit follows additive increase, multiplicative decrease, as TCP fits its window to a network:
+the size settles near the largest one that keeps the bound, and adapts when the cost of a row
+changes.
 
 ::
 
@@ -11,9 +12,95 @@ near the largest one that keeps the bound, and adapts when the cost of a row cha
       │    ┌───┘  └──╱  └─╱  └─ …     near enough, or not full: as it was
       │ ┌──┘
       └──────────────────────────── batches
+
+Matching executors use the watermark of the rows before a batch, so without another batch the last
+events would wait until more rows arrive. Silent producers are noticed in a batch, too.
+
+The limit is passed in a file: a data source written in Python plans in one of Spark's processes,
+which receives nothing but offsets while a query runs. A small file, replaced in one step, is
+visible to both.
 """
 
 from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_FIRST_S = 0.5
+
+
+def idle_waits_s(silent_after_us: int | None) -> list[float]:
+    """Return the waiting times before each of the batches without rows, in seconds.
+
+    One lets executors match what the last rows have made complete. Two more notice silent
+    producers: the clock of a producer advances by at most half of `silent_after` from batch to
+    batch (`Marks`).
+    """
+    if silent_after_us is None:
+        return [_FIRST_S]
+    return [_FIRST_S, silent_after_us / 2e6, silent_after_us / 2e6]
+
+
+def idle_of(options: Mapping[str, str]) -> Idle:
+    """Return the schedule given by a data source's option ``idle``, a JSON list of seconds."""
+    return Idle(json.loads(options.get("idle", f"[{_FIRST_S}]")))
+
+
+class Idle:
+    """Counter of the batches without rows that are still to be run.
+
+    Parameters
+    ----------
+    waits_s : sequence of float
+        Idle time required before each.
+    clock : callable
+        Returns seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self, waits_s: Sequence[float], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._waits_s = waits_s
+        self._clock = clock
+        self._run = len(waits_s)
+        self._since_s = 0.0
+
+    def note_rows(self) -> None:
+        """Restart the schedule, because rows have arrived."""
+        self._run = 0
+        self._since_s = self._clock()
+
+    def is_due(self) -> bool:
+        """Return whether to run a batch without rows now; the batch counts as run."""
+        if self._run == len(self._waits_s):
+            return False
+        now_s = self._clock()
+        if now_s - self._since_s < self._waits_s[self._run]:
+            return False
+        self._run += 1
+        self._since_s = now_s
+        return True
+
+
+def write_limit(file: Path, rows: int) -> None:
+    """Limit the next batches to this many rows."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(".new")
+    new.write_text(str(rows), encoding="ascii")
+    new.replace(file)
+
+
+def read_limit(file: str | None, otherwise: int) -> int:
+    """Return the limit in the file, `otherwise` if there is none."""
+    if file is None:
+        return otherwise
+    try:
+        return max(1, int(Path(file).read_text(encoding="ascii")))
+    except (FileNotFoundError, ValueError):
+        return otherwise
+
 
 _AIM = 0.5  # of the bound: a row that arrives just after a batch was cut waits for that batch, too
 _CUT_MIN = 0.1  # never to less than this share at once: one slow batch may be an accident

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.streams import Files, Staged
-from spark_bridge._beginning import Beginning, beginning_of
-from spark_bridge._checkpoint import check_whole, is_planned, next_batch_id, read_query_id
+from spark_bridge._checkpoint import (
+    Beginning,
+    beginning_of,
+    check_whole,
+    is_planned,
+    next_batch_id,
+    read_query_id,
+)
 from spark_bridge._file_drive import FileDrive
 from spark_bridge._java import check_tools
 from spark_bridge._live_drive import LiveDrive

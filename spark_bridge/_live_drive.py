@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from activedb.errors import ConfigurationError, FeedFailed
 from activedb.streams import Kafka, Rate, Replay, Socket
-from spark_bridge._batch_size import BatchSize
+from spark_bridge._batch_size import BatchSize, write_limit
 from spark_bridge._checkpoint import has_ended, next_batch_id, read_offsets
 from spark_bridge._failures import is_late_python
-from spark_bridge._limit_file import write_limit
 from spark_bridge._recording import Recording
 from spark_bridge._session import session
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from activedb.streams import StreamDeclaration
-    from spark_bridge._beginning import Beginning
+    from spark_bridge._checkpoint import Beginning
     from spark_bridge._run import Run
 
 _LOG = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.streams import Kafka, Rate, Replay, Socket
+from spark_bridge._batch_size import idle_waits_s
 from spark_bridge._failures import take_down
-from spark_bridge._idle import idle_waits_s
 from spark_bridge._recording import Recording
 from spark_bridge._session import has_own_sources, register_sources
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from activedb.streams import Files, StreamDeclaration
-    from spark_bridge._file_queue import FileQueue
+    from spark_bridge._file_drive import FileQueue
 
 FILE_ORDER = ("activedb_file", "activedb_block")
 """Columns that put the rows of several files into the order of the files' names."""
@@ -92,7 +92,7 @@ def read_replay(
     schema_file : Path
         File that keeps the columns that the declaration does not give.
     limit : Path
-        See `_limit_file`.
+        See `_batch_size`.
     start : mapping or None
         The offset behind which to begin; None: with the first line.
 

@@ -26,8 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_bridge._idle import idle_of
-from spark_bridge._limit_file import read_limit
+from spark_bridge._batch_size import idle_of, read_limit
 from spark_bridge._recording import Recording, Replayer
 
 NAME = "activedb_replay"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from activedb.streams import StreamDeclaration
-    from spark_bridge._beginning import Beginning
+    from spark_bridge._checkpoint import Beginning
     from spark_bridge._feed_marks import FeedMarks
     from spark_bridge._metrics import FeedMetrics
 

@@ -25,8 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from spark_bridge._idle import idle_of
-from spark_bridge._limit_file import read_limit
+from spark_bridge._batch_size import idle_of, read_limit
 
 NAME = "activedb_socket"
 _BATCH_LINES = 10_000

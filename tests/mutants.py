@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "coupling-cycles",
         "a deferred cycle takes the rules that wait for the next one, too late",
-        "coupling/_cycles.py",
+        "coupling/_order.py",
         "        if self._taken >= self._bound:",
         "        if self._taken > self._bound:",
         ("coupling", "firing"),
@@ -215,7 +215,7 @@ MUTANTS = (
     Mutant(
         "events-order",
         "equal times are ordered",
-        "activedb/events/_precedence.py",
+        "activedb/events/_occurrence.py",
         "    if a.high_us < b.low_us:\n        return True",
         "    if a.high_us <= b.low_us:\n        return True",
         ("events",),

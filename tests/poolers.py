@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import URL, make_url
 
-from activedb.store.server._account import server_account
+from activedb.store.server._home import server_account
 from tests.patience import PATIENCE_S
 from tests.servers import temporary_folder
 from tests.store.server_users import wait_until

@@ -17,8 +17,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from activedb.store.server import EmbeddedServer, _postmaster
 from activedb.store.server import _embedded as embedded
-from activedb.store.server._account import Account, server_account
-from activedb.store.server._binaries import postgres_programs
+from activedb.store.server._home import Account, postgres_programs, server_account
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

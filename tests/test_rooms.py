@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import networkx
 import pytest
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def arrows(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.ImportFrom) and node.module:
             folder = ROOT.joinpath(*node.module.split("."))
             for name in node.names:
-                is_module = (folder / f"{name.name}.py").is_file()
+                is_module = (folder / f"{name.name}.py").is_file() or (folder / name.name).is_dir()
                 yield node.lineno, f"{node.module}.{name.name}" if is_module else node.module
         elif isinstance(node, ast.Import):
             for name in node.names:
@@ -112,6 +113,36 @@ def test_no_import_inside_a_function_hides_a_circle_of_rooms() -> None:
         if mine in reached:
             found.append(text)
     assert not found, "\n".join(found)
+
+
+def loaded(tree: ast.Module) -> Iterator[str]:
+    """The modules of ours that a module imports when it runs, also inside of functions."""
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    running = [node for node in ast.walk(tree) if id(node) not in for_types]
+    for node in running:
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (target for _, target in arrows(ast.Module([node], [])))
+
+
+def test_no_modules_import_each_other_in_a_ring() -> None:
+    modules = {
+        ".".join(file.with_suffix("").parts).removesuffix(".__init__") for file, _ in sources()
+    }
+    graph = networkx.DiGraph()
+    for file, tree in sources():
+        mine = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+        graph.add_edges_from((mine, other) for other in loaded(tree) if other in modules - {mine})
+    assert graph.number_of_edges() > len(modules)
+    rings = [
+        sorted(ring) for ring in networkx.strongly_connected_components(graph) if len(ring) > 1
+    ]
+    assert not rings
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ from cyclonedx.model.license import License
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from activedb.store.server._account import server_account
-from activedb.store.server._binaries import postgres_programs
+from activedb.store.server._home import postgres_programs, server_account
 from tools.required import FOR_USERS, Required, required
 
 __all__ = ["document"]

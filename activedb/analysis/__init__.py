@@ -2,12 +2,10 @@
 
 from activedb.analysis._analysis import Analysis, Cycle, Verdict, analyze, rule_as_dict
 from activedb.analysis._confluence import Conflict, Pair
+from activedb.analysis._drawing import draw_svg, draw_text, explained, printable, rule_text
 from activedb.analysis._effects import Change, Effects, Outside, Read, Signal, Unresolved
 from activedb.analysis._explanation import Explanation, OpenDecisions, Step, explain, profile_named
-from activedb.analysis._listening import TIME, Listening, Role
-from activedb.analysis._profile import Profile, reads_of
-from activedb.analysis._svg import draw_svg
-from activedb.analysis._text import draw_text, explained, printable, rule_text
+from activedb.analysis._profile import TIME, Listening, Profile, Role, reads_of
 from activedb.analysis._triggering import Cause, Edge
 
 __all__ = [

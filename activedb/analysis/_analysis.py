@@ -10,8 +10,7 @@ from typing import Any
 import networkx as nx
 
 from activedb.analysis._confluence import Pair, pairs_among
-from activedb.analysis._listening import Listening, Role, event_text
-from activedb.analysis._profile import Profile
+from activedb.analysis._profile import Listening, Profile, Role, event_text
 from activedb.analysis._triggering import Edge, edges_between
 from activedb.rules import Rule
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from activedb.analysis._effects import Change, Read
-from activedb.analysis._listening import event_text
-from activedb.analysis._profile import Profile
+from activedb.analysis._profile import Profile, event_text
 from activedb.analysis._triggering import Edge
 from coupling import Coupling
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from activedb.analysis._analysis import Analysis
 from activedb.analysis._effects import Change, Outside, Signal
-from activedb.analysis._listening import Role, event_text
-from activedb.analysis._profile import Profile
+from activedb.analysis._profile import Profile, Role, event_text
 from activedb.analysis._triggering import Edge
 from activedb.errors import DefinitionError
 from activedb.spelling import did_you_mean

@@ -8,31 +8,758 @@ read, the rule is opaque.
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
 import sys
-from types import FunctionType
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
-from activedb.analysis import _objects
-from activedb.analysis._expressions import Expressions
-from activedb.analysis._frames import Frame
-from activedb.analysis._objects import known
+from activedb.analysis._effects import ALL_KINDS, Change, Effects, Read, Signal, Unresolved
 from activedb.analysis._source import FunctionNode, node_of
 from activedb.analysis._values import (
     DATA,
+    TRANSACTION,
     UNKNOWN,
+    Atom,
+    Bound,
+    Columns,
     Items,
     Known,
     Local,
+    Method,
+    Sql,
+    Table,
     Value,
+    attribute,
+    built,
+    chained,
+    compared,
+    elements,
+    emitted,
+    is_database,
+    is_of_sqlalchemy,
+    items_of,
+    known,
+    of_table,
+    subscript,
+    table_of,
 )
 
-__all__ = ["Reading"]
+__all__ = ["Calls", "Expressions", "Frame", "Reading", "Recorder"]
+
+
+class Recorder:
+    """Collector of the effects of one function.
+
+    Parameters
+    ----------
+    file : str
+        File name for reported places.
+    """
+
+    def __init__(self, file: str):
+        self._file = file
+        self._reads: list[Read] = []
+        self._changes: list[Change] = []
+        self._signals: list[Signal] = []
+        self._unresolved: list[Unresolved] = []
+
+    def effects(self) -> Effects:
+        """Return the effects found so far."""
+        return Effects.of(self._reads, self._changes, self._signals, self._unresolved)
+
+    def place(self, node: ast.AST) -> str:
+        """Return the file and line of a node."""
+        return f"{self._file}:{getattr(node, 'lineno', 0)}"
+
+    def unresolved(self, node: ast.AST, why: str, kinds: Collection[str] = ALL_KINDS) -> None:
+        """Record that the effects of `node` cannot be determined."""
+        self._unresolved.append(Unresolved(self.place(node), why, frozenset(kinds)))
+
+    def reads_rows(self, node: ast.AST, of: Value, call: str) -> None:
+        """Record that whole rows of a table are read."""
+        for table in self._tables(node, of, call, {"reads"}):
+            self._reads.append(Read(table.name, None, self.place(node)))
+
+    def changes_rows(
+        self, node: ast.AST, of: Value, kind: str, columns: Collection[str] | None = None
+    ) -> None:
+        """Record that rows of a table are changed; for an update, in these columns or in any."""
+        for table in self._tables(node, of, f"{kind}()", {"writes", "reads"}):
+            self._change(node, table, kind, columns)
+
+    def reads_statement(self, node: ast.AST, statement: Value) -> None:
+        """Record the reads of ``query(statement)``."""
+        for atom in statement:
+            if isinstance(atom, Sql) and atom.kind == "read":
+                self._of_statement(node, atom, {"reads"})
+            elif isinstance(atom, Known) and (table := table_of(atom.thing)) is not None:
+                self._reads.append(Read(table.name, None, self.place(node)))
+            else:
+                self.unresolved(node, "query() of a statement that cannot be told", {"reads"})
+
+    def runs_statement(self, node: ast.AST, statement: Value, *, has_parameters: bool) -> None:
+        """Record the reads and writes of ``execute(statement)``."""
+        for atom in statement:
+            if not isinstance(atom, Sql) or atom.kind == "read":
+                self.unresolved(
+                    node, "execute() of a statement that cannot be told", {"reads", "writes"}
+                )
+                continue
+            self._of_statement(node, atom, {"reads", "writes"})
+            if atom.target is not None:
+                columns = None if has_parameters or not atom.columns else atom.columns
+                kinds = ("insert", "update") if atom.kind == "upsert" else (atom.kind,)
+                for kind in kinds:
+                    self._change(node, atom.target, kind, columns)
+
+    def raises_signal(self, node: ast.AST, names: Value) -> None:
+        """Record that a signal is raised."""
+        for atom in names:
+            if isinstance(atom, Known) and type(atom.thing) is str:
+                self._signals.append(Signal(atom.thing, self.place(node)))
+            else:
+                self.unresolved(node, "signal() of a name that cannot be told", {"raises"})
+
+    def raises_calls(self, node: ast.AST, function: str) -> None:
+        """Record a call of a function whose calls are events."""
+        for kind in ("call", "return"):
+            self._signals.append(Signal(function, self.place(node), kind))
+
+    def _of_statement(self, node: ast.AST, sql: Sql, kinds: Collection[str]) -> None:
+        if sql.problem:
+            self.unresolved(node, sql.problem, kinds)
+        for read in sorted(sql.reads, key=repr):
+            if isinstance(read, Table):
+                self._reads.append(Read(read.name, None, self.place(node)))
+            else:
+                self._reads.append(Read(read.table, read.name, self.place(node)))
+
+    def _change(
+        self, node: ast.AST, table: Table, kind: str, columns: Collection[str] | None
+    ) -> None:
+        place = self.place(node)
+        if kind != "update" or columns is None:
+            self._changes.append(Change(kind, table.name, None, place))
+            return
+        for name in sorted({*columns, *table.touched}):
+            known = table.column(name)
+            column = name if known is None else known.name
+            self._changes.append(Change(kind, table.name, column, place))
+
+    def _tables(self, node: ast.AST, of: Value, call: str, kinds: Collection[str]) -> list[Table]:
+        found = []
+        for atom in of:
+            table = table_of(atom.thing) if isinstance(atom, Known) else None
+            if table is None:
+                self.unresolved(node, f"{call} of a table that cannot be told", kinds)
+            else:
+                found.append(table)
+        return sorted(found, key=lambda table: table.name)
+
 
 _NOTHING: Value = frozenset()
 _DATA: Value = frozenset((DATA,))
 _UNKNOWN: Value = frozenset((UNKNOWN,))
+
+# Attributes of a transaction and of a database that touch no table and raise no event.
+_QUIET = {
+    *(
+        "abort",
+        "cancel",
+        "commit",
+        "deferred",
+        "id",
+        "is_rollback_only",
+        "join",
+        "label",
+        "path",
+        "rule",
+    ),
+    *("state", "timestamp"),
+}
+_QUIET_OF_DATABASE = {
+    *("counters", "locks", "metadata", "rule_latency_s", "settings", "streams", "join"),
+}
+_TRANSACTIONS = {"subtransaction", "with_timeout"}
+_PASS_ON = {"dict", "enumerate", "frozenset", "iter", "list", "map", "filter", "next", "reversed"}
+_PASS_ON |= {"set", "sorted", "tuple", "zip", "min", "max"}
+_HIDING = {"compile", "eval", "exec", "globals", "locals", "__import__"}
+
+
+class Calls(ABC):
+    """Interpreter of calls that records their effects.
+
+    Parameters
+    ----------
+    found : Recorder
+    file : str
+        Functions of this file are followed. Passing the transaction to any other is unresolved.
+    """
+
+    def __init__(self, found: Recorder, *, file: str):
+        self.found = found
+        self._file = file
+        self.read: dict[tuple[Any, ...], Value] = {}
+        self.kept: list[Any] = []
+
+    @abstractmethod
+    def follow(
+        self,
+        function: Known | Local,
+        args: list[Value],
+        named: dict[str, Value],
+        at: ast.AST,
+        *,
+        is_spread: bool = False,
+    ) -> Value:
+        """Read the body of a function called with these arguments and return its value."""
+
+    def call_method(
+        self,
+        atom: Atom,
+        name: str,
+        args: list[Value],
+        named: dict[str, Value],
+        node: ast.Call,
+        is_used: bool,
+        is_spread: bool,
+    ) -> Value:
+        """Return the value of ``atom.name(…)``."""
+        if atom == TRANSACTION:
+            return self._of_transaction(name, args, named, node, is_used)
+        if isinstance(atom, Method):
+            self.found.unresolved(node, f"{atom.name} of a {atom.of} is not followed")
+            return _UNKNOWN
+        if isinstance(atom, Sql):
+            return frozenset((chained(atom, name, args, named),))
+        if isinstance(atom, Columns):
+            return frozenset((Sql(reads=frozenset((atom.table,))),))
+        if isinstance(atom, Items):
+            inside = atom.inside or _UNKNOWN
+            self._pass(node, args, named)
+            return frozenset((Items(inside),)) if name in ("items", "values", "keys") else inside
+        if isinstance(atom, Known):
+            return self._of_known(atom.thing, name, args, named, node, is_spread)
+        if name == "signal" and args:
+            self.found.raises_signal(node, args[0])
+        self._pass(node, args, named)
+        return _DATA if atom == DATA else _UNKNOWN
+
+    def call_atom(
+        self,
+        atom: Atom,
+        args: list[Value],
+        named: dict[str, Value],
+        node: ast.Call,
+        is_used: bool,
+        is_spread: bool,
+    ) -> Value:
+        """Return the value of ``atom(…)``."""
+        if isinstance(atom, Method):
+            if atom.of == "transaction":
+                return self._of_transaction(atom.name, args, named, node, is_used)
+            return self._of_database(atom.name, args, named, node)
+        if isinstance(atom, Bound):
+            args = [*atom.first, *args]
+            named = dict(atom.named) | named
+            return self.call_atom(atom.function, args, named, node, is_used, is_spread)
+        if isinstance(atom, Local):
+            return self.follow(atom, args, named, node, is_spread=is_spread)
+        if isinstance(atom, Known):
+            return self._of_function(atom, args, named, node, is_spread)
+        self._pass(node, args, named)
+        return _DATA if atom == DATA else _UNKNOWN
+
+    def given_away(self, value: Value, node: ast.AST, to: str = "") -> None:
+        """Record that `value` escapes to a place where it cannot be followed."""
+        for atom in value:
+            if atom == TRANSACTION or (isinstance(atom, Method) and atom.of == "transaction"):
+                self.found.unresolved(node, f"the transaction goes {to or 'elsewhere'}")
+            elif isinstance(atom, Method) or (isinstance(atom, Known) and is_database(atom.thing)):
+                self.found.unresolved(node, f"the database goes {to or 'elsewhere'}")
+            elif isinstance(atom, Bound):
+                for each in (*atom.first, *(value for _, value in atom.named)):
+                    self.given_away(each, node, to)
+                self.given_away(frozenset((atom.function,)), node, to)
+            elif isinstance(atom, Items):
+                self.given_away(atom.inside, node, to)
+            elif isinstance(atom, Local) or (isinstance(atom, Known) and self._is_ours(atom.thing)):
+                self.follow(atom, [], {}, node)
+            elif isinstance(atom, Known) and (below := emitted(atom.thing)) is not None:
+                self.found.raises_calls(node, below.__qualname__)
+                self.given_away(frozenset((Known(below),)), node, to)
+
+    def of_transaction_attribute(self, name: str, node: ast.AST) -> Value:
+        """Return the value of ``t.name``."""
+        if name == "parent":
+            return frozenset((TRANSACTION,))
+        return _DATA if name in _QUIET else frozenset((Method("transaction", name),))
+
+    # -- transactions and databases --------------------------------------------------------
+
+    def _of_transaction(
+        self,
+        name: str,
+        args: list[Value],
+        named: dict[str, Value],
+        node: ast.Call,
+        is_used: bool,
+    ) -> Value:
+        if name == "spawn":
+            return self._start(args, named, node)
+        if name in _TRANSACTIONS:
+            return frozenset((TRANSACTION,))
+        for value in (*args, *named.values()):
+            self.given_away(value, node, f"into {name}()")
+        first = args[0] if args else named.get("table", named.get("statement", _UNKNOWN))
+        match name:
+            case "get" | "get_many":
+                self.found.reads_rows(node, first, f"{name}()")
+            case "insert" | "delete":
+                self.found.changes_rows(node, first, name)
+            case "update":
+                self.found.changes_rows(node, first, name, None if "**" in named else named)
+                if is_used:  # the update's return value is a row
+                    self.found.reads_rows(node, first, f"{name}()")
+            case "query":
+                self.found.reads_statement(node, first)
+            case "execute":
+                more = len(args) > 1 or "parameters" in named
+                self.found.runs_statement(node, first, has_parameters=more)
+            case _ if name not in _QUIET:
+                self.found.unresolved(node, f"{name}() of a transaction is not known here")
+        return _DATA
+
+    def _of_database(
+        self, name: str, args: list[Value], named: dict[str, Value], node: ast.Call
+    ) -> Value:
+        if name == "signal":
+            self.found.raises_signal(node, args[0] if args else _UNKNOWN)
+            return _DATA
+        if name == "transaction":
+            return frozenset((TRANSACTION,))
+        if name == "run":
+            return self._start(args, named, node)
+        if name not in _QUIET_OF_DATABASE:
+            self.found.unresolved(node, f"{name}() of a database is not followed")
+        return _DATA
+
+    def _start(self, args: list[Value], named: dict[str, Value], node: ast.Call) -> Value:
+        """Read ``t.spawn(function, …)`` or ``db.run(function, …)``.
+
+        The function gets a transaction as its first argument.
+        """
+        result = _NOTHING
+        for atom in args[0] if args else _UNKNOWN:
+            given = [frozenset((TRANSACTION,)), *args[1:]]
+            result |= self.call_atom(atom, given, named, node, True, False)
+        return result
+
+    # -- other calls -----------------------------------------------------------------------
+
+    def _of_known(
+        self,
+        thing: Any,
+        name: str,
+        args: list[Value],
+        named: dict[str, Value],
+        node: ast.Call,
+        is_spread: bool,
+    ) -> Value:
+        if is_database(thing):
+            if name == "with_timeout":
+                return frozenset((Known(thing),))
+            return self._of_database(name, args, named, node)
+        table = table_of(thing)
+        if table is not None and not isinstance(thing, type):
+            return frozenset((of_table(table, name, args, named),))
+        if is_of_sqlalchemy(thing):
+            return frozenset((built(name, args, named),))
+        entries = items_of(thing, name)
+        if entries is not None:
+            return entries
+        if isinstance(thing, str):
+            self._pass(node, args, named)
+            return _DATA
+        result = _NOTHING
+        for atom in attribute(thing, name):
+            result |= self.call_atom(atom, args, named, node, True, is_spread)
+        return result
+
+    def _of_function(
+        self,
+        function: Known,
+        args: list[Value],
+        named: dict[str, Value],
+        node: ast.Call,
+        is_spread: bool,
+    ) -> Value:
+        thing = function.thing
+        below = emitted(thing)
+        if below is not None:
+            self.found.raises_calls(node, below.__qualname__)
+            return self.call_atom(Known(below), args, named, node, True, is_spread)
+        if self._is_ours(thing):
+            return self.follow(function, args, named, node, is_spread=is_spread)
+        if thing is functools.partial and args:
+            return frozenset(
+                Bound(atom, tuple(args[1:]), tuple(sorted(named.items())))
+                if isinstance(atom, Known | Local)
+                else UNKNOWN
+                for atom in args[0]
+            )
+        if is_of_sqlalchemy(thing) and not isinstance(thing, type):
+            return frozenset((built(thing.__name__, args, named),))
+        if is_of_sqlalchemy(thing) and table_of(thing) is None:
+            return frozenset((built(thing.__name__.lower(), args, named),))
+        name = thing.__name__ if isinstance(thing, type | BuiltinFunctionType) else ""
+        if name in _HIDING and getattr(thing, "__module__", "") == "builtins":
+            self.found.unresolved(node, f"{name}() may do anything")
+        called = type(thing)
+        if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
+            method = attribute(called, "__call__")
+            if any(isinstance(a, Known) and self._is_ours(a.thing) for a in method):
+                itself: Value = frozenset((function,))
+                return self._each_of(method, [itself, *args], named, node, is_spread)
+        self._pass(node, args, named, getattr(thing, "__qualname__", ""))
+        inside: Value = frozenset().union(*args, *named.values())
+        if name in _PASS_ON:
+            flat = frozenset().union(*(a.inside if isinstance(a, Items) else {a} for a in inside))
+            return frozenset((Items(flat),)) | flat
+        return _DATA if all(atom == DATA for atom in inside) and name else _UNKNOWN
+
+    def _each_of(
+        self,
+        functions: Value,
+        args: list[Value],
+        named: dict[str, Value],
+        node: ast.Call,
+        is_spread: bool,
+    ) -> Value:
+        result = _NOTHING
+        for atom in functions:
+            result |= self.call_atom(atom, args, named, node, True, is_spread)
+        return result
+
+    def _is_ours(self, thing: Any) -> bool:
+        # Not compared by __module__, which functools.wraps changes.
+        return isinstance(thing, FunctionType) and thing.__code__.co_filename == self._file
+
+    def _pass(
+        self, node: ast.AST, args: list[Value], named: dict[str, Value], to: str = ""
+    ) -> None:
+        where = f"into {to}(), which is not followed" if to else ""
+        for value in (*args, *named.values()):
+            self.given_away(value, node, where)
+
+
+_MISSING: Any = object()
+
+
+class Frame:
+    """Names in one call of a function. The set of atoms of a name only grows.
+
+    Parameters
+    ----------
+    node : FunctionNode
+    outer : Frame or FunctionType
+        Scope of the names that are not local: the enclosing frame, or the function itself with its
+        globals and closure.
+    arguments : dict
+        Atoms of the parameters.
+    """
+
+    def __init__(
+        self, node: FunctionNode, outer: Frame | FunctionType, arguments: dict[str, Value]
+    ):
+        self.outer = outer
+        self.names = dict(arguments)
+        self.version = 0
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        stored, self.shared = _stored(body)
+        self.own = (stored | set(arguments)) - self.shared
+
+    def lookup(self, name: str) -> Value:
+        """Return the atoms that a name may stand for; empty if it is not assigned yet."""
+        if name in self.own:
+            return self.names.get(name, frozenset())
+        found = self.outer.lookup(name) if isinstance(self.outer, Frame) else _of(self.outer, name)
+        return found | _UNKNOWN if name in self.shared else found
+
+    def assign(self, name: str, value: Value) -> None:
+        """Add `value` to the atoms that a name may stand for."""
+        frame: Frame | FunctionType = self
+        while isinstance(frame, Frame):
+            if name in frame.own:
+                before = frame.names.get(name, frozenset())
+                if not value <= before:
+                    frame.names[name] = before | value
+                    frame.version += 1
+                return
+            frame = frame.outer
+
+    def settle(self) -> bool:
+        """Make unassigned names unknown; return whether there were any."""
+        bare = [name for name in sorted(self.own) if not self.names.get(name)]
+        for name in bare:
+            self.assign(name, _UNKNOWN)
+        return bool(bare)
+
+    @property
+    def age(self) -> int:
+        """Counter that grows whenever a name of this or an enclosing frame gets more atoms."""
+        return self.version + (self.outer.age if isinstance(self.outer, Frame) else 0)
+
+
+def _of(function: FunctionType, name: str) -> Value:
+    code = function.__code__
+    if name in code.co_freevars and function.__closure__ is not None:
+        try:
+            found = function.__closure__[code.co_freevars.index(name)].cell_contents
+        except ValueError:
+            return _UNKNOWN  # assigned later
+        return frozenset((known(found),))
+    found = function.__globals__.get(name, _MISSING)
+    if found is _MISSING:
+        found = vars(builtins).get(name, _MISSING)
+    return _UNKNOWN if found is _MISSING else frozenset((known(found),))
+
+
+def _stored(body: list[Any]) -> tuple[set[str], set[str]]:
+    """Return the names that a body assigns and its ``global`` and ``nonlocal`` names.
+
+    Names of inner functions are left out.
+    """
+    stored: set[str] = set()
+    shared: set[str] = set()
+    waiting = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            stored.add(node.name)
+            waiting += node.decorator_list
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stored.add(node.id)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            shared.update(node.names)
+        elif isinstance(node, ast.alias):
+            stored.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            stored.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            stored.add(node.rest)
+        waiting += ast.iter_child_nodes(node)
+    return stored, shared
+
+
+_GROWING = {"append", "add", "insert", "extend", "update", "setdefault", "appendleft"}
+
+
+class Expressions(Calls):
+    """Evaluator of expressions to sets of atoms, which also reads the calls in them."""
+
+    @abstractmethod
+    def assign(self, target: ast.AST, value: Value, frame: Frame) -> None:
+        """Add `value` to the atoms that an assignment target may stand for."""
+
+    def value(self, node: ast.AST, frame: Frame) -> Value:
+        """Return the atoms that an expression may stand for, reading its calls on the way."""
+        match node:
+            case ast.Constant(value=constant):
+                return frozenset((Known(constant),)) if type(constant) is str else _DATA
+            case ast.Name(id=name):
+                return frame.lookup(name)
+            case ast.Attribute(value=base, attr=name):
+                found = self.value(base, frame)
+                return frozenset().union(*(self._attribute(atom, name, node) for atom in found))
+            case ast.Subscript(value=base, slice=key):
+                keys = self.value(key, frame)
+                found = self.value(base, frame)
+                return frozenset().union(*(self._subscript(atom, keys) for atom in found))
+            case ast.Call():
+                return self.call(node, frame, is_used=True)
+            case ast.Lambda():
+                return frozenset((Local(node, frame),))
+            case ast.IfExp(test=test, body=body, orelse=other):
+                self.value(test, frame)
+                return self.value(body, frame) | self.value(other, frame)
+            case ast.BoolOp(values=values):
+                return frozenset().union(*(self.value(each, frame) for each in values))
+            case ast.NamedExpr(target=target, value=inner):
+                found = self.value(inner, frame)
+                self.assign(target, found, frame)
+                return found
+            case ast.Tuple(elts=inside) | ast.List(elts=inside) | ast.Set(elts=inside):
+                return self._items([self._spread(each, frame) for each in inside])
+            case ast.Dict(keys=dict_keys, values=dict_values):
+                keys_found = [self.value(each, frame) for each in dict_keys if each is not None]
+                return self._items([*keys_found, *(self.value(v, frame) for v in dict_values)])
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                return self._comprehension(node, frame)
+            case ast.Compare(left=left, comparators=others):
+                operands = [self.value(each, frame) for each in (left, *others)]
+                made = compared(operands)
+                return _DATA if made is None else frozenset((made,))
+            case ast.BinOp(left=left, right=right):
+                return self.joined([self.value(left, frame), self.value(right, frame)])
+            case ast.UnaryOp(operand=operand):
+                return self.joined([self.value(operand, frame)])
+            case ast.Starred():
+                return self._spread(node, frame)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        self.given_away(self.value(child, frame), child)
+                return _DATA if isinstance(node, ast.JoinedStr | ast.FormattedValue) else _UNKNOWN
+
+    def call(self, node: ast.Call, frame: Frame, *, is_used: bool) -> Value:
+        """Read a call and return its value."""
+        args = [self._spread(each, frame) for each in node.args]
+        is_spread = any(isinstance(each, ast.Starred) for each in node.args)
+        named: dict[str, Value] = {}
+        for keyword in node.keywords:
+            self._name_argument(named, keyword, frame)
+        if isinstance(node.func, ast.Attribute):
+            base = self.value(node.func.value, frame)
+            self._grow(node.func, args, frame)
+            methods = (
+                self.call_method(atom, node.func.attr, args, named, node, is_used, is_spread)
+                for atom in sorted(base, key=_place_in_order)
+            )
+            return frozenset().union(*methods)
+        called = self.value(node.func, frame)
+        calls = (
+            self.call_atom(atom, args, named, node, is_used, is_spread)
+            for atom in sorted(called, key=_place_in_order)
+        )
+        return frozenset().union(*calls)
+
+    def _name_argument(self, named: dict[str, Value], keyword: ast.keyword, frame: Frame) -> None:
+        if keyword.arg is not None:
+            named[keyword.arg] = self.value(keyword.value, frame)
+            return
+        spread = keyword.value
+        if isinstance(spread, ast.Dict) and all(
+            isinstance(key, ast.Constant) and isinstance(key.value, str) for key in spread.keys
+        ):
+            for key, value in zip(spread.keys, spread.values, strict=True):
+                assert isinstance(key, ast.Constant)
+                named[str(key.value)] = self.value(value, frame)
+            return
+        inside = self.elements(self.value(spread, frame))
+        named["**"] = named.get("**", _NOTHING) | inside
+
+    def _grow(self, function: ast.Attribute, args: list[Value], frame: Frame) -> None:
+        """Add the arguments of ``append`` and the like to the contents of a list."""
+        if function.attr not in _GROWING or not isinstance(function.value, ast.Name):
+            return
+        if any(isinstance(atom, Items) for atom in frame.lookup(function.value.id)):
+            more = frozenset().union(*args, *(self.elements(each) for each in args))
+            plain = frozenset(atom for atom in more if not isinstance(atom, Items))
+            frame.assign(function.value.id, frozenset((Items(plain),)))
+
+    def _spread(self, node: ast.expr, frame: Frame) -> Value:
+        if isinstance(node, ast.Starred):
+            return self.elements(self.value(node.value, frame))
+        return self.value(node, frame)
+
+    def _items(self, inside: list[Value]) -> Value:
+        found: Value = frozenset().union(*inside)
+        if any(isinstance(atom, Items) for atom in found):
+            # Flattened, so that nesting stays finite. Reading an element gives the inner ones, too.
+            found |= frozenset().union(*(a.inside for a in found if isinstance(a, Items)))
+            found = frozenset(a for a in found if not isinstance(a, Items)) | {
+                Items(frozenset(a for a in found if not isinstance(a, Items)))
+            }
+        return frozenset((Items(found),))
+
+    def _comprehension(self, node: ast.AST, frame: Frame) -> Value:
+        assert isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp)
+        for generator in node.generators:
+            found = self.elements(self.value(generator.iter, frame))
+            self.assign(generator.target, found, frame)
+            for test in generator.ifs:
+                self.value(test, frame)
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        return self._items([self.value(part, frame) for part in parts])
+
+    def _attribute(self, atom: Any, name: str, node: ast.AST) -> Value:
+        if atom == TRANSACTION:
+            return self.of_transaction_attribute(name, node)
+        if isinstance(atom, Method):
+            self.found.unresolved(node, f"{atom.name} of a {atom.of} is not followed")
+            return _UNKNOWN
+        if isinstance(atom, Columns):
+            column = atom.table.column(name)
+            return frozenset((Sql(reads=frozenset((column or atom.table,))),))
+        if isinstance(atom, Sql):
+            return frozenset((atom,))
+        if isinstance(atom, Known):
+            if is_database(atom.thing) and name not in ("metadata", "settings"):
+                return frozenset((Method("database", name),))
+            return attribute(atom.thing, name)
+        return _DATA if atom == DATA else _UNKNOWN
+
+    def _subscript(self, atom: Any, keys: Value) -> Value:
+        if isinstance(atom, Columns):
+            names = [k.thing for k in keys if isinstance(k, Known) and type(k.thing) is str]
+            found = [atom.table.column(name) for name in names] or [None]
+            return frozenset(Sql(reads=frozenset((column or atom.table,))) for column in found)
+        if isinstance(atom, Items):
+            return atom.inside or _UNKNOWN
+        if isinstance(atom, Known):
+            return subscript(atom.thing, keys)
+        if isinstance(atom, Sql):
+            return frozenset((atom,))
+        return _DATA if atom == DATA else _UNKNOWN
+
+    def elements(self, value: Value) -> Value:
+        found: Value = _NOTHING
+        for atom in value:
+            if isinstance(atom, Items):
+                found |= atom.inside or _UNKNOWN
+            elif isinstance(atom, Known):
+                found |= elements(atom.thing)
+            else:
+                found |= _DATA if atom == DATA else _UNKNOWN
+                if atom == TRANSACTION or isinstance(atom, Bound | Local):
+                    found |= {atom}
+        return found
+
+    def joined(self, operands: list[Value]) -> Value:
+        """Return the value of an arithmetic operator."""
+        made = compared(operands)
+        if made is not None:
+            return frozenset((made,))
+        together: Value = frozenset().union(*operands)
+        items = [atom for atom in together if isinstance(atom, Items)]
+        if items:
+            return self._items([item.inside for item in items]) | (together - set(items))
+        if all(
+            atom == DATA or (isinstance(atom, Known) and type(atom.thing) is str)
+            for atom in together
+        ):
+            return _DATA if together else _NOTHING
+        return _UNKNOWN | {atom for atom in together if atom == TRANSACTION}
+
+
+def _place_in_order(atom: Any) -> str:
+    """Return a stable sort key of an atom, which fixes the order of findings."""
+    if isinstance(atom, Known):
+        thing, table = atom.thing, table_of(atom.thing)
+        name = thing.__qualname__ if isinstance(thing, type | FunctionType) else ""
+        return f"{type(thing).__name__} {name if table is None else table.name}"
+    return type(atom).__name__
+
+
 _CALLS_MAX = 500
 _PASSES_MAX = 20
-_GROWING = {"append", "add", "insert", "extend", "update", "setdefault", "appendleft"}
 
 
 class Reading(Expressions):
@@ -230,7 +957,7 @@ class Reading(Expressions):
                 found = _UNKNOWN if module is None else frozenset((known(module),))
             else:
                 module = None if node.level else sys.modules.get(node.module or "")
-                found = _UNKNOWN if module is None else _objects.attribute(module, alias.name)
+                found = _UNKNOWN if module is None else attribute(module, alias.name)
             frame.assign(name, found)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from activedb.analysis._effects import Change, Signal
-from activedb.analysis._listening import Listening, Role
-from activedb.analysis._profile import Profile
+from activedb.analysis._profile import Listening, Profile, Role
 
 __all__ = ["Cause", "Edge", "edges_between", "listeners"]
 

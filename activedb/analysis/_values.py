@@ -1,4 +1,4 @@
-"""Abstract values of expressions in a rule's source: sets of atoms.
+"""Abstract values of expressions in a rule's source, and the objects behind its names.
 
 ::
 
@@ -15,15 +15,27 @@
     └── Sql           a statement or a part of one, with what it reads and writes
 
 The empty set means: not assigned yet.
+
+Objects are inspected, never called or imported. Properties, ``__getattr__`` and ``__get__`` written
+in Python are not run. Values that only running them would give are unknown.
+
+SQLAlchemy stays in the store: an object with a full name and
+columns counts as a table, as for events.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import functools
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, TypeAlias, cast
 
-from activedb.analysis._tables import Column, Table
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 __all__ = [
     "DATA",
@@ -31,6 +43,7 @@ __all__ = [
     "UNKNOWN",
     "Atom",
     "Bound",
+    "Column",
     "Columns",
     "Items",
     "Known",
@@ -38,8 +51,95 @@ __all__ = [
     "Method",
     "Plain",
     "Sql",
+    "Table",
     "Value",
+    "attribute",
+    "built",
+    "chained",
+    "column_of",
+    "compared",
+    "elements",
+    "emitted",
+    "is_database",
+    "is_of_sqlalchemy",
+    "items_of",
+    "known",
+    "of_object",
+    "of_table",
+    "subscript",
+    "table_of",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table.
+
+    Attributes
+    ----------
+    name : str
+        Full name.
+    columns : tuple of (str, str)
+        Key and name of each column. The key is the name of the Python attribute.
+    touched : frozenset of str
+        Columns that every update changes: ``onupdate``, computed ones.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    touched: frozenset[str]
+
+    def column(self, key: str) -> Column | None:
+        """Return the column with this key or name, or None."""
+        for known, name in self.columns:
+            if key in (known, name):
+                return Column(self.name, name)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, by the full name of its table and its own name."""
+
+    table: str
+    name: str
+
+
+def table_of(thing: Any) -> Table | None:
+    """Return the table that a Table or a mapped class stands for, or None. O(columns)."""
+    if isinstance(thing, type):
+        mapper = inspect.getattr_static(thing, "__mapper__", None)
+        thing = getattr(mapper, "local_table", None)
+    if not _is_of_sqlalchemy(thing) or not isinstance(getattr(thing, "fullname", None), str):
+        return None
+    columns = list(thing.columns)
+    return Table(
+        str(thing.fullname),
+        tuple((str(column.key), str(column.name)) for column in columns),
+        frozenset(str(column.name) for column in columns if _changes_by_itself(column)),
+    )
+
+
+def column_of(thing: Any) -> Column | None:
+    """Return the column that a Column or an attribute of a mapped class stands for, or None."""
+    if not _is_of_sqlalchemy(thing):
+        return None
+    if hasattr(thing, "__clause_element__"):
+        thing = thing.__clause_element__()
+    table, name = getattr(thing, "table", None), getattr(thing, "name", None)
+    known = None if table is None else table_of(table)
+    return known.column(name) if known is not None and isinstance(name, str) else None
+
+
+def _is_of_sqlalchemy(thing: Any) -> bool:
+    return str(type(thing).__module__).partition(".")[0] == "sqlalchemy"
+
+
+def _changes_by_itself(column: Any) -> bool:
+    return any(
+        getattr(column, name, None) is not None
+        for name in ("onupdate", "server_onupdate", "computed")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +235,294 @@ class Sql:
 
 Atom: TypeAlias = Plain | Known | Method | Local | Bound | Items | Columns | Sql
 Value: TypeAlias = frozenset[Atom]
+
+
+_ITEMS_MAX = 1000
+_EMITTING = "activedb.database._methods"
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+_NAMED_FIELD: type = type(inspect.FullArgSpec.__dict__["args"])  # a field of a named tuple
+_MISSING: Any = object()
+
+
+def known(thing: Any) -> Atom:
+    """Return the atom for an existing object."""
+    if isinstance(thing, MethodType):
+        if isinstance(thing.__func__, FunctionType):
+            return Bound(Known(thing.__func__), (frozenset((known(thing.__self__),)),))
+        return UNKNOWN
+    if isinstance(thing, functools.partial):
+        function = known(thing.func)
+        if not isinstance(function, Known):
+            return UNKNOWN
+        named = tuple((name, frozenset((known(v),))) for name, v in thing.keywords.items())
+        return Bound(function, tuple(frozenset((known(v),)) for v in thing.args), named)
+    if table_of(thing) is not None:
+        return Known(thing)
+    column = column_of(thing)
+    if column is not None:
+        return Sql(reads=frozenset((column,)))
+    if is_of_sqlalchemy(thing) and not callable(thing):
+        return of_object(thing) or Known(thing)
+    if isinstance(thing, bool | int | float | bytes) or thing is None:
+        return DATA
+    return Known(thing)
+
+
+def is_database(thing: Any) -> bool:
+    """Return whether an object is, or looks like, a database.
+
+    `Database` is in a higher layer and cannot be imported here.
+    """
+    kind = type(thing)
+    return all(
+        callable(inspect.getattr_static(kind, name, None))
+        for name in ("signal", "transaction", "rule")
+    )
+
+
+def emitted(thing: Any) -> FunctionType | None:
+    """Return the function wrapped by `Database.emits`, or None if `thing` is no such wrapper."""
+    # Recognised by its module, as that layer cannot be imported here.
+    if isinstance(thing, FunctionType) and thing.__globals__.get("__name__") == _EMITTING:
+        below = inspect.getattr_static(thing, "__wrapped__", None)
+        return below if isinstance(below, FunctionType) else None
+    return None
+
+
+def attribute(thing: Any, name: str) -> Value:
+    """Return the value of ``thing.name``."""
+    table = table_of(thing)
+    if table is not None and not isinstance(thing, type):
+        return frozenset((Columns(table) if name in ("c", "columns") else DATA,))
+    if is_of_sqlalchemy(thing):
+        return frozenset((Sql(),))  # such as func.sum
+    if isinstance(thing, ModuleType):
+        found = vars(thing).get(name, _MISSING)
+    else:
+        found = inspect.getattr_static(thing, name, _MISSING)
+    if found is _MISSING:
+        return frozenset((UNKNOWN,))
+    if isinstance(found, MemberDescriptorType | _NAMED_FIELD) and not isinstance(thing, type):
+        try:
+            found = cast("Any", found).__get__(thing)
+        except AttributeError:
+            return frozenset((UNKNOWN,))
+    elif isinstance(found, staticmethod):
+        found = found.__func__
+    elif isinstance(found, classmethod):
+        owner = thing if isinstance(thing, type) else type(thing)
+        return frozenset((Bound(Known(found.__func__), (frozenset((Known(owner),)),)),))
+    elif isinstance(found, FunctionType) and not isinstance(thing, type | ModuleType):
+        return frozenset((Bound(Known(found), (frozenset((Known(thing),)),)),))
+    elif hasattr(type(found), "__get__") and not isinstance(found, FunctionType):
+        if table is not None and is_of_sqlalchemy(found):
+            of_column = column_of(found)
+            problem = "" if of_column else f"{name} of a mapped class may read other tables"
+            reads = frozenset((of_column or table,))
+            return frozenset((Sql(reads=reads, problem=problem),))
+        return frozenset((UNKNOWN,))
+    return frozenset((known(found),))
+
+
+def subscript(thing: Any, key: Value) -> Value:
+    """Return the value of ``thing[key]``."""
+    if type(thing) is str:
+        return frozenset((DATA,))
+    if type(thing) is dict:
+        names = [k.thing if isinstance(k, Known) and type(k.thing) is str else None for k in key]
+        if names and None not in names and all(name in thing for name in names):
+            return frozenset(known(thing[name]) for name in names)
+        return _each(thing.values())
+    return elements(thing)
+
+
+def elements(thing: Any) -> Value:
+    """Return the value of an element of `thing`, as in a loop."""
+    return _each(thing) if type(thing) in _CONTAINERS else frozenset((UNKNOWN,))
+
+
+def items_of(thing: Any, method: str) -> Value | None:
+    """Return the value of ``thing.items()`` and the like; None if `thing` is no dict."""
+    if type(thing) is not dict or method not in ("items", "keys", "values", "get"):
+        return None
+    values, keys = _each(thing.values()), _each(thing.keys())
+    if method == "get":
+        return values | {DATA}
+    inside = {"keys": keys, "values": values}.get(method) or frozenset((Items(keys | values),))
+    return frozenset((Items(inside),))
+
+
+def _each(things: Iterable[Any]) -> Value:
+    listed = list(things)
+    if not listed or len(listed) > _ITEMS_MAX:
+        return frozenset((UNKNOWN,))
+    return frozenset(known(thing) for thing in listed)
+
+
+# Arguments of these select the tables. Elsewhere an unknown argument is only a value.
+_TAKE_TABLES = {
+    *("select", "select_from", "join", "outerjoin", "join_from", "outerjoin_from", "exists"),
+    *("insert", "update", "delete", "aliased", "union", "union_all", "intersect", "except_"),
+    *("from_statement", "from_select", "with_only_columns", "add_columns", "lateral", "alias"),
+}
+_WRITES = {"insert", "update", "delete"}
+
+
+def is_of_sqlalchemy(thing: Any) -> bool:
+    """Return whether an object, function or class comes from SQLAlchemy."""
+    described = thing if isinstance(thing, type | FunctionType) else type(thing)
+    return str(described.__module__).partition(".")[0] == "sqlalchemy"
+
+
+def built(name: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
+    """Return the result of an SQLAlchemy function, such as ``select(…)`` or ``func.sum(…)``."""
+    if name == "text":
+        return _of_text_value(args)
+    if name in _WRITES and args:
+        return _write(name, args[0])
+    return _merged(Sql(), name, [*args, *named.values()])
+
+
+def chained(sql: Sql, method: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
+    """Return the result of a statement's method, such as ``.where(…)`` or ``.values(…)``."""
+    merged = _merged(sql, method, [*args, *named.values()])
+    if method in ("values", "ordered_values"):
+        return _with_columns(merged, named, is_all=bool(args) or method != "values")
+    if method == "on_conflict_do_update":
+        target = frozenset() if sql.target is None else frozenset((sql.target,))
+        return replace(merged, kind="upsert", columns=None, reads=merged.reads | target)
+    return merged
+
+
+def compared(values: Iterable[Value]) -> Sql | None:
+    """Return the result of an operator; None if no operand is a statement."""
+    given = list(values)
+    if not any(
+        isinstance(atom, Sql) or (isinstance(atom, Known) and column_of(atom.thing))
+        for value in given
+        for atom in value
+    ):
+        return None
+    return _merged(Sql(), "", given)
+
+
+def of_table(table: Table, method: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
+    """Return the result of a table's method, such as ``table.select()`` or ``table.join(…)``."""
+    if method in _WRITES:
+        return _with_columns(Sql(method, target=table), named, is_all=True)
+    return _merged(Sql(reads=frozenset((table,))), method, [*args, *named.values()])
+
+
+def of_object(thing: Any) -> Sql | None:
+    """Return the effects of an existing statement, or None if `thing` is none. O(its elements)."""
+    if not is_of_sqlalchemy(thing) or isinstance(thing, type):
+        return None
+    if isinstance(getattr(thing, "text", None), str):
+        return _of_text(thing.text)
+    if not callable(getattr(thing, "get_children", None)):
+        return None
+    target = None
+    kind = "read"
+    for name in _WRITES:
+        if getattr(thing, f"is_{name}", False) is True:
+            kind, target = name, table_of(thing.table)
+    reads: set[Table | Column] = set()
+    problem = ""
+    waiting, seen = [thing], set()
+    while waiting:
+        element = waiting.pop()
+        if id(element) in seen:
+            continue
+        seen.add(id(element))
+        table = table_of(element)
+        if table is not None:
+            if table != target:
+                reads.add(table)
+            continue
+        if isinstance(getattr(element, "text", None), str):
+            text = _of_text(element.text)
+            reads |= text.reads
+            problem = problem or text.problem
+        column = column_of(element)
+        if column is not None:
+            reads.add(column)
+            continue
+        waiting += element.get_children() if hasattr(element, "get_children") else ()
+    return Sql(kind, frozenset(reads), target, None, problem)
+
+
+def _merged(sql: Sql, name: str, values: Iterable[Value]) -> Sql:
+    """Return `sql` with the reads of a call's arguments added."""
+    reads = set(sql.reads)
+    problem = sql.problem
+    for atom in (atom for value in values for atom in value):
+        if atom == UNKNOWN and name in _TAKE_TABLES:
+            problem = problem or f"{name}() of something that is not known before it runs"
+        for part in _parts(atom, set()):
+            reads |= part.reads
+            problem = problem or part.problem
+    return replace(sql, reads=frozenset(reads), problem=problem)
+
+
+def _parts(atom: Any, seen: set[Any]) -> list[Sql]:
+    if isinstance(atom, Sql):
+        return [atom]
+    if isinstance(atom, Columns):
+        return [Sql(reads=frozenset((atom.table,)))]
+    if isinstance(atom, Items) and atom not in seen:
+        seen.add(atom)
+        return [part for inside in atom.inside for part in _parts(inside, seen)]
+    if isinstance(atom, Known):
+        place = table_of(atom.thing) or column_of(atom.thing)
+        if place is not None:
+            return [Sql(reads=frozenset((place,)))]
+        made = of_object(atom.thing)
+        return [] if made is None else [made]
+    return []
+
+
+def _write(kind: str, target: Value) -> Sql:
+    tables = [table_of(atom.thing) if isinstance(atom, Known) else None for atom in target]
+    if len(tables) == 1 and tables[0] is not None:
+        return Sql(kind, target=tables[0])
+    return Sql(kind, problem=f"{kind}() of a table that is not known before it runs")
+
+
+def _with_columns(sql: Sql, named: Mapping[str, Value], *, is_all: bool) -> Sql:
+    if is_all or sql.columns is None or sql.target is None or "**" in named:
+        return replace(sql, columns=None)
+    found = {name: sql.target.column(name) for name in named}
+    names = {name if column is None else column.name for name, column in found.items()}
+    return replace(sql, columns=sql.columns | names)
+
+
+def _of_text_value(args: list[Value]) -> Sql:
+    texts = [
+        atom.thing if isinstance(atom, Known) and type(atom.thing) is str else None
+        for value in args[:1]
+        for atom in value
+    ]
+    if not texts or None in texts:
+        return Sql(problem="text() that is not known before it runs")
+    return _merged(Sql(), "text", [frozenset(_of_text(text) for text in texts if text is not None)])
+
+
+def _of_text(text: str) -> Sql:
+    """Return the tables that a SELECT reads."""
+    try:
+        tree = sqlglot.parse_one(text, dialect="postgres")
+    except SqlglotError:
+        return Sql(problem="text() that is no SQL as far as can be told here")
+    if not isinstance(tree, exp.Query):
+        return Sql(problem="text() that is no SELECT")
+    tables: set[Table | Column] = set()
+    for found in tree.find_all(exp.Table):
+        name = ".".join(_folded(part) for part in found.parts if isinstance(part, exp.Identifier))
+        if name:
+            # The name of a CTE counts as a table: a superset of the actual reads.
+            tables.add(Table(name, (), frozenset()))
+    return Sql(reads=frozenset(tables))
+
+
+def _folded(name: exp.Identifier) -> str:
+    return str(name.this) if name.args.get("quoted") else str(name.this).lower()

@@ -4,24 +4,50 @@ Pure: no database, no threads. See ``README.md`` in this folder.
 """
 
 from activedb.batches._audit import Act, Violation, audit_batches
-from activedb.batches._compensation import is_begun, plan_compensation
-from activedb.batches._composite import batch_graph, composite, transaction_graph
-from activedb.batches._cover import Closing, Cover, Round, independent_scover, scover
-from activedb.batches._forming import Due, Forming
-from activedb.batches._grouping import Grouping, isolated, merged, overlapping, split
-from activedb.batches._interference import (
+from activedb.batches._composite import (
+    BatchLineage,
+    Standing,
+    batch_graph,
+    composite,
+    lineage_of,
+    standing,
+    transaction_graph,
+)
+from activedb.batches._cover import (
+    Closing,
+    Cover,
     Interference,
+    Round,
+    independent_scover,
     interference,
     is_independent,
+    scover,
     shared_transactions,
 )
+from activedb.batches._forming import Due, Forming
 from activedb.batches._lineage import Lineage
-from activedb.batches._plan import Broken, CompensationPlan, Kept, LostInput, Mode, Step
+from activedb.batches._plan import (
+    Broken,
+    CompensationPlan,
+    Kept,
+    LostInput,
+    Mode,
+    Step,
+    is_begun,
+    plan_compensation,
+)
 from activedb.batches._records import Batch, BatchKind, Piece, State, Transaction
-from activedb.batches._requirements import Requirement
-from activedb.batches._standing import BatchLineage, Standing, lineage_of, standing
 from activedb.batches._svg import draw_svg
-from activedb.batches._workflow import Program, Workflow
+from activedb.batches._workflow import (
+    Grouping,
+    Program,
+    Requirement,
+    Workflow,
+    isolated,
+    merged,
+    overlapping,
+    split,
+)
 
 __all__ = [
     "Act",

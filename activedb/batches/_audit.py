@@ -10,7 +10,7 @@ from typing import Any
 
 from activedb.batches._composite import edges_among
 from activedb.batches._lineage import Lineage
-from activedb.batches._requirements import Requirement
+from activedb.batches._workflow import Requirement
 from activedb.errors import LineageError
 from activedb.spelling import listed
 

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from activedb.batches._grouping import Grouping
 from activedb.batches._records import Batch, BatchKind, Piece
-from activedb.batches._requirements import Requirement
-from activedb.batches._workflow import Program, Workflow
+from activedb.batches._workflow import Grouping, Program, Requirement, Workflow
 from activedb.errors import LineageError, RecordedTwice
 from activedb.spelling import listed
 

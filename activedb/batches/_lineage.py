@@ -1,20 +1,254 @@
-"""Lineage: the batches and transactions of a workflow, and their derivation."""
+"""Lineage: the batches and transactions of a workflow, their derivation, and their validation."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from activedb.batches._checks import check_causes, check_inputs, stream_of
-from activedb.batches._nodes import Nodes, Numbers
 from activedb.batches._records import Batch, BatchKind, Piece, State, Transaction, pieces_of
-from activedb.batches._uses import Uses
-from activedb.batches._workflow import Program, Workflow
-from activedb.errors import LineageError, NotRecorded, RecordedTwice
+from activedb.batches._workflow import Grouping, Program, Workflow
+from activedb.errors import LineageError, NotRecorded, RecordedTwice, UsedTwice
 from activedb.spelling import listed
 
-__all__ = ["InputGiven", "Lineage"]
+__all__ = [
+    "InputGiven",
+    "Lineage",
+    "Nodes",
+    "Numbers",
+    "Uses",
+    "check_causes",
+    "check_inputs",
+    "check_reads",
+    "stream_of",
+]
+
+
+class Nodes:
+    """Ids in the order of recording, with edges in both directions. Acyclic by construction."""
+
+    def __init__(self) -> None:
+        self.place: dict[str, int] = {}
+        self.next: dict[str, list[str]] = {}
+        self.previous: dict[str, list[str]] = {}
+
+    def add(self, id: str, previous: Iterable[str]) -> None:
+        """Add a new node behind others, all of which exist."""
+        self.place[id] = len(self.place)
+        self.next[id] = []
+        self.previous[id] = list(dict.fromkeys(previous))
+        for other in self.previous[id]:
+            self.next[other].append(id)
+
+    def free(self, id: str) -> str:
+        """Return the id after checking that it is a non-empty string and not taken."""
+        if not isinstance(id, str) or not id:
+            raise LineageError(f"an id is a text that is not empty, not {id!r}")
+        if id in self.place:
+            raise RecordedTwice(f"{id!r} is recorded already")
+        return id
+
+    def place_of(self, id: str) -> int:
+        """Return the place of an id in the order of recording."""
+        return self.place[self.known(id)]
+
+    def known(self, id: str) -> str:
+        """Return the id after checking that it is recorded."""
+        if id not in self.place:
+            raise NotRecorded(f"no batch or transaction {id!r} is recorded")
+        return id
+
+    def reach(
+        self, ids: str | Iterable[str], *, forward: bool, without: Collection[str] = ()
+    ) -> set[str]:
+        """Return the nodes reachable forward or backward from some nodes, including these.
+
+        O(edges found). Nodes in `without` are neither returned nor searched.
+        """
+        edges = self.next if forward else self.previous
+        waiting = [self.known(id) for id in ([ids] if isinstance(ids, str) else ids)]
+        found: set[str] = set()
+        while waiting:
+            id = waiting.pop()
+            if id not in found and id not in without:
+                found.add(id)
+                waiting += edges[id]
+        return found
+
+
+class Numbers:
+    """Numbers from 1, each taken once within its sequence."""
+
+    def __init__(self) -> None:
+        self._taken: dict[object, set[int]] = {}
+        self._highest: dict[object, int] = {}
+
+    def free(self, sequence: object, number: int | None, what: str) -> int:
+        """Return the number after checking that it is free; for None, one above the highest."""
+        if number is None:
+            return self._highest.get(sequence, 0) + 1
+        if type(number) is not int or number < 1:
+            raise LineageError(f"numbers of {what} are whole and from 1 on, not {number!r}")
+        if number in self._taken.get(sequence, ()):
+            raise RecordedTwice(f"number {number} of {what} is recorded already")
+        return number
+
+    def take(self, sequence: object, number: int) -> None:
+        """Take a number that was free."""
+        self._taken.setdefault(sequence, set()).add(number)
+        self._highest[sequence] = max(number, self._highest.get(sequence, 0))
+
+
+class Uses:
+    """Uses of pieces by programs.
+
+    Parameters
+    ----------
+    is_live : callable
+        Function that returns whether the transaction with an id is not compensated.
+    """
+
+    def __init__(self, is_live: Callable[[str], bool]):
+        self._is_live = is_live
+        # By batch and program: the transactions that have used each piece.
+        self._users: dict[tuple[str, str], dict[Piece, list[str]]] = {}
+        # By program and stream: the input batch of the transaction with the highest number.
+        self._newest: dict[tuple[str, str], tuple[int, tuple[Piece, ...]]] = {}
+
+    def check(self, program: str, pieces: Iterable[Piece], grouping: Grouping) -> None:
+        """Raise if a program cannot use some pieces.
+
+        Raises
+        ------
+        UsedTwice
+            If input batches do not overlap, and a use of the same piece stands.
+        LineageError
+            If the batch was cut into another number of parts before.
+        """
+        for piece in pieces:
+            users = self._users.get((piece.batch, program), {})
+            cut = next((other.parts for other in users if other.parts != piece.parts), None)
+            if cut is not None:
+                raise LineageError(
+                    f"{program!r} has used {piece.batch} cut in {cut}: it cannot use {piece}"
+                )
+            if grouping.overlaps:
+                continue
+            for user in users.get(piece, ()):
+                if self._is_live(user):
+                    raise UsedTwice(
+                        f"{piece} was used by {program!r} before, in {user}: its input batches do "
+                        "not overlap"
+                    )
+
+    def add(
+        self,
+        program: str,
+        stream: str,
+        pieces: tuple[Piece, ...],
+        *,
+        transaction: str,
+        number: int,
+    ) -> None:
+        """Record the use of an input batch by the transaction of that number."""
+        for piece in pieces:
+            users = self._users.setdefault((piece.batch, program), {})
+            users.setdefault(piece, []).append(transaction)
+        newest = self._newest.get((program, stream))
+        if newest is None or newest[0] < number:
+            self._newest[program, stream] = number, pieces
+
+    def are_to_come(self, batch: str, program: str, stream: str, grouping: Grouping) -> bool:
+        """Return whether a program has yet to use a piece of a batch, for the first time or again.
+
+        The next input batch shares the pieces of the newest one, except for its first `step`
+        pieces.
+        """
+        users = self._users.get((batch, program))
+        if not users or len(users) < next(iter(users)).parts:
+            return True
+        if not grouping.overlaps:
+            return False
+        kept = self._newest[program, stream][1][grouping.step - grouping.size :]
+        return any(piece.batch == batch for piece in kept)
+
+
+def stream_of(program: Program, pieces: tuple[Piece, ...], batch: Callable[[str], Batch]) -> str:
+    """Return the stream whose pieces form an input batch of a program.
+
+    Raises
+    ------
+    LineageError
+        If there are no pieces, a piece occurs twice or is no part, a piece is of an input batch,
+        or the pieces are of several streams or of one that the program does not read.
+    """
+    if not pieces:
+        raise LineageError(f"an input batch of {program.name!r} has at least one piece")
+    if len(set(pieces)) < len(pieces):
+        raise LineageError(f"an input batch of {program.name!r} would have a piece twice")
+    streams = set()
+    for piece in pieces:
+        found = batch(piece.batch)
+        if found.kind is BatchKind.INPUT:
+            raise LineageError(
+                f"{piece.batch} is an input batch itself: form from the batches it is made of"
+            )
+        if not 1 <= piece.part <= piece.parts:
+            raise LineageError(f"a batch has no such part: {piece}")
+        streams.add(found.stream)
+    if len(streams) > 1:
+        raise LineageError(
+            f"an input batch is of one stream, not of {listed(sorted(streams))}: give the program "
+            "one input batch of each"
+        )
+    stream = streams.pop()
+    check_reads(program, stream)
+    return stream
+
+
+def check_reads(program: Program, stream: str) -> None:
+    """Raise `LineageError` if a program does not read a stream."""
+    if stream not in program.reads:
+        raise LineageError(
+            f"program {program.name!r} does not read {stream!r}; it reads {listed(program.reads)}"
+        )
+
+
+def check_inputs(program: Program, batches: Iterable[Batch]) -> None:
+    """Raise `LineageError` if input batches do not fit a program.
+
+    They must exist if the program reads streams, be formed for this program, and be of distinct
+    streams.
+    """
+    seen: set[str] = set()
+    for batch in batches:
+        if batch.reader not in ("", program.name):
+            raise LineageError(
+                f"{batch.id} was formed for {batch.reader!r}, not for {program.name!r}"
+            )
+        check_reads(program, batch.stream)
+        if batch.stream in seen:
+            raise LineageError(
+                f"a transaction of {program.name!r} has one input batch of {batch.stream!r}: form "
+                "one of all the pieces"
+            )
+        seen.add(batch.stream)
+    if program.reads and not seen:
+        raise LineageError(
+            f"program {program.name!r} reads {listed(program.reads)}: a transaction of it has an "
+            "input batch"
+        )
+
+
+def check_causes(workflow: Workflow, program: Program, causes: Iterable[Transaction]) -> None:
+    """Raise `LineageError` if a cause is of a program that does not precede this one."""
+    for cause in causes:
+        if not workflow.precedes(cause.program, program.name):
+            raise LineageError(
+                f"{cause.id} cannot have triggered a transaction of {program.name!r}: "
+                f"{cause.program!r} does not come before it; name it in after="
+            )
+
 
 InputGiven = str | Sequence[Piece | str]
 """Input batch: the id of a recorded one, or the pieces that form it."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from activedb.cli._job import opened
 from activedb.cli._report import Reporter
+from activedb.cli._running import opened
 from activedb.database import Database
 from activedb.errors import ConfigurationError, NotRecorded
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from activedb.cli._job import opened
 from activedb.cli._options import Json, Trace, Url
 from activedb.cli._report import Reporter, counted
+from activedb.cli._running import opened
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, RowNotFound
 from activedb.firing import Decision

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from activedb.cli._job import opened
 from activedb.cli._report import Reporter, counted
+from activedb.cli._running import opened
 from activedb.errors import ConfigurationError
 from activedb.events import Occurrence, encode
 from activedb.firing import Outcome, Retried

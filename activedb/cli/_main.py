@@ -1,4 +1,20 @@
-"""Commands and their options; `_exits` has the exit statuses."""
+"""Commands and their options, the exit statuses of the process, and its error messages.
+
+========== ======================================================================
+status     meaning
+========== ======================================================================
+0          done
+1          the run or a check failed, or the request was not met: (demo) the outcome disagrees
+           with the recount, (audit) violations, (doctor) problems, (migrate --check) migrations
+           are due, (rules analyze --strict) findings, (dead-letter retry) some are left, (batches
+           compensate) it was not done, (decisions resolve) it was decided before
+2          wrong usage, configuration or definition
+3          no database server answers
+130        interrupted (also a follower ended by Ctrl-C); a second signal to a worker or follower
+========== ======================================================================
+
+The statuses are stable: each keeps its meaning. `docs/cli.md` has the same table.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +30,52 @@ import typer
 from typer.exceptions import TyperException
 
 from activedb._starting import started
-from activedb.cli._audit import run_audit
+from activedb.cli._admin import migrate, roles, run_audit, status
 from activedb.cli._batches import app as batches
-from activedb.cli._bench import bench
-from activedb.cli._dashboard import dashboard
 from activedb.cli._decisions import app as decisions
-from activedb.cli._demo import run_demo
+from activedb.cli._demo import bench, run_demo
 from activedb.cli._doctor import doctor
-from activedb.cli._exits import INTERRUPTED, message_of, status_of
-from activedb.cli._follow import run_follower, stop_following
-from activedb.cli._job import Options, run_job
 from activedb.cli._letters import app as dead_letters
 from activedb.cli._letters import run_pending
 from activedb.cli._match import match
-from activedb.cli._migrate import migrate
 from activedb.cli._options import Json, Trace, Url
 from activedb.cli._report import Reporter
-from activedb.cli._roles import roles
 from activedb.cli._rules import app as rules
-from activedb.cli._status import status
-from activedb.cli._top import top
-from activedb.cli._work import run_worker
+from activedb.cli._running import Options, run_follower, run_job, run_worker, stop_following
+from activedb.cli._top import dashboard, top
+from activedb.errors import (
+    ActiveDBError,
+    ConfigurationError,
+    DefinitionError,
+    RuleSyntaxError,
+    ServerUnreachable,
+    StreamError,
+)
 from activedb.monitor import grafana_dashboard
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTED", "main", "message_of", "status_of"]
+
+
+INTERRUPTED = 130
+
+
+def status_of(error: Exception) -> int:
+    """Return the status for an error that ends a command."""
+    if isinstance(error, ServerUnreachable):
+        return 3
+    if isinstance(error, ConfigurationError | DefinitionError):
+        return 2
+    return 1
+
+
+def message_of(error: Exception) -> str:
+    """Return one line about an error."""
+    if isinstance(error, RuleSyntaxError):  # the text's own line, with a caret below it
+        return str(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, ActiveDBError) and not isinstance(error, StreamError):
+        return text
+    return f"{type(error).__name__}: {text} (--traceback shows where)"
 
 
 def grafana() -> None:

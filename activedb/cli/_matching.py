@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice, pairwise
 from typing import TypeAlias
 
-from activedb.cli._event_columns import Columns, Reading
-from activedb.cli._event_files import EventFile, Refusal, Row
+from activedb.cli._events import Columns, EventFile, Reading, Refusal, Row
 from activedb.errors import BadEvent, FeedFailed
 from activedb.events import Detector, Expression, Occurrence
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from activedb.cli._job import all_opened, opened
 from activedb.cli._report import Reporter
+from activedb.cli._running import all_opened, opened
 from activedb.errors import ConfigurationError, DefinitionError
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Event tables, compiled detection and compiled programs over columns. See README.md."""
 
-from activedb.columns._arrival import Arrival
-from activedb.columns._event_table import (
+from activedb.columns._arrival import (
     PARAM_PREFIX,
+    Arrival,
     EventColumn,
     EventTable,
 )

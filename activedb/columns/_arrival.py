@@ -1,11 +1,11 @@
-"""Stream event together with its arrival position."""
+"""Events as they arrive: single ones with their position, and tables with one row per event."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from activedb.clock import moment_of
 from activedb.events import (
@@ -17,7 +17,32 @@ from activedb.events import (
     encode_timestamp,
 )
 
-__all__ = ["Arrival"]
+__all__ = ["PARAM_PREFIX", "Arrival", "EventColumn", "EventTable"]
+
+
+PARAM_PREFIX = "p_"
+
+
+class EventColumn(Protocol):
+    """Column of an :class:`EventTable`; ``pyarrow.ChunkedArray`` satisfies it."""
+
+    def to_pylist(self) -> list[Any]:
+        """Return the values as Python objects, None for NULL."""
+
+
+class EventTable(Protocol):
+    """Rows of an atomic batch in columns; ``pyarrow.Table`` satisfies it."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order."""
+
+    def column(self, name: str) -> EventColumn:
+        """Return the column called ``name``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +13,132 @@ from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 from nicegui.events import GenericEventArguments
 
-from activedb.dashboard._cells import Column, Row, difference, packed
-from activedb.dashboard._history import POINTS_MAX, Point
+from activedb.dashboard import _tables
+from activedb.dashboard._poller import POINTS_MAX, Point
+from activedb.dashboard._tables import Column, Row, difference, packed
+from activedb.dashboard._words import short
 
-__all__ = ["Change", "Figure", "Line", "LiveChart", "LiveFigures", "LivePage", "LiveTable", "text"]
+__all__ = [
+    "NODES_MAX",
+    "Change",
+    "Figure",
+    "Line",
+    "LiveChart",
+    "LiveFigures",
+    "LivePage",
+    "LiveTable",
+    "graph_options",
+    "graph_said",
+    "text",
+]
+
+
+Value = Mapping[str, Any]
+
+NODES_MAX = 40
+_NAMED_MAX = 6  # with more transactions the names of edges would cover them
+
+
+def graph_options(
+    labels: Mapping[int, str],
+    edges: Sequence[Value],
+    *,
+    victim: int | None = None,
+    marked: Collection[int] = (),
+    newest: Value | None = None,
+) -> dict[str, Any]:
+    """Return the graph of some edges.
+
+    Parameters
+    ----------
+    labels : mapping of int to str
+        Transactions to draw, in their order round the circle; at most `NODES_MAX` are drawn.
+    edges : sequence of mapping
+        ``waiter``, ``blocker``, ``resource`` and, if it is known, ``mode``.
+    victim : int or None
+        The victim of the deadlock.
+    marked : collection of int
+        Transactions in a cycle.
+    newest : mapping or None
+        The most recent edge.
+    """
+    shown = list(labels)[:NODES_MAX]
+    places = _circle(len(shown))
+    nodes = [
+        {
+            "name": _tables.transaction_name(id),
+            "x": x,
+            "y": y,
+            "symbolSize": 44 if len(shown) <= 6 else 32,
+            "itemStyle": {
+                "color": "bad" if id == victim else "warn" if id in marked else "surface",
+                "borderColor": "bad" if id == victim else "warn" if id in marked else "line",
+                "borderWidth": 2,
+            },
+            "label": {"color": "surface" if id == victim or id in marked else "text"},
+            "href": f"/transactions/{int(id)}",
+        }
+        for id, (x, y) in zip(shown, places, strict=True)
+    ]
+    is_small = len(shown) <= _NAMED_MAX
+    kept = [edge for edge in edges if edge["waiter"] in shown and edge["blocker"] in shown]
+    return {
+        "tooltip": {"show": False},
+        "series": [
+            {
+                "type": "graph",
+                "layout": "none",
+                "left": 60,
+                "right": 60,
+                "top": 36,
+                "bottom": 36,
+                "preserveAspect": "contain",
+                "edgeSymbol": ["none", "arrow"],
+                "edgeSymbolSize": 10,
+                "label": {"show": True, "fontWeight": "bold"},
+                "data": nodes,
+                "links": [_link(edge, is_small, edge is newest) for edge in kept],
+            }
+        ],
+    }
+
+
+def graph_said(edges: Sequence[Value], total: int) -> str:
+    """Return the graph in words."""
+    if not edges:
+        return "no waits"
+    said = "; ".join(f"{edge['waiter']} waits for {edge['blocker']}" for edge in edges[:8])
+    return said if total <= 8 else f"{said}; and {total - 8:,} more waits"
+
+
+def _link(edge: Value, is_named: bool, is_newest: bool) -> dict[str, Any]:
+    mode = f" {edge['mode']}" if edge.get("mode") else ""
+    name = _tables.resource_name(edge["resource"]) or str(edge.get("kind") or "")
+    return {
+        "source": _tables.transaction_name(edge["waiter"]),
+        "target": _tables.transaction_name(edge["blocker"]),
+        "lineStyle": {
+            "color": "bad" if is_newest else "muted",
+            "width": 3 if is_newest else 2,
+            "curveness": 0.18,
+            "opacity": 1,
+        },
+        "label": {
+            "show": is_named,
+            "formatter": short(f"{name}{mode}", 28).replace("{", "("),
+            "color": "text",
+            "fontSize": 12,
+        },
+    }
+
+
+def _circle(number: int) -> list[tuple[float, float]]:
+    """Return places round a circle, from the left end clockwise; a single one in the middle."""
+    if number == 1:
+        return [(0.0, 0.0)]
+    turns = [2 * math.pi * n / number + math.pi for n in range(number)]
+    return [(round(200 * math.cos(turn), 1), round(120 * math.sin(turn), 1)) for turn in turns]
+
 
 Change = tuple[int, str, Any]
 """A message to a browser: an element's id, a method of its component, the argument."""

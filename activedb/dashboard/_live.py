@@ -1,14 +1,18 @@
-"""One page in one browser: parts updated on each look, as fast as the browser can keep up."""
+"""Pages in one browser: their common frame, and their parts, updated on each look.
+
+Each page is updated as fast as its browser can keep up.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from nicegui import Client, background_tasks, ui
+from nicegui.element import Element
 
-from activedb.dashboard._cells import Column, Row
 from activedb.dashboard._elements import (
     Change,
     Figure,
@@ -17,10 +21,14 @@ from activedb.dashboard._elements import (
     LiveFigures,
     LivePage,
     LiveTable,
+    text,
 )
 from activedb.dashboard._poller import Poller, Snapshot
+from activedb.dashboard._tables import Column, Row
+from activedb.dashboard._words import clock_time, short
 
-__all__ = ["Live"]
+__all__ = ["PAGES", "THEME", "Live", "frame", "section"]
+
 
 _ANSWER_S = 10.0  # messages to a browser that is away or busy still reach it in order, later
 
@@ -180,3 +188,107 @@ class Live:
 
 def _now_s(snapshot: Snapshot) -> float:
     return 0.0 if snapshot.state is None else float(snapshot.state["process"]["now_s"])
+
+
+PAGES = (
+    ("/", "Overview"),
+    ("/transactions", "Transactions"),
+    ("/locks", "Locks"),
+    ("/rules", "Rules"),
+    ("/events", "Events"),
+    ("/batches", "Batches"),
+)
+
+# Light or dark as the system prefers, until the user chooses; the browser keeps the choice.
+THEME = """<script>
+document.addEventListener("DOMContentLoaded", () => {
+  const chosen = localStorage.getItem("activedb-dark");
+  if (chosen !== null) setDark(chosen === "true");
+});
+</script>"""
+_TOGGLE_THEME = """() => {
+  const dark = !document.body.classList.contains("body--dark");
+  setDark(dark);
+  localStorage.setItem("activedb-dark", dark);
+}"""
+
+
+@contextmanager
+def frame(poller: Poller, title: str, path: str) -> Iterator[Live]:
+    """Yield a page; the block fills its main part.
+
+    Parameters
+    ----------
+    title : str
+        Heading of the page.
+    path : str
+        Entry of the navigation that the page belongs to.
+    """
+    ui.page_title(f"{short(title, 60)} · activedb")
+    live = Live(poller)
+    with text("header", classes="adb-header"):
+        text("a", "activedb", "adb-brand", href="/")
+        with text("nav", aria_label="Pages"), text("ul"):
+            for target, name in PAGES:
+                with text("li"):
+                    link = text("a", name, href=target)
+                    if target == path:
+                        link.props["aria-current"] = "page"
+        _buttons(live)
+    with text("div", classes="adb-main") as main:  # the framework's page is the <main>
+        ui.skip_link("Skip to content", target=main)
+        text("h1", title)
+        live.figures("Observed process", _process).classes("adb-status")
+        _alarm(live)
+        yield live
+
+
+def _buttons(live: Live) -> None:
+    with text("div", classes="adb-buttons"):
+        pause = text("button", "Pause", "adb-button", type="button", aria_pressed="false")
+
+        def toggle() -> None:
+            live.is_paused = not live.is_paused
+            pause.props["aria-pressed"] = "true" if live.is_paused else "false"
+            pause.update()
+
+        pause.on("click", toggle, [])
+        theme = text("button", "Light/dark", "adb-button", type="button")
+        theme.on("click", js_handler=_TOGGLE_THEME)
+
+
+def _process(snapshot: Snapshot) -> list[Figure]:
+    if snapshot.state is None:
+        return [Figure("Process", "no data yet")]
+    process = snapshot.state["process"]
+    return [
+        Figure("Process", f"{short(process['host'], 40)}, pid {process['pid']}"),
+        Figure("Database", short(process["url"], 60)),
+        Figure("activedb", short(process["version"], 20)),
+        Figure("As of", clock_time(process["now_s"])[:8], tone="bad" if snapshot.error else ""),
+    ]
+
+
+def _alarm(live: Live) -> None:
+    """Show an alert while the process cannot be read."""
+    alarm = text("p", "", "adb-alarm", role="alert")
+
+    def show(snapshot: Snapshot) -> None:
+        said = snapshot.error
+        if said and snapshot.state is not None:
+            said = f"The data shown is old. {said}"
+        alarm.set_visibility(bool(said))
+        alarm.text = said
+
+    show(live.poller.snapshot)
+    live.part(show)
+
+
+@contextmanager
+def section(title: str, explanation: str = "") -> Iterator[Element]:
+    """Yield a section of a page with a heading, and a sentence on how to read it."""
+    with text("section", classes="adb-section") as made:
+        text("h2", title)
+        if explanation:
+            text("p", explanation, "adb-small")
+        yield made

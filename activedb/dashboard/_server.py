@@ -19,7 +19,7 @@ from nicegui import ui
 
 from activedb.dashboard import pages
 from activedb.dashboard._access import Access, AccessMiddleware
-from activedb.dashboard._frame import THEME
+from activedb.dashboard._live import THEME
 from activedb.dashboard._poller import Poller
 from activedb.errors import ActiveDBError, ConfigurationError
 

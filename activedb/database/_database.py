@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 from activedb.changes import ChangeCapture, ReplicationMarks
 from activedb.clock import Clock, SystemClock
 from activedb.config import Settings
-from activedb.database._admin import Admin
+from activedb.database._admin import Admin, Monitoring
 from activedb.database._forks import track
 from activedb.database._methods import emitting
-from activedb.database._monitoring import Monitoring
-from activedb.database._reads import find_reads
 from activedb.database._recording import open_recording
+from activedb.database._rule_texts import find_reads
 from activedb.database._rules import Rules
 from activedb.database._workflows import Workflows
 from activedb.errors import ConfigurationError, DefinitionError

@@ -9,9 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from activedb.database._reads import find_reads
-from activedb.database._rule_texts import RuleTexts, is_on
-from activedb.database._stream_names import check_streams
+from activedb.database._rule_texts import RuleTexts, check_streams, find_reads, is_on
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
 from activedb.firing import DurableDetectors, error_text
 from activedb.rules import (

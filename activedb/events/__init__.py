@@ -6,6 +6,7 @@ from activedb.events._accuracy import (
     AccuracyInterval,
     LocalClock,
     Order,
+    Timestamp,
     certainly_before,
     order,
 )
@@ -18,9 +19,11 @@ from activedb.events._codec import (
     encode_params,
     encode_timestamp,
 )
-from activedb.events._conjunction import Conjunction
-from activedb.events._definitions import (
+from activedb.events._constructors import (
     aborted,
+    all_of,
+    any_of,
+    aperiodic,
     at,
     began,
     called,
@@ -31,37 +34,35 @@ from activedb.events._definitions import (
     every,
     inserted,
     late,
-    returned,
-    updated,
-)
-from activedb.events._detect import detect
-from activedb.events._detector import Detector, Network
-from activedb.events._disjunction import Disjunction
-from activedb.events._expression import Expression
-from activedb.events._kleene import Kleene
-from activedb.events._names import name_text
-from activedb.events._nodes import Node
-from activedb.events._occurrence import Occurrence, occurrence, row_change
-from activedb.events._operators import (
-    all_of,
-    any_of,
-    aperiodic,
     many,
     optional,
     periodic,
     query,
+    returned,
     seq,
     some_of,
+    updated,
 )
-from activedb.events._precedence import precedes
-from activedb.events._primitives import Negation, Primitive
-from activedb.events._producers import Producers
-from activedb.events._query import Query
+from activedb.events._detect import detect
+from activedb.events._detector import Detector
+from activedb.events._expressions import (
+    Conjunction,
+    Disjunction,
+    Expression,
+    Kleene,
+    Negation,
+    Periodic,
+    Plus,
+    Primitive,
+    Query,
+    Sequence,
+    TimedOut,
+)
+from activedb.events._names import name_text
+from activedb.events._nodes import Node
+from activedb.events._occurrence import Occurrence, occurrence, precedes, row_change
+from activedb.events._producers import POList, Producers, Stabilizer
 from activedb.events._schedules import At, Cron, Every, Schedule
-from activedb.events._sequence import Sequence
-from activedb.events._stability import POList, Stabilizer
-from activedb.events._temporal import Periodic, Plus, TimedOut
-from activedb.events._timestamps import Timestamp
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -69,7 +70,8 @@ from activedb.events._undecided import (
     encode_undecided,
     same_candidate,
 )
-from activedb.events.detection._bound import MATCHES_MAX, Bound, too_many
+from activedb.events.detection._choice import MATCHES_MAX, Bound, too_many
+from activedb.events.detection._network import Network
 from activedb.events.terms import Term, attr, part
 
 __all__ = [

@@ -19,9 +19,8 @@ from zoneinfo import ZoneInfo
 
 from activedb.clock import ClockStatus
 from activedb.errors import BadEvent
-from activedb.events._accuracy import AccuracyInterval, LocalClock
+from activedb.events._accuracy import AccuracyInterval, LocalClock, Timestamp
 from activedb.events._occurrence import Occurrence
-from activedb.events._timestamps import Timestamp
 
 __all__ = [
     "decode",

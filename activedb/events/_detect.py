@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent, PatternError
+from activedb.events._accuracy import Timestamp, microseconds
 from activedb.events._detector import Detector
-from activedb.events._expression import Reader
-from activedb.events._occurrence import Occurrence
-from activedb.events._precedence import precedes
-from activedb.events._sequence import Sequence
-from activedb.events._timestamps import Timestamp, microseconds
-from activedb.events.detection._bound import MATCHES_MAX
+from activedb.events._expressions import Reader, Sequence
+from activedb.events._occurrence import Occurrence, precedes
+from activedb.events.detection._choice import MATCHES_MAX
 from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
-    from activedb.events._expression import Expression
+    from activedb.events._expressions import Expression
 
 __all__ = ["detect"]
 

@@ -13,14 +13,18 @@ from typing import Any, NamedTuple
 from activedb.errors import BadEvent, PartialsExceeded, PatternError, UncertainOrder
 from activedb.events._choices import Selection
 from activedb.events._codec import decode_params, encode_params
-from activedb.events._conjunction import Conjunction
-from activedb.events._disjunction import Disjunction
-from activedb.events._expression import Expression, Reader
-from activedb.events._kleene import Kleene
+from activedb.events._expressions import (
+    Conjunction,
+    Disjunction,
+    Expression,
+    Kleene,
+    Negation,
+    Primitive,
+    Query,
+    Reader,
+)
+from activedb.events._expressions import Sequence as Sequence_
 from activedb.events._occurrence import Occurrence
-from activedb.events._primitives import Negation, Primitive
-from activedb.events._query import Query
-from activedb.events._sequence import Sequence as Sequence_
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -31,14 +35,14 @@ from activedb.events._undecided import (
     text_of,
 )
 from activedb.events._witnesses import Decision, WorldChecker, leaves
-from activedb.events.detection._bound import MATCHES_MAX, Bound
 from activedb.events.detection._build import Builder
-from activedb.events.detection._clocks import Clocks
+from activedb.events.detection._choice import MATCHES_MAX, Bound
 from activedb.events.detection._combination import CombinationNode
 from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, add, assign, delete, roll_back
 from activedb.events.detection._network import Network, SharedNode
 from activedb.events.detection._node import DECISION, Moment, Node, Shared
+from activedb.events.detection._primitive import Clocks
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._state import StateReader, StateWriter
 from activedb.events.detection._traits import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["RESERVED", "dotted_text", "name_text", "repeated"]
+__all__ = ["RESERVED", "dotted_text", "name_text", "repeated", "seconds_text"]
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _AFTER_A_DOT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(-[A-Za-z_][A-Za-z0-9_]*)*\Z")
@@ -53,3 +53,9 @@ def dotted_text(name: str) -> str:
     if not all(words):
         return name_text(name)
     return ".".join(name_text(word, after_dot=number > 0) for number, word in enumerate(words))
+
+
+def seconds_text(us: int) -> str:
+    """Return microseconds as seconds, exactly: ``"45"``, ``"0.5"``."""
+    whole, rest = divmod(us, 1_000_000)
+    return f"{whole}.{rest:06d}".rstrip("0").rstrip(".") if rest else str(whole)

@@ -11,7 +11,7 @@ from cronsim import CronSim, CronSimError
 
 from activedb.clock import in_microseconds, moment_of
 from activedb.errors import PatternError
-from activedb.events._primitives import seconds_text
+from activedb.events._names import seconds_text
 
 __all__ = ["At", "Cron", "Every", "Schedule"]
 

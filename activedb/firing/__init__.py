@@ -4,19 +4,24 @@ from activedb.firing._dead_letters import DeadLetters, Outcome, Retried
 from activedb.firing._decisions import BY_EVENTS, OF_PROGRAM, Decision, Decisions, encoded_choice
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._feeding import Refused
-from activedb.firing._firings import STREAM_RUN
+from activedb.firing._firings import STREAM_RUN, PendingFiring, read_pending
 from activedb.firing._launcher import Launcher
 from activedb.firing._letters import IDENTITY_MAX, Letter, storable
-from activedb.firing._names import error_text, shortened
-from activedb.firing._pending import PendingFiring, read_pending
 from activedb.firing._quarantine import failure_of
-from activedb.firing._queue import FiringQueue
-from activedb.firing._rule_figures import RuleFigures
-from activedb.firing._rule_listeners import Ran, RuleListener
+from activedb.firing._queue import FiringQueue, Turn
+from activedb.firing._rule_listeners import Ran, RuleFigures, RuleListener
 from activedb.firing._time_lines import DueTimes, TimeLines
-from activedb.firing._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic, moment_in
+from activedb.firing._triggered import (
+    SYSTEMIC,
+    Fed,
+    Firing,
+    Triggered,
+    error_text,
+    is_systemic,
+    moment_in,
+    shortened,
+)
 from activedb.firing._triggering import Triggering
-from activedb.firing._turns import Turn
 from activedb.firing._workers import Worker
 
 __all__ = [

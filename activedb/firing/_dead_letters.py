@@ -17,9 +17,8 @@ from activedb.errors import (
     RuleFailed,
     TransactionStateError,
 )
-from activedb.firing._cascades import failed_in
 from activedb.firing._letters import Letter
-from activedb.firing._triggered import Triggered, occurrence_of
+from activedb.firing._triggered import Triggered, failed_in, occurrence_of
 from activedb.firing._triggering import Triggering
 from activedb.functions import checked_function
 from activedb.rules import Catalog

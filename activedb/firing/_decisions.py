@@ -43,10 +43,9 @@ from activedb.events import (
 )
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._letters import Letter
-from activedb.firing._names import error_text
 from activedb.firing._quarantine import failure_of
 from activedb.firing._time_lines import TimeLines
-from activedb.firing._triggered import SYSTEMIC, Triggered, is_systemic
+from activedb.firing._triggered import SYSTEMIC, Triggered, error_text, is_systemic
 from activedb.firing._triggering import Triggering
 from activedb.metrics import Counters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken

@@ -8,8 +8,7 @@ from typing import TypeAlias, TypeVar
 from activedb.errors import StoreError, UncertainOrder
 from activedb.events import Detector, Occurrence, Query
 from activedb.firing._letters import Letter, uncertain
-from activedb.firing._rule_figures import RuleFigures
-from activedb.firing._rule_listeners import RuleListeners
+from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TriggerContexts
 from activedb.firing._triggered import Cause, Fed, Triggered, is_systemic, moment_in

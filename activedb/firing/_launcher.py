@@ -21,8 +21,8 @@ from activedb.errors import (
     SelfDeadlock,
     TransactionStateError,
 )
-from activedb.firing._batch_firings import BatchFirings
 from activedb.firing._firings import (
+    BatchFirings,
     Named,
     coupling_of,
     in_turn,
@@ -36,11 +36,10 @@ from activedb.firing._firings import (
 )
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import failure_of
-from activedb.firing._queue import FiringQueue
+from activedb.firing._queue import FiringQueue, Turn, Turns
 from activedb.firing._restarts import Restarts
 from activedb.firing._triggered import SYSTEMIC, Firing, Triggered, triggered_of
 from activedb.firing._triggering import Triggering
-from activedb.firing._turns import Turn, Turns
 from activedb.rules import Catalog, Rule
 from activedb.store.journals import Journal
 from activedb.transactions import Forest, Node, current_transaction, sleeping_for

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
 from activedb.events import Occurrence, Undecided, encode
-from activedb.firing._names import error_text, shortened
+from activedb.firing._triggered import error_text, shortened
 
 __all__ = ["IDENTITY_MAX", "Letter", "storable", "uncertain"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from activedb.clock import Clock
 from activedb.errors import ActiveDBError, DefinitionError, RuleFailed, RuleInQuarantine
-from activedb.firing._cascades import failed_in
 from activedb.firing._letters import storable
+from activedb.firing._triggered import failed_in
 from activedb.metrics import Counters
 from activedb.rules import Catalog
 from activedb.transactions import Node

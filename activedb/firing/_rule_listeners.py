@@ -1,15 +1,20 @@
-"""Interface of listeners to events and rules: figures, monitors, test assertions."""
+"""Interface of listeners to events and rules, and the statistics per rule."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from activedb.events import Occurrence
-from activedb.firing._triggered import Triggered
+from activedb.firing._triggered import Triggered, is_systemic
+from activedb.metrics import Histogram
 from activedb.transactions import Node
 
-__all__ = ["Ran", "RuleListener", "RuleListeners"]
+__all__ = ["Ran", "RuleFigure", "RuleFigures", "RuleListener", "RuleListeners"]
+
 
 Ran: TypeAlias = Literal["acted", "condition false", "action later", "failed"]
 """Outcome of one run of a rule: the action has run; the condition was false; the action will run
@@ -98,3 +103,122 @@ def _defined(listeners: Sequence[RuleListener], name: str) -> tuple[Callable[...
         for listener in listeners
         if getattr(type(listener), name) is not nothing
     )
+
+
+class RuleFigure:
+    """Statistics of one rule in this process, over all its versions, since the database was opened.
+
+    Attributes
+    ----------
+    matched : int
+        Number of times the rule was triggered.
+    fired, conditions_false, actions_later, failed, aborted : int
+        Numbers of runs by outcome: the action has run; the condition was false; the action runs
+        later, as a separate run; the rule has raised; the run was aborted through no fault of the
+        rule, by a deadlock or the end of a superior, for example.
+    quarantined : int
+        Number of runs that quarantine has prevented.
+    undecided : int
+        Number of choices that its event has left open.
+    latencies : Histogram
+        Times from the start of a run to the end of its action.
+    last_fired_s : float
+        Time of the last firing, in seconds since 1970; 0 if it never fired.
+
+    Each retry of a run's transaction counts as another run. The fields are guarded by the latch of
+    the owning `RuleFigures`; reading a field needs no latch.
+    """
+
+    __slots__ = (
+        "aborted",
+        "actions_later",
+        "conditions_false",
+        "failed",
+        "fired",
+        "last_fired_s",
+        "latencies",
+        "matched",
+        "quarantined",
+        "undecided",
+    )
+
+    def __init__(self) -> None:
+        self.matched = self.fired = self.conditions_false = self.actions_later = 0
+        self.failed = self.aborted = self.quarantined = self.undecided = 0
+        self.latencies = Histogram()
+        self.last_fired_s = 0.0
+
+    def outcomes(self) -> dict[str, int]:
+        """Return the numbers of runs by outcome."""
+        return {
+            "fired": self.fired,
+            "condition_false": self.conditions_false,
+            "action_later": self.actions_later,
+            "failed": self.failed,
+            "aborted": self.aborted,
+            "quarantined": self.quarantined,
+        }
+
+
+class RuleFigures(RuleListener):
+    """Statistics of all rules of one database object; each update costs O(1).
+
+    Latch: ``_latch``; no other latch is taken under it.
+    """
+
+    def __init__(self) -> None:
+        self._latch = threading.Lock()
+        self._figures: defaultdict[str, RuleFigure] = defaultdict(RuleFigure)
+
+    def of_rules(self) -> dict[str, RuleFigure]:
+        """Return the figures by rule name, in the order of first use; including deleted rules."""
+        with self._latch:
+            return dict(self._figures)
+
+    def latencies(self) -> Histogram:
+        """Return the present latencies of all rules together; O(rules)."""
+        return Histogram.merged(figure.latencies for figure in self.of_rules().values())
+
+    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
+        """Count the triggered rules."""
+        with self._latch:
+            for item in items:
+                self._figures[item.rule.name].matched += 1
+
+    def ran(
+        self,
+        s: Node,
+        item: Triggered,
+        outcome: Ran,
+        seconds: float,
+        error: BaseException | None,
+    ) -> None:
+        """Count the run by its outcome."""
+        if outcome == "acted":
+            with self._latch:
+                figure = self._figures[item.rule.name]
+                figure.fired += 1
+                figure.last_fired_s = time.time()
+            figure.latencies.record(seconds)
+            return
+        is_undone = error is not None and is_systemic(error, s)
+        with self._latch:
+            figure = self._figures[item.rule.name]
+            if outcome == "condition false":
+                figure.conditions_false += 1
+            elif outcome == "action later":
+                figure.actions_later += 1
+            elif is_undone:
+                figure.aborted += 1
+            else:
+                figure.failed += 1
+
+    def refused(self, rule: str) -> None:
+        """Count a run that quarantine has prevented."""
+        with self._latch:
+            self._figures[rule].quarantined += 1
+
+    def undecided(self, rule: str, count: int) -> None:
+        """Add the number of choices that the event of a rule has left open."""
+        with self._latch:
+            self._figures[rule].undecided += count

@@ -17,12 +17,11 @@ from activedb.errors import (
     StoreError,
     TransactionAborted,
 )
-from activedb.firing._cascades import too_deep
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine, failure_of
 from activedb.firing._rule_listeners import Ran, RuleListeners
 from activedb.firing._trigger_context import TriggerContexts
-from activedb.firing._triggered import SYSTEMIC, Cause, Part, Triggered, is_systemic
+from activedb.firing._triggered import SYSTEMIC, Cause, Part, Triggered, is_systemic, too_deep
 from activedb.metrics import Counters
 from activedb.rules import OccurrenceSet, OnAbort
 from activedb.transactions import Node, is_again, is_stack_deep

@@ -1,13 +1,26 @@
-"""Data passed from the parts that trigger rules to the parts that run them."""
+"""Triggered rules, as passed from the parts that trigger them to the parts that run them.
+
+Names and error texts are readable, and the same when work is repeated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from activedb.errors import ConnectionLost, Deadlock, LockTimeout, SerializationConflict
+from activedb.errors import (
+    ActiveDBError,
+    ConnectionLost,
+    CycleLimitExceeded,
+    Deadlock,
+    LockTimeout,
+    RuleFailed,
+    SerializationConflict,
+)
 from activedb.events import Occurrence, decode
 from activedb.rules import OccurrenceSet, Rule, Subscription
 from activedb.transactions import Node
@@ -19,11 +32,35 @@ __all__ = [
     "Firing",
     "Part",
     "Triggered",
+    "error_text",
+    "failed_in",
     "is_systemic",
     "moment_in",
     "occurrence_of",
+    "shortened",
+    "too_deep",
+    "too_many_cycles",
     "triggered_of",
 ]
+
+
+def shortened(name: str, length_max: int) -> str:
+    """Return `name`; if too long for its column, its beginning and a hash of the whole."""
+    if len(name) <= length_max:
+        return name
+    digest = hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
+    return f"{name[: length_max - len(digest) - 1]}#{digest}"
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an error; with its type unless it is an `ActiveDBError`.
+
+    The text of a ``KeyError``, for example, is only the key.
+    """
+    if isinstance(error, ActiveDBError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
 
 SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
 """Errors of the transaction rather than of its work, after which it may be retried."""
@@ -147,3 +184,55 @@ class Firing:
         """Unique name of the firing."""
         name: str = self.row["firing"]
         return name
+
+
+_SHOWN = 5  # names at either end of a chain
+_PENDING_SHOWN = 10
+
+
+def too_deep(t: Node, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
+    """Return the error for rules that would run `depth` deep, below `t` or as its next level."""
+    chain = _shown(items[0].chain)
+    return CycleLimitExceeded(
+        f"{t.top.path}: rules trigger rules {depth} deep: {chain}; give one of them a condition "
+        f"that ends it, or raise cascade_max"
+    )
+
+
+def too_many_cycles(t: Node, bound: int, pending: Sequence[Triggered]) -> CycleLimitExceeded:
+    """Return the error for rules still deferred when the cycles of `t` are used up."""
+    names = sorted({item.rule.name for item in pending})
+    more = f" and {len(names) - _PENDING_SHOWN} more" if len(names) > _PENDING_SHOWN else ""
+    longest = max(pending, key=lambda item: len(item.chain))
+    return CycleLimitExceeded(
+        f"{t.top.path}: more than {bound} deferred cycles; still deferred: "
+        f"{', '.join(names[:_PENDING_SHOWN])}{more}, triggered by way of {_shown(longest.chain)}. "
+        f"These rules keep triggering each other; give one a condition that ends it, or raise "
+        f"cycles_max"
+    )
+
+
+def failed_in(rule: str, error: BaseException) -> str:
+    """Return the message for a rule that failed with `error`, perhaps through a rule below it.
+
+    Each rule of the chain is named once.
+    """
+    names, cause = [rule], error
+    while isinstance(cause, RuleFailed) and type(cause) is RuleFailed and cause.__cause__:
+        names.append(cause.rule)
+        cause = cause.__cause__
+    if len(names) == len(set(names)) <= 2 * _SHOWN + 1:
+        return f"rule {rule} failed: {error_text(error)}"
+    return f"rules {_shown(names)} failed: {error_text(cause)}"
+
+
+def _shown(chain: Sequence[str]) -> str:
+    """Return a chain of rules as text, each once with its count; cut a long chain in the middle."""
+    names = [
+        name if number == 1 else f"{name} ({number} times)"
+        for name, number in Counter(chain).items()  # in order of first appearance
+    ]
+    if len(names) > 2 * _SHOWN + 1:
+        left_out = len(names) - 2 * _SHOWN
+        names[_SHOWN:-_SHOWN] = [f"… {left_out} more …"]
+    return " → ".join(names)

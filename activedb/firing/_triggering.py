@@ -18,20 +18,17 @@ from activedb.clock import Clock
 from activedb.config import Settings
 from activedb.errors import ConnectionLost
 from activedb.events import Occurrence, row_change
-from activedb.firing._cascades import too_many_cycles
 from activedb.firing._causal import Causal
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._exclusive import Exclusive
 from activedb.firing._feeding import Feeding
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine
-from activedb.firing._rule_figures import RuleFigures
-from activedb.firing._rule_listeners import RuleListeners
+from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
-from activedb.firing._transaction_events import TransactionEvents
-from activedb.firing._trigger_context import TriggerContexts
-from activedb.firing._triggered import SYSTEMIC, Firing, Triggered
+from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
+from activedb.firing._triggered import SYSTEMIC, Firing, Triggered, too_many_cycles
 from activedb.metrics import Counters
 from activedb.rules import Catalog, Subscription, Taken
 from activedb.store.sql import Row, TableSpec

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from activedb.language._actions import Body, Call, Signal
 from activedb.language._reader import parse, parse_pattern, parse_term
 from activedb.language._sql import SqlWrite
-from activedb.language._statements import AlterRule, CreateQuery, CreateRule, Drop, Statement
+from activedb.language._statements import (
+    AlterRule,
+    Body,
+    Call,
+    CreateQuery,
+    CreateRule,
+    Drop,
+    Signal,
+    Statement,
+)
 from activedb.language._text import text
 
 __all__ = [

@@ -1,19 +1,251 @@
-"""Parser from text to parse trees, with errors that list the expected words."""
+"""Parser from text to parse trees, with errors that list the expected words.
+
+A name may have hyphens right after a dot and in ``[ ]``, as in ``ENTER.HCW-ID``; anywhere else a
+hyphen is a minus sign. Keywords may be written in any case; after a dot, no word is a keyword.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedToken
+from lark.lexer import Lexer
 
-from activedb.language._lexer import KEYWORDS, TokenLexer, tokens
-from activedb.language._source import Source
+from activedb.errors import DefinitionError, RuleSyntaxError
 from activedb.spelling import did_you_mean
 
-__all__ = ["STARTS", "parse_tree", "start_of"]
+__all__ = [
+    "KEYWORDS",
+    "STARTS",
+    "Source",
+    "TokenLexer",
+    "parse_tree",
+    "skip_sql",
+    "start_of",
+    "tokens",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text to read.
+
+    Attributes
+    ----------
+    text : str
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise DefinitionError(
+                f"the rule language is text, not {self.text!r}; a file is read by "
+                "db.rules.load_file(path)"
+            )
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Return line and column of a character, both from 1."""
+        before = self.text[: max(0, min(offset, len(self.text)))]
+        return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+    def error(self, offset: int, message: str) -> RuleSyntaxError:
+        """Return an error that shows the line with a caret below the character."""
+        line, column = self.place(offset)
+        shown = self.text.split("\n")[line - 1].rstrip("\r")
+        # A tab is a tab in both lines, which aligns the caret.
+        indent = "".join("\t" if c == "\t" else " " for c in shown[: column - 1])
+        excerpt = f"{shown}\n{indent}^"
+        return RuleSyntaxError(
+            f"line {line}, column {column}: {message}\n{excerpt}",
+            line=line,
+            column=column,
+            excerpt=excerpt,
+        )
+
+
+KEYWORDS = frozenset(
+    """
+    ABORT ACTION AFTER ALL ALTER AND ANY APERIODIC AS AT BEGIN BETWEEN CALL CONDITION CONTEXT
+    COUPLING CREATE CRON DELETE DISABLE DROP EACH ENABLE END EVENT EVERY EXISTS FALSE FOR FULL GAP
+    IF IN INSERT IS LATE LIKE MANY MATCHES NEW NOT NULL OFFSET OLD ON OR OUTPUT PARTIALS PATTERN
+    PERIODIC PRIORITY QUERY REFERENCING REPLACE RETURN ROW RULE SAME SELECT SEQ SET SIGNAL SKIP
+    SOME STATEMENT TIMEOUT TRANSACTION TRUE UNCERTAIN UPDATE WHEN WHERE WITHIN ZONE
+    """.split()  # noqa: SIM905
+)
+_AGGREGATES = frozenset(("FIRST", "LAST", "PREV", "COUNT", "SUM", "AVG", "MIN", "MAX"))
+_TYPES = frozenset(("DATE", "TIME", "TIMESTAMP", "INTERVAL", "DECIMAL", "FLOAT"))
+_BEFORE_NAMES = frozenset(("UPDATE", "ON", "SIGNAL"))
+"""Words after which a bracket may follow a name."""
+_SIGNS = {
+    ";": "SEMICOLON",
+    ",": "COMMA",
+    ".": "DOT",
+    ":": "COLON",
+    "(": "LPAR",
+    ")": "RPAR",
+    "[": "LSQB",
+    "]": "RSQB",
+    "{": "LBRACE",
+    "}": "RBRACE",
+    "+": "PLUS",
+    "-": "MINUS",
+    "*": "STAR",
+    "/": "SLASH",
+    "%": "PERCENT",
+    "?": "QMARK",
+    "!": "BANG",
+    "=": "EQUAL",
+}
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
+      | (?P<bytes>[xX]'[0-9A-Fa-f]*')
+      | (?P<string>'(?:[^']|'')*')
+      | (?P<quoted>"(?:[^"]|"")+")
+      | (?P<number>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+)
+      | (?P<word>[^\W\d]\w*)
+      | (?P<compare><=|>=|<>|!=|<|>)
+      | (?P<sign>[;,.:()\[\]{}+\-*/%?!=])""",
+    re.VERBOSE | re.DOTALL,
+)
+_HYPHENED = re.compile(r"[^\W\d]\w*(?:-[^\W\d]\w*)*")
+_SQL_BEGINS = re.compile(r"\(\s*(?:SELECT|WITH)\b", re.IGNORECASE)
+_NEXT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(.?)", re.DOTALL)
+_SQL_PIECE = re.compile(
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(\w*)\$.*?\$\1\$
+      | [^\W\d][\w$]* | .""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class TokenLexer(Lexer):
+    """Adapter that passes tokens made in advance to Lark."""
+
+    def __init__(self, _: Any):
+        pass
+
+    def lex(self, made: Any) -> Iterator[Token]:  # type: ignore[override]  # the older interface
+        """Yield the tokens made by `tokens`."""
+        yield from made
+
+
+def tokens(source: Source, start: int = 0, end: int | None = None) -> list[Token]:
+    """Return the tokens of a text, or of a piece of it; O(length).
+
+    Raises
+    ------
+    RuleSyntaxError
+        At a character that begins no token, or a string, comment or bracket without an end.
+    """
+    text, stop = source.text, len(source.text) if end is None else end
+    found: list[Token] = []
+    at, in_brackets = start, False
+    while at < stop:
+        match = _TOKEN.match(text, at, stop)
+        if match is None or (match.group() == "/" and text.startswith("/*", at)):
+            raise source.error(at, _unfinished(text, at))
+        kind, value = match.lastgroup, match.group()
+        last = found[-1].type if found else ""
+        begin, at = at, match.end()
+        if kind == "space":
+            continue
+        if kind == "word":
+            if last == "DOT" or in_brackets:
+                longer = _HYPHENED.match(text, begin, stop)
+                assert longer is not None
+                value, at, type_ = longer.group(), longer.end(), "NAME"
+            else:
+                type_ = _word_type(value, last, text, at, stop)
+        elif kind == "quoted":
+            value, type_ = value[1:-1].replace('""', '"'), "NAME"
+        elif kind == "sign":
+            type_ = _SIGNS[value]
+            if type_ == "LPAR" and _SQL_BEGINS.match(text, begin, stop):
+                at = skip_sql(source, begin + 1, stop, ")")
+                value, type_, begin = text[begin + 1 : at], "SQL", begin + 1
+                found.append(_token(type_, value, begin))
+                at += 1
+                continue
+            in_brackets = type_ == "LSQB" or (in_brackets and type_ != "RSQB")
+        else:
+            assert kind is not None
+            type_ = kind.upper()
+            if kind == "string":
+                value = value[1:-1].replace("''", "'")
+            elif value == "<>":
+                value = "!="
+        found.append(_token(type_, value, begin))
+        if type_ == "BEGIN":
+            body_end = skip_sql(source, at, stop, "END")
+            found.append(_token("BODY", text[at:body_end], at))
+            at = body_end
+    return found
+
+
+def skip_sql(source: Source, start: int, stop: int, closer: str) -> int:
+    """Return the offset where a piece of SQL ends: before its closing bracket, word or semicolon.
+
+    Strings, comments, brackets and CASE … END in it are skipped. A piece that ends with ";" may end
+    with the text, too.
+    """
+    text, at, depth = source.text, start, 0
+    while at < stop:
+        match = _SQL_PIECE.match(text, at, stop)
+        assert match is not None
+        piece = match.group()
+        word = piece.upper()
+        if depth == 0 and word == closer:
+            return at
+        if word in ("(", "CASE"):
+            depth += 1
+        elif word in (")", "END"):
+            depth -= 1
+            if depth < 0:
+                raise source.error(at, f"{piece} closes nothing")
+        elif piece in ("'", '"') or (piece == "/" and text.startswith("/*", at)):
+            raise source.error(at, _unfinished(text, at))
+        at = match.end()
+    if closer == ";" and depth == 0:
+        return stop
+    what = "BEGIN has no END" if closer == "END" else "a bracket is not closed"
+    raise source.error(start - 1 if closer == ")" else start, what)
+
+
+def _word_type(word: str, last: str, text: str, at: int, stop: int) -> str:
+    upper = word.upper()
+    if last == "SKIP":
+        return "SKIP_TO" if word.lower() in ("to_first", "to_last") else "SKIP_WORD"
+    if last == "TRANSACTION":
+        return "NAME"  # begin and commit are not keywords there
+    if upper in KEYWORDS:
+        return upper
+    if (upper in _AGGREGATES and last not in _BEFORE_NAMES) or upper in _TYPES:
+        follows = _NEXT.match(text, at, stop)
+        sign = "(" if upper in _AGGREGATES else "'"
+        if follows is not None and follows.group(1) == sign:
+            return "AGGREGATE" if upper in _AGGREGATES else "TYPED"
+    return "NAME"
+
+
+def _unfinished(text: str, at: int) -> str:
+    if text[at] == "'":
+        return "a string that has no end: write ' once more"
+    if text[at] == '"':
+        return 'a quoted name that has no end, or is empty: write "name"'
+    if text.startswith("/*", at):
+        return "a comment that has no end: write */"
+    return f"the character {text[at]!r} has no meaning here"
+
+
+def _token(type_: str, value: str, begin: int) -> Token:
+    return Token(type_, value, start_pos=begin)
+
 
 STARTS = ("script", "one_pattern", "one_term", "one_action")
 _SHOWN = {

@@ -7,13 +7,12 @@ from typing import Any
 
 from activedb.events import Expression, Query
 from activedb.events.terms import Term
-from activedb.language._parser import parse_tree
+from activedb.language._names import Scope
+from activedb.language._parser import Source, parse_tree
 from activedb.language._patterns import PatternReader
-from activedb.language._scope import Scope
-from activedb.language._source import Source
-from activedb.language._statement_reader import StatementReader
 from activedb.language._statements import (
     Statement,
+    StatementReader,
 )
 from activedb.language._terms import TermReader
 from activedb.rules import FunctionNames

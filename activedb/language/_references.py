@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from activedb.events.terms import Attribute
-from activedb.language._scope import Scope
-from activedb.language._source import Source
+from activedb.language._names import Scope
+from activedb.language._parser import Source
 from activedb.spelling import did_you_mean
 
 __all__ = ["Referring"]

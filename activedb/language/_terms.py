@@ -28,11 +28,9 @@ from activedb.events.terms import (
     Subquery,
     Term,
 )
-from activedb.language._parser import start_of
-from activedb.language._scope import Scope
-from activedb.language._source import Source
+from activedb.language._names import Scope, literal_value, name_of
+from activedb.language._parser import Source, start_of
 from activedb.language._sql import subquery_of, width_of
-from activedb.language._values import literal_value, name_of
 from activedb.spelling import did_you_mean
 
 __all__ = ["TermReader"]

@@ -8,8 +8,7 @@ from typing import Any
 from activedb.errors import DefinitionError
 from activedb.events import MATCHES_MAX, Expression, Primitive, Query, name_text
 from activedb.events.terms import Aggregate, Attribute, Term
-from activedb.language._actions import Body
-from activedb.language._statements import AlterRule, CreateQuery, CreateRule, Drop
+from activedb.language._statements import AlterRule, Body, CreateQuery, CreateRule, Drop
 from activedb.rules import OnAbort, OnFull, OnMany, Rule
 from coupling import ConditionAction, Coupling
 

@@ -4,10 +4,15 @@ See ``docs/monitoring.md`` first; the README beside this file describes the data
 """
 
 from activedb.monitor._addresses import Address, addresses
-from activedb.monitor._dashboard import grafana_dashboard
 from activedb.monitor._logs import JsonFormatter, TransactionFilter, json_handler
 from activedb.monitor._monitor import Monitor
-from activedb.monitor._prometheus import Collector, Exposition, Latencies, collector
+from activedb.monitor._prometheus import (
+    Collector,
+    Exposition,
+    Latencies,
+    collector,
+    grafana_dashboard,
+)
 from activedb.monitor._remote import RemoteMonitor, attach
 from activedb.monitor._routes import Metrics
 from activedb.monitor._server import MonitorServer

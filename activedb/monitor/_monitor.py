@@ -27,9 +27,8 @@ from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import replay, summary
 from activedb.monitor._records import TransactionRecord
 from activedb.monitor._showing import Showing
-from activedb.monitor._source import ReadOnly
+from activedb.monitor._source import ReadOnly, Subject
 from activedb.monitor._stories import node, short, story
-from activedb.monitor._subject import Subject
 from activedb.monitor._watch import EVENTS, RECENT, RaisedEvent, Watch
 from activedb.streams import StreamDeclaration
 from lockmgr import EdgeKind, PartialSnapshot

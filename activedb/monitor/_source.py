@@ -1,13 +1,35 @@
-"""Interface of a monitor, in this process or in another one."""
+"""Interfaces of a monitor: to its readers, and to the database object that it watches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from activedb.config import Settings
 from activedb.errors import ConfigurationError
+from activedb.rules import Catalog
+from activedb.streams import Stream, StreamRun
+from activedb.transactions import Forest
 
-__all__ = ["ReadOnly", "Source"]
+__all__ = ["ReadOnly", "Source", "Subject"]
+
+
+class Subject(Protocol):
+    """A `Database`; ``docs/architecture.md`` says why it is not imported here."""
+
+    settings: Settings
+    _forest: Forest
+    _catalog: Catalog
+    _streams: dict[str, Stream]
+    _stream_runs: dict[str, StreamRun]
+    _triggering: Any
+    _launcher: Any
+    _closed: bool
+    rules: Any
+    decisions: Any
+    dead_letters: Any
+    workflows: Any
+    admin: Any
 
 
 class ReadOnly(ConfigurationError):

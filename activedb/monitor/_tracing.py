@@ -17,7 +17,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from activedb.monitor._extras import needed
-from activedb.monitor._subject import Subject
+from activedb.monitor._source import Subject
 from activedb.transactions import Node, Observer, State
 
 if TYPE_CHECKING:

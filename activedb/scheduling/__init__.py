@@ -1,13 +1,20 @@
 """Stream transactions: programs over shared tables, and the schedulers. See README.md."""
 
-from activedb.scheduling._access import Access
-from activedb.scheduling._body import View
+from activedb.scheduling._access import Access, View
 from activedb.scheduling._detection import DECISION, MOMENT, Detection, OpenChoice
-from activedb.scheduling._operations import Abort, Operation, Read, Write, Writes
+from activedb.scheduling._operations import (
+    Abort,
+    At,
+    Operation,
+    Outcome,
+    Read,
+    STransaction,
+    Write,
+    Writes,
+)
 from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reaction
 from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, build_s_transaction
-from activedb.scheduling._s_transactions import At, Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler, SerialOrder, evaluate
 from activedb.scheduling._state import State, Versions
 from activedb.scheduling._tables import (

@@ -10,9 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from activedb.errors import BadEvent, PatternError
 from activedb.events import Detector, Occurrence, Undecided, same_candidate
-from activedb.scheduling._operations import Operation
+from activedb.scheduling._operations import At, Operation, STransaction
 from activedb.scheduling._rules import Reactions, Rule, Triggered
-from activedb.scheduling._s_transactions import At, STransaction
 
 __all__ = ["DECISION", "MOMENT", "Detected", "Detection", "Mark", "OpenChoice"]
 

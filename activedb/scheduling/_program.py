@@ -11,13 +11,18 @@ from typing import Any, TypeVar
 from activedb.errors import DefinitionError
 from activedb.events import Expression, Occurrence
 from activedb.functions import checked_function, checked_result
-from activedb.scheduling._access import Access
-from activedb.scheduling._body import View
-from activedb.scheduling._expressions import Expressions, Params, Refs, Unclear
-from activedb.scheduling._function_source import Bindings, FunctionSource, written
-from activedb.scheduling._operations import Operation
+from activedb.scheduling._access import Access, View
+from activedb.scheduling._function_source import (
+    Bindings,
+    Expressions,
+    FunctionSource,
+    Params,
+    Refs,
+    Unclear,
+    written,
+)
+from activedb.scheduling._operations import Operation, Outcome
 from activedb.scheduling._rules import OnUncertain, Rule
-from activedb.scheduling._s_transactions import Outcome
 from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
 
 __all__ = ["Program", "derived"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from activedb.errors import ConditionWrites, DefinitionError
 from activedb.events import Detector, Expression, Occurrence
 from activedb.functions import checked_function, checked_result
-from activedb.scheduling._body import View
+from activedb.scheduling._access import View
 from activedb.scheduling._operations import Effect, Operation
 from activedb.scheduling._tables import Ref
 

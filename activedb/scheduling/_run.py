@@ -15,8 +15,8 @@ from typing import Any
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 from activedb.scheduling._detection import Detection, OpenChoice
+from activedb.scheduling._operations import At, STransaction
 from activedb.scheduling._program import Program
-from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import State
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from activedb.scheduling._operations import Writes, check_distinct
-from activedb.scheduling._s_transactions import Outcome, STransaction
+from activedb.scheduling._operations import Outcome, STransaction, Writes, check_distinct
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Ref
 

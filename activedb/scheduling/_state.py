@@ -10,8 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from activedb.errors import DefinitionError
-from activedb.scheduling._operations import Writes
-from activedb.scheduling._s_transactions import At
+from activedb.scheduling._operations import At, Writes
 from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
 from activedb.values import IMMUTABLE, copied
 

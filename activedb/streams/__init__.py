@@ -2,23 +2,32 @@
 
 from activedb.streams._arrivals import (
     Arrivals,
+    AtomicBatch,
+    FutureLimit,
+    Positions,
     Refused,
     fed_occurrences,
     of_batch,
     of_occurrences,
     require_keepable,
 )
-from activedb.streams._batch import AtomicBatch, Positions
-from activedb.streams._declaration import StreamDeclaration, StreamOptions
-from activedb.streams._future import FutureLimit
+from activedb.streams._declaration import (
+    Files,
+    Kafka,
+    Rate,
+    Replay,
+    Socket,
+    Source,
+    Staged,
+    StreamDeclaration,
+    StreamOptions,
+)
 from activedb.streams._matched import Completion, KeyedRule, Matchable, Matched
 from activedb.streams._membership import Membership
-from activedb.streams._outputs import Output
 from activedb.streams._producers import StreamProducers
 from activedb.streams._program_decisions import ProgramDecisions
-from activedb.streams._programs import InColumns, Programs
+from activedb.streams._programs import InColumns, Output, Programs
 from activedb.streams._run import StreamRun
-from activedb.streams._sources import Files, Kafka, Rate, Replay, Socket, Source, Staged
 from activedb.streams._staged import Marks, StagedConsumer, newest_times
 from activedb.streams._state import EventTimeBuffer
 from activedb.streams._stream_columns import StreamColumns

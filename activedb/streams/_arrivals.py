@@ -1,34 +1,202 @@
-"""Classification of the rows of an atomic batch: admitted, late, or not an event."""
+"""Atomic batches, and the classification of their rows: admitted, late, or not an event."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from activedb.clock import moment_of
-from activedb.columns import PARAM_PREFIX, Arrival
+from activedb.clock import Clock, in_microseconds, moment_of
+from activedb.columns import PARAM_PREFIX, Arrival, EventTable
 from activedb.errors import BadEvent
-from activedb.events import (
-    AccuracyInterval,
-    Occurrence,
-    Timestamp,
-    encode_params,
-)
+from activedb.events import AccuracyInterval, Occurrence, Timestamp, encode_params
 from activedb.store.sql import is_storable
-from activedb.streams._batch import AtomicBatch
 from activedb.streams._declaration import StreamDeclaration
+
+if TYPE_CHECKING:
+    from activedb.streams._matched import Matched
 
 __all__ = [
     "Arrivals",
+    "AtomicBatch",
+    "FutureLimit",
+    "Positions",
     "Refused",
     "fed_occurrences",
     "of_batch",
     "of_occurrences",
     "require_keepable",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Progress of reading a stream's source, as recorded in the database.
+
+    Attributes
+    ----------
+    query_id, batch_id : str, int
+        The last micro-batch.
+    known : list of mapping or None
+        `AtomicBatch.position` of each batch, oldest first.
+    """
+
+    query_id: str
+    batch_id: int
+    known: list[Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True, eq=False)
+class AtomicBatch:
+    """Rows of one micro-batch, to be processed completely or not at all.
+
+    Attributes
+    ----------
+    stream : str
+        Name of the stream.
+    query_id, batch_id : str, int
+        Spark's ids of the query and the micro-batch. A batch that Spark submits again after a
+        failure has the same ids, the same rows in the same order, and the same punctuation.
+    table : EventTable
+        One row per input row, in input order, with the columns
+
+        ==================  ======  ==============================================================
+        ``event_type``      string  NULL or undeclared: the row is not a valid event
+        ``event_time_us``   int64   microseconds since 1970 UTC, within the years 1 to 9999;
+                                    NULL: the time cannot be parsed
+        ``event_low_us``    int64   only if the stream declares an accuracy: start of the time's
+                                    interval; NULL if the time is NULL or the accuracy unknown
+        ``event_high_us``   int64   with it: end of the interval
+        ``event_id``        string  NULL allowed
+        ``event_producer``  string  only if the stream declares producers; NULL allowed
+        ``p_<name>``        any     one column per parameter, in declared order
+        ``raw``             string  JSON text of the whole input row (for CSV and JSON lines that
+                                    do not parse, the line itself) if the row is not a valid event:
+                                    time or accuracy NULL, type not declared, or a required
+                                    parameter NULL. NULL in every other row
+        ==================  ======  ==============================================================
+    punctuation_us : int or None
+        Microseconds since 1970 UTC. Every event before it has been seen by the end of this batch
+        (if rows of it are `matched` elsewhere, by the end of the previous one). Once the batch is
+        processed, a row of a later batch with a smaller ``event_time_us`` (or ``event_low_us``, if
+        that column exists) is late. Never decreases from batch to batch. None: unknown so far.
+    matched : Matched or None
+        Matching results for rows that are matched elsewhere and not in the table; None: all rows
+        are in it.
+    position : mapping or None
+        Position of the source after the batch, stored with its effects, as JSON values:
+
+        ==================  =======================================================================
+        ``source``          its ``kind``, and the batch's identity: the names of its files, or the
+                            source's own offset after the batch
+        ``punctuation_us``  of this batch
+        ``marks``           progress of event completeness after it, for `Marks.restore`
+        ``elsewhere``       true if Spark retains more of the rows, as for ``matched``
+        ==================  =======================================================================
+
+        None: unknown; processing cannot resume from there.
+    continues : str or None
+        Query that fed the stream before, if this query resumes after the work of that one. Batch
+        ids continue from its last batch.
+    """
+
+    stream: str
+    query_id: str
+    batch_id: int
+    table: EventTable
+    punctuation_us: int | None
+    matched: Matched | None = None
+    position: Mapping[str, Any] | None = None
+    continues: str | None = None
+
+    @property
+    def has_intervals(self) -> bool:
+        """True if the times of the rows are intervals."""
+        return "event_low_us" in self.table.column_names
+
+    @property
+    def param_names(self) -> tuple[str, ...]:
+        """Names of the parameters, in declared order, without their prefix."""
+        return tuple(
+            name.removeprefix(PARAM_PREFIX)
+            for name in self.table.column_names
+            if name.startswith(PARAM_PREFIX)
+        )
+
+
+class FutureLimit:
+    """Check against timestamps from the future, which would make all later events late.
+
+    Thread-safe.
+
+    Parameters
+    ----------
+    clock : Clock
+        Source of the current time.
+    max_s : float
+        Maximum distance from now to the start of a timestamp; infinite: no check.
+    """
+
+    def __init__(self, clock: Clock, max_s: float):
+        self._clock = clock
+        self._max_s = max_s
+        self._max_us = None if math.isinf(max_s) else round(max_s * 1_000_000)
+
+    def latest_us(self) -> int | None:
+        """Return the latest accepted start of a timestamp at this moment; None: unbounded."""
+        if self._max_us is None:
+            return None
+        return in_microseconds(self._clock.now()) + self._max_us
+
+    def checker(self) -> Callable[[Occurrence], None]:
+        """Return a function that checks events as `check` does; it reads the clock rarely."""
+        latest_us = self.latest_us()
+        if latest_us is None:
+            return lambda o: None
+
+        def check(o: Occurrence) -> None:
+            if o.low_us > latest_us:  # by now it may be in time
+                self.check(f"event {o.name!r}", o.low_us)
+
+        return check
+
+    def check(self, what: str, low_us: int) -> None:
+        """Check a timestamp.
+
+        Parameters
+        ----------
+        what : str
+            Description of the timestamp's owner, for the error.
+        low_us : int
+            Start of the timestamp: the lower end of its interval, so that the clock's error counts.
+
+        Raises
+        ------
+        BadEvent
+            If it is too far in the future.
+        """
+        if self._max_us is None:
+            return
+        now = self._clock.now()
+        if low_us - in_microseconds(now) <= self._max_us:
+            return
+        raise BadEvent(
+            f"{what} is of {_moment(low_us)} at the earliest, but it is {now.isoformat()} here, "
+            f"and a timestamp may be at most {self._max_s:g} s ahead: correct the clock or the "
+            "timestamps of whoever sends it, give it a stamp with its clock's error, or raise the "
+            "setting future_max_s"
+        )
+
+
+def _moment(us: int) -> str:
+    try:
+        return moment_of(us).isoformat()
+    except OverflowError:
+        return f"{us} µs after 1970"
+
 
 _SHOWN_MAX = 60  # characters of an invalid input shown in an error
 _WORD = re.compile(r"\w+")

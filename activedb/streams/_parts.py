@@ -11,8 +11,8 @@ from activedb.errors import ConnectionLost, StoreError
 from activedb.firing import Launcher
 from activedb.store.journals import LedgerEntry, StreamJournal
 from activedb.streams._arrivals import Arrivals
-from activedb.streams._matched_s_transactions import MatchedSTransactions
 from activedb.streams._membership import Changes, Membership
+from activedb.streams._s_transactions import MatchedSTransactions
 from activedb.streams._state import OF_COLUMNS, StreamState
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime

@@ -30,7 +30,7 @@ from activedb.errors import (
 from activedb.spelling import did_you_mean
 from activedb.store.journals import StagedBatch, StagedJournal
 from activedb.store.session import Wakeups
-from activedb.streams._batch import AtomicBatch
+from activedb.streams._arrivals import AtomicBatch
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._run import StreamRun
 from activedb.transactions import current_transaction

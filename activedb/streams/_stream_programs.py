@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
+from activedb.clock import moment_of
 from activedb.columns import Arrival
-from activedb.errors import BatchFailed
+from activedb.errors import BadEvent, BatchFailed
 from activedb.events import Occurrence
-from activedb.firing import Letter, is_systemic
+from activedb.firing import IDENTITY_MAX, Letter, is_systemic, shortened, storable
 from activedb.metrics import Counters
 from activedb.scheduling import (
     At,
@@ -26,15 +27,187 @@ from activedb.scheduling import (
     build_s_transaction,
 )
 from activedb.store.journals import ProgramJournal
+from activedb.store.sql import TableSpec
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._program_decisions import ProgramDecisions
-from activedb.streams._program_outputs import post_process
-from activedb.streams._program_tables import ProgramTable, take_tables
-from activedb.streams._program_transactions import ProgramTransaction, letter_of
-from activedb.streams._programs import PROGRAMS_MAX, Defined, ProgramsOfStream
-from activedb.transactions import Forest, Node
+from activedb.streams._programs import (
+    PROGRAMS_MAX,
+    Defined,
+    Output,
+    ProgramsOfStream,
+    ProgramTable,
+    take_tables,
+)
+from activedb.transactions import Forest, Node, Transaction
 
-__all__ = ["StreamPrograms"]
+__all__ = ["ProgramTransaction", "StreamPrograms", "letter_of", "post_process"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTransaction:
+    """S-transaction of a part.
+
+    Attributes
+    ----------
+    defined : Defined
+        Program it belongs to.
+    transaction : STransaction
+    arrival : Arrival or None
+        Its event; None if it was triggered by time alone, or by a resolved decision.
+    decision : str or None
+        Id of that decision.
+    """
+
+    defined: Defined
+    transaction: STransaction
+    arrival: Arrival | None
+    decision: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """Identity of the s-transaction, unique in the stream and the same when it is repeated."""
+        return _identity(self.defined, self.arrival, self.transaction.at.us, self.decision)
+
+    @property
+    def timestamp(self) -> Any:
+        """Time of the event."""
+        if self.arrival is None:
+            return moment_of(self.transaction.at.us)
+        return self.arrival.occurrence.timestamp
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome of the s-transaction. REQUIRES: it has ended."""
+        assert self.transaction.outcome is not None
+        return self.transaction.outcome
+
+    def output(self, value: Any, reason: str | None) -> Output:
+        """Return the output of the s-transaction."""
+        at = self.transaction.at
+        id_ = None if self.arrival is None else self.arrival.occurrence.id
+        return Output(at.us, at.arrival, id_, self.transaction.type, value, reason)
+
+    def letter(self, stream: str, error: Exception) -> Letter:
+        """Return the letter for an output that cannot be stored."""
+        us, decision = self.transaction.at.us, self.decision
+        return letter_of(stream, self.defined, self.arrival, error, us=us, decision=decision)
+
+
+def letter_of(
+    stream: str,
+    defined: Defined,
+    arrival: Arrival | None,
+    error: Exception | None,
+    *,
+    reason: str | None = None,
+    us: int = 0,
+    decision: str | None = None,
+) -> Letter:
+    """Return the letter of an event, or of a time or a decision, that a program refuses."""
+    name = defined.program.name
+    said = reason or f"{type(error).__name__}: {error}"
+    return Letter(
+        source=stream,
+        identity=shortened(_identity(defined, arrival, us, decision), IDENTITY_MAX),
+        kind="event",
+        payload={"program": name, "us": us} if arrival is None else arrival.record(),
+        error=type(error or BadEvent()).__name__,
+        reason=storable(f"program {name}: {said}"),
+    )
+
+
+def _identity(defined: Defined, arrival: Arrival | None, us: int, decision: str | None) -> str:
+    if decision is not None:
+        place = f"decision.{decision}"
+    else:
+        place = f"time.{us}" if arrival is None else f"{arrival.batch_id}.{arrival.position}"
+    return f"{place}.{defined.program.name}"
+
+
+_Rows: TypeAlias = list[tuple[ProgramTransaction, list[Mapping[str, Any]]]]
+
+
+def post_process(
+    t: Node, stream: str, works: Iterable[ProgramTransaction]
+) -> tuple[list[Mapping[str, Any]], list[Letter]]:
+    """Post-process completed s-transactions in the serial order.
+
+    If post-processing raises, or its result cannot be stored, the event becomes a letter; the
+    effects of its s-transaction stay.
+
+    Returns
+    -------
+    records : list of mapping
+        Outputs that activedb stores: those of programs without an output table, and aborts.
+    letters : list of Letter
+    """
+    records: list[Mapping[str, Any]] = []
+    letters: list[Letter] = []
+    rows: _Rows = []
+    for work in works:
+        s, defined = work.transaction, work.defined
+        reason = None if work.outcome.reason is None else storable(work.outcome.reason)
+        try:
+            value = defined.program.output(s.type, s.params, work.outcome)
+            if value is not None and defined.outputs is not None:
+                rows.append((work, _as_rows(value)))
+                value = None
+            if value is not None or reason is not None:
+                records.append(work.output(value, reason).record(defined.program.name))
+        except Exception as error:  # the user's function may raise anything
+            letters.append(work.letter(stream, error))
+            if reason is not None:
+                records.append(work.output(None, reason).record(defined.program.name))
+    if not rows or (not t.hierarchy.run.careful and _inserted(t, rows) is None):
+        return records, letters
+    for one in rows:
+        refused = _inserted(t, [one])
+        if refused is not None:
+            letters.append(one[0].letter(stream, refused))
+    return records, letters
+
+
+def _as_rows(value: Any) -> list[Mapping[str, Any]]:
+    """Return the rows of an output: the mapping itself, or each item of a list."""
+    found = [value] if isinstance(value, Mapping) else value
+    if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
+        raise BadEvent(
+            "an output that goes into a table is a mapping of columns, or a list of such, not "
+            f"{value!r}"
+        )
+    return found
+
+
+def _inserted(t: Node, rows: _Rows) -> Exception | None:
+    """Insert rows in a subtransaction; return the error, in which case none is inserted."""
+    by_spec: dict[TableSpec, list[Mapping[str, Any]]] = {}
+    for work, found in rows:
+        if work.defined.outputs is not None:
+            by_spec.setdefault(work.defined.outputs, []).extend(found)
+
+    def insert(s: Node) -> None:
+        for spec, found in by_spec.items():
+            for same in _of_same_columns(found):
+                Transaction(s).execute(spec.table.insert(), same)
+
+    first = rows[0][0]
+    try:
+        with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
+            t.run_child(insert, label=f"{first.identity}.outputs", timestamp=first.timestamp)
+    except Exception as error:
+        if is_systemic(error, t):
+            raise
+        return error
+    return None
+
+
+def _of_same_columns(rows: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping[str, Any]]]:
+    """Group rows by their columns, as one statement writes the same columns for all its rows."""
+    found: dict[frozenset[str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(frozenset(row), []).append(row)
+    return list(found.values())
+
 
 _OF_MOMENTS = 2**62
 """Offset of a time's arrival number, which follows all events; the program's index is added."""

@@ -27,13 +27,12 @@ from activedb.store.journals import (
     StreamJournal,
 )
 from activedb.store.sql import KeyedValues
+from activedb.streams._arrivals import FutureLimit
 from activedb.streams._declaration import StreamDeclaration, StreamOptions
-from activedb.streams._future import FutureLimit
 from activedb.streams._membership import Membership
-from activedb.streams._outputs import Output
 from activedb.streams._producers import StreamProducers
 from activedb.streams._program_decisions import ProgramDecisions
-from activedb.streams._programs import InColumns, Programs
+from activedb.streams._programs import InColumns, Output, Programs
 from activedb.streams._run import StreamRun
 from activedb.streams._staged import StagedConsumer
 from activedb.streams._stream_columns import StreamColumns

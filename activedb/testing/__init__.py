@@ -4,11 +4,8 @@ For pytest, the fixtures of `pytest_activedb` provide these; they work without p
 README.md shows both.
 """
 
-from activedb.testing._crashes import POINTS, Crash, Crashed, crashing
-from activedb.testing._killed import Killed, run_until_killed
-from activedb.testing._places import ScratchServer, scratch_url
-from activedb.testing._seen import Firing
-from activedb.testing._witness import Witness
+from activedb.testing._crashes import POINTS, Crash, Crashed, Killed, crashing, run_until_killed
+from activedb.testing._witness import Firing, ScratchServer, Witness, scratch_url
 
 __all__ = [
     "POINTS",

@@ -1,22 +1,360 @@
-"""Record of what the rules of a database did during a test."""
+"""Record of what the rules of a database did during a test, and texts of failed assertions."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from activedb.database import Database
-from activedb.errors import DefinitionError
+from activedb.errors import ActiveDBError, DefinitionError
 from activedb.events import Occurrence
 from activedb.firing import Ran, RuleListener, Triggered
-from activedb.testing._explanation import explain
-from activedb.testing._seen import Firing, Seen, has_params
-from activedb.transactions import Node, Transaction, current_transaction
+from activedb.rules import RegisteredRule
+from activedb.spelling import did_you_mean
+from activedb.store.server import EmbeddedServer, drop_left_schemas, scratch_schema
+from activedb.transactions import Node, State, Transaction, current_transaction
 
-__all__ = ["Witness"]
+__all__ = [
+    "Fate",
+    "Firing",
+    "ScratchServer",
+    "Seen",
+    "Witness",
+    "explain",
+    "has_params",
+    "scratch_url",
+]
+
+
+class ScratchServer:
+    """A server for tests: an existing one, or an embedded one in a folder, kept between runs.
+
+    Several processes may use the same folder. Schemas left behind by killed tests are dropped when
+    no other process uses the server.
+
+    Parameters
+    ----------
+    url : str or None
+        URL of an existing server, with a role that may create schemas; None: the embedded one.
+    folder : Path
+        Data folder of the embedded server.
+
+    Attributes
+    ----------
+    url : str
+        Secret: it may have a password.
+
+    Raises
+    ------
+    InvalidURL, ServerUnreachable, ConfigurationError
+    """
+
+    def __init__(self, url: str | None, folder: Path):
+        self._open = ExitStack()
+        with self._open:
+            if url is None:
+                url = self._open.enter_context(EmbeddedServer.start(folder)).url
+            self._open.enter_context(drop_left_schemas(url))
+            self.url = url
+            self._open = self._open.pop_all()
+
+    def close(self) -> None:
+        """Leave the server; an embedded one stops when no process uses it any more."""
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def scratch_url(server_url: str) -> AbstractContextManager[str]:
+    """Yield the URL of an empty schema on a server; it is dropped when the block ends.
+
+    Any program that gets it, for example as ``ACTIVEDB_URL``, works in that schema.
+
+    Raises
+    ------
+    ServerUnreachable
+    LockTimeout
+        At the end, if another session has a transaction open in it.
+    """
+    return scratch_schema(server_url)
+
+
+Fate: TypeAlias = Literal["committed", "aborted", "open"]
+"""Outcome of a transaction and of all its superiors."""
+
+
+def fate_of(t: Transaction) -> Fate:
+    """Return the outcome of `t` with all its superiors; O(depth)."""
+    node: Transaction | None = t
+    is_open = False
+    while node is not None:
+        if node.state is State.ABORTED:
+            return "aborted"
+        is_open = is_open or node.state is not State.COMMITTED
+        node = node.parent
+    return "open" if is_open else "committed"
+
+
+@dataclass(eq=False, slots=True)
+class Firing:
+    """A rule that was triggered, or one run of it.
+
+    Attributes
+    ----------
+    rule : str
+    occurrence : Occurrence
+        The occurrence that triggered it.
+    transaction : Transaction
+        The transaction in which it was triggered, or has run.
+    coupling : str
+    outcome : str
+        ``"triggered"``; for a run ``"running"``, ``"acted"``, ``"condition false"``, ``"action
+        later"`` or ``"failed"``.
+    error : BaseException or None
+    """
+
+    rule: str
+    occurrence: Occurrence
+    transaction: Transaction
+    coupling: str
+    outcome: str
+    error: BaseException | None = None
+
+    @property
+    def fate(self) -> Fate:
+        """Outcome of its transaction: ``"committed"``, ``"aborted"`` or ``"open"``."""
+        return fate_of(self.transaction)
+
+
+@dataclass(slots=True)
+class Seen:
+    """All records of a witness; ``raised`` counts events by their keys."""
+
+    raised: Counter[tuple[str, str]] = field(default_factory=Counter)
+    triggered: list[Firing] = field(default_factory=list)
+    runs: list[Firing] = field(default_factory=list)
+
+
+def has_params(o: Occurrence, wanted: Mapping[str, Any]) -> bool:
+    """Return whether an occurrence, or a part of it, has these parameters or columns."""
+    if all(name in o.params and o.params[name] == value for name, value in wanted.items()):
+        return True
+    return any(has_params(part, wanted) for part in _parts(o))
+
+
+def _parts(o: Occurrence) -> Iterable[Occurrence]:
+    for part in o.parts.values():
+        yield from part if isinstance(part, tuple) else (part,)
+
+
+_SHOWN_MAX = 10
+_VALUE_MAX = 60  # characters
+
+_OF_OUTCOME = {
+    "acted": "its action has run",
+    "condition false": "its condition was false",
+    "action later": "its condition was true, and its action is to run by itself",
+    "running": "it has not ended yet",
+}
+
+
+def explain(
+    db: Database,
+    name: str,
+    found: Sequence[Firing],
+    times: int | None,
+    params: Mapping[str, Any],
+    seen: Seen,
+) -> str:
+    """Explain what a rule has done instead of firing as often as it should."""
+    should = "at least once" if times is None else "not" if times == 0 else _times(times)
+    of = f" with {_values(params)}" if params else ""
+    has = f"has fired {_times(len(found))}" if found else "has not fired"
+    lines = [f"rule {name!r}{of} {has}, and should have {should}"]
+    if times is not None and len(found) > times:
+        lines += ["it fired by:", *_listed([_what(firing.occurrence) for firing in found])]
+    else:
+        lines += _why(db, name, params, seen)
+    others = Counter(
+        run.rule for run in seen.runs if run.outcome == "acted" and run.fate == "committed"
+    )
+    del others[name]
+    lines.append(f"what else has fired: {_counted(others) or 'nothing'}")
+    return "\n".join(lines)
+
+
+def _why(db: Database, name: str, params: Mapping[str, Any], seen: Seen) -> Iterator[str]:
+    if name not in db.rules:
+        known = [rule.name for rule in db.rules]
+        yield f"there is no rule {name!r}: {did_you_mean(name, known)}"
+        return
+    rule = db.rules[name]
+    if not rule.enabled:
+        yield f"it is disabled: db.rules.enable({name!r}) lets it be triggered"
+    if rule.quarantine is not None:
+        yield f"it is in quarantine, so it is triggered and not run: {rule.quarantine}"
+    triggered = [firing for firing in seen.triggered if firing.rule == name]
+    runs = [firing for firing in seen.runs if firing.rule == name]
+    if triggered or runs:
+        yield from _what_came_of_it(triggered, runs, params)
+    else:
+        yield from _why_not_triggered(db, rule, seen)
+    yield from _decisions(db, name)
+    yield from _letters(db, name)
+
+
+def _what_came_of_it(
+    triggered: Sequence[Firing], runs: Sequence[Firing], params: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the runs of a triggered rule, and the triggerings that have not run."""
+    yield f"it was triggered {_times(len(triggered))}, and has run {_times(len(runs))}:"
+    yield from _listed([f"{_what(run.occurrence)}: {_outcome(run, params)}" for run in runs])
+    if len(runs) >= len(triggered):
+        return
+    fates = Counter(firing.fate for firing in triggered)
+    modes = ", ".join(sorted({firing.coupling for firing in triggered}))
+    if fates["aborted"]:
+        yield (
+            f"{_times(fates['aborted'])} it was triggered in a transaction that has aborted, which "
+            f"takes along what was to run in it, or after its commit ({modes})"
+        )
+    if fates["open"]:
+        yield (
+            f"{_times(fates['open'])} it was triggered in a transaction that is still open, so "
+            f"what is to run at its commit has not ({modes}): assert after the transaction"
+        )
+    if not fates["aborted"] and not fates["open"]:
+        yield (
+            f"what has not run here ({modes}) waits in db.admin.pending_firings(), perhaps for "
+            f"workers (setting firings), or is a dead letter, as the rule was in quarantine"
+        )
+
+
+def _outcome(run: Firing, params: Mapping[str, Any]) -> str:
+    if run.error is not None:
+        text = " ".join(str(run.error).split())
+        return f"it failed: {type(run.error).__name__}: {text}"
+    said = _OF_OUTCOME[run.outcome]
+    if run.fate == "aborted":
+        said += ", and was undone, as its transaction or one around it has aborted"
+    elif run.fate == "open":
+        said += ", in a transaction that is still open"
+    elif run.outcome == "acted" and not has_params(run.occurrence, params):
+        said += ", with other parameters"
+    return said
+
+
+def _why_not_triggered(db: Database, rule: RegisteredRule, seen: Seen) -> Iterator[str]:
+    yield f"it was not triggered; it listens to {rule.on!r}"
+    heard = {key: seen.raised[key] for key in sorted(rule.rule.on.keys) if seen.raised[key]}
+    names = {_key(key): count for key, count in seen.raised.items() if not _is_own(key)}
+    if heard:
+        counted = _counted({_key(key): count for key, count in heard.items()})
+        yield f"of these were raised: {counted}; they do not complete its event, or it was ignored"
+        if rule.partials:
+            yield f"its detector keeps {_some(rule.partials, 'occurrence')} for later matches"
+        if rule.subscription.is_timed:
+            yield "it waits for a time, too: advance the clock, then db.wait_idle()"
+    else:
+        yield f"none of these was raised; what was raised: {_counted(names) or 'nothing'}"
+        for kind, name in sorted(rule.rule.on.keys):
+            if kind == "event" and names:
+                near = did_you_mean(name, [each for of, each in seen.raised if of == kind])
+                if near.startswith("did"):
+                    yield f"it listens to {name!r}; {near}"
+    waiting = db.admin.counters().get("events_waiting", 0)
+    if waiting:
+        yield (
+            f"{_some(waiting, 'event')} of streams wait for punctuation: feed the stream on, or "
+            f"without punctuation="
+        )
+
+
+def _letters(db: Database, name: str) -> Iterator[str]:
+    try:
+        found = db.dead_letters.list()
+    except ActiveDBError as error:
+        yield f"the dead letters cannot be read: {error}"
+        return
+    found = [x for x in found if x.kind == "event" or x.source == f"rule {name}"]
+    if found:
+        yield f"{_some(len(found), 'dead letter')} may tell more:"
+        yield from _listed([f"{x.source}: {x.error}: {' '.join(x.reason.split())}" for x in found])
+
+
+def _decisions(db: Database, name: str) -> Iterator[str]:
+    try:
+        found = db.decisions.list(name, open=True)
+    except ActiveDBError as error:
+        yield f"the decisions cannot be read: {error}"
+        return
+    if found:
+        yield f"{_some(len(found), 'decision')} of it are open, as no order of events is known:"
+        yield from _listed([f"{each.id}: {' | '.join(each.texts())}" for each in found])
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _SHOWN_MAX
+    shown = [f"  {line}" for line in lines[:_SHOWN_MAX]]
+    return [*shown, f"  and {more} more"] if more > 0 else shown
+
+
+def _what(o: Occurrence) -> str:
+    kind, name = o.key
+    head = name if kind in ("event", "composite") else f"{kind} {name}"
+    if o.parts:
+        names = [part for each in o.parts.values() for part in _each(each)]
+        return f"{head} of {', '.join(map(_what, names[:_SHOWN_MAX]))}"
+    return f"{head}({_values(o.params)})"
+
+
+def _each(part: Any) -> Sequence[Occurrence]:
+    return part if isinstance(part, tuple) else (part,)
+
+
+def _values(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_short(repr(value))}" for name, value in params.items())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _VALUE_MAX else f"{text[: _VALUE_MAX - 1]}…"
+
+
+def _key(key: tuple[str, str]) -> str:
+    kind, name = key
+    return name if kind == "event" else f"{kind} {name}"
+
+
+def _is_own(key: tuple[str, str]) -> bool:
+    """Return whether an event is about activedb's own tables."""
+    return key[0] in ("insert", "update", "delete") and key[1].startswith("activedb_")
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {_times(count)}" for name, count in sorted(counts.items()) if count)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
+
+
+def _some(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class Witness(RuleListener):

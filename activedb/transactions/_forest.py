@@ -24,12 +24,11 @@ from activedb.metrics import Counters
 from activedb.store.server import limited
 from activedb.store.session import Store
 from activedb.store.sql import Row, Tables, TableSpec
-from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
-from activedb.transactions._dependencies import Dependencies
+from activedb.transactions._dependencies import CausalHierarchy, Dependencies
 from activedb.transactions._hierarchy import Hierarchy, Lending, Run
-from activedb.transactions._joined import Joined
+from activedb.transactions._joined import Joined, Watched
 from activedb.transactions._node import Node, Version, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._offers import Offers
@@ -44,7 +43,6 @@ from activedb.transactions._threads import (
     stalled_sleepers,
     wait_is_over,
 )
-from activedb.transactions._watched import Watched
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout

@@ -5,20 +5,21 @@ Standard library only. See ``README.md`` in this folder.
 
 from coupling.acta._auditor import audit
 from coupling.acta._axioms import AXIOMS, Violation
-from coupling.acta._events import (
+from coupling.acta._history import (
     Abort,
     AbortOperation,
+    BadLine,
     Begin,
     Commit,
     CommitOperation,
     Delegate,
     Event,
+    History,
     Operation,
     OperationKind,
     Spawn,
     SpawnMode,
 )
-from coupling.acta._history import BadLine, History
 
 __all__ = [
     "AXIOMS",

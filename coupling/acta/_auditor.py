@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coupling.acta._axioms import Violation
-from coupling.acta._events import SpawnMode
-from coupling.acta._history import History
-from coupling.acta._order_axioms import check_order
+from coupling.acta._axioms import Violation, check_lives, check_order
+from coupling.acta._history import History, RecordedTransaction, RecordedTransactions, SpawnMode
 from coupling.acta._responsibility import Responsibility
 from coupling.acta._serial import check_serial
-from coupling.acta._transaction_axioms import check_lives
-from coupling.acta._transactions import RecordedTransaction, RecordedTransactions
 
 __all__ = ["audit"]
 

@@ -7,16 +7,16 @@ from collections.abc import Generator, Iterator
 from typing import TypeAlias
 
 from coupling.acta._axioms import Violation
-from coupling.acta._events import (
+from coupling.acta._history import (
     Abort,
     AbortOperation,
     Commit,
     CommitOperation,
     Delegate,
+    History,
     Operation,
+    RecordedTransactions,
 )
-from coupling.acta._history import History
-from coupling.acta._transactions import RecordedTransactions
 
 __all__ = ["Responsibility", "shown"]
 

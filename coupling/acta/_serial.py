@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from coupling.acta._axioms import Violation
-from coupling.acta._events import Operation
-from coupling.acta._history import History
-from coupling.acta._transactions import RecordedTransactions
+from coupling.acta._history import History, Operation, RecordedTransactions
 
 __all__ = ["check_serial"]
 

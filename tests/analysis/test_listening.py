@@ -19,7 +19,7 @@ from activedb.analysis import (
     rule_as_dict,
     rule_text,
 )
-from activedb.analysis._listening import is_timed, listening_of
+from activedb.analysis._profile import is_timed, listening_of
 from activedb.errors import DefinitionError
 from activedb.events import (
     aborted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from activedb.analysis._listening import TIME, Role, listening_of
+from activedb.analysis._profile import TIME, Role, listening_of
 from activedb.events import Detector, Occurrence, Periodic, TimedOut
 from tests.drawing import Worlds
 from tests.events.generation import CONTEXTS, Plan, random_expression

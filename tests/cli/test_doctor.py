@@ -12,9 +12,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 import activedb as adb
-from activedb.cli._doctor import server_checks
-from activedb.cli._doctor_machine import machine_checks
-from activedb.cli._findings import Finding
+from activedb.cli._doctor import Finding, machine_checks, server_checks
 from activedb.store.server import ServerFacts, server_facts
 from tests.cli.calling import Caller, Said
 

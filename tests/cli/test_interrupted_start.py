@@ -33,7 +33,7 @@ MODULES = (
     "activedb.database",
     "typer",
     "activedb.cli._demo",
-    "activedb.cli._work",
+    "activedb.cli._running",
 )
 ENTRIES = {
     "module": [sys.executable, "-m", "activedb"],

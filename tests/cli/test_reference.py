@@ -30,7 +30,7 @@ def test_page_is_what_the_commands_say_of_themselves() -> None:
 
 
 def test_page_has_the_statuses_that_the_program_tells() -> None:
-    from activedb.cli import _exits
+    from activedb.cli import _main as _exits
 
     assert _exits.__doc__ is not None
     page = PAGE.read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ from activedb.clock import (
     SimulatedClock,
     SystemClock,
 )
-from activedb.clock import _kernel as kernel
+from activedb.clock import _sources as kernel
 from activedb.errors import ConfigurationError
 from tests.patience import PATIENCE_S
 

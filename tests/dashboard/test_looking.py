@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from activedb.dashboard._cells import Row, difference
-from activedb.dashboard._history import POINTS_MAX, History
-from activedb.dashboard._poller import EVENTS_MAX, RECENT_MAX, Poller, Snapshot
+from activedb.dashboard._poller import EVENTS_MAX, POINTS_MAX, RECENT_MAX, History, Poller, Snapshot
+from activedb.dashboard._tables import Row, difference
 from activedb.errors import ServerUnreachable
 from tests.dashboard.recorded import Recorded
 

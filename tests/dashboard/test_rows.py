@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from activedb.dashboard import _columns, _rows
-from activedb.dashboard._cells import packed
-from activedb.dashboard._graph import NODES_MAX, graph_options, graph_said
+from activedb.dashboard import _tables
+from activedb.dashboard._elements import NODES_MAX, graph_options, graph_said
 from activedb.dashboard._poller import Snapshot
+from activedb.dashboard._tables import packed
 
 
 def node(id: int, parent: int | None = None, top: int | None = None, **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def snapshot(*nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) 
 
 
 def test_forest_has_children_below_their_parents_indented() -> None:
-    rows = _rows.forest(snapshot(node(1), node(4), node(2, 1, 1), node(3, 2, 1), node(5, 4, 4)))
+    rows = _tables.forest(snapshot(node(1), node(4), node(2, 1, 1), node(3, 2, 1), node(5, 4, 4)))
     assert [row["transaction"] for row in rows] == [
         [1, "transfer"],
         [2, "transfer", 1],
@@ -48,13 +48,13 @@ def test_forest_has_children_below_their_parents_indented() -> None:
 
 
 def test_forest_with_a_parent_that_is_not_shown_keeps_the_child() -> None:
-    assert [row["key"] for row in _rows.forest(snapshot(node(2, 1, 1)))] == ["2"]
+    assert [row["key"] for row in _tables.forest(snapshot(node(2, 1, 1)))] == ["2"]
 
 
 def test_waiting_hierarchies_are_shown_whole_with_what_they_wait_for() -> None:
     edges = [{"waiter": 2, "blocker": 4, "kind": "held", "resource": "accounts/7"}]
     shown = snapshot(node(1), node(2, 1, 1, waits_for=[4]), node(4), edges=edges)
-    rows = _rows.waiting_only(shown)
+    rows = _tables.waiting_only(shown)
     assert [(row["key"], row["state"], row["waits"]) for row in rows] == [
         ("1", "active", ""),
         ("2", "waiting", "4: accounts/7"),
@@ -62,17 +62,17 @@ def test_waiting_hierarchies_are_shown_whole_with_what_they_wait_for() -> None:
 
 
 def test_process_of_the_server_has_no_page() -> None:
-    assert _rows.transaction_name(-3) == "server process 3"
+    assert _tables.transaction_name(-3) == "server process 3"
 
 
 def test_name_of_a_run_that_nobody_has_named_is_left_out() -> None:
-    assert _rows.label({"label": "0" * 32, "called": ""}) == ""
-    assert _rows.label({"label": "1.overdraft", "called": ""}) == "1.overdraft"
+    assert _tables.label({"label": "0" * 32, "called": ""}) == ""
+    assert _tables.label({"label": "1.overdraft", "called": ""}) == "1.overdraft"
 
 
 def test_row_is_sent_as_its_cells_in_the_order_of_the_columns() -> None:
-    (row,) = _rows.forest(snapshot(node(1, began_s=1.234_567)))
-    assert packed(row, _columns.FOREST) == [
+    (row,) = _tables.forest(snapshot(node(1, began_s=1.234_567)))
+    assert packed(row, _tables.FOREST) == [
         "1", "", [1, "transfer"], "active", "", "top-level", "", 1.235, "t"
     ]  # fmt: skip
 

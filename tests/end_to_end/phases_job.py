@@ -23,7 +23,7 @@ from sqlalchemy import Column, Integer, Table, Text
 
 import activedb as adb
 import spark_bridge._feed
-import spark_bridge._file_queue
+import spark_bridge._file_drive
 import spark_bridge._listener
 from activedb.errors import FeedFailed
 
@@ -155,7 +155,7 @@ def declare(db: adb.Database, points: Points) -> adb.Stream:
 def hook(points: Points) -> None:
     """Have Spark's side say where it is."""
     listener: Any = spark_bridge._listener._Listener
-    queue: Any = spark_bridge._file_queue.FileQueue
+    queue: Any = spark_bridge._file_drive.FileQueue
     settle: Callable[[Any], None] = queue.settle
 
     def on_query_started(self: Any, event: Any) -> None:

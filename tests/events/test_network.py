@@ -18,7 +18,7 @@ from activedb.events import (
     occurrence,
     seq,
 )
-from activedb.events._detector import Network
+from activedb.events.detection._network import Network
 from activedb.events.terms import attr
 from tests.drawing import drawn
 

@@ -13,7 +13,7 @@ from tests.databases import PATIENCE_S, in_thread
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
-    from activedb.firing._rule_figures import RuleFigure
+    from activedb.firing._rule_listeners import RuleFigure
 
 
 def figure(db: adb.Database, rule: str = "rule") -> RuleFigure:

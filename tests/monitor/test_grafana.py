@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from activedb.cli._main import app
 from activedb.monitor import grafana_dashboard
-from activedb.monitor._families import FAMILIES
+from activedb.monitor._prometheus import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

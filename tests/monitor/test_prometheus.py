@@ -23,7 +23,7 @@ from sqlalchemy import Column, Integer, Table, text
 import activedb as adb
 from activedb.errors import ConfigurationError, RuleFailed, SerializationConflict
 from activedb.monitor import Exposition, collector
-from activedb.monitor._families import FAMILIES
+from activedb.monitor._prometheus import FAMILIES
 from tests.databases import PATIENCE_S, Place, in_thread, lock_waits, until
 from tests.ledger import at, declare, event
 from tests.monitor.scraping import Scrape, scrape

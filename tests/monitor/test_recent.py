@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from activedb.monitor import _records
-from activedb.monitor._recent import RecentTransactions
-from activedb.monitor._records import Raw, Step, TransactionRecord
+from activedb.monitor._records import Raw, RecentTransactions, Step, TransactionRecord
 
 LIVE_MAX, COMMITTED_MAX, ABORTED_MAX, STEPS_MAX = 4, 3, 2, 12
 

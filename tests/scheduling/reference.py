@@ -15,9 +15,8 @@ from typing import Any
 from activedb.errors import AccessError
 from activedb.events import Occurrence
 from activedb.scheduling import REMOVED, Abort, At, Operation, Outcome, Program, Ref, SharedTable
-from activedb.scheduling._body import Body
-from activedb.scheduling._operations import Read, Write
-from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling._access import Body
+from activedb.scheduling._operations import Read, STransaction, Write
 from activedb.scheduling._tables import Computed, Range
 
 __all__ = ["Ended", "Expected", "Reference", "ReferenceRun", "same_outcome"]

@@ -50,20 +50,20 @@ _SPARK = "what this program has pickled for its tasks, by way of Spark's own con
 
 KNOWN = {
     "activedb/__init__.py __getattr__ importlib.import_module": "modules of activedb, named there",
-    "activedb/cli/_event_files.py _parquet importlib.import_module": "pyarrow, by its name",
-    "activedb/cli/_job.py _execute util.spec_from_file_location": "the file that the caller names",
-    "activedb/clock/_kernel.py ntp_adjtime ctypes.CDLL": "the C library of this process",
+    "activedb/cli/_events.py _parquet importlib.import_module": "pyarrow, by its name",
+    "activedb/cli/_running.py _execute util.spec_from_file_location": "the file it is given",
+    "activedb/clock/_sources.py ntp_adjtime ctypes.CDLL": "the C library of this process",
     "activedb/monitor/_extras.py needed importlib.import_module": "libraries of extras, by name",
     "activedb/rules/_data.py rules_from_file yaml.load": "with a yaml.SafeLoader",
-    "activedb/rules/_function_names.py FunctionNames._module importlib.import_module": (
+    "activedb/rules/_data.py FunctionNames._module importlib.import_module": (
         "modules that the caller has allowed by name"
     ),
     "activedb/scheduling/_carried.py loads pickle.loads": _SPARK,
     "activedb/scheduling/_function_source.py _compiled compile": "the source of a loaded function",
     "activedb/columns/program/_kernels.py Kernel.__init__ compile": _KERNELS,
     "activedb/columns/program/_kernels.py Kernel.__init__ exec": _KERNELS,
-    "activedb/columns/program/_plain.py PlainLoop.__init__ compile": _KERNELS,
-    "activedb/columns/program/_plain.py PlainLoop.__init__ exec": _KERNELS,
+    "activedb/columns/program/_kernels.py PlainLoop.__init__ compile": _KERNELS,
+    "activedb/columns/program/_kernels.py PlainLoop.__init__ exec": _KERNELS,
     "activedb/store/server/_watcher.py _stop util.spec_from_file_location": "the module beside it",
     "activedb/testing/killed.py main runpy.run_path": "the program of a test, in a test",
     "spark_bridge/_matching_operator.py Matching._plan pickle.loads": _SPARK,

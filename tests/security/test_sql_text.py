@@ -26,13 +26,13 @@ USERS = "the user's own statement, whose values SQLAlchemy binds"
 NO_SQL = "no SQL: what a pattern or rule looks like in the rule language"
 
 REVIEWED = {
-    "activedb/database/_monitoring.py _metrics": {"accept": NO_SQL},
-    "activedb/events/_primitives.py Primitive.__repr__": {
+    "activedb/database/_admin.py _metrics": {"accept": NO_SQL},
+    "activedb/events/_expressions.py Primitive.__repr__": {
         "called(conditions[0])": NO_SQL,
         "text": NO_SQL,
     },
-    "activedb/events/_primitives.py where_text": {"' AND '.join(texts)": NO_SQL},
-    "activedb/events/_sequence.py Sequence.__repr__": {"self.selection.value": NO_SQL},
+    "activedb/events/_expressions.py where_text": {"' AND '.join(texts)": NO_SQL},
+    "activedb/events/_expressions.py Sequence.__repr__": {"self.selection.value": NO_SQL},
     "activedb/language/_text.py _change": {
         "statement.changed.upper().replace('_', ' ')": NO_SQL,
         "value": NO_SQL,
@@ -69,31 +69,31 @@ REVIEWED = {
         "read_all": QUOTED,
         "set_all": QUOTED,
     },
-    "activedb/store/server/_direct.py _fetched": {"sql": COMPILED},
-    "activedb/store/server/_direct.py run": {"sql": COMPILED},
+    "activedb/store/server/_prepared.py _fetched": {"sql": COMPILED},
+    "activedb/store/server/_prepared.py run": {"sql": COMPILED},
     "activedb/store/sql/_key_locks.py": {
         "_OF_KEYS.format('pg_advisory_xact_lock')": OURS,
         "_OF_KEYS.format('pg_advisory_xact_lock_shared')": OURS,
     },
-    "activedb/store/session/_wakeups.py Wakeups.__init__": {"_channel(schema)": QUOTED},
-    "activedb/store/session/_wakeups.py Wakeups._driver": {"self._listen": COMPILED},
+    "activedb/store/session/_processes.py Wakeups.__init__": {"_channel(schema)": QUOTED},
+    "activedb/store/session/_processes.py Wakeups._driver": {"self._listen": COMPILED},
     "activedb/store/session/_postgres.py PostgresStore.lock_table": {"name": QUOTED},
     "activedb/store/sql/_overlay.py edits_of": {"listed": COMPILED},
     "activedb/store/session/_session.py roll_back_to": {
         "next(_numbers)": OURS,
         "savepoint": OURS,
     },
-    "activedb/store/sql/_shadow.py Shadow.__init__": {
+    "activedb/store/sql/_overlay.py Shadow.__init__": {
         "real": QUOTED,
         "self._listed('d', computed)": QUOTED,
         "self._listed('kept')": QUOTED,
     },
-    "activedb/store/sql/_shadow.py Shadow._source": {
+    "activedb/store/sql/_overlay.py Shadow._source": {
         "', '.join((f'({line})' for line in lines))": OURS,
         "', '.join(arrays)": OURS,
     },
-    "activedb/store/sql/_shadow.py Shadow.fill": {"columns": QUOTED, "keys": QUOTED, "name": OURS},
-    "activedb/store/sql/_shadow.py Shadow.seen": {
+    "activedb/store/sql/_overlay.py Shadow.fill": {"columns": QUOTED, "keys": QUOTED, "name": OURS},
+    "activedb/store/sql/_overlay.py Shadow.seen": {
         "absent": COMPILED,
         "before": COMPILED,
         "name": OURS,
@@ -132,7 +132,7 @@ REVIEWED = {
     "activedb/store/journals/_staging.py insert_staged": {
         "_insertion(quote, sink.name, columns)": COMPILED
     },
-    "activedb/store/sql/_checked_sql.py Piece.bound": {
+    "activedb/store/sql/_statements.py Piece.bound": {
         "f'({self.sql})' if brackets else self.sql": USERS
     },
 }

@@ -14,7 +14,7 @@ from sqlalchemy import Column, Integer, Table, make_url, text
 import activedb as adb
 from activedb.errors import InvalidURL, ServerUnreachable
 from activedb.store.journals import staging
-from activedb.store.server._account import server_account
+from activedb.store.server._home import server_account
 from tests.patience import PATIENCE_S
 from tests.servers import plain_server, temporary_folder
 

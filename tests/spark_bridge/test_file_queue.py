@@ -8,7 +8,7 @@ import pytest
 from activedb.errors import ConfigurationError, FeedFailed
 from activedb.streams import Files
 from spark_bridge._batch_size import BatchSize
-from spark_bridge._file_queue import FileQueue
+from spark_bridge._file_drive import FileQueue
 
 
 def make(tmp_path: Path, *names: str, source: Files | None = None) -> FileQueue:
@@ -154,7 +154,7 @@ def killed(*arguments: object) -> None:
 def test_file_queue_of_many_groups_keeps_the_names_and_few_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_bridge._file_queue._GROUPS_MAX", 3)
+    monkeypatch.setattr("spark_bridge._file_drive._GROUPS_MAX", 3)
     folder = tmp_path / "checkpoint" / "files"
     many = [f"{number:02d}" for number in range(20)]
     show_all(make(tmp_path, *many))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_bridge._idle import Idle, idle_of, idle_waits_s
+from spark_bridge._batch_size import Idle, idle_of, idle_waits_s
 
 
 def test_idle_each_wait_is_waited_for_once_after_rows() -> None:

@@ -22,7 +22,7 @@ from activedb.events import (
     seq,
 )
 from activedb.streams import KeyedRule
-from activedb.streams._matched_rules import keys_of
+from activedb.streams._matched import keys_of
 from spark_bridge._matching_bucket import Bucket, Passed
 
 PATTERNS: list[Callable[[], Expression]] = [

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.cli._job import Options, run_job
 from activedb.cli._report import Reporter
+from activedb.cli._running import Options, run_job
 from activedb.errors import BatchFailed, CheckpointMismatch
 from activedb.streams import AtomicBatch
 from tests.servers import fresh_database

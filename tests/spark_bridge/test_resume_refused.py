@@ -14,7 +14,7 @@ import activedb as adb
 from activedb.errors import CheckpointMismatch, ConfigurationError, FeedFailed
 from activedb.streams import Marks, Positions, Source, StreamDeclaration
 from spark_bridge import SparkFeed
-from spark_bridge._beginning import Beginning, beginning_of
+from spark_bridge._checkpoint import Beginning, beginning_of
 from spark_bridge._replay_source import ReplayReader
 
 RECORDING = adb.Replay(format="text")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from activedb.store.server import _spin_wait as _awake
-from activedb.store.server._spin_wait import Watch
+from activedb.store.server import _prepared as _awake
+from activedb.store.server._prepared import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,15 +17,15 @@ import pytest
 
 from activedb.errors import ConfigurationError
 from activedb.store.server import EmbeddedServer
-from activedb.store.server._account import server_account
-from activedb.store.server._binaries import (
+from activedb.store.server._home import (
     _INSTALLATION,
     _PARTS,
     SHARED_FOLDER,
     _fingerprint,
+    choose_home,
     postgres_programs,
+    server_account,
 )
-from activedb.store.server._home import choose_home
 from tests.store.server_users import (
     REPOSITORY,
     START_AND_WAIT,

@@ -9,8 +9,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from activedb.errors import UnsupportedStatement
-from activedb.store.sql._plain_text import Edit, PlainText
-from activedb.store.sql._sql_text import analyse_select
+from activedb.store.sql._sql_text import Edit, PlainText, analyse_select
 
 
 def read(sql: str, dialect: str = "postgresql") -> list[str]:

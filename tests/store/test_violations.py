@@ -6,7 +6,7 @@ import datetime
 import enum
 import uuid
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from sqlalchemy import (
@@ -40,9 +40,6 @@ from activedb.store.server._driver_errors import translate_errors
 from activedb.store.session import Store
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import WriteSet, insert_rows, is_asleep, rows_of
-
-if TYPE_CHECKING:
-    pass
 
 MANY = 200
 FEW = 7

@@ -32,7 +32,7 @@ from activedb.errors import (
 from activedb.store.journals import Attempt, Sink, Staging
 from activedb.store.system import sinks, staged_batches, staged_rows
 from activedb.streams import Staged
-from spark_bridge._sink_rows import arrow_pieces, json_pieces
+from spark_bridge._sink import arrow_pieces, json_pieces
 from tests.databases import PATIENCE_S, Place, in_thread, place, until
 
 pa: Any = pyarrow

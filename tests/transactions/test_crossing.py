@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from activedb.store.session._server_waits import Backend, backends, publish
+from activedb.store.session._processes import Backend, backends, publish
 from activedb.transactions._crossing import cycle_through
 from tests.databases import PATIENCE_S, in_thread, place, until
 

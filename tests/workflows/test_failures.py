@@ -21,7 +21,7 @@ from activedb.errors import (
     PlanOutdated,
     ProgramFailed,
 )
-from activedb.firing._batch_firings import BatchFirings
+from activedb.firing._firings import BatchFirings
 from activedb.store.system import pending_firings
 from tests.databases import PATIENCE_S
 from tests.workflows.marking import Marking, chain, marking, rows_of

@@ -8,14 +8,20 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+import pyarrow.compute
 
 from activedb.clock import moment_of
-from activedb.columns._event_table import PARAM_PREFIX, EventTable
-from activedb.columns.detect._arrow import pa, pc
+from activedb.columns._arrival import PARAM_PREFIX, EventTable
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 
-__all__ = ["ABSENT", "EventColumns", "Ints"]
+__all__ = ["ABSENT", "EventColumns", "Ints", "pa", "pc"]
+
+
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+
 
 Ints = npt.NDArray[np.int64]
 

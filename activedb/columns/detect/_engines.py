@@ -10,8 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columns.detect._columns import EventColumns, Ints
-from activedb.columns.detect._contexts import CUMULATIVE, NEVER_US, RECENT
-from activedb.columns.detect._nodes import EVENT_COLUMNS, NODE_COLUMNS, USED, follows_of
+from activedb.columns.detect._nodes import (
+    CUMULATIVE,
+    EVENT_COLUMNS,
+    NEVER_US,
+    NODE_COLUMNS,
+    RECENT,
+    USED,
+    follows_of,
+)
 from activedb.columns.detect._plan import Plan
 from activedb.columns.detect._programs import Programs
 from activedb.columns.detect._runs import run_runs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from activedb.columns._event_table import EventTable
+from activedb.columns._arrival import EventTable
 from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._detector import ColumnarDetector, checked_place
 from activedb.columns.detect._plan import supports

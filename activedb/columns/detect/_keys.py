@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._arrow import pa
-from activedb.columns.detect._columns import ABSENT, EventColumns, Ints
+from activedb.columns.detect._columns import ABSENT, EventColumns, Ints, pa
 from activedb.compiler import jit
 from activedb.errors import BadEvent
 

@@ -7,22 +7,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._contexts import NEVER_US
 from activedb.compiler import jit
+from activedb.events import Context
 
 __all__ = [
     "AT_US",
+    "CHRONICLE",
+    "CONTEXTS",
+    "CONTINUOUS",
     "COUNT",
+    "CUMULATIVE",
     "EVENT",
     "EVENT_COLUMNS",
     "FIRST_US",
     "LOW",
+    "NEVER_US",
     "NEXT",
     "NODE_COLUMNS",
     "NULLS",
     "OPEN",
     "PART",
+    "RECENT",
     "ROW",
+    "UNRESTRICTED",
     "US",
     "USED",
     "collect",
@@ -31,6 +38,18 @@ __all__ = [
     "follows_of",
     "write_node",
 ]
+
+
+CONTEXTS = (
+    Context.UNRESTRICTED,
+    Context.RECENT,
+    Context.CHRONICLE,
+    Context.CONTINUOUS,
+    Context.CUMULATIVE,
+)
+UNRESTRICTED, RECENT, CHRONICLE, CONTINUOUS, CUMULATIVE = range(5)
+
+NEVER_US = -(2**63)
 
 
 # -- compiled stack machine that evaluates conditions over the events of a partial match -----------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activedb.columns.detect._contexts import CONTEXTS
+from activedb.columns.detect._nodes import CONTEXTS
 from activedb.columns.detect._programs import Program, why_no_program
 from activedb.errors import PatternError
 from activedb.events import (
@@ -57,7 +57,7 @@ class Plan:
     window_us, gap_us : int
         In microseconds; -1: none.
     context : int
-        Number of the context in `activedb.columns.detect._contexts`.
+        Number of the context in `activedb.columns.detect._nodes`.
     is_next : bool
         True if the selection is next; otherwise it is any.
     negates_start : bool

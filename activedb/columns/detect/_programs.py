@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._arrow import pa, pc
-from activedb.columns.detect._columns import ABSENT, EventColumns, Ints
+from activedb.columns.detect._columns import ABSENT, EventColumns, Ints, pa, pc
 from activedb.columns.detect._keys import ValueNumbers
 from activedb.errors import BadEvent
 from activedb.events.terms import (

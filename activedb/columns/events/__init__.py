@@ -16,8 +16,16 @@ from activedb.columns.events._bytes import (
     texts_of,
     values_of,
 )
-from activedb.columns.events._events import ColumnEvents
-from activedb.columns.events._values import ABSENT, THERE, Column, Ints, Mask, Values, objects
+from activedb.columns.events._events import (
+    ABSENT,
+    THERE,
+    Column,
+    ColumnEvents,
+    Ints,
+    Mask,
+    Values,
+    objects,
+)
 
 __all__ = [
     "ABSENT",

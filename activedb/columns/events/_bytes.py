@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from activedb.columns._event_table import EventTable
-from activedb.columns.events._events import ColumnEvents
-from activedb.columns.events._values import NULL, THERE, Column, Ints, Values, objects
+from activedb.columns._arrival import EventTable
+from activedb.columns.events._events import NULL, THERE, Column, ColumnEvents, Ints, Values, objects
 from activedb.events import decode_params, encode_params
 
 __all__ = [

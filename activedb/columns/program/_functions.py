@@ -1,4 +1,9 @@
-"""Compilation of users' functions for the kernels, and the checks whether it is allowed."""
+"""Compilation of users' functions for the kernels, and the checks whether it is allowed.
+
+Compiled, a window is a NumPy array without bounds checks; in Python it is a list. Operations that
+differ between the two, or could read memory outside the window, stay in Python. A function may take
+the length or sum of a window, and loop over it.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +12,76 @@ import dis
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import numba
 from numba import njit, types
+from numba.core import ir
 from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
-from activedb.columns.program._arrays import misuse_of_array
-from activedb.columns.program._rows import EXACT_MAX
+from activedb.columns.program._batch import EXACT_MAX
 
-__all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "number_of"]
+__all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "misuse_of_array", "number_of"]
+
+
+_WITHOUT_HARM: Final = frozenset(
+    {"getiter", "iternext", "pair_first", "pair_second", "cast", "phi"}
+)
+_TYPES: Any = types  # some are unknown to type checkers
+_TAKES_ARRAYS: Final = (len, sum, enumerate, zip)  # sum: see `_functions`
+
+
+def misuse_of_array(annotation: Any) -> str | None:
+    """Return the forbidden array operation of a compiled function; None if there is none.
+
+    Parameters
+    ----------
+    annotation : numba's TypeAnnotation
+        Blocks of the function, and the types of its variables.
+    """
+    for block in annotation.blocks.values():
+        for statement in block.body:
+            if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.DelItem):
+                return "changes a list or an array"
+            if not isinstance(statement, ir.Assign) or not isinstance(statement.value, ir.Expr):
+                continue
+            expression = statement.value
+            if not any(_is_array(annotation, v) for v in _variables(expression)):
+                continue
+            if expression.op in _WITHOUT_HARM:
+                continue
+            if expression.op == "call":
+                if _may_be_called(annotation.typemap[expression.func.name]):
+                    continue
+                return "hands a window, or an array, to what is not known"
+            if expression.op in ("getitem", "static_getitem", "typed_getitem"):
+                return "takes a part of a window, or of an array, by its number"
+            return f"does {expression.op} with a window, or an array"
+    return None
+
+
+def _variables(expression: ir.Expr) -> Iterator[ir.Var]:
+    variables: Any = expression.list_vars
+    found: list[ir.Var] = variables()
+    return iter(found)
+
+
+def _is_array(annotation: Any, variable: ir.Var) -> bool:
+    known = annotation.typemap.get(variable.name)
+    if isinstance(known, _TYPES.BaseTuple):
+        return any(isinstance(part, _TYPES.Buffer) for part in known)
+    return isinstance(known, _TYPES.Buffer)
+
+
+def _may_be_called(function: Any) -> bool:
+    if isinstance(function, types.Dispatcher):
+        return True  # checked separately
+    return getattr(function, "typing_key", None) in _TAKES_ARRAYS
+
 
 BACK: Final = -1
 """Status of a row that a kernel leaves to Python: an exception, a non-number, or a huge number."""
@@ -139,7 +200,7 @@ class Compiled:
         Raises
         ------
         NotCompilable
-            If a window is used other than by its length, its sum or in a loop (`_arrays`), or if
+            If a window is used other than by its length, its sum or in a loop (`_functions`), or if
             integers are multiplied in a loop or more than once: in Python integers are unbounded.
         """
         for part, dispatcher in self._parts:

@@ -3,25 +3,239 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from activedb.columns.program._batch import EventBatch
-from activedb.columns.program._checks import Checker
+from activedb.columns.program._batch import Column, EventBatch, Ints, Rows, is_exact, split
 from activedb.columns.program._conflicts import Planner
-from activedb.columns.program._layout import Layout
-from activedb.columns.program._plain import PlainLoop
+from activedb.columns.program._kernels import PlainLoop
+from activedb.columns.program._layout import KeyUse, Layout
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
-from activedb.columns.program._rows import Rows, is_exact, split
 from activedb.columns.program._state import ColumnState
 from activedb.columns.program._threads import run_plan
-from activedb.columns.program._undo import Undo
-from activedb.compiler import has_compiler
-from activedb.errors import DefinitionError
-from activedb.scheduling import At, Outcome, Program, STransaction, evaluate
+from activedb.compiler import has_compiler, jit
+from activedb.errors import AccessError, DefinitionError
+from activedb.scheduling import (
+    At,
+    Outcome,
+    Parameter,
+    Program,
+    SharedTable,
+    STransaction,
+    Write,
+    evaluate,
+)
 
-__all__ = ["DECISIONS", "ColumnRun"]
+__all__ = ["DECISIONS", "Checker", "ColumnRun", "Undo"]
+
+
+class Checker:
+    """Validator for the batches of one program.
+
+    Parameters
+    ----------
+    layout : Layout
+    """
+
+    def __init__(self, layout: Layout):
+        self._layout = layout
+        self._uses = [(use, self._mask(use.codes)) for use in layout.key_uses]
+        self._needs = {
+            name: self._mask(
+                tuple(code for code, needs in enumerate(layout.needs) if name in needs)
+            )
+            for name, _ in layout.columns
+        }
+
+    def codes(self, batch: EventBatch) -> Ints:
+        """Return per event the index of its type in the program; -1: unknown to the program."""
+        known = tuple(self._layout.program.types)
+        if batch.types == known:
+            return batch.codes
+        places = {name: place for place, name in enumerate(known)}
+        return np.array([places.get(name, -1) for name in batch.types], np.int64)[batch.codes]
+
+    def check(
+        self, batch: EventBatch, codes: Ints, punctuation_us: int | None
+    ) -> tuple[list[Column], dict[int, str]]:
+        """Return the columns that templates take, and the reason per refused row; O(rows · keys).
+
+        The reasons are those of a `ProgramRun`.
+        """
+        reasons: dict[int, str] = {}
+
+        def refuse(bad: Column, why: Any) -> None:
+            for row in np.flatnonzero(bad).tolist():
+                reasons.setdefault(row, why(row))
+
+        program = self._layout.program
+        if len(codes) and codes.min() < 0:
+            known = ", ".join(program.types)
+            refuse(
+                codes < 0,
+                lambda row: f"program {program.name} has no state access for it, only for {known}",
+            )
+        if punctuation_us is not None and len(codes) and batch.us.min() < punctuation_us:
+            refuse(
+                batch.us < punctuation_us,
+                lambda row: (
+                    f"it came too late: its time is before the punctuation {punctuation_us}"
+                ),
+            )
+        given = {}
+        for name, needs in self._needs.items():
+            column = batch.params.get(name)
+            if column is None:
+                concerned = needs[codes] & (codes >= 0)
+                refuse(concerned, lambda row, name=name: f"it lacks {name!r}")
+                column = np.zeros(len(codes), np.int64)
+            given[name] = column
+        columns = [
+            _whole(given[name]) if is_key else given[name] for name, is_key in self._layout.columns
+        ]
+        for use, concerned in self._uses:
+            keys = columns[self._layout.columns.index((use.name, True))]
+            size = use.table.size or 0
+            unsigned = keys.view(np.uint64)  # negative keys become large
+            if use.name in batch.params and len(keys) and unsigned.max() >= size:
+                bad = concerned[codes] & (codes >= 0) & (unsigned >= size)
+                refuse(bad, lambda row, use=use: _reason(use, given[use.name], row))
+        return columns, reasons
+
+    def _mask(self, codes: tuple[int, ...]) -> Column:
+        mask = np.zeros(max(1, len(self._layout.templates)), np.bool_)
+        mask[list(codes)] = True
+        return mask
+
+
+def _whole(column: Column) -> Ints:
+    """Return a column as integer keys; -1 where the value is not a key."""
+    if column.dtype == np.int64:
+        return column
+    if column.dtype != object:
+        return np.full(len(column), -1, np.int64)  # floats and booleans are not keys
+    return np.array(
+        [
+            value
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+            else -1
+            for value in column
+        ],
+        np.int64,
+    )
+
+
+def _reason(use: KeyUse, column: Column, row: int) -> str:
+    table: SharedTable = use.table
+    try:
+        table.check_key(column[row] if column.dtype == object else column.item(row))
+    except AccessError as error:
+        return f"AccessError: {error}"
+    raise AssertionError("a key was refused that is one")
+
+
+_WHOLE_BYTES: Final = 32  # copying this many bytes costs as much as gathering one key
+
+_Array = npt.NDArray[Any]
+_Chosen = tuple[Ints, Ints]  # rows, and the column with their keys
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """Saved contents of an array at some keys; None: of the whole array."""
+
+    array: _Array
+    chosen: _Chosen | None
+    old: _Array
+
+    def put_back(self) -> None:
+        if self.chosen is None:
+            self.array[:] = self.old
+        else:
+            rows, column = self.chosen
+            self.array[column.take(rows)] = self.old
+
+
+class Undo:
+    """Snapshot of the values that rows may write: O(rows), or O(size) of a table if smaller.
+
+    One instance serves a whole run and reuses its memory, as allocating for each batch would cost
+    as much as filling it.
+
+    Parameters
+    ----------
+    layout : Layout
+    """
+
+    def __init__(self, layout: Layout):
+        self._layout = layout
+        self._rooms: dict[int, _Array] = {}
+        self._saved: list[_Saved] = []
+
+    def save(self, state: ColumnState, rows: Rows) -> None:
+        """Save the values that the rows about to run may write."""
+        self._log = (state.log, state.log.used, state.last_arrival)
+        self._saved = []
+        layout = self._layout
+        of_code = [np.flatnonzero(rows.codes == code) for code in range(len(layout.templates))]
+        for place in range(len(layout.tables)):
+            written = _written(layout, place, rows, of_code)
+            for array in (state.values[place], state.written[place], state.heads[place]):
+                self._save(array, written)
+
+    def put_back(self, state: ColumnState) -> None:
+        """Restore all saved values; REQUIRES: no row runs any more, no trimming since."""
+        for saved in self._saved:
+            saved.put_back()
+        state.log, state.log.used, state.last_arrival = self._log
+
+    def _save(self, array: _Array, written: list[_Chosen] | None) -> None:
+        if written is None or sum(len(rows) for rows, _ in written) * _WHOLE_BYTES > array.nbytes:
+            room = self._room(array.dtype, len(array))
+            np.copyto(room, array)
+            self._saved.append(_Saved(array, None, room))
+            return
+        for rows, column in written:
+            room = self._room(array.dtype, len(rows))
+            gather(array, rows, column, room)
+            self._saved.append(_Saved(array, (rows, column), room))
+
+    def _room(self, dtype: np.dtype[Any], count: int) -> _Array:
+        """Return memory for the next array, reused from the previous batch if large enough."""
+        number = len(self._saved)
+        room = self._rooms.get(number)
+        if room is None or room.dtype != dtype or len(room) < count:
+            self._rooms[number] = room = np.empty(count + count // 4, dtype)
+        return room[:count]
+
+
+@jit
+def gather(array: _Array, rows: Ints, column: Ints, into: _Array) -> None:
+    """Copy the array's values at the keys of some rows."""
+    for number, row in enumerate(rows):
+        into[number] = array[column[row]]
+
+
+def _written(layout: Layout, place: int, rows: Rows, of_code: list[Ints]) -> list[_Chosen] | None:
+    """Return the keys of a table that rows may write; None (any key) if keys are computed."""
+    found: list[_Chosen] = []
+    for code, operations in enumerate(layout.templates):
+        for operation in operations:
+            for ref in operation.targets if isinstance(operation, Write) else ():
+                if ref.table is not layout.tables[place]:
+                    continue
+                if isinstance(ref.key, Parameter):
+                    column = rows.columns[layout.columns.index((ref.key.name, True))]
+                    found.append((of_code[code], column))
+                elif isinstance(ref.key, int | np.integer):
+                    found.append((np.zeros(1, np.int64), np.array([ref.key], np.int64)))
+                else:
+                    return None
+    return found
+
 
 DECISIONS: Final = ("serial", "parallel", "python")
 

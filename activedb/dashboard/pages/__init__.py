@@ -1,13 +1,10 @@
 """The pages; each module has one function that fills its page."""
 
-from activedb.dashboard.pages._batches import batches_page
-from activedb.dashboard.pages._events import events_page
-from activedb.dashboard.pages._locks import locks_page
+from activedb.dashboard.pages._locks import locks_page, replay_page
 from activedb.dashboard.pages._overview import overview_page
-from activedb.dashboard.pages._replay import replay_page
 from activedb.dashboard.pages._rules import rules_page
-from activedb.dashboard.pages._story import story_page
-from activedb.dashboard.pages._transactions import transactions_page
+from activedb.dashboard.pages._streams import batches_page, events_page
+from activedb.dashboard.pages._transactions import story_page, transactions_page
 
 __all__ = [
     "batches_page",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from activedb.dashboard import _columns, _rows
-from activedb.dashboard._cells import Column, Row, cell
+from activedb.dashboard import _tables
 from activedb.dashboard._elements import Figure, Line, text
-from activedb.dashboard._frame import frame, section
-from activedb.dashboard._history import Point
-from activedb.dashboard._poller import Poller, Snapshot
+from activedb.dashboard._live import frame, section
+from activedb.dashboard._poller import Point, Poller, Snapshot
+from activedb.dashboard._tables import Column, Row, cell
 from activedb.dashboard._words import count, duration, many, rate, short
 
 __all__ = ["overview_page"]
@@ -66,16 +65,16 @@ def overview_page(poller: Poller) -> None:
         with section("Recently aborted", "Among the last 1,000 transactions that ended."):
             live.table(
                 "Recently aborted transactions",
-                _columns.RECENT,
-                _rows.aborts,
+                _tables.RECENT,
+                _tables.aborts,
                 empty="None of them aborted.",
                 height="18rem",
             )
         with section("Counters", "Since the process opened its database."):
             live.table(
                 "Counters",
-                _columns.COUNTERS,
-                _rows.counters,
+                _tables.COUNTERS,
+                _tables.counters,
                 empty="No counters yet.",
                 filterable=True,
                 height="18rem",
@@ -151,8 +150,8 @@ def _attention(snapshot: Snapshot) -> list[Row]:
         age_s = now_s - node["began_s"]
         if node["waits_for"] and age_s > _OLD_S:
             add(
-                f"transaction {node['id']} {_rows.label(node)} waits for "
-                f"{_rows.ids(node['waits_for'], 3)}",
+                f"transaction {node['id']} {_tables.label(node)} waits for "
+                f"{_tables.ids(node['waits_for'], 3)}",
                 "the blocker's page shows what it does; a wait times out after lock_timeout_ms",
                 f"/transactions/{int(node['waits_for'][0])}",
             )

@@ -9,12 +9,11 @@ from typing import Any
 
 from nicegui import ui
 
-from activedb.dashboard import _columns, _rows
-from activedb.dashboard._cells import Column
+from activedb.dashboard import _tables
 from activedb.dashboard._elements import Figure, text
-from activedb.dashboard._frame import frame, section
-from activedb.dashboard._live import Live
+from activedb.dashboard._live import Live, frame, section
 from activedb.dashboard._poller import Poller, Snapshot
+from activedb.dashboard._tables import Column
 from activedb.dashboard._words import count, short
 
 __all__ = ["rules_page"]
@@ -39,8 +38,8 @@ async def rules_page(poller: Poller, *, is_writable: bool) -> None:
         ):
             live.table(
                 "Rules",
-                (*_columns.RULES, *([_SWITCH] if is_writable else [])),
-                _rows.rules,
+                (*_tables.RULES, *([_SWITCH] if is_writable else [])),
+                _tables.rules,
                 empty="No rules. Declare one with @db.rule(on=…), or load a file: "
                 "activedb rules load FILE.",
                 filterable=True,
@@ -120,8 +119,8 @@ class _Decisions:
                 text("p", said, "adb-small")
             live.table(
                 "Open decisions",
-                (*_columns.DECISIONS, *([_RESOLVE] if self._is_writable else [])),
-                lambda _: _rows.decisions(self._found["decisions"]),
+                (*_tables.DECISIONS, *([_RESOLVE] if self._is_writable else [])),
+                lambda _: _tables.decisions(self._found["decisions"]),
                 empty="No open decisions.",
                 on_act=self._ask if self._is_writable else None,
                 shared=False,

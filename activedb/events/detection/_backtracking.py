@@ -17,8 +17,8 @@ from activedb.events.detection._predicates import parts_of
 
 if TYPE_CHECKING:
     from activedb.events.detection._group import Group
-    from activedb.events.detection._layout import Layout
     from activedb.events.detection._node import Moment, Shared
+    from activedb.events.detection._traits import Layout
 
 __all__ = ["Backtracking"]
 

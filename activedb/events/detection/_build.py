@@ -6,22 +6,25 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from activedb.errors import PatternError
-from activedb.events._conjunction import Conjunction
-from activedb.events._disjunction import Disjunction
-from activedb.events._expression import Expression
-from activedb.events._primitives import Negation, Primitive
-from activedb.events._query import Query
-from activedb.events._sequence import Sequence
-from activedb.events._temporal import Periodic, Plus, TimedOut
+from activedb.events._expressions import (
+    Conjunction,
+    Disjunction,
+    Expression,
+    Negation,
+    Periodic,
+    Plus,
+    Primitive,
+    Query,
+    Sequence,
+    TimedOut,
+)
 from activedb.events.detection._combination import Children
 from activedb.events.detection._conjunction import ConjunctionNode
-from activedb.events.detection._layout import primitives_of
 from activedb.events.detection._network import SharedNode
-from activedb.events.detection._periodic import PeriodicNode
 from activedb.events.detection._primitive import DisjunctionNode, PrimitiveNode, QueryNode
 from activedb.events.detection._sequence import SequenceNode
-from activedb.events.detection._temporal import PlusNode, TimedOutNode
-from activedb.events.detection._traits import lasting_us, window_of
+from activedb.events.detection._temporal import PeriodicNode, PlusNode, TimedOutNode
+from activedb.events.detection._traits import lasting_us, primitives_of, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

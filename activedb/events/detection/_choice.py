@@ -2,16 +2,166 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+from activedb.errors import MatchesExceeded, PatternError
 from activedb.events._choices import Context, Skip, SkipTo
 from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
 from activedb.events.detection._predicates import Stage
-from activedb.events.detection._skips import Place, Span, add_span, covers
 
-__all__ = ["Chooser", "cumulated", "latest", "preference", "unused"]
+__all__ = [
+    "MATCHES_MAX",
+    "Bound",
+    "Chooser",
+    "Place",
+    "Span",
+    "add_span",
+    "covers",
+    "cumulated",
+    "first_of",
+    "latest",
+    "preference",
+    "remove_span",
+    "too_many",
+    "unused",
+]
+
+
+Place = tuple[int, str, int]
+Span = tuple[Place, Place, bool]
+"""First place, last place, and whether the last place belongs to the span.
+
+Spans in a list are disjoint and sorted, so one bisection tells whether a place is in any of them.
+"""
+
+
+def first_of(span: Span) -> Place:
+    """Return the place at which a span begins."""
+    return span[0]
+
+
+def covers(spans: Sequence[Span], place: Place) -> bool:
+    """Return whether a place is in one of the `spans`, disjoint and sorted; O(log n)."""
+    number = bisect_right(spans, place, key=first_of)
+    if not number:
+        return False
+    _, high, closed = spans[number - 1]
+    return place < high or (closed and place == high)
+
+
+def add_span(spans: list[Span], span: Span) -> tuple[Span, list[Span]]:
+    """Add a span; return the merged span, and the spans that it replaces.
+
+    Complexity: O(log n), plus the move of the spans after it.
+    """
+    low, high, closed = span
+    begin = bisect_left(spans, low, key=first_of)
+    if begin and _reaches(spans[begin - 1], low):
+        begin -= 1
+        low = spans[begin][0]
+    end = begin
+    while end < len(spans) and spans[end][0] <= high:
+        _, other_high, other_closed = spans[end]
+        high, closed = max((high, closed), (other_high, other_closed))
+        end += 1
+    replaced = spans[begin:end]
+    merged = (low, high, closed)
+    spans[begin:end] = [merged]
+    return merged, replaced
+
+
+def remove_span(spans: list[Span], merged: Span, replaced: Sequence[Span]) -> None:
+    """Undo an `add_span` with these results; the span may have been forgotten since."""
+    number = bisect_left(spans, merged[0], key=first_of)
+    if number < len(spans) and spans[number] == merged:
+        del spans[number]
+    for span in replaced:
+        insort(spans, span)
+
+
+def _reaches(span: Span, place: Place) -> bool:
+    """Return whether a span that begins before `place` extends to it, so that they merge."""
+    return place <= span[1]
+
+
+MATCHES_MAX = 10_000
+"""Default upper bound on the matches of an expression, or part of one, per event."""
+
+_T = TypeVar("_T")
+
+
+class Bound:
+    """Upper bound on the candidates taken; the search stops there.
+
+    Raises
+    ------
+    PatternError
+        If the bound is not a whole number of at least 1.
+
+    Attributes
+    ----------
+    most : int or None
+        The maximum number; None: unbounded.
+    truncates : bool
+        True if the most preferred candidates are taken when there are more; False: raise.
+    must_truncate : bool
+        True while truncation is forced because there is no event to refuse.
+    truncated : int
+        How often there were more candidates.
+    """
+
+    __slots__ = ("most", "must_truncate", "truncated", "truncates")
+
+    def __init__(self, most: int | None, *, truncates: bool = False):
+        if most is not None and (type(most) is not int or most < 1):
+            raise PatternError(f"matches_max takes a whole number from 1, not {most!r}")
+        self.most = most
+        self.truncates = truncates
+        self.must_truncate = False
+        self.truncated = 0
+
+    def copy(self) -> Bound:
+        """Return a new bound with the same options and no truncations."""
+        return Bound(self.most, truncates=self.truncates)
+
+    def taken(self, candidates: Iterable[_T], name: str, *, is_sorted: bool = True) -> Iterator[_T]:
+        """Yield candidates up to the bound; at most one more is searched for.
+
+        Parameters
+        ----------
+        candidates : iterable
+        name : str
+            The name of the expression, for the error.
+        is_sorted : bool
+            True if candidates come in the order of preference; otherwise they are never truncated.
+
+        Raises
+        ------
+        MatchesExceeded
+            If there are more, and the policy is to refuse.
+        """
+        most = self.most
+        for number, candidate in enumerate(candidates):
+            if number == most:
+                if is_sorted and (self.truncates or self.must_truncate):
+                    self.truncated += 1
+                    return
+                assert most is not None
+                raise too_many(most, name)
+            yield candidate
+
+
+def too_many(most: int, name: str) -> MatchesExceeded:
+    """Return the error for an event that completes more matches than the bound."""
+    return MatchesExceeded(
+        f"one event completes more than {most} matches of {name}: select next, choose "
+        "a context, bound its Kleene parts or shorten its window; raise matches_max, "
+        'or make the most preferred ones alone with on_many="truncate"'
+    )
+
 
 _FIRST: tuple[int, ...] = (-1,)
 _LAST: tuple[int, ...] = (1,)

@@ -9,12 +9,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._accuracy import AccuracyInterval
-from activedb.events._conjunction import Conjunction
-from activedb.events._expression import Expression
+from activedb.events._expressions import Conjunction, Expression, Primitive, Sequence
 from activedb.events._occurrence import Occurrence
-from activedb.events._primitives import Primitive
-from activedb.events._sequence import Sequence
-from activedb.events.detection._choice import Chooser, cumulated, preference, unused
+from activedb.events.detection._choice import (
+    Chooser,
+    Span,
+    add_span,
+    cumulated,
+    preference,
+    remove_span,
+    unused,
+)
 from activedb.events.detection._entry import (
     YET_TO_BE_FED,
     Candidate,
@@ -25,12 +30,11 @@ from activedb.events.detection._entry import (
 )
 from activedb.events.detection._group import Group, Groups
 from activedb.events.detection._journal import Journal, add, put
-from activedb.events.detection._layout import primitives_of
-from activedb.events.detection._ledger import Ledger
 from activedb.events.detection._node import Moment, Node
+from activedb.events.detection._possible import Ledger
 from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
 from activedb.events.detection._primitive import takes
-from activedb.events.detection._skips import Span, add_span, remove_span
+from activedb.events.detection._traits import primitives_of
 from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._choices import NO_SKIP
-from activedb.events._conjunction import Conjunction
+from activedb.events._expressions import Conjunction
 from activedb.events.detection._choice import Chooser
 from activedb.events.detection._combination import Children, CombinationNode
 from activedb.events.detection._entry import Candidate, Entry, constituents, leaves
-from activedb.events.detection._layout import stage_of
 from activedb.events.detection._possible import Doubt, Possible
 from activedb.events.detection._predicates import Predicates, parts_of
+from activedb.events.detection._traits import stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from activedb.clock import moment_of
-from activedb.events._accuracy import AccuracyInterval
+from activedb.events._accuracy import AccuracyInterval, Timestamp, seconds_us
 from activedb.events._occurrence import Occurrence
-from activedb.events._timestamps import Timestamp, seconds_us
 
 __all__ = [
     "YET_TO_BE_FED",

@@ -13,8 +13,8 @@ from activedb.events.detection._entry import Entry
 
 if TYPE_CHECKING:
     from activedb.events._occurrence import Occurrence
+    from activedb.events.detection._choice import Span
     from activedb.events.detection._possible import Possible
-    from activedb.events.detection._skips import Span
 
 __all__ = ["Group", "Groups"]
 

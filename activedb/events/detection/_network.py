@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from activedb.events._expressions import Sequence
 from activedb.events._occurrence import Occurrence
-from activedb.events._sequence import Sequence
 from activedb.events.detection._entry import Entry
 from activedb.events.detection._node import Moment, Node, Shared
 from activedb.events.detection._sequence import SequenceNode

@@ -8,10 +8,10 @@ from typing import Any
 from activedb.errors import BadEvent
 from activedb.events._codec import decode, decode_params, encode, encode_params
 from activedb.events._occurrence import Occurrence
+from activedb.events.detection._choice import add_span
 from activedb.events.detection._entry import Bound, Entry
 from activedb.events.detection._group import Group, Groups
 from activedb.events.detection._possible import Possible
-from activedb.events.detection._skips import add_span
 
 __all__ = ["StateReader", "StateWriter"]
 

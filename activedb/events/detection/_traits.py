@@ -1,20 +1,27 @@
-"""Static properties of expressions: how far back they reach, and what their nodes depend on."""
+"""Static properties of expressions: reach, dependencies, and sequence layouts for the search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from activedb.events._choices import Context, SkipTo
-from activedb.events._conjunction import Conjunction
-from activedb.events._disjunction import Disjunction
-from activedb.events._expression import Expression
-from activedb.events._kleene import Kleene
-from activedb.events._primitives import Negation, Primitive
-from activedb.events._query import Query
-from activedb.events._sequence import Sequence
-from activedb.events._temporal import Periodic, Plus, TimedOut
+from activedb.events._choices import Context, Selection, SkipTo
+from activedb.events._expressions import (
+    Conjunction,
+    Disjunction,
+    Expression,
+    Kleene,
+    Negation,
+    Periodic,
+    Plus,
+    Primitive,
+    Query,
+    Sequence,
+    TimedOut,
+)
+from activedb.events.detection._predicates import Predicates, Stage
 
 __all__ = [
+    "Layout",
     "begins_negated",
     "durations_of",
     "ends_by_time",
@@ -23,9 +30,149 @@ __all__ = [
     "lasting_us",
     "reads",
     "remembers",
+    "stage_of",
     "walk",
     "window_of",
 ]
+
+
+class Layout:
+    """Description of a sequence by stages, computed once.
+
+    Attributes
+    ----------
+    index : int
+        The number of the sequence's node.
+    stages : list of Stage
+    negated : list of list of Negation
+        By stage, the negated parts right before it; the last list has those at the end.
+    predicates : Predicates
+    window_us, gap_us : int or None
+    attributes : tuple of str
+        The attributes of ``same``.
+    is_next, is_strict, is_picky : bool
+        The selection; picky means next or strict.
+    completes, closes : list of bool
+        By stage, whether its constituents can complete a match when they arrive; and whether the
+        end of the window completes matches that end with them, as a negation follows.
+    is_simple : bool
+        True if all paths of viable entries with a valid beginning are candidates: single primitive
+        events, selection any, no predicates.
+    is_straight : bool
+        True if `is_simple` and no negation comes before the first constituent.
+    is_closed_by_time : bool
+        True if some stage closes.
+    begins_negated : bool
+        True if a negation can come before the first constituent.
+    may_begin, may_end : list of bool
+        By stage, whether a match can begin or end there, as all other parts on that side may be
+        empty.
+    begins_alone : bool
+        True if the first stage takes exactly one constituent, with which every match begins. An
+        event that can begin no match is then useless to it.
+    is_exact : list of bool
+        By stage, and for the end, whether its entries begin when they end. Then the order by place
+        is the order of their beginnings.
+    is_local : bool
+        True if all stages are in `next_is_local`, or the selection is not next.
+    next_is_local : list of bool
+        By stage, whether an event between two neighbours is eligible for the place of the second
+        regardless of the earlier constituents. Then only the last event that the part took matters.
+    keeps_last : bool
+        True if entries of the last stage are needed after they have been last.
+    """
+
+    def __init__(self, sequence: Sequence, index: int):
+        self.index = index
+        self.window_us = sequence.window_us
+        self.gap_us = sequence.gap_us
+        self.attributes = sequence.attributes
+        self.is_next = sequence.selection is Selection.NEXT
+        self.is_strict = sequence.selection is Selection.STRICT
+        self.is_picky = self.is_next or self.is_strict
+        self.stages: list[Stage] = []
+        self.parts: list[Expression] = []
+        self.negated: list[list[Negation]] = [[]]
+        for part in sequence.parts:
+            if isinstance(part, Negation):
+                self.negated[-1].append(part)
+            else:
+                self.parts.append(part)
+                self.stages.append(stage_of(part))
+                self.negated.append([])
+        self.predicates = Predicates(self.stages, sequence.predicates, sequence.readings)
+        count = len(self.stages)
+        empty = [stage.minimum == 0 for stage in self.stages]
+        self.may_begin = [all(empty[:number]) for number in range(count)]
+        self.may_end = [all(empty[number + 1 :]) for number in range(count)]
+        self.closes = [
+            self.may_end[number] and any(self.negated[number + 1 :]) for number in range(count)
+        ]
+        self.completes = [
+            self.may_end[number] and not self.closes[number] for number in range(count)
+        ]
+        self.is_closed_by_time = any(self.closes)
+        self.begins_negated = any(
+            self.negated[number] and self.may_begin[number] for number in range(count)
+        )
+        self.begins_alone = not self.stages[0].kleene
+        self.is_exact = [*(stage.is_primitive for stage in self.stages), True]
+        self.next_is_local = [self._is_local(number) for number in range(count)]
+        self.is_simple = (
+            not self.is_picky
+            and self.predicates.is_empty
+            and all(self.is_exact)
+            and not any(stage.kleene for stage in self.stages)
+        )
+        self.is_straight = self.is_simple and not self.begins_negated
+        self.is_local = not self.is_next or all(self.next_is_local)
+        self.keeps_last = self.is_next or self.is_closed_by_time or self.stages[-1].kleene
+
+    def _is_local(self, number: int) -> bool:
+        predicates = self.predicates
+        if not self.stages[number].is_primitive or predicates.joining[number]:
+            return False
+        if not self.may_end[number]:
+            return True
+        later = range(number, len(self.stages))
+        return not (
+            self.begins_negated
+            or predicates.final
+            or predicates.readings
+            or any(predicates.leaving[place] for place in later)
+        )
+
+
+def stage_of(part: Expression) -> Stage:
+    """Return the stage of a positive part."""
+    if isinstance(part, Kleene):
+        return Stage(
+            part.name,
+            (part.name,),
+            kleene=True,
+            minimum=part.minimum,
+            maximum=part.maximum,
+            greedy=part.greedy,
+        )
+    alternatives = primitives_of((part,))
+    names = part.names
+    return Stage(names[0], names, is_primitive=alternatives is not None)
+
+
+def primitives_of(parts: Iterable[Expression]) -> list[Primitive] | None:
+    """Return the primitive events that a part may be; None if it may be anything else."""
+    found: list[Primitive] = []
+    for part in parts:
+        if isinstance(part, Primitive):
+            found.append(part)
+        elif isinstance(part, Disjunction | Kleene | Negation):
+            inner = primitives_of(part.children)
+            if inner is None:
+                return None
+            found += inner
+        else:
+            return None
+    return found
 
 
 def ends_by_time(sequence: Sequence) -> bool:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from activedb.errors import PatternError
-from activedb.events._occurrence import Occurrence
-from activedb.events._precedence import precedes
+from activedb.events._occurrence import Occurrence, precedes
 from activedb.events.detection._entry import Entry
 from activedb.functions import checked_function
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from activedb.events.terms._parts import PartReference, part
-from activedb.events.terms._references import Aggregate, Attribute, attr
-from activedb.events.terms._subqueries import Exists, InSubquery, KeyRead, Subquery
+from activedb.events.terms._references import (
+    Aggregate,
+    Attribute,
+    Exists,
+    InSubquery,
+    KeyRead,
+    PartReference,
+    Subquery,
+    attr,
+    part,
+)
 from activedb.events.terms._term import (
     And,
     Arithmetic,

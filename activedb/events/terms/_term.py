@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from activedb.clock import timedelta_us
 from activedb.errors import BadEvent, PatternError
+from activedb.events._names import seconds_text
 from activedb.events._occurrence import Occurrence
-from activedb.events._primitives import seconds_text
 from activedb.events.terms._values import CALCULATIONS, COMPARISONS, equal
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from activedb.errors import ConfigurationError
-from activedb.scheduling._s_transactions import At
+from activedb.scheduling._operations import At
 
 __all__ = ["Choose", "Gate", "Stopped", "TurnGate"]
 

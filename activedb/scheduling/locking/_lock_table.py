@@ -1,18 +1,107 @@
-"""Lock table: all locks of a run, and the waiting requests."""
+"""Lock table of a run: lock modes, lock insertion (Wang et al., algorithm 1), waiting requests."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from enum import Enum, IntEnum
 from heapq import heappop, heappush
+from typing import Literal, NamedTuple
 
-from activedb.errors import AccessError
-from activedb.scheduling._s_transactions import At, Outcome, STransaction
+from activedb.errors import AccessError, ConfigurationError
+from activedb.scheduling._operations import At, Outcome, STransaction
+from activedb.scheduling._tables import Ref
 from activedb.scheduling.locking._gate import Gate, Stopped
-from activedb.scheduling.locking._insertion import Lock, Locked
-from activedb.scheduling.locking._modes import Compatibility, Mode, blockers
 
-__all__ = ["LockTable", "insert_all", "just_after"]
+__all__ = [
+    "FIGURE_3_LWM",
+    "FIGURE_3_S2PL",
+    "Answer",
+    "Compatibility",
+    "Granularity",
+    "Lock",
+    "LockTable",
+    "Locked",
+    "Mode",
+    "blockers",
+    "check_granularity",
+    "insert_all",
+    "just_after",
+    "locks_of",
+    "read_locks",
+    "write_locks_of",
+]
+
+
+class Mode(IntEnum):
+    """Access of an s-transaction that a lock permits, to an object or to rows inside it.
+
+    An integer enumeration, since modes are hashed at every access.
+    """
+
+    READ = 1
+    WRITE = 2
+    READ_ROWS = 3
+    WRITE_ROWS = 4
+
+    @property
+    def is_inside(self) -> bool:
+        """True if the mode only announces locks on rows, which then decide."""
+        return self in (Mode.READ_ROWS, Mode.WRITE_ROWS)
+
+    @property
+    def access(self) -> Mode:
+        """`READ` or `WRITE`."""
+        return Mode.WRITE if self in (Mode.WRITE, Mode.WRITE_ROWS) else Mode.READ
+
+
+class Answer(Enum):
+    """Answer to a request for a lock while another s-transaction holds one."""
+
+    YES = "yes"
+    MAYBE = "maybe"
+    """Depends on the timestamps: granted unless the lock held is older."""
+    NO = "no"
+
+
+Compatibility = Mapping[tuple[Mode, Mode], Answer]
+"""Answers by the mode held and the mode requested."""
+
+FIGURE_3_S2PL: Compatibility = {
+    (Mode.READ, Mode.READ): Answer.YES,
+    (Mode.READ, Mode.WRITE): Answer.NO,
+    (Mode.WRITE, Mode.READ): Answer.NO,
+    (Mode.WRITE, Mode.WRITE): Answer.NO,
+}
+FIGURE_3_LWM: Compatibility = {
+    (Mode.READ, Mode.READ): Answer.YES,
+    (Mode.READ, Mode.WRITE): Answer.YES,
+    (Mode.WRITE, Mode.READ): Answer.MAYBE,
+    (Mode.WRITE, Mode.WRITE): Answer.NO,
+}
+
+
+def answer(figure: Compatibility, held: Mode, requested: Mode) -> Answer:
+    """Return the answer of figure 3 for two locks on one object, including announcing modes.
+
+    Two locks that both only announce locks on rows are compatible: the locks on the rows decide.
+    Otherwise each counts as the mode that it announces.
+    """
+    if held.is_inside and requested.is_inside:
+        return Answer.YES
+    return figure[held.access, requested.access]
+
+
+def blockers(figure: Compatibility) -> dict[Mode, tuple[Mode, ...]]:
+    """Return, for each requested mode, the modes whose older holders must end before the grant.
+
+    Queues are in timestamp order. So the holder of a lock ahead of a request is older, and `NO` and
+    `MAYBE` are equivalent; `MAYBE` allows a younger writer that came first to let the reader pass.
+    """
+    return {
+        requested: tuple(held for held in Mode if answer(figure, held, requested) is not Answer.YES)
+        for requested in Mode
+    }
 
 
 class LockTable:
@@ -274,3 +363,67 @@ class Mark:
         while self._waiting and self.lets_pass(self._waiting[0].at):
             granted.append(heappop(self._waiting))
         return granted
+
+
+Granularity = Literal["table", "row"]
+Locked = tuple[str] | tuple[str, Hashable]
+"""Locked object: a table by its name, or a row by table name and key."""
+
+
+class Lock(NamedTuple):
+    """Lock on an object, in a mode."""
+
+    on: Locked
+    mode: Mode
+
+
+def check_granularity(granularity: str) -> Granularity:
+    """Return the granularity; raise `ConfigurationError` if it is invalid."""
+    if granularity == "table":
+        return "table"
+    if granularity == "row":
+        return "row"
+    raise ConfigurationError(f"granularity is 'table' or 'row', not {granularity!r}")
+
+
+def locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, None]:
+    """Return all locks that an s-transaction may need, each once, write locks first.
+
+    They follow from its operations: targets get write locks, sources read locks. Complexity:
+    O(references).
+    """
+    locks = write_locks_of(transaction, granularity)
+    for ref in transaction.reads():
+        for lock in read_locks(ref, granularity):
+            locks[lock] = None
+    return locks
+
+
+def write_locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, None]:
+    """Return the write locks that an s-transaction may need, each once."""
+    locks: dict[Lock, None] = {}
+    for ref in transaction.writes():
+        for lock in _locks(ref, granularity, Mode.WRITE, Mode.WRITE_ROWS):
+            locks[lock] = None
+    return locks
+
+
+def read_locks(ref: Ref, granularity: Granularity) -> tuple[Lock, ...]:
+    """Return the locks needed to read a reference: on its table, then on its row."""
+    return _locks(ref, granularity, Mode.READ, Mode.READ_ROWS)
+
+
+def _locks(ref: Ref, granularity: Granularity, mode: Mode, inside: Mode) -> tuple[Lock, ...]:
+    name = ref.table.name
+    if granularity == "table" or ref.is_whole or not _is_hashable(ref.key):
+        return (Lock((name,), mode),)
+    return Lock((name,), inside), Lock((name, ref.key), mode)
+
+
+def _is_hashable(key: object) -> bool:
+    """Return whether `key` is hashable; an access with an unhashable key is refused later."""
+    try:
+        hash(key)
+    except Exception:  # user-defined classes may raise anything
+        return False
+    return True

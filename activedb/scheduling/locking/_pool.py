@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from activedb.errors import ConfigurationError
-from activedb.scheduling._s_transactions import At, STransaction
+from activedb.scheduling._operations import At, STransaction
 from activedb.scheduling.locking._gate import Gate, Stopped
-from activedb.scheduling.locking._insertion import Lock
-from activedb.scheduling.locking._lock_table import LockTable
+from activedb.scheduling.locking._lock_table import Lock, LockTable
 
 __all__ = ["Pool", "check_threads"]
 

@@ -11,20 +11,24 @@ from typing import Any, Protocol
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._carried import PickledError, loads, restored
-from activedb.scheduling._s_transactions import Outcome, STransaction
+from activedb.scheduling._operations import Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Range, Ref, SharedTable
-from activedb.scheduling.partitioned._needs import StatePart, part_of
-from activedb.scheduling.partitioned._ranges import SortedKeys
-from activedb.scheduling.partitioned._sending import INSTEAD, Programs, named, said
 from activedb.scheduling.partitioned._task import (
+    INSTEAD,
     Done,
     Failed,
+    Programs,
     RaisedError,
     SentOutcome,
+    SortedKeys,
+    StatePart,
     Task,
     dumped,
+    named,
+    part_of,
+    said,
 )
 
 __all__ = ["Costs", "Pace", "Partitioned", "TaskRunner", "components"]

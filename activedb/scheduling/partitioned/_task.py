@@ -1,20 +1,280 @@
-"""Task: s-transactions independent of all others, with the state that they need."""
+"""Task: s-transactions independent of all others, with the state that they need.
+
+An operation contains functions, and functions outside modules are slow to pickle. So operations are
+not sent if they can be created again: by their program's state access, from the parameters. The
+state accesses are sent with each task as one pickle, which a process reads only once.
+"""
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
+from activedb.errors import DefinitionError
+from activedb.scheduling._access import Access
 from activedb.scheduling._carried import PickledError, loads, packed
-from activedb.scheduling._s_transactions import Outcome, STransaction
+from activedb.scheduling._operations import At, Outcome, STransaction
+from activedb.scheduling._program import Program
+from activedb.scheduling._rules import Reactions
 from activedb.scheduling._scheduler import Scheduler
-from activedb.scheduling._state import State
-from activedb.scheduling.partitioned._needs import StatePart, load
-from activedb.scheduling.partitioned._sending import Accesses, Sent, received, said
+from activedb.scheduling._state import State, Versions
+from activedb.scheduling._tables import Range, Ref, SharedTable
 
-__all__ = ["Done", "Failed", "RaisedError", "SentOutcome", "Task", "dumped", "run_task"]
+__all__ = [
+    "INSTEAD",
+    "Accesses",
+    "Done",
+    "Failed",
+    "Programs",
+    "RaisedError",
+    "Sent",
+    "SentOutcome",
+    "SortedKeys",
+    "StatePart",
+    "Task",
+    "dumped",
+    "load",
+    "named",
+    "part_of",
+    "received",
+    "run_task",
+    "said",
+]
+
+
+_ORDERED = (int, str, bytes)
+
+
+class SortedKeys:
+    """Keys of a table, with lookup by range.
+
+    Parameters
+    ----------
+    table : SharedTable
+    keys : iterable of hashable
+    """
+
+    def __init__(self, table: SharedTable, keys: Iterable[Hashable]):
+        self._kind = table.key
+        self._keys: list[Any] = list(keys)
+        # Keys of other types may have no order, or raise when compared.
+        self._has_order = self._kind in _ORDERED and all(
+            type(key) is self._kind for key in self._keys
+        )
+        if self._has_order:
+            self._keys.sort()
+
+    def within(self, bounds: Range) -> list[Any]:
+        """Return the keys that a read of the range may access; all if unordered. O(log n)."""
+        low, high = bounds.low, bounds.high
+        if not self._has_order or any(
+            bound is not None and type(bound) is not self._kind for bound in (low, high)
+        ):
+            return self._keys
+        first = 0 if low is None else bisect_left(self._keys, low)
+        last = len(self._keys) if high is None else bisect_left(self._keys, high)
+        return self._keys[first:last]
+
+
+StatePart = list[tuple[SharedTable, list[tuple[Hashable, tuple[tuple[At, Any], ...]]]]]
+"""Per table, its keys with their versions, oldest first."""
+
+
+class _Needed:
+    """Versions needed of a table: keys, each with a place and time to start from, and ranges."""
+
+    __slots__ = ("everything", "keys", "ranges", "whole")
+
+    def __init__(self) -> None:
+        self.keys: dict[Hashable, tuple[At, int]] = {}
+        self.ranges: list[Range] = []
+        self.everything = False
+        self.whole: tuple[At, int] | None = None  # start of the versions needed for ranges and all
+
+    def add(self, ref: Ref, at: At) -> None:
+        """Add a reference of an s-transaction; REQUIRES: they come in the serial order."""
+        if not ref.is_whole:
+            since_us = at.us if ref.window_us is None else at.us - ref.window_us
+            try:
+                before = self.keys.get(ref.key)
+            except Exception:
+                return  # an invalid key, which is never read
+            if before is None or since_us < before[1]:
+                self.keys[ref.key] = (at if before is None else before[0], since_us)
+            return
+        # A read of an unknown key may also read any window over it.
+        window_us = ref.table.history_us if ref.window_us is None else ref.window_us
+        first, since_us = (at, at.us) if self.whole is None else self.whole
+        self.whole = first, min(since_us, at.us - window_us)
+        if isinstance(ref.key, Range):
+            self.ranges.append(ref.key)
+        else:
+            self.everything = True
+
+    def of(self, versions: Versions) -> list[tuple[Hashable, tuple[tuple[At, Any], ...]]]:
+        """Return the versions that are needed."""
+        keys = dict(self.keys)
+        if self.whole is not None:
+            first, since_us = self.whole
+            for key in self._of_whole(versions):
+                known = keys.get(key)
+                keys[key] = (
+                    self.whole if known is None else (min(known[0], first), min(known[1], since_us))
+                )
+        found = [(key, versions.needed(key, *since)) for key, since in keys.items()]
+        return [(key, those) for key, those in found if those]
+
+    def _of_whole(self, versions: Versions) -> list[Hashable]:
+        there = versions.keys()
+        if self.everything:
+            return there
+        in_order = SortedKeys(versions.table, there)
+        return list(dict.fromkeys(key for each in self.ranges for key in in_order.within(each)))
+
+
+def part_of(state: State, transactions: Sequence[STransaction]) -> StatePart:
+    """Return the versions that s-transactions may read, for all tables; some may have none.
+
+    O(references + length of the result); if a range or a computed key is read, also O(keys) of its
+    table.
+
+    Parameters
+    ----------
+    state : State
+    transactions : sequence of STransaction
+        In the serial order.
+    """
+    needed: dict[SharedTable, _Needed] = {}
+    for transaction in transactions:
+        for ref in transaction.reads():
+            of_table = needed.get(ref.table)
+            if of_table is None:
+                of_table = needed[ref.table] = _Needed()
+            of_table.add(ref, transaction.at)
+    return [
+        (versions.table, needed[versions.table].of(versions) if versions.table in needed else [])
+        for versions in state
+    ]
+
+
+def load(part: StatePart) -> State:
+    """Build a state from a part."""
+    state = State(table for table, _ in part)
+    for table, keys in part:
+        versions = state.of(table)
+        for key, those in keys:
+            for at, value in those:
+                versions.write(key, at, value)
+    return state
+
+
+INSTEAD = "or run it in one process (scale_out off)"
+
+_StateAccess: TypeAlias = Callable[[Mapping[str, Any], Access], object]
+Accesses: TypeAlias = list[dict[str, _StateAccess]]
+"""State accesses of each program, by event type."""
+
+Sent: TypeAlias = tuple[Any, ...]
+"""``(us, id, arrival, type, parameters, are they read-only, program number or operations)``."""
+
+
+class Programs:
+    """Programs whose s-transactions are sent, by number.
+
+    Parameters
+    ----------
+    dumps : callable
+        As in `TaskRunner`.
+
+    Attributes
+    ----------
+    pickled : bytes
+        Their state accesses, `Accesses`.
+    """
+
+    def __init__(self, dumps: Callable[[Any], bytes]):
+        self.pickled = pickle.dumps([])
+        self._dumps = dumps
+        self._numbers: dict[Program, int] = {}
+        self._types: list[tuple[str, ...]] = []
+
+    def number(self, program: Program) -> int:
+        """Return the number of a program; pickle a program that is new or has new types.
+
+        Raises
+        ------
+        DefinitionError
+            If one of its state accesses cannot be pickled.
+        """
+        number = self._numbers.get(program)
+        if number is None:
+            number = self._numbers[program] = len(self._numbers)
+            self._types.append(())
+        if self._types[number] != program.types:
+            self._types[number] = program.types
+            self._pickle()
+        return number
+
+    def send(self, transaction: STransaction) -> Sent:
+        """Return the values of an s-transaction to pickle; may register its program (`number`)."""
+        params, operations, program = (
+            transaction.params,
+            transaction.operations,
+            transaction.program,
+        )
+        is_read_only = type(params) is MappingProxyType
+        made_by: Any = operations
+        if program is not None and not (operations and type(operations[-1]) is Reactions):
+            made_by = self.number(program)
+        given = dict(params) if is_read_only else params
+        return (*transaction.at, transaction.type, given, is_read_only, made_by)
+
+    def _pickle(self) -> None:
+        accesses = [{type_: p.access(type_) for type_ in p.types} for p in self._numbers]
+        try:
+            self.pickled = self._dumps(accesses)
+        except Exception as error:
+            for program, of_program in zip(self._numbers, accesses, strict=True):
+                for type_, access in of_program.items():
+                    self._check(program, type_, access)
+            raise DefinitionError(f"state accesses cannot be pickled: {said(error)}") from error
+
+    def _check(self, program: Program, type_: str, access: _StateAccess) -> None:
+        try:
+            self._dumps(access)
+        except Exception as error:
+            raise DefinitionError(
+                f"program {program.name}: the state access for {type_} cannot be sent to other "
+                f"processes ({said(error)}): use nothing in it but what can be pickled, {INSTEAD}"
+            ) from error
+
+
+def received(sent: Sent, accesses: Accesses) -> STransaction:
+    """Rebuild an s-transaction in the other process."""
+    us, id_, arrival, type_, params, is_read_only, made_by = sent
+    if is_read_only:
+        params = MappingProxyType(params)
+    if isinstance(made_by, int):
+        access = Access()
+        accesses[made_by][type_](params, access)
+        made_by = tuple(access.operations)
+    return STransaction(At(us, id_, arrival), type_, params, made_by)
+
+
+def named(transaction: STransaction) -> str:
+    """Return the name of an s-transaction in error messages."""
+    of = "" if transaction.program is None else f"program {transaction.program.name}, "
+    return f"{of}s-transactions of type {transaction.type}"
+
+
+def said(error: Exception) -> str:
+    """Return the text of an error in a message."""
+    return f"{type(error).__name__}: {error}"
+
 
 _KEPT_MAX = 16
 _idle: dict[bytes, Scheduler] = {}

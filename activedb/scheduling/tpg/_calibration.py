@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from activedb.scheduling._operations import Abort, Operation, Write
-from activedb.scheduling._s_transactions import At, STransaction
+from activedb.scheduling._operations import Abort, At, Operation, STransaction, Write
 from activedb.scheduling._scheduler import Scheduler, SerialOrder
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Ref, SharedTable
-from activedb.scheduling.tpg._decision import Decision
-from activedb.scheduling.tpg._model import Thresholds, threads_run_python_at_once
-from activedb.scheduling.tpg._planning import Planner
-from activedb.scheduling.tpg._properties import Properties, properties_of
-from activedb.scheduling.tpg._refinement import refine
+from activedb.scheduling.tpg._model import (
+    Decision,
+    Properties,
+    Thresholds,
+    properties_of,
+    threads_run_python_at_once,
+)
+from activedb.scheduling.tpg._planning import Planner, refine
 from activedb.scheduling.tpg._scheduler import TPG
 
 __all__ = ["calibrate"]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from heapq import heapify, heappop, heappush
+from time import perf_counter
 from typing import Any
 
 from activedb.errors import AccessError
 from activedb.scheduling._operations import Effect
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Range, Ref, at_key
-from activedb.scheduling.tpg._aborts import Aborts
-from activedb.scheduling.tpg._decision import Decision
 from activedb.scheduling.tpg._exploration import Exploration, Take, exploration_of
 from activedb.scheduling.tpg._groups import Group, group, rank_operations
-from activedb.scheduling.tpg._pinning import same_values
-from activedb.scheduling.tpg._refinement import TaskGraph
+from activedb.scheduling.tpg._model import Decision
+from activedb.scheduling.tpg._planning import TaskGraph, same_values
 from activedb.scheduling.tpg._vertex import (
     ABT,
     BLK,
@@ -28,7 +30,185 @@ from activedb.scheduling.tpg._vertex import (
 )
 from activedb.values import copied
 
-__all__ = ["RUNS_MAX", "Execution", "OnMove"]
+__all__ = ["RUNS_MAX", "Aborts", "Execution", "OnMove", "PhaseTimes", "Stopwatch"]
+
+
+class Aborts:
+    """Aborts of one execution; README.md, "Aborts", describes the rules.
+
+    Attributes
+    ----------
+    redone : int
+        Number of rollbacks of operations that had run.
+    seconds : float
+        Time spent so far.
+    """
+
+    def __init__(self, execution: Execution):
+        self.redone = 0
+        self.seconds = 0.0
+        self._execution = execution
+
+    def handle(self, failed: Iterable[Node]) -> None:
+        """Abort the s-transactions whose failures still count, in the serial order."""
+        began_s = time.perf_counter()
+        for node in sorted(failed, key=lambda node: node.vertices[0].number):
+            if node.failures and not node.aborted:
+                self.abort(node)
+        self._execution.stirred = True
+        self.seconds += time.perf_counter() - began_s
+
+    def abort(self, node: Node) -> None:
+        """Abort an s-transaction (T4): remove its versions, roll back operations that read them."""
+        assert node.failures
+        assert not node.aborted
+        node.aborted = True
+        execution = self._execution
+        affected: list[int] = []
+        resolved: list[Vertex] = []
+        for vertex in node.vertices:
+            vertex.passed = vertex.state == EXE
+            # If two operations write the same key, only the later has the readers as
+            # children.
+            if node.writers is not None or (vertex.effect is not None and vertex.effect.writes):
+                affected += [child.number for child in vertex.children]
+            execution.take_back(vertex)
+            vertex.stale = vertex.running
+            vertex.guess = None
+            if vertex.is_open:
+                execution.close(vertex)
+            execution.move(vertex, ABT)
+            if not vertex.waits and not vertex.settled:
+                resolved.append(vertex)
+        self._roll_back(affected)
+        # Rollback does not reach these: the operations that depend on them are later.
+        execution.settle(resolved)
+
+    def _roll_back(self, affected: list[int]) -> None:
+        """Roll back operations that may have read removed versions (T5, T6).
+
+        They are rolled back in the serial order, so that the dependencies of an operation are
+        rolled back before it becomes RDY or BLK. `affected` contains numbers of vertices.
+        """
+        execution = self._execution
+        heapify(affected)
+        vertices = execution.graph.vertices
+        while affected:
+            vertex = vertices[heappop(affected)]
+            while affected and affected[0] == vertex.number:
+                heappop(affected)
+            was_settled = vertex.settled
+            if vertex.operation is None:
+                stays_settled = not vertex.waits
+            else:
+                self._forget_failure(vertex, affected)
+                if vertex.state == ABT and vertex.node.failures:
+                    vertex.passed = False
+                    stays_settled = not vertex.waits
+                else:
+                    self._to_be_redone(vertex)
+                    stays_settled = False
+            if was_settled:
+                if not stays_settled:
+                    execution.unsettle(vertex)
+                for child in vertex.children:
+                    heappush(affected, child.number)
+
+    def _forget_failure(self, vertex: Vertex, affected: list[int]) -> None:
+        """Clear a failure whose inputs have changed, and undo the abort if no failure is left.
+
+        When an abort is undone, the operations of the s-transaction, which are ABT, must be redone.
+        """
+        node = vertex.node
+        if node.clash:
+            # The owner of the version is unknown: all operations are redone.
+            node.clash = False
+            for other in node.vertices:
+                self._clear_failure(other)
+                heappush(affected, other.number)
+        self._clear_failure(vertex)
+        if node.aborted and not node.failures:
+            node.aborted = False
+            for other in node.vertices:
+                heappush(affected, other.number)
+
+    def _clear_failure(self, vertex: Vertex) -> None:
+        if vertex.failure is not None:
+            vertex.failure = None
+            vertex.node.failures -= 1
+            if vertex.state != ABT:
+                self._execution.open(vertex)
+
+    def _to_be_redone(self, vertex: Vertex) -> None:
+        execution, old = self._execution, vertex.state
+        if old == EXE:
+            self.redone += 1
+            execution.take_back(vertex)
+        vertex.stale = vertex.running
+        new = BLK if vertex.waits else RDY
+        if old != new:
+            execution.move(vertex, new)
+            if old >= EXE:
+                execution.open(vertex)
+        if new == RDY and not vertex.running:
+            execution.put(vertex)
+
+
+@dataclass(slots=True)
+class PhaseTimes:
+    """Time spent by all threads of a run, by phase (Mao et al., section 8.3.1).
+
+    Wall-clock seconds. Under a global interpreter lock, each phase includes the time spent waiting
+    for that lock.
+
+    Attributes
+    ----------
+    plan_s : float
+        Sorting, building TPGs, deciding, and taking TPGs apart; includes planning in `add`.
+    run_s : float
+        Running operations, including runs that failed or were redone later; `PartReport.runs` is
+        their number.
+    explore_s : float
+        Taking operations, resolving their dependents, waiting for the latch of the TPG meanwhile,
+        setting outcomes.
+    abort_s : float
+        Aborting, rolling back, and running the s-transactions given up in the serial order.
+    wait_s : float
+        Waiting of threads while all remaining operations depended on running ones.
+    """
+
+    plan_s: float = 0.0
+    run_s: float = 0.0
+    explore_s: float = 0.0
+    abort_s: float = 0.0
+    wait_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Sum of all phases: at most the time of planning and run times the number of threads."""
+        return self.plan_s + self.run_s + self.explore_s + self.abort_s + self.wait_s
+
+    def add(self, other: PhaseTimes) -> None:
+        """Add the times of another thread."""
+        for phase in fields(self):
+            setattr(self, phase.name, getattr(self, phase.name) + getattr(other, phase.name))
+
+
+class Stopwatch:
+    """Stopwatch of one thread: each lap is the time of one phase."""
+
+    __slots__ = ("_since_s",)
+
+    def __init__(self) -> None:
+        self._since_s = perf_counter()
+
+    def lap_s(self) -> float:
+        """Return the seconds since the last call, or since creation."""
+        now_s = perf_counter()
+        lap_s = now_s - self._since_s
+        self._since_s = now_s
+        return lap_s
+
 
 RUNS_MAX = 5
 """Upper bound on the mean number of executions per operation: one, and four repetitions.

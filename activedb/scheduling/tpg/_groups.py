@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from activedb.scheduling.tpg._refinement import TaskGraph
+from activedb.scheduling.tpg._planning import TaskGraph
 from activedb.scheduling.tpg._vertex import Vertex
 
 __all__ = ["Group", "group", "rank_operations", "ungroup"]

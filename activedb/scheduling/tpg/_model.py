@@ -1,16 +1,130 @@
-"""Decision model: from the properties of a TPG to its scheduling."""
+"""Decision model: from the properties of a TPG to its scheduling (Mao et al., table 2)."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
-from activedb.scheduling.tpg._decision import Abort, Decision, Explore, Unit
-from activedb.scheduling.tpg._properties import Properties
+from activedb.errors import DefinitionError
+from activedb.scheduling.tpg._planning import Planner, TaskGraph
 
-__all__ = ["SERIAL", "Thresholds", "decide", "serial_is_fastest", "threads_run_python_at_once"]
+__all__ = [
+    "SERIAL",
+    "Abort",
+    "Decision",
+    "Explore",
+    "Properties",
+    "Thresholds",
+    "Unit",
+    "decide",
+    "properties_of",
+    "serial_is_fastest",
+    "threads_run_python_at_once",
+]
+
+
+Explore = Literal["breadth-first", "depth-first", "non-structured", "serial"]
+Unit = Literal["operation", "group"]
+Abort = Literal["eager", "lazy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Scheduling of a batch (Mao et al., table 1).
+
+    Attributes
+    ----------
+    explore : {"non-structured", "breadth-first", "depth-first", "serial"}
+        ``breadth-first`` and ``depth-first`` are the two forms of structured exploration. With
+        ``serial``, there is no exploration: no TPG is built, and the calling thread runs one
+        s-transaction after the other; the other dimensions have no meaning then.
+    unit : {"operation", "group"}
+        Unit that a worker takes at once: f-schedule, c-schedule.
+    abort : {"eager", "lazy"}
+        Time at which failed operations are handled: e-abort, l-abort.
+    speculative : bool
+        Whether a worker that would wait runs an operation that is still BLK.
+
+    Raises
+    ------
+    DefinitionError
+        If a value is none of these.
+    """
+
+    explore: Explore = "non-structured"
+    unit: Unit = "operation"
+    abort: Abort = "eager"
+    speculative: bool = False
+
+    def __post_init__(self) -> None:
+        for name, words in (("explore", Explore), ("unit", Unit), ("abort", Abort)):
+            if getattr(self, name) not in get_args(words):
+                known = ", ".join(map(repr, get_args(words)))
+                raise DefinitionError(
+                    f"a decision's {name} is one of {known}, not {getattr(self, name)!r}"
+                )
+        if not isinstance(self.speculative, bool):
+            raise DefinitionError(
+                f"a decision's speculative is True or False, not {self.speculative!r}"
+            )
+
+    @property
+    def is_serial(self) -> bool:
+        """True if no TPG is built."""
+        return self.explore == "serial"
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Properties of a batch that are known before it is run.
+
+    Attributes
+    ----------
+    transactions, operations : int
+        Their numbers.
+    lds, tds, pds : int
+        Number of dependencies by kind.
+    skew : float
+        Accesses of the most accessed key over the mean of all keys; 1 if all are equal.
+    cyclic : bool or None
+        Whether groups depend on each other in cycles; None if the decision did not need to check.
+    compute_us : float
+        Duration of an operation in microseconds, as measured on the first of the batch.
+    parallel_share : float
+        Share of it that another thread can use, from 0 to 1.
+    abort_ratio : float
+        Share of s-transactions that aborted in earlier batches.
+    """
+
+    transactions: int = 0
+    operations: int = 0
+    lds: int = 0
+    tds: int = 0
+    pds: int = 0
+    skew: float = 1.0
+    cyclic: bool | None = None
+    compute_us: float = 0.0
+    parallel_share: float = 0.0
+    abort_ratio: float = 0.0
+
+
+def properties_of(
+    planner: Planner, graph: TaskGraph, measured: Properties | None = None
+) -> Properties:
+    """Return the properties of a TPG; those that a TPG lacks come from `measured`. O(keys)."""
+    degrees = [len(found) for lists in planner.tables.values() for found in lists.of.values()]
+    return replace(
+        measured or Properties(),
+        transactions=len(graph.nodes),
+        operations=graph.operations,
+        lds=graph.lds,
+        tds=graph.tds,
+        pds=graph.pds,
+        skew=max(degrees) * len(degrees) / sum(degrees) if degrees else 1.0,
+    )
+
 
 SERIAL = Decision("serial")
 

@@ -1,18 +1,29 @@
-"""Parts of a batch: s-transactions with a common decision."""
+"""Parts of a batch, and their runs: s-transactions with a common decision."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from activedb.errors import DefinitionError
-from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling._operations import At, Outcome, STransaction, Writes, check_distinct
+from activedb.scheduling._scheduler import evaluate
+from activedb.scheduling._state import State
 from activedb.scheduling._tables import SharedTable
-from activedb.scheduling.tpg._decision import Decision
+from activedb.scheduling.tpg._execution import Execution, Stopwatch
+from activedb.scheduling.tpg._model import (
+    SERIAL,
+    Decision,
+    Properties,
+    Thresholds,
+    serial_is_fastest,
+    threads_run_python_at_once,
+)
 from activedb.scheduling.tpg._planning import Planner
-from activedb.scheduling.tpg._properties import Properties
+from activedb.scheduling.tpg._vertex import Node, Vertex
 
-__all__ = ["Part", "PartReport", "PartStatistics", "disjoint", "labelled"]
+__all__ = ["Part", "PartReport", "PartRun", "PartStatistics", "disjoint", "labelled"]
 
 
 @dataclass(slots=True)
@@ -192,3 +203,288 @@ def disjoint(parts: Iterable[Part]) -> list[Part]:
         if other is not part:
             other.absorb(part)
     return list(merged.values())
+
+
+class PartRun:
+    """Run of a part of a batch: its earliest s-transactions alone, the rest by a TPG.
+
+    Attributes
+    ----------
+    part : Part
+    decision : Decision
+    properties : Properties
+    execution : Execution or None
+        Execution of the s-transactions that are not run alone.
+    alone : int
+        Number of the earliest s-transactions that were run alone.
+    alone_s, rest_s : float
+        Seconds spent on these, and on the s-transactions that the TPG has given up.
+    """
+
+    def __init__(self, part: Part, known: PartStatistics, state: State):
+        self.part = part
+        self.decision = SERIAL
+        self.properties = self._properties(known)
+        self.execution: Execution | None = None
+        self.alone = 0
+        self.alone_s = 0.0
+        self.rest_s = 0.0
+        self._known = known
+        self._state = state
+        self._written: list[tuple[At, Writes]] = []
+
+    def _properties(self, known: PartStatistics) -> Properties:
+        transactions = self.part.transactions
+        return Properties(
+            transactions=len(transactions),
+            operations=sum([len(transaction.operations) for transaction in transactions]),
+            compute_us=known.compute_us or 0.0,
+            parallel_share=known.parallel_share,
+            abort_ratio=known.abort_ratio,
+        )
+
+    def run_alone(self, count: int) -> None:
+        """Run the next s-transactions one after the other on the calling thread.
+
+        REQUIRES: the part is sorted; no later s-transaction has run.
+        """
+        watch = Stopwatch()
+        state, written = self._state, self._written
+        for transaction in self.part.transactions[self.alone : self.alone + count]:
+            at = transaction.at
+            writes, transaction.outcome = evaluate(transaction, state.reader(at))
+            written.append((at, writes))
+            state.write(writes, at)
+        self.alone += count
+        self.alone_s += watch.lap_s()
+
+    def pilot(self, thresholds: Thresholds, threads: int) -> None:
+        """Run the earliest s-transactions alone and measure them, unless enough is known."""
+        transactions, known = self.part.transactions, self._known
+        pilots = Pilots(thresholds, threads)
+        due = pilots_due(known, len(transactions), thresholds, threads)
+        for transaction in transactions[:due]:
+            wall_s, cpu_s = time.perf_counter(), time.thread_time()
+            self.run_alone(1)
+            cpu_s, wall_s = time.thread_time() - cpu_s, time.perf_counter() - wall_s
+            pilots.add(len(transaction.operations), wall_s * 1e6, cpu_s * 1e6)
+            if pilots.are_enough:
+                break
+        known.unmeasured += len(transactions)
+        pilots.tell(known)
+        self.properties = self._properties(known)
+
+    def end(self) -> PartReport:
+        """Run the s-transactions given up, set the outcomes. REQUIRES: the execution has ended."""
+        redone = runs = rest = 0
+        if self.execution is not None:
+            redone, runs = self.execution.aborts.redone, self.execution.runs
+            watch = Stopwatch()
+            rest = run_rest(self.execution, self._written)
+            self.rest_s = watch.lap_s()
+            nodes = self.execution.graph.nodes
+            for node in nodes[: len(nodes) - rest]:
+                node.transaction.outcome = outcome_of(node, self._state)
+        aborted = self._known.ended(self.part.transactions)
+        labels = tuple(self.part.labels)
+        return PartReport(labels, self.decision, self.properties, aborted, redone, runs, rest)
+
+    def dissolve(self) -> None:
+        """Release the TPG, which the traceback of a failure may otherwise keep alive."""
+        self.part.planner = None
+        if self.execution is not None:
+            self.execution.dissolve()
+
+    def take_back(self) -> None:
+        """Undo the run, after its batch has ended with an error."""
+        if self.execution is not None:
+            self.execution.take_back_all()
+        for at, writes in self._written:
+            self._state.take_back(writes, at)
+        for transaction in self.part.transactions:
+            transaction.outcome = None
+
+
+# -- outcomes of the s-transactions of a TPG that was run ------------------------------------------
+
+
+def outcome_of(node: Node, state: State) -> Outcome:
+    """Return the outcome of an s-transaction in the serial order.
+
+    REQUIRES: the state has the versions of all earlier s-transactions, and is not changed.
+    """
+    if not node.failures:
+        results: list[object] = []
+        for vertex in node.vertices:
+            assert vertex.effect is not None
+            results.append(vertex.effect.result)
+        return Outcome(tuple(results))
+    error = _first_error(node, state)
+    assert error is not None
+    return Outcome.of_error(error)
+
+
+def _first_error(node: Node, state: State) -> Exception | None:
+    """Return the error of the first operation, in statement order, that fails.
+
+    Operations that were not run because a later one had failed are run now; their writes are
+    discarded.
+    """
+    read = state.reader(node.transaction.at)
+    writes: Writes = []
+    failed: Exception | None = None
+    for vertex in node.vertices:
+        if vertex.failure is not None and not node.clash:
+            return vertex.failure
+        if vertex.passed and not node.clash:
+            continue
+        failed = failed or vertex.failure
+        assert vertex.operation is not None
+        try:
+            writes += vertex.operation.evaluate(read).writes
+        except Exception as error:  # any error of the user's functions
+            return error
+    try:
+        check_distinct(writes)
+    except Exception as error:
+        return error
+    return failed or _any_failure(node.vertices)
+
+
+def _any_failure(vertices: list[Vertex]) -> Exception | None:
+    return next((vertex.failure for vertex in vertices if vertex.failure is not None), None)
+
+
+# -- pilots: s-transactions that are run alone and measured before the decision about the rest -----
+
+PILOTS_MAX = 16
+"""Maximum number of pilots: the earliest s-transactions of a part, run alone and measured."""
+
+PILOTS_MIN = 3
+"""Number of pilots that suffices if each of them clearly favours a TPG."""
+
+CLEARLY = 4.0
+"""Ratio of the threads' gain to the costs of planning and exploring that counts as clear."""
+
+UNMEASURED_MAX = 128
+"""Number of s-transactions between measurements while TPGs are best."""
+
+
+def pilots_due(known: PartStatistics, count: int, thresholds: Thresholds, threads: int) -> int:
+    """Return the maximum number of the next `count` s-transactions to measure.
+
+    Where a TPG is best, pilots keep other threads idle, so they are rare. Where the serial order is
+    best, they are run alone anyway.
+    """
+    if (
+        known.compute_us is not None
+        and known.unmeasured + count < UNMEASURED_MAX
+        and not _is_serial(known.compute_us, known.parallel_share, thresholds, threads)
+    ):
+        return 0
+    return min(PILOTS_MAX, (count + 3) // 4)
+
+
+class Pilots:
+    """Measurements of s-transactions that were run alone.
+
+    Parameters
+    ----------
+    thresholds : Thresholds
+    threads : int
+
+    Attributes
+    ----------
+    are_enough : bool
+        Whether all of them favour a TPG so clearly that no more are needed.
+    """
+
+    def __init__(self, thresholds: Thresholds, threads: int):
+        self.are_enough = False
+        self._thresholds = thresholds
+        self._threads = threads
+        self._measured: list[tuple[float, float]] = []
+        self._clear = 0
+
+    def add(self, operations: int, wall_us: float, cpu_us: float) -> None:
+        """Record the wall-clock and CPU time of a pilot with this number of operations."""
+        if not operations:
+            return
+        one = wall_us / operations, cpu_us / operations
+        self._measured.append(one)
+        self._clear += not _is_serial(*self._told(*one), self._thresholds, self._threads, CLEARLY)
+        self.are_enough = self._clear == len(self._measured) >= PILOTS_MIN
+
+    def tell(self, known: PartStatistics) -> None:
+        """Add the mean to `known`, without the slowest few, which may have been interrupted."""
+        self._measured.sort()
+        kept = self._measured[: len(self._measured) - len(self._measured) // 8]
+        if kept:
+            wall_us, cpu_us = (sum(each) / len(kept) for each in zip(*kept, strict=True))
+            known.measured(*self._told(wall_us, cpu_us))
+
+    def _told(self, wall_us: float, cpu_us: float) -> tuple[float, float]:
+        """Return the duration of a function, and the share of it that other threads could use.
+
+        The share is 1 if threads run Python code in parallel, else that of the time spent waiting.
+        """
+        share = 1.0 if threads_run_python_at_once() else max(1 - cpu_us / wall_us, 0.0)
+        return max(wall_us - self._thresholds.serial_us, 0.0), share
+
+
+def _is_serial(
+    compute_us: float, share: float, thresholds: Thresholds, threads: int, times: float = 1.0
+) -> bool:
+    properties = Properties(compute_us=compute_us, parallel_share=share)
+    return serial_is_fastest(properties, thresholds, threads, times)
+
+
+# -- serial execution of the rest of a TPG that was given up ---------------------------------------
+
+
+def run_rest(execution: Execution, written: list[tuple[At, Writes]]) -> int:
+    """Run the s-transactions unsettled when an execution gave up, and set their outcomes.
+
+    s-transactions that have ended before all unsettled ones stay as they are: in the serial order,
+    later ones do not change them. From the earliest unsettled s-transaction on, all versions are
+    removed, and the s-transactions are run one after the other: each operation once.
+
+    Parameters
+    ----------
+    execution : Execution
+        At its end: no worker runs any of its operations.
+    written : list
+        The writes are appended to it.
+
+    Returns
+    -------
+    int
+        Number of s-transactions that were run, the latest ones; 0 if the execution did not give up.
+    """
+    rest = _unsettled(execution.graph.nodes) if execution.gave_up else []
+    for node in rest:
+        for vertex in node.vertices:
+            execution.take_back(vertex)
+    state = execution.state
+    for node in rest:
+        transaction = node.transaction
+        at = transaction.at
+        writes, transaction.outcome = evaluate(_planned(node), state.reader(at))
+        written.append((at, writes))
+        state.write(writes, at)
+    return len(rest)
+
+
+def _unsettled(nodes: list[Node]) -> list[Node]:
+    """Return the s-transactions from the earliest one on that has not ended."""
+    for number, node in enumerate(nodes):
+        if not node.has_ended:
+            return nodes[number:]
+    return []
+
+
+def _planned(node: Node) -> STransaction:
+    """Return an s-transaction with the planned operations, whose computed keys are recorded."""
+    transaction = node.transaction
+    operations = tuple(v.operation for v in node.vertices if v.operation is not None)
+    return STransaction(transaction.at, transaction.type, transaction.params, operations)

@@ -1,19 +1,117 @@
-"""Stream phase: operations are put into sorted lists as their s-transactions arrive."""
+"""Planning: operations into sorted lists as they arrive, then TDs and PDs from these lists."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Hashable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from activedb.scheduling._operations import Operation
-from activedb.scheduling._s_transactions import At, STransaction
+from activedb.scheduling._operations import At, Operation, Read, STransaction, Write
 from activedb.scheduling._tables import Computed, Range, Ref, SharedTable
-from activedb.scheduling.tpg._pinning import pinned
 from activedb.scheduling.tpg._vertex import Node, Vertex
 
-__all__ = ["READ", "SOURCE", "WRITE", "Accesses", "Planner", "SortedLists"]
+__all__ = [
+    "READ",
+    "SOURCE",
+    "WRITE",
+    "Accesses",
+    "Planner",
+    "SortedLists",
+    "TaskGraph",
+    "pinned",
+    "refine",
+    "same_values",
+]
+
+
+class _Recorded:
+    """Key function that repeats the key of its last call while its inputs are the same.
+
+    So an operation that is redone accesses the same key as before, even if the function is random,
+    unless the inputs of the key have changed (Mao et al., section 6.5.2).
+    """
+
+    __slots__ = ("__qualname__", "_function", "_inputs", "_key")
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._inputs: tuple[Any, ...] | None = None
+        self._key: Hashable = None
+        self.__qualname__ = getattr(function, "__qualname__", repr(function))
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._inputs is None or not same_values(inputs, self._inputs):
+            self._key = self._function(*inputs)
+            self._inputs = inputs
+        return self._key
+
+
+def pinned(operation: Operation) -> Operation:
+    """Return the operation with its computed keys recorded when they are resolved."""
+    for ref in operation.refs:
+        if type(ref.key) is Computed:
+            break
+    else:
+        return operation
+    refs: dict[int, Ref] = {}
+    if type(operation) is Write:
+        return Write(
+            _pinned(operation.targets[0], refs),
+            tuple(_pinned(ref, refs) for ref in operation.direct),
+            operation.function,
+            operation.args,
+        )
+    if type(operation) is Read:
+        direct = tuple(_pinned(ref, refs) for ref in operation.direct)
+        return Read(direct, operation.function, operation.args)
+    return operation  # other operations compute their keys themselves
+
+
+def _pinned(ref: Ref, done: dict[int, Ref]) -> Ref:
+    """Return `ref` with a recorded key; the same object for the same `ref`."""
+    key = ref.key
+    if type(key) is not Computed:
+        return ref
+    if id(ref) not in done:
+        reads = tuple(_pinned(source, done) for source in key.reads)
+        done[id(ref)] = Ref(
+            ref.table, Computed(_Recorded(key.function), reads, key.args), ref.window_us
+        )
+    return done[id(ref)]
+
+
+def same_values(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    """Return whether two rows of values read from a state are the same, without their ``==``.
+
+    Immutable versions are the same objects while they exist; windows, ranges, lists, dicts and sets
+    are compared by their elements; numbers and texts by their values. Two copies of any other
+    object count as different.
+    """
+    return len(left) == len(right) and all(map(_same, left, right))
+
+
+def _same(left: Any, right: Any) -> bool:
+    if left is right:
+        return True
+    kind = type(left)
+    if kind is not type(right):
+        return False
+    if kind is float:
+        return bool(left.hex() == right.hex())  # distinguishes 0.0 from -0.0
+    if kind in (int, str, bytes):
+        return bool(left == right)
+    if kind is list or kind is tuple:
+        return same_values(tuple(left), tuple(right))
+    if kind is set:  # in iteration order, which equal copies share
+        return same_values(tuple(left), tuple(right))
+    if kind is dict:
+        return same_values(tuple(left), tuple(right)) and same_values(
+            tuple(left.values()), tuple(right.values())
+        )
+    return False
+
 
 WRITE = 0
 """The operation writes the key (and may read it): a source of TDs."""
@@ -192,3 +290,194 @@ def _may_clash(operations: tuple[Operation, ...]) -> bool:
 
 def _at_of_node(node: Node) -> At:
     return node.transaction.at
+
+
+KEYS_PER_RANGE_MAX = 64
+"""Maximum number of written keys in a range; above it, the range is planned as the whole table."""
+
+_COMPARABLE = (int, str, bytes)
+"""Key types with a total order: a range of these is planned by its keys."""
+
+
+class TaskGraph:
+    """Task precedence graph: the operations of a batch, and their dependencies.
+
+    Attributes
+    ----------
+    nodes : list of Node
+        The s-transactions, by timestamp.
+    vertices : list of Vertex
+        The operations, including virtual ones of whole tables, in the serial order.
+    operations : int
+        Number of operations that are not virtual.
+    lds, tds, pds : int
+        Number of dependencies kept.
+    """
+
+    __slots__ = ("lds", "nodes", "operations", "pds", "tds", "vertices")
+
+    def __init__(self, nodes: list[Node], lds: int):
+        self.nodes = nodes
+        self.lds = lds
+        self.tds = 0
+        self.pds = 0
+        self.operations = 0
+        self.vertices: list[Vertex] = []
+
+    def depend(self, vertex: Vertex, on: Vertex, kind: int) -> None:
+        """Make a vertex depend on an earlier one."""
+        children = on.children
+        if isinstance(children, list):
+            children.append(vertex)
+        else:
+            on.children = [vertex]
+        vertex.waits += 1
+        if kind == SOURCE:
+            self.pds += 1
+        else:
+            self.tds += 1
+
+    def number(self) -> None:
+        """Number all vertices in the serial order."""
+        vertices = self.vertices
+        for node in self.nodes:
+            vertices += node.virtual
+            vertices += node.vertices
+            self.operations += len(node.vertices)
+        for number, vertex in enumerate(vertices):
+            vertex.number = number
+
+    def dissolve(self) -> None:
+        """Break all reference cycles, so that none is left for the garbage collector."""
+        for vertex in self.vertices:
+            vertex.children = ()
+            vertex.unit = None
+        for node in self.nodes:
+            node.vertices = []
+            node.virtual = ()
+            node.writers = None
+        self.vertices.clear()
+        self.nodes.clear()
+
+
+def refine(planner: Planner) -> TaskGraph:
+    """Return the TPG of all s-transactions in the planner.
+
+    O(accesses); O(a log a) for tables with accesses to the whole table, where a is their number of
+    accesses. README.md, "Dependencies", describes which dependencies are kept, and why they
+    suffice.
+    """
+    planner.in_order()
+    graph = TaskGraph(planner.nodes, planner.lds)
+    for table, lists in planner.tables.items():
+        if lists.whole:
+            _WholeTable(graph, table, lists).refine()
+        else:
+            for accesses in lists.of.values():
+                if len(accesses) > 1:
+                    _refine_key(graph, accesses)
+    graph.number()
+    return graph
+
+
+def _refine_key(graph: TaskGraph, accesses: Accesses) -> None:
+    """Make each access depend on the nearest writer of an earlier s-transaction."""
+    nearest: Vertex | None = None
+    latest: Vertex | None = None
+    node: Node | None = None
+    for _, vertex, kind in accesses:
+        if vertex.node is not node:
+            node = vertex.node
+            nearest = latest
+        if nearest is not None:
+            graph.depend(vertex, nearest, kind)
+        if kind == WRITE:
+            latest = vertex
+
+
+class _WholeTable:
+    """Table with computed keys or ranges: one sweep over all its accesses, by timestamp.
+
+    Each access to the whole table depends on one virtual operation, which depends on the nearest
+    writers of all keys and on the previous virtual operation. An access to a key after a writer of
+    any key (`_writers_of_any`) depends on that writer, if the key has not been written since.
+    """
+
+    def __init__(self, graph: TaskGraph, table: SharedTable, lists: SortedLists):
+        self._graph = graph
+        self._table = table
+        self._lists = lists
+        self._last: dict[Hashable, Vertex] = {}  # nearest writers, after the writers of any key
+        self._writers_of_any: tuple[Vertex, ...] = ()
+        self._front: tuple[Vertex, ...] = ()  # previous virtual operation, or writers of any key
+        self._fresh: dict[Hashable, Vertex] = {}  # nearest writers, after the front
+        self._written: list[Any] | None = None  # the written keys, sorted
+
+    def refine(self) -> None:
+        """Add the dependencies to the graph."""
+        accesses: list[tuple[Any, Vertex, int, Ref | None, Hashable]] = [
+            (at, vertex, kind, None, key)
+            for key, found in self._lists.of.items()
+            for at, vertex, kind in found
+        ]
+        accesses += [(at, vertex, kind, ref, None) for at, vertex, kind, ref in self._lists.whole]
+        accesses.sort(key=itemgetter(0))
+        for _, group in groupby(accesses, key=itemgetter(0)):
+            of_node = list(group)
+            for _, vertex, kind, ref, key in of_node:
+                for on in self._nearest(vertex.node, kind, ref, key):
+                    self._graph.depend(vertex, on, kind)
+            any_key = [vertex for _, vertex, kind, ref, _ in of_node if kind == WRITE and ref]
+            if any_key:
+                self._writers_of_any = self._front = tuple(any_key)
+                self._last.clear()
+                self._fresh.clear()
+            for _, vertex, kind, ref, key in of_node:
+                if kind == WRITE and ref is None:
+                    self._last[key] = self._fresh[key] = vertex
+
+    def _nearest(self, node: Node, kind: int, ref: Ref | None, key: Hashable) -> Iterable[Vertex]:
+        """Return the vertices that an access of `node` depends on."""
+        if ref is None:
+            found = self._last.get(key)
+            return self._writers_of_any if found is None else (found,)
+        if type(ref.key) is Range and kind != WRITE:
+            keys = self._keys_in(ref.key)
+            if keys is not None:
+                nearest = [self._last[key] for key in keys if key in self._last]
+                return (*self._writers_of_any, *nearest)
+        return self._virtual(node)
+
+    def _virtual(self, node: Node) -> tuple[Vertex, ...]:
+        """Return the virtual operation that waits for all writers before `node`."""
+        waits_for = (*self._front, *self._fresh.values())
+        self._fresh.clear()
+        if len(waits_for) > 1:
+            virtual = Vertex(node, None)
+            node.virtual = [*node.virtual, virtual]
+            for vertex in waits_for:
+                self._graph.depend(virtual, vertex, SOURCE)
+            waits_for = (virtual,)
+        self._front = waits_for
+        return waits_for
+
+    def _keys_in(self, key_range: Range) -> list[Any] | None:
+        """Return the written keys of a range; None if there are too many, or no total order."""
+        kind = self._table.key
+        if kind not in _COMPARABLE:
+            return None
+        if any(b is not None and type(b) is not kind for b in (key_range.low, key_range.high)):
+            return None
+        if self._written is None:
+            written = [
+                key
+                for key, accesses in self._lists.of.items()
+                if any(access[2] == WRITE for access in accesses)
+            ]
+            if any(type(key) is not kind for key in written):
+                return None
+            self._written = sorted(written)
+        keys = self._written
+        first = 0 if key_range.low is None else bisect_left(keys, key_range.low)
+        last = len(keys) if key_range.high is None else bisect_left(keys, key_range.high)
+        return keys[first:last] if last - first <= KEYS_PER_RANGE_MAX else None

@@ -8,20 +8,29 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from activedb.errors import DefinitionError
-from activedb.scheduling._operations import Effect
-from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling._operations import Effect, STransaction
 from activedb.scheduling._state import State
-from activedb.scheduling.tpg._decision import Decision
-from activedb.scheduling.tpg._execution import Execution, OnMove
+from activedb.scheduling.tpg._execution import Execution, OnMove, PhaseTimes, Stopwatch
 from activedb.scheduling.tpg._exploration import Take
 from activedb.scheduling.tpg._groups import Group, group, ungroup
-from activedb.scheduling.tpg._model import SERIAL, Thresholds, decide, serial_is_fastest
-from activedb.scheduling.tpg._part_run import PartRun
-from activedb.scheduling.tpg._parts import Part, PartReport, PartStatistics, disjoint, labelled
-from activedb.scheduling.tpg._planning import Planner
-from activedb.scheduling.tpg._properties import Properties, properties_of
-from activedb.scheduling.tpg._refinement import TaskGraph, refine
-from activedb.scheduling.tpg._times import PhaseTimes, Stopwatch
+from activedb.scheduling.tpg._model import (
+    SERIAL,
+    Decision,
+    Properties,
+    Thresholds,
+    decide,
+    properties_of,
+    serial_is_fastest,
+)
+from activedb.scheduling.tpg._parts import (
+    Part,
+    PartReport,
+    PartRun,
+    PartStatistics,
+    disjoint,
+    labelled,
+)
+from activedb.scheduling.tpg._planning import Planner, TaskGraph, refine
 from activedb.scheduling.tpg._vertex import Vertex
 
 __all__ = ["TPG", "by_tables"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from activedb.scheduling._operations import Effect, Operation
-from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling._operations import Effect, Operation, STransaction
 from activedb.scheduling._tables import Ref
 
 if TYPE_CHECKING:

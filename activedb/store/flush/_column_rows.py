@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, select
 
-from activedb.store.flush._bulk import Array, unnest
-from activedb.store.flush._wire import ServerColumn, server_table
+from activedb.store.flush._bulk import Array, ServerColumn, server_table, unnest
 from activedb.store.flush._write_set import Change, naming, write
 from activedb.store.server import driver_cursor
 from activedb.store.sql import TableSpec

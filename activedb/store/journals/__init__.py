@@ -1,8 +1,5 @@
 """Rows of activedb itself: firings, streams, programs, workflows, decisions, staged batches."""
 
-from activedb.store.journals._columns import ColumnJournal, ColumnNote
-from activedb.store.journals._decisions import DecisionRows
-from activedb.store.journals._detectors import Adopted, DetectorRows
 from activedb.store.journals._firings import FiringCounts, Journal
 from activedb.store.journals._overview import (
     Overview,
@@ -10,11 +7,22 @@ from activedb.store.journals._overview import (
     lacking_rights,
     read_overview,
 )
-from activedb.store.journals._programs import ProgramJournal
-from activedb.store.journals._rules import RuleRows
-from activedb.store.journals._staged import StagedBatch, StagedJournal
-from activedb.store.journals._staging import Attempt, Sink, Staging, staging
-from activedb.store.journals._streams import LedgerEntry, StreamJournal
+from activedb.store.journals._rules import Adopted, DecisionRows, DetectorRows, RuleRows
+from activedb.store.journals._staging import (
+    Attempt,
+    Sink,
+    StagedBatch,
+    StagedJournal,
+    Staging,
+    staging,
+)
+from activedb.store.journals._streams import (
+    ColumnJournal,
+    ColumnNote,
+    LedgerEntry,
+    ProgramJournal,
+    StreamJournal,
+)
 from activedb.store.journals._workflows import (
     LineageRow,
     Recorded,

@@ -1,21 +1,236 @@
-"""Rows of a stream: ledger, waiting events, late events."""
+"""Rows of a stream and of its programs: ledger, waiting and late events, versions, outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
 
-from activedb.store.flush import insert_rows
-from activedb.store.journals._columns import ColumnJournal
+from activedb.store.flush import ColumnRows, insert_rows
 from activedb.store.server import translate_errors
 from activedb.store.session import Store
-from activedb.store.sql import TableSpec
-from activedb.store.system import decisions, late_events, ledger, producers, stream_events
+from activedb.store.sql import Row, TableSpec
+from activedb.store.system import (
+    decisions,
+    kept_columns,
+    late_events,
+    ledger,
+    outputs,
+    producers,
+    program_states,
+    stream_events,
+    versions,
+)
 
-__all__ = ["LedgerEntry", "StreamJournal"]
+__all__ = ["ColumnJournal", "ColumnNote", "LedgerEntry", "ProgramJournal", "StreamJournal"]
+
+
+_WAITING = ""  # takes the place of a table's name
+
+
+class ColumnNote(StrEnum):
+    """Kind of note about the events that the rules of a stream may still need.
+
+    Stored in the column that otherwise has a table's name: no table's name begins with a space.
+    """
+
+    USED = " used"
+    """Events that matches have consumed."""
+    DEAD = " dead"
+    """Events that failed and take part in no further match."""
+    RULES = " rules"
+    """Rules that consume events, and the time since which they have existed."""
+    REFUSED = " refused"
+    """Events that rules have refused; written also where events are kept one by one."""
+
+
+class ColumnJournal:
+    """Columnar rows of one stream, as bytes; writes use the connection that the caller passes.
+
+    Parameters
+    ----------
+    store : Store
+    stream : str
+        Name of the stream.
+    """
+
+    def __init__(self, store: Store, stream: str):
+        self._store = store
+        self._stream = stream
+
+    def waiting(self) -> list[bytes]:
+        """Return the events that may wait or that rules may need, part by part."""
+        c = kept_columns.c
+        return self._data(c.stream == self._stream, c.name == _WAITING)
+
+    def notes(self) -> dict[ColumnNote, list[bytes]]:
+        """Return the data of all notes by kind, part by part; kinds without notes are left out."""
+        c = kept_columns.c
+        statement = (
+            select(c.name, c.data)
+            .where(c.stream == self._stream, c.name.in_(list(ColumnNote)))
+            .order_by(c.sequence, c.piece)
+        )
+        found: dict[ColumnNote, list[bytes]] = {}
+        with translate_errors("read what is noted in columns"), self._store.short() as connection:
+            for row in connection.execute(statement):
+                found.setdefault(ColumnNote(row.name), []).append(bytes(row.data))
+        return found
+
+    def versions(self, table: str) -> list[bytes]:
+        """Return the kept versions of a table's rows, part by part."""
+        return self._data(kept_columns.c.name == table)
+
+    def write(
+        self,
+        connection: Connection,
+        sequence: int,
+        pieces: Sequence[tuple[bytes, int]],
+        table: str = _WAITING,
+    ) -> None:
+        """Write the data that a part leaves behind: versions of a table's rows, events, or a note.
+
+        Parameters
+        ----------
+        sequence : int
+            Number of the part.
+        pieces : sequence of (bytes, int)
+            Data of each piece, and the time of the latest item in it.
+        """
+        rows = [
+            {
+                "stream": self._stream,
+                "name": table,
+                "sequence": sequence,
+                "piece": number,
+                "last_us": last_us,
+                "data": data,
+            }
+            for number, (data, last_us) in enumerate(pieces)
+        ]
+        if rows:
+            connection.execute(insert(kept_columns), rows)
+
+    def forget(self, connection: Connection, before_us: int, table: str) -> None:
+        """Delete versions that no window reaches any more; one statement."""
+        c = kept_columns.c
+        connection.execute(delete(kept_columns).where(c.name == table, c.last_us < before_us))
+
+    def forget_waiting(self, connection: Connection, before_us: int | None = None) -> None:
+        """Delete all events, or the events before a time; one statement."""
+        c = kept_columns.c
+        statement = delete(kept_columns).where(c.stream == self._stream, c.name == _WAITING)
+        if before_us is not None:
+            statement = statement.where(c.last_us < before_us)
+        connection.execute(statement)
+
+    def forget_notes(
+        self, connection: Connection, *notes: ColumnNote, before_us: int | None = None
+    ) -> None:
+        """Delete the given kinds of notes, or all, up to a time if one is given; one statement."""
+        c = kept_columns.c
+        names = notes or tuple(ColumnNote)
+        statement = delete(kept_columns).where(c.stream == self._stream, c.name.in_(names))
+        if before_us is not None:
+            statement = statement.where(c.last_us < before_us)
+        connection.execute(statement)
+
+    def _data(self, *conditions: ColumnElement[bool]) -> list[bytes]:
+        statement = select(kept_columns.c.data).order_by(
+            kept_columns.c.sequence, kept_columns.c.piece
+        )
+        statement = statement.where(*conditions)
+        with translate_errors("read what is kept in columns"), self._store.short() as connection:
+            return [bytes(row.data) for row in connection.execute(statement)]
+
+
+_VERSIONS, _OUTPUTS = TableSpec(versions), TableSpec(outputs)
+
+
+class ProgramJournal:
+    """Rows of one stream's programs; writes use the connection that the caller passes.
+
+    Attributes
+    ----------
+    columns : ColumnJournal
+        Rows that are kept column by column.
+    """
+
+    def __init__(self, store: Store, stream: str):
+        self.columns = ColumnJournal(store, stream)
+        self._store = store
+        self._stream = stream
+
+    def rows(self, spec: TableSpec) -> list[Row]:
+        """Return every committed row of a table; O(rows)."""
+        with translate_errors(f"load table {spec.name}"), self._store.short() as connection:
+            return [spec.row(row) for row in connection.execute(select(spec.table))]
+
+    def read_columns(self, rows: ColumnRows) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the key and value columns of a table's committed rows; see `ColumnRows.read`."""
+        with translate_errors(f"load table {rows.spec.name}"), self._store.short() as connection:
+            return rows.read(connection)
+
+    def versions(self, table: str) -> list[Mapping[str, Any]]:
+        """Return the kept versions of a table's rows, in the serial order."""
+        c = versions.c
+        statement = (
+            select(c.key, c.us, c.arrival, c.value, c.removed)
+            .where(c.name == table)
+            .order_by(c.us, c.arrival)
+        )
+        with translate_errors("read the versions"), self._store.short() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def outputs(self, program: str) -> list[Mapping[str, Any]]:
+        """Return the outputs of a program, in the serial order."""
+        c = outputs.c
+        statement = (
+            select(outputs)
+            .where(c.stream == self._stream, c.program == program)
+            .order_by(c.us, c.arrival)
+        )
+        with translate_errors("read the outputs"), self._store.short() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def states(self) -> dict[str, Mapping[str, Any]]:
+        """Return the states of the detectors of programs' rules, by program."""
+        c = program_states.c
+        statement = select(c.program, c.state).where(c.stream == self._stream)
+        with translate_errors("read the states of programs"), self._store.short() as connection:
+            return {row.program: row.state for row in connection.execute(statement)}
+
+    def write_states(self, connection: Connection, states: Mapping[str, Any]) -> None:
+        """Write detector states with a part, by program; two statements."""
+        if not states:
+            return
+        c = program_states.c
+        connection.execute(
+            delete(program_states).where(c.stream == self._stream, c.program.in_(list(states)))
+        )
+        rows = [
+            {"stream": self._stream, "program": name, "state": state}
+            for name, state in states.items()
+        ]
+        connection.execute(insert(program_states), rows)
+
+    def write_versions(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write versions with a part; two round trips."""
+        insert_rows(connection, _VERSIONS, list(rows))
+
+    def forget_versions(self, connection: Connection, table: str, before_us: int) -> None:
+        """Delete versions that no window reaches any more; two statements."""
+        c = versions.c
+        connection.execute(delete(versions).where(c.name == table, c.us < before_us))
+        self.columns.forget(connection, before_us, table)
+
+    def write_outputs(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write outputs with a part; two round trips."""
+        insert_rows(connection, _OUTPUTS, [{"stream": self._stream, **row} for row in rows])
+
 
 _STREAM_EVENTS, _LATE_EVENTS = TableSpec(stream_events), TableSpec(late_events)
 

@@ -1,8 +1,8 @@
 """Rows changed by any program, read from a logical replication slot."""
 
-from activedb.store.replication._changed_rows import ChangedRows
 from activedb.store.replication._pgoutput import (
     Begin,
+    ChangedRows,
     Commit,
     Delete,
     Insert,

@@ -7,6 +7,10 @@
 
 Settings are made by statements, never by options of the start-up packet: poolers drop those,
 silently if so configured. A connection whose settings are lost one transaction later is refused.
+
+Parent and child share each socket. So in the child its descriptor is redirected to ``/dev/null``: a
+late write does not reach the server, and the server sees the end of the connection only when the
+parent closes it.
 """
 
 from __future__ import annotations
@@ -25,17 +29,152 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg.abc import PQGen
-from sqlalchemy import URL, Engine, Pool, QueuePool, create_engine, event
+from psycopg.pq import TransactionStatus
+from sqlalchemy import URL, Connection, Engine, Pool, QueuePool, create_engine, event
+from sqlalchemy.exc import DBAPIError
 
 from activedb.config import mask_url
 from activedb.errors import ConfigurationError, InvalidURL, UnsuitablePooler
 from activedb.store.server._patience import bounded_s, limited, until_s
-from activedb.store.server._quoting import literal
+from activedb.store.server._prepared import prepare_on
+from activedb.store.server._urls import literal
 
-__all__ = ["ServerConnection", "await_server", "backend_of", "cut", "engine_for", "is_pooled"]
+__all__ = [
+    "ConnectionCache",
+    "ServerConnection",
+    "await_server",
+    "backend_of",
+    "cut",
+    "engine_for",
+    "is_pooled",
+    "leave_sockets",
+    "track_sockets",
+]
+
+
+_IDLE_S_MAX = 1.0
+
+
+class ConnectionCache:
+    """Cache of an engine's SQLAlchemy connections, kept open after use.
+
+    A pool's checkout, reset and checkin take a twentieth of a small transaction's time. So the
+    pool only opens connections and limits their number.
+
+    Latches: its own, held briefly; no other latch is taken under it.
+    """
+
+    def __init__(self, engine: Engine, kept_max: int, *, prepares: bool = True):
+        self._engine = engine
+        self._prepares = prepares
+        self._kept_max = kept_max
+        self._latch = threading.Lock()
+        self._kept: list[tuple[Connection, float]] = []
+        self._waiting = 0
+        self._taken = 0
+
+    def take(self) -> Connection:
+        """Return a cached or new connection; one that was idle for a second is pinged first."""
+        connection = self._kept_or_new()
+        with self._latch:
+            self._taken += 1
+        return connection
+
+    def _kept_or_new(self) -> Connection:
+        while True:
+            with self._latch:
+                if self._kept:
+                    connection, since_s = self._kept.pop()
+                else:
+                    self._waiting += 1
+                    break
+            if time.monotonic() - since_s < _IDLE_S_MAX or self._answers(connection):
+                return connection
+            _drop(connection)
+        try:
+            connection = self._engine.connect()
+        finally:
+            with self._latch:
+                self._waiting -= 1
+        if self._prepares:
+            prepare_on(connection, self._is_one_taken)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Roll back uncommitted changes and cache the connection, if it is still alive."""
+        with self._latch:
+            self._taken -= 1
+        try:
+            if connection.in_transaction():
+                connection.rollback()
+            if connection.invalidated or connection.closed:
+                connection.close()
+                return
+            driver: Any = connection.connection.driver_connection
+            if driver.pgconn.transaction_status != TransactionStatus.IDLE:
+                driver.rollback()
+        except (DBAPIError, psycopg.Error):
+            _drop(connection)
+            return
+        with self._latch:
+            # A thread that waits for the pool does not see cached connections.
+            if not self._waiting and len(self._kept) < self._kept_max:
+                self._kept.append((connection, time.monotonic()))
+                return
+        connection.close()
+
+    def drop(self) -> None:
+        """Close every cached connection."""
+        with self._latch:
+            kept, self._kept = self._kept, []
+        for connection, _ in kept:
+            _drop(connection)
+
+    def close(self) -> None:
+        """Close all connections, cached here or in the pool beneath, and cache no more."""
+        with self._latch:
+            self._kept_max = 0
+        self.drop()
+        self._engine.dispose()
+
+    def _is_one_taken(self) -> bool:
+        return self._taken == 1
+
+    def _answers(self, connection: Connection) -> bool:
+        dialect = self._engine.dialect
+        try:
+            return dialect.do_ping(connection.connection.dbapi_connection)  # type: ignore[arg-type]
+        except psycopg.Error:
+            return False
+
+
+def _drop(connection: Connection) -> None:
+    connection.invalidate()
+    connection.close()
+
+
+_connections: WeakSet[Any] = WeakSet()
+
+
+def track_sockets(engine: Engine) -> None:
+    """Remember an engine's new connections, for `leave_sockets`."""
+    event.listen(engine, "connect", lambda connection, _: _connections.add(connection))
+
+
+def leave_sockets() -> None:
+    """Detach from every remembered connection. REQUIRES: this is a forked child."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for connection in list(_connections):
+            with contextlib.suppress(OSError, psycopg.Error):  # already closed
+                os.dup2(nowhere, connection.fileno(), inheritable=False)
+    finally:
+        os.close(nowhere)
+    _connections.clear()
 
 
 # -- check of whether a server accepts connections, without a login, like ``pg_isready`` -----------

@@ -31,10 +31,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from activedb.errors import ActiveDBError, ConfigurationError
-from activedb.store.server._account import server_account
-from activedb.store.server._binaries import POSTGRES_VERSION, postgres_programs
 from activedb.store.server._filelock import FileLock, exclusive
-from activedb.store.server._home import choose_home, existing_home
+from activedb.store.server._home import (
+    POSTGRES_VERSION,
+    choose_home,
+    existing_home,
+    postgres_programs,
+    server_account,
+)
 from activedb.store.server._postmaster import START_S_MAX, STOP_S_MAX, Postmaster
 
 __all__ = ["POSTGRES_VERSION", "EmbeddedServer", "check_programs", "home_of"]
@@ -127,7 +131,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from activedb.store.server._account import Account
+    from activedb.store.server._home import Account
 
 _LOCK_S_MAX = 2 * (START_S_MAX + STOP_S_MAX)
 

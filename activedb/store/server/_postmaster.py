@@ -38,7 +38,7 @@ from activedb.store.server._home import socket_folder
 from activedb.store.server._pidfile import PidFile, live_postmaster
 
 if TYPE_CHECKING:
-    from activedb.store.server._account import Account
+    from activedb.store.server._home import Account
 
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0

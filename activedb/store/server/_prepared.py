@@ -6,13 +6,25 @@ transaction's time. Statements whose results are not needed one by one are sent 
 BEGIN goes with the first statement, the guard of a key with its locked read, and the writes with
 each other and with the COMMIT. Each statement in a message saves one wait. psycopg converts values
 and rows, and does the waiting, so Ctrl-C and `cancel` end these waits as they do with cursors.
+
+Other statements are compiled once and sent by the driver directly: the same SQL and values as
+SQLAlchemy would send, without its work per execution, which takes
+longer than the server needs for one row.
+
+The server answers a statement by key in less time than it takes a core to fall asleep and wake up,
+especially on virtual machines, and a thread that has slept finds its caches cold. So a thread that
+is the only one at work, and has had quick answers so far, polls for a moment, and yields its core
+to other threads between two polls.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,11 +37,74 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 from sqlalchemy import Connection, Dialect, Select
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.sql.dml import UpdateBase
 
-from activedb.store.server._spin_wait import Watch
+from activedb.store.server._driver_errors import is_lost
 
-__all__ = ["PREPARE_THRESHOLD", "Prepared", "Statement", "Step", "StepFailed"]
+__all__ = [
+    "PREPARE_THRESHOLD",
+    "Prepared",
+    "Statement",
+    "Step",
+    "StepFailed",
+    "Watch",
+    "driver_cursor",
+    "execute_alone",
+    "fetch",
+    "run",
+    "takes_messages",
+    "together",
+]
+
+
+_AWAKE_S = 0.000_3
+_SKIPPED_MAX = 64
+
+_is_possible = hasattr(select, "poll") and hasattr(os, "sched_yield") and (os.cpu_count() or 1) > 1
+
+
+class Watch:
+    """Spinner for answers of one kind on one connection.
+
+    Each answer that is late makes it spin half as often.
+
+    Parameters
+    ----------
+    socket : int
+        Descriptor of the connection's socket.
+    is_alone : callable
+        Return whether no other thread needs the core.
+    """
+
+    __slots__ = ("_is_alone", "_left", "_poll", "_skipped")
+
+    def __init__(self, socket: int, is_alone: Callable[[], bool]):
+        self._is_alone = is_alone
+        self._skipped = self._left = 0
+        if _is_possible:
+            poll = select.poll()
+            poll.register(socket, select.POLLIN)
+            self._poll = poll.poll
+
+    def sees_answer(self) -> bool:
+        """Return whether an answer is available, after spinning as long as that is worthwhile."""
+        if self._left:
+            self._left -= 1
+            return False
+        if not _is_possible or not self._is_alone():
+            return False
+        poll = self._poll
+        until_s = time.perf_counter() + _AWAKE_S
+        while not poll(0):
+            if time.perf_counter() > until_s:
+                self._left = self._skipped = min(2 * self._skipped + 1, _SKIPPED_MAX)
+                return False
+            os.sched_yield()
+        self._skipped = 0
+        return True
+
+
 __all__ += ["checked", "prepare_on", "prepared_on"]
 
 PREPARE_THRESHOLD = None
@@ -287,7 +362,7 @@ def prepare_on(connection: Connection, is_alone: Callable[[], bool]) -> None:
     Parameters
     ----------
     is_alone : callable
-        Return whether no other connection is in use, so that a thread may spin; see `_spin_wait`.
+        Return whether no other connection is in use, so that a thread may spin; see `_prepared`.
     """
     if _INFO not in connection.info:
         driver: Any = connection.connection.driver_connection
@@ -317,3 +392,186 @@ def _compiled(statement: Statement, dialect: Dialect) -> _SQL:
         for key in compiled.positiontup
     ]
     return _SQL(str(compiled).encode(), parameters, [PyFormat.TEXT] * len(parameters))
+
+
+def takes_messages(connection: Connection) -> bool:
+    """Return whether `together` works here: on Postgres, and not on a caller's connection."""
+    return prepared_on(connection) is not None
+
+
+def together(
+    connection: Connection, steps: Sequence[Step], *, last: bool = False
+) -> list[list[tuple[Any, ...]]]:
+    """Send statements as one message and return the rows of each; one round trip.
+
+    REQUIRES: `takes_messages`.
+
+    Parameters
+    ----------
+    steps : sequence of (statement, values)
+        Statements are cached when compiled, so pass the same objects each time.
+    last : bool
+        Whether to commit along with them.
+
+    Raises
+    ------
+    StepFailed
+    """
+    prepared = prepared_on(connection)
+    assert prepared is not None
+    try:
+        return prepared.execute(steps, last=last)
+    except StepFailed as failed:
+        if isinstance(failed.error, psycopg.Error):
+            _invalidate_if_lost(connection, failed.error)
+        raise
+
+
+def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, Any]]) -> None:
+    """Execute `statement` once per row; each row has all of its parameters.
+
+    One round trip, however many rows. Errors are the driver's.
+
+    Parameters
+    ----------
+    statement : INSERT, UPDATE or DELETE
+        Cached when compiled, so pass the same object each time.
+    """
+    prepared = prepared_on(connection)
+    if prepared is not None:
+        prepared.renew()
+    sql, processors = _compiled_statement(statement, connection.dialect)
+    bound = [
+        {
+            name: row[key] if process is None else process(row[key])
+            for key, (name, process) in processors.items()
+        }
+        for row in rows
+    ]
+    if connection.dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        driver.executemany(sql, bound)
+        return
+    with driver_cursor(connection) as cursor:
+        if len(bound) == 1:
+            cursor.execute(sql, bound[0])
+        else:
+            cursor.executemany(sql, bound)
+
+
+def fetch(connection: Connection, steps: Sequence[Step]) -> list[list[tuple[Any, ...]]]:
+    """Return the rows of each of several SELECTs.
+
+    One round trip; on a caller's connection one per statement. Errors are the driver's.
+
+    Parameters
+    ----------
+    steps : sequence of (statement, values)
+        Statements are cached when compiled, so pass the same objects each time.
+    """
+    if takes_messages(connection):
+        try:
+            return together(connection, steps)
+        except StepFailed as failed:
+            raise failed.error from None
+    return [_fetched(connection, statement, values) for statement, values in steps]
+
+
+def _fetched(
+    connection: Connection, statement: Any, values: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    dialect = connection.dialect
+    sql, processors = _compiled_statement(statement, dialect)
+    bound = {
+        name: values[key] if process is None else process(values[key])
+        for key, (name, process) in processors.items()
+    }
+    rows: list[tuple[Any, ...]]
+    kinds: tuple[int | None, ...]
+    if dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        cursor = driver.execute(sql, bound)
+        rows, kinds = cursor.fetchall(), (None,) * len(cursor.description)
+    else:
+        with driver_cursor(connection) as cursor:
+            rows = cursor.execute(sql, bound).fetchall()
+            kinds = tuple([column.type_code for column in cursor.description or ()])
+    if not rows:
+        return rows
+    loaders = _loaders(statement, dialect, kinds)
+    if not loaders:
+        return rows
+    return [
+        tuple([loaders[i](cell) if i in loaders else cell for i, cell in enumerate(row)])
+        for row in rows
+    ]
+
+
+def execute_alone(connection: Connection, statement: bytes, values: Sequence[bytes]) -> None:
+    """Execute a statement outside transactions of SQLAlchemy and psycopg; one round trip.
+
+    Parameters
+    ----------
+    statement : bytes
+        SQL with parameters $1 and so on; its rows are ignored.
+    """
+    driver: Any = connection.connection.driver_connection
+    try:
+        driver.pgconn.send_query_params(statement, values)
+        checked(driver, driver.wait(generators.execute(driver.pgconn)))
+    except psycopg.Error as error:
+        _invalidate_if_lost(connection, error)
+        raise
+
+
+@contextmanager
+def driver_cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
+    """Yield a psycopg cursor inside SQLAlchemy's transaction."""
+    if not connection.in_transaction():
+        connection.begin()
+    driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    try:
+        with driver.cursor() as cursor:
+            yield cursor
+    except psycopg.Error as error:
+        _invalidate_if_lost(connection, error)
+        raise
+
+
+def _invalidate_if_lost(connection: Connection, error: psycopg.Error) -> None:
+    """Invalidate a lost connection, because SQLAlchemy does not see the driver's errors here."""
+    if connection.invalidated:
+        return
+    driver: Any = connection.connection.driver_connection
+    if driver.closed or driver.broken or is_lost(error):
+        connection.invalidate(error)
+
+
+_BY_NAME = SQLiteDialect_pysqlite(paramstyle="named")
+
+
+@lru_cache(maxsize=1_024)
+def _compiled_statement(
+    statement: UpdateBase | Select[Any], dialect: Dialect
+) -> tuple[str, Mapping[str, tuple[str, _Process]]]:
+    """Return the SQL, and the name and bind processor of each parameter."""
+    by_name = _BY_NAME if dialect.name == "sqlite" else dialect
+    compiled: Any = statement.compile(dialect=by_name)
+    names: Mapping[str, str] = compiled.escaped_bind_names
+    return str(compiled), {
+        key: (names.get(key, key), bind.type.dialect_impl(dialect).bind_processor(dialect))
+        for key, bind in compiled.binds.items()
+    }
+
+
+@lru_cache(maxsize=1_024)
+def _loaders(
+    statement: Select[Any], dialect: Dialect, kinds: tuple[int | None, ...]
+) -> Mapping[int, Callable[[Any], Any]]:
+    """Return result processors, by position, from the driver's values to SQLAlchemy's types."""
+    columns = statement.selected_columns
+    found = {
+        position: column.type.dialect_impl(dialect).result_processor(dialect, kind)
+        for position, (column, kind) in enumerate(zip(columns, kinds, strict=True))
+    }
+    return {position: load for position, load in found.items() if load is not None}

@@ -8,10 +8,9 @@ from activedb.store.session._external_transaction import (
     listen_to,
 )
 from activedb.store.session._plain_use import UserConnection
-from activedb.store.session._server_waits import Backend
+from activedb.store.session._processes import Backend, Wakeups, send_wakeup
 from activedb.store.session._session import Durable, Session
 from activedb.store.session._store import TRIGGER_POINTS, Store
-from activedb.store.session._wakeups import Wakeups, send_wakeup
 
 __all__ = [
     "TRIGGER_POINTS",

@@ -25,8 +25,8 @@ from activedb.errors import ConfigurationError, ConnectionLost, TransactionState
 from activedb.store.flush import Change, Log
 from activedb.store.replication import FOLLOWED, set_local_mark
 from activedb.store.server import translate_errors
-from activedb.store.session._latch import Latch
-from activedb.store.session._owned import OwnedTable
+from activedb.store.session._flat import Latch
+from activedb.store.session._ownership import OwnedTable
 from activedb.store.session._session import Durable, Session
 from activedb.store.sql import Key, Row, TableSpec
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection
 
@@ -23,13 +23,35 @@ from activedb.errors import (
     StoreError,
 )
 from activedb.store.server import translate_error, translate_errors
-from activedb.store.session._latch import Latch
-from activedb.store.session._server_waits import publish
+from activedb.store.session._processes import publish
 
 if TYPE_CHECKING:
     from activedb.store.session._store import Store
 
-__all__ = ["FlatTransaction"]
+__all__ = ["FlatTransaction", "Latch"]
+
+
+class Latch(Protocol):
+    """Re-entrant latch with the interface of `threading.RLock`."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the latch; return False if it is not free and `blocking` is False."""
+        ...
+
+    @property
+    def release(self) -> Callable[[], object]:
+        """Function that releases the latch."""
+        ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 
 class FlatTransaction:

@@ -25,13 +25,11 @@ from sqlalchemy.pool import StaticPool
 
 from activedb.errors import ConfigurationError, SelfDeadlock
 from activedb.store.replication import Slot
-from activedb.store.session._latch import Latch
-from activedb.store.session._lease import NoLease
+from activedb.store.session._flat import Latch
 from activedb.store.session._ownership import NoOwnership
 from activedb.store.session._plain_use import UserConnection
-from activedb.store.session._server_waits import Backend
+from activedb.store.session._processes import Backend, NoLease, Wakeups
 from activedb.store.session._store import Store
-from activedb.store.session._wakeups import Wakeups
 from activedb.store.sql import Key, TableSpec
 from activedb.store.system import system
 

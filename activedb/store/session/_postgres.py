@@ -37,13 +37,11 @@ from activedb.store.server import (
     upgrade,
     xid_of,
 )
-from activedb.store.session._latch import Latch
-from activedb.store.session._lease import Lease
+from activedb.store.session._flat import Latch
 from activedb.store.session._ownership import Ownership
 from activedb.store.session._plain_use import UserConnection, UserConnections
-from activedb.store.session._server_waits import Backend, backends
+from activedb.store.session._processes import Backend, Lease, Wakeups, backends, send_wakeup
 from activedb.store.session._store import Store
-from activedb.store.session._wakeups import Wakeups, send_wakeup
 from activedb.store.sql import (
     GUARD_ABSENT,
     GUARD_TABLE,

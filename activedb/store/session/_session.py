@@ -25,9 +25,8 @@ from activedb.store.flush import Change, Log, naming, write, write_step_by_step
 from activedb.store.replication import session_mark, set_local_mark
 from activedb.store.server import translate_errors
 from activedb.store.session._by_key import lock_row, rows_by_key
-from activedb.store.session._flat import FlatTransaction
-from activedb.store.session._latch import Latch
-from activedb.store.session._owned import OwnedTable
+from activedb.store.session._flat import FlatTransaction, Latch
+from activedb.store.session._ownership import OwnedTable
 from activedb.store.sql import (
     Dirty,
     Key,

@@ -11,13 +11,11 @@ from sqlalchemy import Connection, Engine, MetaData, func, select
 
 from activedb.store.replication import Slot
 from activedb.store.server import translate_errors
-from activedb.store.session._latch import Latch
-from activedb.store.session._lease import Lease, NoLease
+from activedb.store.session._flat import Latch
 from activedb.store.session._ownership import NoOwnership, Ownership
 from activedb.store.session._plain_use import UserConnection
-from activedb.store.session._server_waits import Backend
+from activedb.store.session._processes import Backend, Lease, NoLease, Wakeups
 from activedb.store.session._session import Session
-from activedb.store.session._wakeups import Wakeups
 from activedb.store.sql import Key, TableSpec
 
 __all__ = ["TRIGGER_POINTS", "Store"]

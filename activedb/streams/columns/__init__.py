@@ -8,14 +8,11 @@ from __future__ import annotations
 import activedb.columns.program  # noqa: F401  # first: it reports missing packages
 
 # isort: split
-from activedb.streams.columns._admission import ColumnAdmission
-from activedb.streams.columns._limits import check_in_columns
-from activedb.streams.columns._parts import ColumnParts
+from activedb.streams.columns._admission import ColumnAdmission, WaitingColumns
+from activedb.streams.columns._limits import check_in_columns, check_rule_in_columns
+from activedb.streams.columns._parts import ColumnParts, ColumnRuleParts
 from activedb.streams.columns._program import ColumnProgram
-from activedb.streams.columns._rule_limits import check_rule_in_columns
-from activedb.streams.columns._rule_parts import ColumnRuleParts
 from activedb.streams.columns._rules import ColumnRules
-from activedb.streams.columns._waiting import WaitingColumns
 
 __all__ = [
     "ColumnAdmission",

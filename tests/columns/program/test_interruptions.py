@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import activedb.columns.program
-from activedb.columns.program import _log
+from activedb.columns.program import _state
 from activedb.columns.program._batch import EventBatch
 from activedb.columns.program._run import ColumnRun
 from activedb.scheduling import Access, At, Program, SharedTable
@@ -139,7 +139,7 @@ STEPS: dict[str, Callable[[ColumnRun], Any]] = {
 def test_step_that_is_cut_off_at_any_line_is_whole_or_not_at_all(
     decision: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_log, "_SPARE", 0)  # so that it is trimmed
+    monkeypatch.setattr(_state, "_SPARE", 0)  # so that it is trimmed
     given = program()
 
     def opened() -> ColumnRun:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from activedb.scheduling import At
 from activedb.scheduling.locking import Lock, LockTable
 from activedb.scheduling.locking._gate import Stopped
-from activedb.scheduling.locking._modes import Compatibility
+from activedb.scheduling.locking._lock_table import Compatibility
 from tests.patience import PATIENCE_S
 
 __all__ = ["Requests"]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from activedb.scheduling.locking import FIGURE_3_LWM, FIGURE_3_S2PL, Answer, Lock, Mode
-from activedb.scheduling.locking._modes import Compatibility, answer, blockers
+from activedb.scheduling.locking._lock_table import Compatibility, answer, blockers
 from tests.scheduling.locking.requests import Requests
 from tests.scheduling.locking.ward import at
 

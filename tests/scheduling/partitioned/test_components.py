@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activedb.scheduling import At, Operation, Ref, SharedTable, STransaction
-from activedb.scheduling._body import Body
+from activedb.scheduling._access import Body
 from activedb.scheduling._operations import Read, Write
 from activedb.scheduling._tables import Computed, Range
 from activedb.scheduling.partitioned._scheduler import components, packed, size_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from activedb.scheduling import Abort, At, Operation, Ref, SharedTable, STransaction
 from activedb.scheduling._operations import Read, Write
-from activedb.scheduling.tpg._refinement import TaskGraph
+from activedb.scheduling.tpg._planning import TaskGraph
 from activedb.scheduling.tpg._vertex import Vertex
 
 SECOND_US = 1_000_000

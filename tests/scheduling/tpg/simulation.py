@@ -17,9 +17,8 @@ from activedb.scheduling.tpg import Decision
 from activedb.scheduling.tpg._execution import Execution, OnMove
 from activedb.scheduling.tpg._exploration import Take
 from activedb.scheduling.tpg._groups import Group
-from activedb.scheduling.tpg._part_run import outcome_of, run_rest
-from activedb.scheduling.tpg._planning import Planner
-from activedb.scheduling.tpg._refinement import TaskGraph, refine
+from activedb.scheduling.tpg._parts import outcome_of, run_rest
+from activedb.scheduling.tpg._planning import Planner, TaskGraph, refine
 from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex
 
 EVERY_DECISION = [

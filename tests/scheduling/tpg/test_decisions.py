@@ -18,8 +18,13 @@ from activedb.scheduling.tpg import TPG, Decision, Properties, Thresholds, by_ta
 from activedb.scheduling.tpg.__main__ import as_python
 from activedb.scheduling.tpg.__main__ import main as command
 from activedb.scheduling.tpg._model import decide, serial_is_fastest, threads_run_python_at_once
-from activedb.scheduling.tpg._part_run import PILOTS_MAX, PILOTS_MIN, Pilots, pilots_due
-from activedb.scheduling.tpg._parts import PartStatistics
+from activedb.scheduling.tpg._parts import (
+    PILOTS_MAX,
+    PILOTS_MIN,
+    PartStatistics,
+    Pilots,
+    pilots_due,
+)
 from tests.patience import PATIENCE_S
 from tests.scheduling.tpg.ledger import s_transaction, streaming_ledger, transfer, write
 

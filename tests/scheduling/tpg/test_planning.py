@@ -7,9 +7,8 @@ import itertools
 import pytest
 
 from activedb.scheduling import SharedTable, STransaction
-from activedb.scheduling._body import Body
-from activedb.scheduling.tpg._planning import SOURCE, WRITE, Planner
-from activedb.scheduling.tpg._refinement import KEYS_PER_RANGE_MAX, refine
+from activedb.scheduling._access import Body
+from activedb.scheduling.tpg._planning import KEYS_PER_RANGE_MAX, SOURCE, WRITE, Planner, refine
 from tests.scheduling.tpg.ledger import (
     SECOND_US,
     deposit,

@@ -10,7 +10,7 @@ import pytest
 from activedb.scheduling import Abort, Ref, SharedTable, State, STransaction
 from activedb.scheduling.tpg import Decision, OperationState
 from activedb.scheduling.tpg._execution import Execution
-from activedb.scheduling.tpg._part_run import outcome_of
+from activedb.scheduling.tpg._parts import outcome_of
 from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex, move_name
 from tests.scheduling.tpg.ledger import operations, s_transaction, write
 from tests.scheduling.tpg.simulation import Simulation, planned

@@ -9,7 +9,7 @@ import pytest
 
 import activedb as adb
 from activedb.store.system import kept_columns, stream_events
-from activedb.streams.columns._detections import Detections
+from activedb.streams.columns._rules import Detections
 from tests.databases import PATIENCE_S, place
 from tests.histories.processes import Server, Worker
 from tests.ledger import event, read

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activedb.columns.events._events import ColumnEvents
-from activedb.columns.events._values import Values
-from activedb.streams.columns._waiting import WaitingColumns
+from activedb.columns.events._events import ColumnEvents, Values
+from activedb.streams.columns._admission import WaitingColumns
 
 Feed = tuple[list[int], int | None]
 

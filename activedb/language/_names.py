@@ -1,0 +1,192 @@
+"""Names, literals and durations in a text, and the events and tables that names denote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any
+
+from lark import Token, Tree
+
+from activedb.events.terms import Attribute
+from activedb.language._parser import Source, start_of
+from activedb.spelling import did_you_mean
+
+__all__ = [
+    "UNITS_US",
+    "Scope",
+    "columns_of",
+    "duration_us",
+    "literal_value",
+    "name_of",
+    "named",
+    "whole_number",
+]
+
+
+_UNITS = {
+    1: "us microsecond microseconds",
+    1_000: "ms millisecond milliseconds",
+    1_000_000: "s sec secs second seconds",
+    60_000_000: "m min mins minute minutes",
+    3_600_000_000: "h hour hours",
+    86_400_000_000: "d day days",
+}
+UNITS_US = {name: us for us, names in _UNITS.items() for name in names.split()}
+"""Microseconds of each unit of time, by all its names."""
+_INTERVAL = re.compile(r"\s*(-?)\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*\Z", re.IGNORECASE)
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "DATE": date.fromisoformat,
+    "TIME": time.fromisoformat,
+    "TIMESTAMP": datetime.fromisoformat,
+    "DECIMAL": Decimal,
+    "FLOAT": float,
+}
+
+
+def name_of(tree: Tree[Token]) -> str:
+    """Return the name in a ``name`` tree."""
+    return str(tree.children[0])
+
+
+def whole_number(source: Source, token: Token) -> int:
+    """Return the value of a number without a fraction."""
+    if not token.isdigit():
+        raise source.error(start_of(token), f"expected a whole number, found {token!s}")
+    return int(token)
+
+
+def duration_us(source: Source, tree: Tree[Token]) -> int:
+    """Return the exact microseconds of a number with a unit."""
+    number, unit = tree.children
+    assert isinstance(unit, Tree)
+    return _us(source, start_of(unit), str(number), name_of(unit))
+
+
+def literal_value(source: Source, tree: Tree[Token]) -> Any:
+    """Return the value of a ``literal`` tree."""
+    first = tree.children[0]
+    assert isinstance(first, Token)
+    text = str(first)
+    if first.type == "NUMBER":
+        return _converted(source, first, int if text.isdigit() else float, text, "number here")
+    if first.type == "STRING":
+        return text
+    if first.type == "BYTES":
+        return _converted(source, first, bytes.fromhex, text[2:-1], "bytes")
+    if first.type != "TYPED":
+        return {"TRUE": True, "FALSE": False, "NULL": None}[first.type]
+    kind, written = text.upper(), str(tree.children[1])
+    if kind == "INTERVAL":
+        match = _INTERVAL.match(written)
+        if match is None:
+            raise source.error(start_of(tree.children[1]), "write INTERVAL '5 min'")
+        sign, number, unit = match.groups()
+        us = _us(source, start_of(tree.children[1]), number, unit)
+        try:
+            return timedelta(microseconds=-us if sign else us)
+        except OverflowError:
+            raise source.error(start_of(tree.children[1]), "that is too long a time") from None
+    return _converted(source, first, _TYPES[kind], written, kind)
+
+
+def _converted(
+    source: Source, token: Token, convert: Callable[[str], Any], text: str, kind: str
+) -> Any:
+    try:
+        return convert(text)
+    except (ValueError, InvalidOperation):
+        raise source.error(start_of(token), f"{text!r} is no {kind}") from None
+
+
+def _us(source: Source, at: int, number: str, unit: str) -> int:
+    scale = UNITS_US.get(unit.lower())
+    if scale is None:
+        raise source.error(
+            at, f"{unit!r} is no unit of time; {did_you_mean(unit.lower(), UNITS_US)}"
+        )
+    us = Fraction(number) * scale
+    if us.denominator != 1:
+        raise source.error(at, f"{number} {unit} is no whole number of microseconds")
+    return int(us)
+
+
+def named(name: str, known: Iterable[str], *, is_quoted: bool) -> str | None:
+    """Return the entry of `known` that a name in SQL denotes, or None.
+
+    An exact match wins. An unquoted name also matches the only entry that differs in case alone, as
+    SQL folds case.
+    """
+    names = tuple(known)
+    if name in names:
+        return name
+    if is_quoted:
+        return None
+    folded = [other for other in names if other.casefold() == name.casefold()]
+    return folded[0] if len(folded) == 1 else None
+
+
+def columns_of(table: Any) -> Mapping[str, Any]:
+    """Return the columns of a declared table by name, in order."""
+    return {column.name: column for column in table.columns}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Names before a dot that denote events.
+
+    Attributes
+    ----------
+    parts : tuple of str, or None
+        Parts of the pattern, whose attributes can be named; None: any name counts as a part.
+    this : frozenset of str
+        Names of the event itself.
+    old : frozenset of str
+        Names of the row before its change.
+    is_of_one : bool
+        True if an attribute of the event itself may be named without an event.
+    attributes : mapping of str to frozenset of str
+        Attributes of the names whose attributes are known; other names may have any.
+    """
+
+    parts: tuple[str, ...] | None = ()
+    this: frozenset[str] = frozenset()
+    old: frozenset[str] = frozenset()
+    is_of_one: bool = False
+    attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of events."""
+        return (*(self.parts or ()), *sorted(self.this | self.old))
+
+    @property
+    def transitions(self) -> frozenset[str]:
+        """Words NEW and OLD, if they denote events."""
+        return (self.this | self.old) & {"NEW", "OLD"}
+
+    def attribute(self, name: str, attribute: str) -> Attribute | None:
+        """Return the attribute that ``name.attribute`` denotes; None if the name is no event."""
+        if name in self.this:
+            return Attribute(None, attribute)
+        if name in self.old:
+            return Attribute(None, attribute, old=True)
+        return self.part(name, attribute)
+
+    def part(self, name: str, attribute: str) -> Attribute | None:
+        """Return an attribute of a part; None if there is no such part."""
+        is_part = self.parts is None or name in self.parts
+        return Attribute(name, attribute) if is_part else None
+
+    def unknown_attribute(self, name: str, attribute: str) -> frozenset[str] | None:
+        """Return the attributes of `name` if they are known and `attribute` is not among them."""
+        known = self.attributes.get(name)
+        return known if known is not None and attribute not in known else None
+
+    def naming(self, *names: str) -> Scope:
+        """Return this scope with more names for the event itself."""
+        return replace(self, this=self.this | frozenset(names))

@@ -1,0 +1,280 @@
+"""Schedulers with locks (Wang et al., section 5), from one event at a time to low-water marks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from activedb.scheduling._operations import At, STransaction, Writes
+from activedb.scheduling._scheduler import SerialOrder, evaluate
+from activedb.scheduling._state import State
+from activedb.scheduling._tables import Computed, Ref, at_key
+from activedb.scheduling.locking._gate import Choose, Gate, TurnGate
+from activedb.scheduling.locking._lock_table import (
+    FIGURE_3_LWM,
+    FIGURE_3_S2PL,
+    Granularity,
+    Lock,
+    LockTable,
+    check_granularity,
+    insert_all,
+    just_after,
+    locks_of,
+    read_locks,
+    write_locks_of,
+)
+from activedb.scheduling.locking._pool import Pool, check_threads
+
+__all__ = ["LWM", "S2PL", "SEI", "Locking", "PushBased", "resolving"]
+
+
+class Locking:
+    """Scheduler whose s-transactions run on threads and lock the objects that they access.
+
+    Parameters
+    ----------
+    granularity : {"table", "row"}
+        Kind of objects locked.
+    threads : int
+        Maximum number of s-transactions that run at a time, including those that wait for locks.
+    gate : Gate, optional
+        Chooses the order of accesses: `Turns`, for tests of interleavings.
+    """
+
+    def __init__(self, granularity: str = "row", *, threads: int = 4, gate: Gate | None = None):
+        self.granularity: Granularity = check_granularity(granularity)
+        self.threads = check_threads(threads)
+        self._gate = gate
+        self._added: list[STransaction] = []
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction, in any order."""
+        self._added.append(transaction)
+
+    def discard(self) -> None:
+        """Discard s-transactions that were added and not run."""
+        self._added = []
+
+    def _take_added(self) -> list[STransaction]:
+        """Return the s-transactions to run and forget them, whatever the outcome of the run."""
+        added, self._added = self._added, []
+        return added
+
+
+def resolving(
+    read: Callable[[Ref], Any],
+    at: At,
+    pool: Pool,
+    *,
+    locks: Callable[[Ref], Collection[Lock]] | None = None,
+) -> Callable[[Ref], Any]:
+    """Return a reader for the operations of one s-transaction.
+
+    Parameters
+    ----------
+    read : callable
+        Gives the value of a reference whose key is known.
+    at : At
+        The s-transaction's timestamp.
+    pool : Pool
+        Pool on whose thread the reads happen.
+    locks : callable, optional
+        Gives the locks needed to read such a reference; by default the s-transaction has them
+        already.
+
+    Returns
+    -------
+    callable
+        Gives the value of any reference; the sources of a computed key are read through it, too.
+    """
+
+    def read_any(ref: Ref) -> Any:
+        if isinstance(ref.key, Computed):
+            ref = replace(ref, key=at_key(ref, read_any))
+        what = f"read {ref!r}" if pool.is_gated else ""
+        pool.access(at, what, () if locks is None else locks(ref))
+        return read(ref)
+
+    return read_any
+
+
+class S2PL(Locking):
+    """Scheduler that locks all possible accesses of an s-transaction from its start to its end.
+
+    The locks of all s-transactions are inserted in timestamp order before any operation runs (phase
+    I), and an s-transaction begins when all of its own locks are granted. They are released when it
+    has ended (phase II).
+
+    See `Locking` for its parameters.
+    """
+
+    name = "s2pl"
+
+    def run(self, state: State) -> None:
+        """Run all s-transactions added; O(n log n) for n locks, besides the operations.
+
+        Raises
+        ------
+        AccessError
+            If two s-transactions have the same place.
+        BaseException
+            An exception of a function that is not an `Exception`, such as KeyboardInterrupt, or an
+            exception of the gate.
+
+        After an error some s-transactions have no outcome; none of them is run later.
+        """
+        added = self._take_added()
+        added.sort(key=lambda t: t.at)
+        locks = LockTable(FIGURE_3_S2PL, self._gate)
+        needed = insert_all(added, locks, lambda t: locks_of(t, self.granularity))
+        pool = Pool(self.threads, locks=locks, gate=self._gate)
+
+        def work(transaction: STransaction) -> None:
+            at = transaction.at
+            locks.request(at, needed[transaction])
+            writes, outcome = evaluate(transaction, resolving(state.reader(at), at, pool))
+            pool.check()
+            if writes:
+                pool.access(at, "write")
+                state.write(writes, at)
+            transaction.outcome = outcome
+            locks.release(at)
+
+        pool.run(list(needed), work)
+
+
+class LWM(Locking):
+    """Scheduler that delays reads only for earlier writers, and writes only at commit.
+
+    Write locks are inserted in advance, in any order. A read is granted once no older write lock is
+    left on its object, and gets the version of its timestamp, whatever has been written since. For
+    a computed key, it locks the row as soon as the key is known, not the table. The writes of an
+    s-transaction take effect at its end, once its write locks are the oldest, and before they are
+    released; if it aborts, none does.
+
+    See `Locking` for its parameters.
+    """
+
+    name = "lwm"
+
+    def run(self, state: State) -> None:
+        """Run all s-transactions added; O(n log n) for n locks, besides the operations.
+
+        Raises
+        ------
+        AccessError
+            If two s-transactions have the same place.
+        BaseException
+            An exception of a function that is not an `Exception`, such as KeyboardInterrupt, or an
+            exception of the gate.
+
+        After an error some s-transactions have no outcome; none of them is run later.
+        """
+        added = self._take_added()
+        locks = LockTable(FIGURE_3_LWM, self._gate)
+        # read locks would block no request
+        to_write = insert_all(added, locks, lambda t: write_locks_of(t, self.granularity))
+        pool = Pool(self.threads, locks=locks, gate=self._gate)
+
+        def work(transaction: STransaction) -> None:
+            at = transaction.at
+            read = resolving(
+                state.reader(at), at, pool, locks=lambda ref: read_locks(ref, self.granularity)
+            )
+            writes, outcome = evaluate(transaction, read)
+            pool.check()
+            if writes:
+                pool.access(at, "write", to_write[transaction])
+                state.write(writes, at)
+            transaction.outcome = outcome
+            locks.release(at)
+
+        pool.run(sorted(to_write, key=lambda t: t.at), work)
+
+
+_END = At(sys.maxsize, "", 0)
+
+
+class PushBased:
+    """Execution as in stream engines without stream transactions, to demonstrate the anomalies.
+
+    Not for production use. s-transactions run on threads as they arrive. A read gets the value
+    written last, in the order in which writes were made, whatever its timestamp: so it may read too
+    late, and a writer may write too late.
+
+    Parameters
+    ----------
+    order : callable, optional
+        Chooses the next access, as for `TurnGate`; by default the threads' own timing decides.
+    threads : int
+        Maximum number of s-transactions that run at a time.
+
+    Attributes
+    ----------
+    trace : list of (At, str)
+        With `order`: the accesses of the last run, in that order.
+    """
+
+    name = "push-based"
+
+    def __init__(self, order: Choose | None = None, *, threads: int = 4):
+        self._order = order
+        self.threads = check_threads(threads)
+        self._added: list[STransaction] = []
+        self.trace: list[tuple[At, str]] = []
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction; s-transactions begin in this order."""
+        self._added.append(transaction)
+
+    def discard(self) -> None:
+        """Discard s-transactions that were added and not run."""
+        self._added = []
+
+    def run(self, state: State) -> None:
+        """Run all s-transactions added. Versions are placed in the order of the writes."""
+        added, self._added = self._added, []
+        if not added:
+            return
+        gate = None if self._order is None else TurnGate(self._order)
+        pool = Pool(self.threads, gate=gate)
+        latch = threading.Lock()
+        last = min(transaction.at for transaction in added)
+
+        def write(writes: Writes, at: At) -> None:
+            nonlocal last
+            with latch:
+                last = at if at > last else just_after(last)
+                state.write(writes, last)
+
+        def work(transaction: STransaction) -> None:
+            at = transaction.at
+
+            def newest(ref: Ref) -> Any:
+                if ref.window_us is None:
+                    return state.value(ref, _END)
+                return state.of(ref.table).window(ref.key, at.us - ref.window_us, _END)
+
+            writes, outcome = evaluate(transaction, resolving(newest, at, pool))
+            pool.check()
+            for item in writes:
+                pool.access(at, f"write {item[0][item[1]]!r}" if pool.is_gated else "")
+                write([item], at)
+            transaction.outcome = outcome
+
+        pool.run(added, work)
+        if gate is not None:
+            self.trace = gate.trace
+
+
+class SEI(SerialOrder):
+    """Scheduler that completes all work triggered by one event before it takes the next event.
+
+    Since each s-transaction has exclusive use of all tables, there are no locks and no choice of
+    versions. It takes its input in timestamp order, into which `run` sorts it.
+    """
+
+    name = "sei"
