@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from activedb.analysis._effects import Change, Effects, Outside, Read, Signal, Unresolved
 from activedb.analysis._reading import Reading, Recorder
-from activedb.analysis._source import file_of
 from activedb.analysis._values import DATA, TRANSACTION, Bound, Known, Value, emitted, known
 from activedb.events import (
     MATCHES_MAX,
@@ -33,6 +32,7 @@ from activedb.events import (
     TimedOut,
 )
 from activedb.events.terms import Subquery, Term
+from activedb.function_sources import file_of
 from activedb.rules import OnMany, Part, Rule
 from coupling import ConditionAction, Coupling
 

@@ -17,7 +17,6 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from activedb.analysis._effects import ALL_KINDS, Change, Effects, Read, Signal, Unresolved
-from activedb.analysis._source import FunctionNode, node_of
 from activedb.analysis._values import (
     DATA,
     TRANSACTION,
@@ -46,6 +45,7 @@ from activedb.analysis._values import (
     subscript,
     table_of,
 )
+from activedb.function_sources import FunctionNode, node_of
 
 __all__ = ["Calls", "Expressions", "Frame", "Reading", "Recorder"]
 

@@ -10,17 +10,10 @@ from typing import Any, TypeVar
 
 from activedb.errors import DefinitionError
 from activedb.events import Expression, Occurrence
+from activedb.function_sources import Bindings, FunctionSource, source_of
 from activedb.functions import checked_function, checked_result
 from activedb.scheduling._access import Access, View
-from activedb.scheduling._function_source import (
-    Bindings,
-    Expressions,
-    FunctionSource,
-    Params,
-    Refs,
-    Unclear,
-    written,
-)
+from activedb.scheduling._expressions import Expressions, Params, Refs, Unclear
 from activedb.scheduling._operations import Operation, Outcome
 from activedb.scheduling._rules import OnUncertain, Rule
 from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
@@ -293,7 +286,7 @@ def derived(function: Callable[..., Any], tables: tuple[SharedTable, ...]) -> tu
     """
     everything = [table.range() for table in tables]
     try:
-        source = written(function)
+        source = source_of(function)
         if isinstance(function, FunctionType) and source is not None:
             found = _Accesses(function, source)
             if found.are_all:

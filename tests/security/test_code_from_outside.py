@@ -59,7 +59,7 @@ KNOWN = {
         "modules that the caller has allowed by name"
     ),
     "activedb/scheduling/_carried.py loads pickle.loads": _SPARK,
-    "activedb/scheduling/_function_source.py _compiled compile": "the source of a loaded function",
+    "activedb/function_sources.py _compiled compile": "the source of a loaded function",
     "activedb/columns/program/_kernels.py Kernel.__init__ compile": _KERNELS,
     "activedb/columns/program/_kernels.py Kernel.__init__ exec": _KERNELS,
     "activedb/columns/program/_kernels.py PlainLoop.__init__ compile": _KERNELS,
