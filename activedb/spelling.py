@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from activedb.errors import DefinitionError
 
-__all__ = ["check_options", "did_you_mean", "listed", "nearest"]
+__all__ = ["check_options", "did_you_mean", "listed", "nearest", "printable"]
 
 _NEAR_MAX, _SHOWN_MAX = 3, 10
 
@@ -54,3 +54,10 @@ def check_options(given: Iterable[str], options: type, what: str) -> None:
             raise DefinitionError(
                 f"{what}: there is no option {name!r}; {did_you_mean(name, known)}"
             )
+
+
+def printable(text: str) -> str:
+    """Return `text` with unprintable characters escaped, so that no name can control a terminal."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )

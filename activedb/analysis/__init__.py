@@ -2,7 +2,7 @@
 
 from activedb.analysis._analysis import Analysis, Cycle, Verdict, analyze, rule_as_dict
 from activedb.analysis._confluence import Conflict, Pair
-from activedb.analysis._drawing import draw_svg, draw_text, explained, printable, rule_text
+from activedb.analysis._drawing import draw_svg, draw_text, explained, rule_text
 from activedb.analysis._effects import Change, Effects, Outside, Read, Signal, Unresolved
 from activedb.analysis._explanation import Explanation, OpenDecisions, Step, explain, profile_named
 from activedb.analysis._profile import TIME, Listening, Profile, Role, reads_of
@@ -34,7 +34,6 @@ __all__ = [
     "draw_text",
     "explain",
     "explained",
-    "printable",
     "profile_named",
     "reads_of",
     "rule_as_dict",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from html import escape
 
 import networkx as nx
 from rich.console import Console
@@ -17,9 +16,11 @@ from activedb.analysis._explanation import Explanation, Step
 from activedb.analysis._profile import Profile, Role
 from activedb.analysis._triggering import Edge
 from activedb.clock import moment_of
+from activedb.drawing import Drawing, short
+from activedb.spelling import printable
 from coupling import ConditionAction
 
-__all__ = ["draw_svg", "draw_text", "explained", "printable", "rule_text"]
+__all__ = ["draw_svg", "draw_text", "explained", "rule_text"]
 
 
 _WIDTH = 10_000  # terminals wrap lines themselves
@@ -131,13 +132,6 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
     return _printed([root])
 
 
-def printable(text: str) -> str:
-    """Return `text` with unprintable characters escaped, so that no name can control a terminal."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
-
-
 def _triggering(analysis: Analysis) -> list[Tree]:
     """Return trees, each rule expanded once, beginning with rules that no other rule triggers."""
     leaving: dict[str, list[Edge]] = {}
@@ -219,7 +213,6 @@ def _printed(parts: Iterable[Tree]) -> str:
 _BOX = (190, 40)
 _GAP = (110, 26)
 _MARGIN = 24
-_LETTERS = 24
 _SWEEPS = 4
 
 _STYLE = """\
@@ -228,7 +221,7 @@ rect { fill: #f6f8fa; stroke: #57606a } rect.opaque { stroke-dasharray: 4 3 }
 rect.cycle { stroke: #cf222e; stroke-width: 2 }
 path { fill: none; stroke: #57606a; marker-end: url(#tip) } path.part { stroke-dasharray: 5 4 }
 path.later { stroke-dasharray: 9 3 2 3 } circle.clock { fill: #fff; stroke: #57606a }
-path.hands { marker-end: none }
+path.hands { marker-end: none } path.tip { fill: #57606a; stroke: none; marker-end: none }
 path.cycle { stroke: #cf222e; stroke-width: 2 }"""
 
 
@@ -248,23 +241,15 @@ def draw_svg(analysis: Analysis) -> str:
     in_cycle = {name: n for n, c in enumerate(analysis.cycles) if c.is_certain for name in c.rules}
     width = max((x for x, _ in places.values()), default=0) + _BOX[0] + _MARGIN + _GAP[0] // 2
     height = max((y for _, y in places.values()), default=0) + _BOX[1] + _MARGIN
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}">',
-        "<title>Triggering graph</title>",
-        f"<style>{_STYLE}</style>",
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" '
-        'markerHeight="8" orient="auto"><path d="M0,0 L8,4 L0,8 z" '
-        'style="fill:#57606a;stroke:none;marker-end:none"/></marker></defs>',
-    ]
+    drawing = Drawing("Triggering graph", _STYLE, width, height)
     for edge in analysis.edges:
         cycle = in_cycle.get(edge.source)
         drives = edge.triggers or edge.triggers_later
         is_red = drives and cycle is not None and cycle == in_cycle.get(edge.target)
-        lines.append(_svg_arrow(edge, places, is_red=is_red))
+        _add_arrow(drawing, edge, places, is_red=is_red)
     for profile in analysis.rules:
-        lines.append(_box(profile, places[profile.name], is_red=profile.name in in_cycle))
-    return "\n".join([*lines, "</svg>", ""])
+        _add_box(drawing, profile, places[profile.name], is_red=profile.name in in_cycle)
+    return drawing.text()
 
 
 def _places(analysis: Analysis) -> dict[str, tuple[int, int]]:
@@ -299,7 +284,9 @@ def _places(analysis: Analysis) -> dict[str, tuple[int, int]]:
     }
 
 
-def _svg_arrow(edge: Edge, places: Mapping[str, tuple[int, int]], *, is_red: bool) -> str:
+def _add_arrow(
+    drawing: Drawing, edge: Edge, places: Mapping[str, tuple[int, int]], *, is_red: bool
+) -> None:
     (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
     wide, high = _BOX
     start, middle = (x1 + wide, y1 + high // 2), _GAP[0] // 2
@@ -317,35 +304,17 @@ def _svg_arrow(edge: Edge, places: Mapping[str, tuple[int, int]], *, is_red: boo
         )
     line = "later" if edge.triggers_later else "part"
     kinds = [*(["cycle"] if is_red else []), *([] if edge.triggers else [line])]
-    kind = f' class="{" ".join(kinds)}"' if kinds else ""
-    told = _escaped(f"{edge.source} → {edge.target}: {edge.reason}")
-    return f'<path{kind} d="{path}"><title>{told}</title></path>'
+    drawing.arrow(path, *kinds, hint=f"{edge.source} → {edge.target}: {edge.reason}")
 
 
-def _box(profile: Profile, place: tuple[int, int], *, is_red: bool) -> str:
+def _add_box(drawing: Drawing, profile: Profile, place: tuple[int, int], *, is_red: bool) -> None:
     x, y = place
     kinds = [*(["cycle"] if is_red else []), *(["opaque"] if profile.effects.is_opaque else [])]
-    kind = f' class="{" ".join(kinds)}"' if kinds else ""
-    name = printable(profile.name)
-    short = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
+    hint = f"{profile.name}: on {profile.event}"
+    box = drawing.box(place, _BOX, hint=hint, kinds=kinds, round_px=5)
+    box.label(x + 10, y + 17, short(profile.name))
     priority = "" if profile.priority is None else f", priority {profile.priority}"
     opaque = ", opaque" if profile.effects.is_opaque else ""
-    return (
-        f"<g><title>{_escaped(f'{profile.name}: on {profile.event}')}</title>"
-        f'<rect{kind} x="{x}" y="{y}" width="{_BOX[0]}" height="{_BOX[1]}" rx="5"/>'
-        f'<text x="{x + 10}" y="{y + 17}">{_escaped(short)}</text>'
-        f'<text class="mode" x="{x + 10}" y="{y + 32}">'
-        f"{_escaped(f'{profile.coupling}{priority}{opaque}')}</text>"
-        f"{_clock(x + _BOX[0] - 12, y + 12) if profile.is_timed else ''}</g>"
-    )
-
-
-def _clock(x: int, y: int) -> str:
-    return (
-        f'<circle class="clock" cx="{x}" cy="{y}" r="6"/>'
-        f'<path class="hands" d="M{x},{y - 4} V{y} H{x + 3}"><title>by time</title></path>'
-    )
-
-
-def _escaped(text: str) -> str:
-    return escape(printable(text))
+    box.label(x + 10, y + 32, f"{profile.coupling}{priority}{opaque}", "mode")
+    if profile.is_timed:
+        box.clock(x + _BOX[0] - 12, y + 12, "by time")

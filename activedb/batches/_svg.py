@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from xml.etree import ElementTree as ET
 
 from activedb.batches._composite import edges_among
 from activedb.batches._lineage import Lineage
 from activedb.batches._plan import CompensationPlan
 from activedb.batches._records import BatchKind
+from activedb.drawing import Drawing, centres, short
 
 __all__ = ["draw_svg"]
 
-_LETTERS, _LETTER, _PADDING = 24, 7.5, 18
+_LETTER, _PADDING = 7.5, 18
 _HEIGHT, _GAP, _MARGIN = 28, 22, 16
 _BETWEEN = {BatchKind.SOURCE: 44, BatchKind.INPUT: 34, BatchKind.OUTPUT: 44, None: 34}
 
@@ -74,7 +74,7 @@ def draw_svg(
     else:
         given = [ids] if isinstance(ids, str) else list(ids)
         chosen = lineage.ancestors(given) | lineage.descendants(given)
-    return _Drawing(lineage, chosen, _marks(plan)).text()
+    return _Graph(lineage, chosen, _marks(plan)).text()
 
 
 def _marks(plan: CompensationPlan | None) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _marks(plan: CompensationPlan | None) -> dict[str, str]:
     return marks
 
 
-class _Drawing:
+class _Graph:
     """Boxes of one drawing, in rows, with their positions."""
 
     def __init__(self, lineage: Lineage, chosen: set[str], marks: Mapping[str, str]):
@@ -109,11 +109,11 @@ class _Drawing:
             if before in chosen
         ]
         self._widths = {
-            id: max(40.0, len(_short(id)) * _LETTER + _PADDING)
+            id: max(40.0, len(short(id)) * _LETTER + _PADDING)
             for _, row in self._rows
             for id in row
         }
-        names = map(_short, lineage.workflow.programs)
+        names = map(short, lineage.workflow.programs)
         self._left = _MARGIN * 2 + max(map(len, names)) * _LETTER
         found = centres([row for _, row in self._rows], self._edges, self._widths, _GAP)
         self._centre = {id: self._left + place for id, place in found.items()}
@@ -127,36 +127,12 @@ class _Drawing:
     def text(self) -> str:
         """Return the document."""
         width = max((self._right(id) for id in self._centre), default=self._left) + _MARGIN
-        size = {"width": _number(width), "height": _number(self._bottom + _MARGIN)}
-        root = ET.Element(
-            "svg",
-            {
-                "xmlns": "http://www.w3.org/2000/svg",
-                **size,
-                "viewBox": f"0 0 {size['width']} {size['height']}",
-            },
-        )
-        ET.SubElement(root, "title").text = "Transaction graph"
-        ET.SubElement(root, "style").text = _STYLE
-        marker = ET.SubElement(
-            ET.SubElement(root, "defs"),
-            "marker",
-            {
-                "id": "tip",
-                "viewBox": "0 0 8 8",
-                "refX": "8",
-                "refY": "4",
-                "markerWidth": "7",
-                "markerHeight": "7",
-                "orient": "auto",
-            },
-        )
-        ET.SubElement(marker, "path", {"class": "tip", "d": "M0,0 L8,4 L0,8 z"})
-        self._add_lines(root)
+        drawing = Drawing("Transaction graph", _STYLE, width, self._bottom + _MARGIN)
+        self._add_lines(drawing)
         for _, row in self._rows:
             for id in row:
-                self._add_box(root, id)
-        return ET.tostring(root, encoding="unicode") + "\n"
+                self._add_box(drawing, id)
+        return drawing.text()
 
     def _row_of(self, id: str) -> tuple[int, int]:
         """Return the row: rank of the program, then above, among or below its transactions."""
@@ -181,55 +157,44 @@ class _Drawing:
     def _right(self, id: str) -> float:
         return self._centre[id] + self._widths[id] / 2
 
-    def _add_lines(self, root: ET.Element) -> None:
+    def _add_lines(self, drawing: Drawing) -> None:
         for _, row in self._rows:
             if self._kind(row[0]) is not None:
                 continue
             program = self._lineage.transaction(row[0]).program
             middle = self._top[row[0]] + _HEIGHT / 2
-            place = {"class": "program", "x": str(_MARGIN), "y": _number(middle + 4)}
-            ET.SubElement(root, "text", place).text = _short(program)
+            drawing.label(_MARGIN, middle + 4, short(program), "program")
             for first, second in pairwise(row):
                 left, right = self._right(first), self._centre[second] - self._widths[second] / 2
-                way = f"M{_number(left)},{_number(middle)} H{_number(right)}"
-                ET.SubElement(root, "path", {"class": "order", "d": way})
+                drawing.arrow(f"M{left:.1f},{middle:.1f} H{right:.1f}", "order")
         for first, second in self._edges:
             if not (self._lineage.is_transaction(first) and self._lineage.is_transaction(second)):
-                self._add_arrow(root, first, second, "uses")
+                self._add_arrow(drawing, first, second, "uses")
         transactions = [id for id in self._centre if self._lineage.is_transaction(id)]
         for first, second, kind in edges_among(self._lineage, transactions):
             if kind != "stream":
-                self._add_arrow(root, first, second, "control")
+                self._add_arrow(drawing, first, second, "control")
 
-    def _add_arrow(self, root: ET.Element, first: str, second: str, kind: str) -> None:
+    def _add_arrow(self, drawing: Drawing, first: str, second: str, kind: str) -> None:
         x1, y1 = self._centre[first], self._top[first] + _HEIGHT
         x2, y2 = self._centre[second], self._top[second]
         bend = (y2 - y1) / 2
         way = (
-            f"M{_number(x1)},{_number(y1)} C{_number(x1)},{_number(y1 + bend)} "
-            f"{_number(x2)},{_number(y2 - bend)} {_number(x2)},{_number(y2)}"
+            f"M{x1:.1f},{y1:.1f} C{x1:.1f},{y1 + bend:.1f} "
+            f"{x2:.1f},{y2 - bend:.1f} {x2:.1f},{y2:.1f}"
         )
-        arrow = ET.SubElement(root, "path", {"class": kind, "d": way})
-        ET.SubElement(arrow, "title").text = _printable(f"{first} → {second}")
+        drawing.arrow(way, kind, hint=f"{first} → {second}")
 
-    def _add_box(self, root: ET.Element, id: str) -> None:
-        group = ET.SubElement(root, "g")
-        ET.SubElement(group, "title").text = _printable(self._told(id))
-        corners = "12" if self._lineage.is_transaction(id) else "0"
-        ET.SubElement(
-            group,
-            "rect",
-            {
-                "class": " ".join(self._classes(id)),
-                "x": _number(self._centre[id] - self._widths[id] / 2),
-                "y": _number(self._top[id]),
-                "width": _number(self._widths[id]),
-                "height": str(_HEIGHT),
-                "rx": corners,
-            },
+    def _add_box(self, drawing: Drawing, id: str) -> None:
+        place = self._centre[id] - self._widths[id] / 2, self._top[id]
+        box = drawing.box(
+            place,
+            (self._widths[id], _HEIGHT),
+            hint=self._told(id),
+            kinds=self._classes(id),
+            round_px=12 if self._lineage.is_transaction(id) else 0,
         )
-        place = {"x": _number(self._centre[id]), "y": _number(self._top[id] + _HEIGHT / 2 + 4)}
-        ET.SubElement(group, "text", place).text = _short(id)
+        box.label(self._centre[id], self._top[id] + _HEIGHT / 2 + 4, short(id))
 
     def _classes(self, id: str) -> list[str]:
         if self._lineage.is_transaction(id):
@@ -247,98 +212,3 @@ class _Drawing:
         if batch.pieces:
             return f"{id}: {', '.join(map(str, batch.pieces))}{mark}"
         return f"{id}: {batch.kind} of {batch.stream}, number {batch.number}{mark}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _short(text: str) -> str:
-    shown = _printable(text)
-    return shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
-
-
-def _printable(text: str) -> str:
-    """Return `text` with unprintable characters, also those invalid in XML, escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
-
-
-# -- layout of the boxes of a drawing: rows from top to bottom, near to joined boxes ---------------
-
-_SWEEPS = 8
-
-
-def centres(
-    rows: Sequence[Sequence[str]],
-    edges: Iterable[tuple[str, str]],
-    widths: Mapping[str, float],
-    gap: float,
-) -> dict[str, float]:
-    """Return the horizontal centre of each box, with the leftmost box beginning at 0.
-
-    Rows keep the order given. Sweeps down and up bring each box near to the mean of the boxes that
-    it is joined to, as near as its neighbours in the row permit, in the sense of least squares.
-
-    Parameters
-    ----------
-    rows : sequence of sequence of str
-    edges : iterable of (str, str)
-        Pairs of joined boxes.
-    widths : mapping of str to float
-    gap : float
-        Minimum distance between two boxes of a row.
-
-    Notes
-    -----
-    O(sweeps · (boxes + edges)).
-    """
-    joined: dict[str, list[str]] = {name: [] for row in rows for name in row}
-    for first, second in edges:
-        joined[first].append(second)
-        joined[second].append(first)
-    level = {name: number for number, row in enumerate(rows) for name in row}
-    found: dict[str, float] = {}
-    for row in rows:
-        found.update(zip(row, _offsets(row, widths, gap), strict=True))
-    for sweep in range(_SWEEPS):
-        for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = []
-            for name in row:
-                near = [
-                    found[other]
-                    for other in joined[name]
-                    if sweep == _SWEEPS - 1 or (level[other] < level[name]) == (sweep % 2 == 0)
-                ]
-                wanted.append(sum(near) / len(near) if near else found[name])
-            offsets = _offsets(row, widths, gap)
-            free = _rising([w - offset for w, offset in zip(wanted, offsets, strict=True)])
-            found.update(
-                (name, place + offset)
-                for name, place, offset in zip(row, free, offsets, strict=True)
-            )
-    left = min((found[name] - widths[name] / 2 for name in found), default=0.0)
-    return {name: place - left for name, place in found.items()}
-
-
-def _offsets(row: Sequence[str], widths: Mapping[str, float], gap: float) -> list[float]:
-    """Return the centres of a row's boxes at minimum distance."""
-    found: list[float] = []
-    right = 0.0
-    for name in row:
-        found.append(right + widths[name] / 2)
-        right += widths[name] + gap
-    return found
-
-
-def _rising(values: Sequence[float]) -> list[float]:
-    """Return the non-decreasing values that are nearest to the given ones, by least squares."""
-    blocks: list[tuple[float, int]] = []
-    for value in values:
-        total, count = value, 1
-        while blocks and blocks[-1][0] / blocks[-1][1] > total / count:
-            before, more = blocks.pop()
-            total, count = total + before, count + more
-        blocks.append((total, count))
-    return [total / count for total, count in blocks for _ in range(count)]

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from activedb.analysis import printable
 from activedb.cli._events import FORMATS, UNITS, EventFile, Reading, zone_of
 from activedb.cli._matching import Figures, Matching
 from activedb.cli._report import Reporter
@@ -29,7 +28,7 @@ from activedb.events import Context, Expression, Occurrence, Primitive, Query, S
 from activedb.events import Sequence as Sequenced
 from activedb.language import CreateQuery, CreateRule, Drop, parse, parse_pattern
 from activedb.rules import FunctionNames
-from activedb.spelling import did_you_mean
+from activedb.spelling import did_you_mean, printable
 
 __all__ = ["MatchReport", "match"]
 

@@ -52,7 +52,8 @@ Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of 
 @app.command("ls")
 def ls(file: File, url: Url = None, as_json: Json = False, show_traceback: Trace = False) -> None:
     """List the rules of FILE."""
-    from activedb.analysis import printable, rule_as_dict
+    from activedb.analysis import rule_as_dict
+    from activedb.spelling import printable
 
     reasons: dict[str, str] = {}
     analysis = _analysis(file, url, reasons)
@@ -82,7 +83,8 @@ def show(
     show_traceback: Trace = False,
 ) -> None:
     """Show one rule: its event, its effects, the rules that trigger it, the rules it triggers."""
-    from activedb.analysis import printable, profile_named, rule_as_dict, rule_text
+    from activedb.analysis import profile_named, rule_as_dict, rule_text
+    from activedb.spelling import printable
 
     reasons: dict[str, str] = {}
     analysis = _analysis(file, url, reasons)
