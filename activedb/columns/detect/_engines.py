@@ -17,6 +17,11 @@ from activedb.columns.detect._nodes import (
     NODE_COLUMNS,
     RECENT,
     USED,
+    Arrivals,
+    Choices,
+    Conditions,
+    Memory,
+    Shape,
     follows_of,
 )
 from activedb.columns.detect._plan import Plan
@@ -195,24 +200,21 @@ class StackEngine(_Ring):
         # An event that completes a match is not kept in a consuming context; recent consumes
         # nothing.
         context = RECENT if absorbs else plan.context
-        self._ring, self._base, self._top, found, counts, at, taken = run_stacks(
-            us,
-            rows,
-            keys_of,
-            masks,
+        self._ring, self._base, self._top, found, taken = run_stacks(
+            Arrivals(us, rows, keys_of, masks),
             len(plan.names),
-            plan.window_us,
-            plan.gap_us,
-            plan.is_next,
-            plan.negates_start,
-            context,
-            most,
+            _choices(plan, context, most),
             self._keys,
             self._ring,
             self._base,
             self._top,
         )
-        return BatchMatches(found, counts if context == CUMULATIVE else None, at, taken == len(us))
+        counts = found.counts if context == CUMULATIVE else None
+        return BatchMatches(found.rows, counts, found.at, taken == len(us))
+
+
+def _choices(plan: Plan, context: int, most: int) -> Choices:
+    return Choices(plan.window_us, plan.gap_us, plan.is_next, plan.negates_start, context, most)
 
 
 class RunEngine(_Ring):
@@ -226,7 +228,7 @@ class RunEngine(_Ring):
         self._nodes: Ints = np.empty((_RING_SIZE, NODE_COLUMNS), np.int64)
         self._node_base = self._node_top = 0
         least = np.array(plan.least, np.int64)
-        self._shape = (
+        self._shape = Shape(
             least,
             np.array(plan.most, np.int64),
             np.array(plan.kleene, bool),
@@ -251,20 +253,21 @@ class RunEngine(_Ring):
         # Consumption has no influence on which partial matches are kept: `use_up` marks it later.
         assert self._loaded is not None, "run before prepare"
         plan, programs = self._plan, self._programs
-        self._ring, self._values, self._nodes, state, found, counts, at, taken = run_runs(
-            (us, rows, keys_of, masks, *self._loaded),
+        memory, state, found, taken = run_runs(
+            Arrivals(us, rows, keys_of, masks),
+            self._loaded,
             self._shape,
-            (programs.code, programs.ends, programs.parts, programs.prevs, programs.literals),
-            (plan.window_us, plan.gap_us, plan.is_next, plan.negates_start, plan.context, most),
-            self._keys,
-            self._ring,
-            self._values,
-            self._nodes,
+            Conditions(
+                programs.code, programs.ends, programs.parts, programs.prevs, programs.literals
+            ),
+            _choices(plan, plan.context, most),
+            Memory(self._keys, self._ring, self._values, self._nodes),
             (self._base, self._top, self._node_base, self._node_top),
         )
+        _, self._ring, self._values, self._nodes = memory
         self._base, self._top, self._node_base, self._node_top = state
         self._loaded = None
-        return BatchMatches(found, counts, at, taken == len(us))
+        return BatchMatches(found.rows, found.counts, found.at, taken == len(us))
 
     def copy(self) -> Self:
         made = super().copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,14 @@ __all__ = [
     "UNRESTRICTED",
     "US",
     "USED",
+    "Arrivals",
+    "Candidates",
+    "Choices",
+    "Conditions",
+    "Found",
+    "Memory",
+    "Scratch",
+    "Shape",
     "collect",
     "conditions_hold",
     "floor_of",
@@ -51,6 +59,161 @@ UNRESTRICTED, RECENT, CHRONICLE, CONTINUOUS, CUMULATIVE = range(5)
 
 NEVER_US = -(2**63)
 
+Array = npt.NDArray[Any]
+
+
+# -- tuples of arrays that the kernels share; numba passes them without a cost ---------------------
+
+
+class Arrivals(NamedTuple):
+    """Events of a batch in order: one element of each array per event.
+
+    Attributes
+    ----------
+    us, rows, keys : arrays of int64
+        Time, row, and number of the equivalence key.
+    masks : array of int64
+        The parts that take the event (bit i: positive part i, bit 32 + i: a negation right before
+        it).
+    """
+
+    us: Array
+    rows: Array
+    keys: Array
+    masks: Array
+
+
+class Choices(NamedTuple):
+    """Which matches are made.
+
+    Attributes
+    ----------
+    window_us, gap_us : int
+        In microseconds; -1: none.
+    is_next, negates_start : bool
+        Selection next; a negation before the first part.
+    context : int
+        Index in `CONTEXTS`.
+    matches_max : int
+        Maximum number of matches that one event may complete; -1: unbounded.
+    """
+
+    window_us: int
+    gap_us: int
+    is_next: bool
+    negates_start: bool
+    context: int
+    matches_max: int
+
+
+class Shape(NamedTuple):
+    """Parts of a sequence: one element of each array per part.
+
+    Attributes
+    ----------
+    least, most : arrays of int64
+        Number of events; `most` -1: unbounded.
+    kleene, greedy : arrays of bool
+    follows, ends : arrays of int64 and bool
+        Results of `follows_of`.
+    """
+
+    least: Array
+    most: Array
+    kleene: Array
+    greedy: Array
+    follows: Array
+    ends: Array
+
+
+class Conditions(NamedTuple):
+    """Concatenated programs of a stack machine.
+
+    Attributes
+    ----------
+    code : array of int64, operations by 4
+    ends, parts, prevs : arrays
+        Per program: its end in `code`, the part at which it is evaluated, and whether it reads the
+        previous element.
+    literals : array of float64
+    """
+
+    code: Array
+    ends: Array
+    parts: Array
+    prevs: Array
+    literals: Array
+
+
+class Memory(NamedTuple):
+    """State of the partial matches of all keys.
+
+    Attributes
+    ----------
+    keys : array of int64, keys by 3 parts
+        Per key: for each part the head of its node list; and for the negations before each part,
+        the time of the latest event and of the latest event before that time.
+    ring, values : arrays, a power of two by `EVENT_COLUMNS` and by columns
+        Events, and the values of theirs that conditions load, at their serials modulo the length.
+    nodes : array of int64, a power of two by `NODE_COLUMNS`
+    """
+
+    keys: Array
+    ring: Array
+    values: Array
+    nodes: Array
+
+
+class Candidates(NamedTuple):
+    """Matches that one event could complete.
+
+    Attributes
+    ----------
+    flat : array of int64
+        Serials of the constituents of all candidates, concatenated.
+    starts : array of int64
+        Start of each candidate in `flat`, and the end of the last one.
+    counts : array of int64, candidates by parts
+    usable : array of bool
+        True if no constituent is consumed.
+    order, other : arrays of int64
+        Candidates in order of preference, and scratch space for sorting them.
+    """
+
+    flat: Array
+    starts: Array
+    counts: Array
+    usable: Array
+    order: Array
+    other: Array
+
+
+class Scratch(NamedTuple):
+    """Scratch space for conditions: stack, its NULLs; events per part, and the ones before them."""
+
+    stack: Array
+    unknown: Array
+    at: Array
+    before: Array
+
+
+class Found(NamedTuple):
+    """Matches found so far.
+
+    Attributes
+    ----------
+    rows : array of int64
+        Rows of the constituents of all matches, concatenated.
+    counts : array of int64
+        Number of constituents per match and part.
+    at : array of int64
+        Index of the event that completed each match.
+    """
+
+    rows: Array
+    counts: Array
+    at: Array
+
 
 # -- compiled stack machine that evaluates conditions over the events of a partial match -----------
 
@@ -62,35 +225,28 @@ _NULLS = 3  # the NULL-bits column of an event in the ring
 
 
 @jit
-def is_true(
-    program: Array,
-    constants: Array,
-    at: Array,
-    before: Array,
-    ring: Array,
-    values: Array,
-    stack: Array,
-    unknown: Array,
-) -> bool:
+def is_true(program: Array, literals: Array, memory: Memory, scratch: Scratch) -> bool:
     """Return whether a condition is true, as opposed to false or unknown.
 
     Parameters
     ----------
     program : array of int64, operations by 4
         Each with a constant or column, a part, and a flag for the previous element.
-    at, before : arrays of int64
-        Serials of each part's last event and of the event before that; -1: none.
-    ring, values : arrays
+    literals : array of float64
+    memory : Memory
         NULL bits and values of the events, by serial.
-    stack, unknown : arrays of float64 and bool
-        Scratch space for as many values as there are operations.
+    scratch : Scratch
+        ``at`` and ``before`` have the serials of each part's last event and of the event before
+        that; -1: none. The rest has room for as many values as there are operations.
     """
+    ring, values = memory.ring, memory.values
+    stack, unknown, at, before = scratch
     mask = ring.shape[0] - 1
     top = 0
     for i in range(program.shape[0]):
         operation = program[i, 0]
         if operation == _CONST:
-            stack[top] = constants[program[i, 1]]
+            stack[top] = literals[program[i, 1]]
             unknown[top] = False
             top += 1
         elif operation == _NULL:
@@ -142,8 +298,6 @@ def is_true(
     return bool(not unknown[0] and stack[0] == 1.0)
 
 
-Array = npt.NDArray[Any]
-
 # Columns of an event in the ring. The last is the time of the latest earlier event that a negated
 # part at the start has taken.
 US, ROW, USED, NULLS, LOW = range(5)
@@ -189,23 +343,10 @@ def floor_of(
 
 @jit
 def conditions_hold(
-    part: int,
-    node: int,
-    event: int,
-    programs: Array,
-    program_ends: Array,
-    program_parts: Array,
-    program_prevs: Array,
-    constants: Array,
-    at: Array,
-    before: Array,
-    ring: Array,
-    values: Array,
-    nodes: Array,
-    stack: Array,
-    unknown: Array,
+    part: int, node: int, event: int, conditions: Conditions, memory: Memory, scratch: Scratch
 ) -> bool:
     """Return whether the conditions evaluated at `part` hold if `event` follows `node`."""
+    nodes, at, before = memory.nodes, scratch.at, scratch.before
     slots = nodes.shape[0] - 1
     at[:] = -1
     before[:] = -1
@@ -219,28 +360,19 @@ def conditions_hold(
     before[part] = at[part]
     at[part] = event
     begin = 0
-    for i in range(program_ends.shape[0]):
+    for i in range(conditions.ends.shape[0]):
         # A condition on the previous element is evaluated from the second element on.
-        if program_parts[i] == part and not (program_prevs[i] and before[part] < 0):
-            program = programs[begin : program_ends[i]]
-            if not is_true(program, constants, at, before, ring, values, stack, unknown):
+        if conditions.parts[i] == part and not (conditions.prevs[i] and before[part] < 0):
+            program = conditions.code[begin : conditions.ends[i]]
+            if not is_true(program, conditions.literals, memory, scratch):
                 return False
-        begin = program_ends[i]
+        begin = conditions.ends[i]
     return True
 
 
 @jit
 def write_node(
-    nodes: Array,
-    serial: int,
-    node: int,
-    event: int,
-    us: int,
-    part: int,
-    least: Array,
-    most: Array,
-    kleene: Array,
-    follows: Array,
+    nodes: Array, serial: int, node: int, event: int, us: int, part: int, shape: Shape
 ) -> None:
     """Write the node of `event` as one of `part` after `node`; `node` is -1 at the beginning."""
     slots = nodes.shape[0] - 1
@@ -255,8 +387,8 @@ def write_node(
     nodes[new, COUNT] = count
     nodes[new, FIRST] = event if node < 0 else nodes[slot, FIRST]
     nodes[new, FIRST_US] = us if node < 0 else nodes[slot, FIRST_US]
-    opened = follows[part] if count >= least[part] else 0
-    if kleene[part] and (most[part] < 0 or count < most[part]):
+    opened = shape.follows[part] if count >= shape.least[part] else 0
+    if shape.kleene[part] and (shape.most[part] < 0 or count < shape.most[part]):
         opened |= 1 << part
     nodes[new, OPEN] = opened
 
@@ -266,23 +398,21 @@ def collect(
     made: Array,
     n_made: int,
     start: int,
-    least: Array,
-    ends: Array,
+    shape: Shape,
     negates_start: bool,
-    ring: Array,
-    nodes: Array,
-    flat: Array,
-    starts: Array,
-    counts: Array,
-    usable: Array,
+    memory: Memory,
+    candidates: Candidates,
 ) -> int:
     """Write the complete candidates among the new nodes; return their number; -1: out of room."""
+    ring, nodes = memory.ring, memory.nodes
+    flat, starts, counts = candidates.flat, candidates.starts, candidates.counts
+    usable = candidates.usable
     ring_slots, slots = ring.shape[0] - 1, nodes.shape[0] - 1
     n = 0
     for i in range(n_made):
         slot = made[i, 0] & slots
         part = nodes[slot, PART]
-        if not ends[part] or nodes[slot, COUNT] < least[part]:
+        if not shape.ends[part] or nodes[slot, COUNT] < shape.least[part]:
             continue
         if negates_start and ring[nodes[slot, FIRST] & ring_slots, LOW] >= start:
             continue

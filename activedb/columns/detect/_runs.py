@@ -6,7 +6,7 @@ README.md, "The runs", explains it. When room runs out, the kernel returns to `r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,14 @@ from activedb.columns.detect._nodes import (
     ROW,
     US,
     USED,
+    Arrivals,
+    Candidates,
+    Choices,
+    Conditions,
+    Found,
+    Memory,
+    Scratch,
+    Shape,
     collect,
     conditions_hold,
     floor_of,
@@ -39,22 +47,9 @@ __all__ = ["candidate_room", "choose", "in_order", "run_runs", "together"]
 Array = npt.NDArray[Any]
 
 
-def candidate_room(candidates: int, constituents: int, parts: int) -> tuple[Array, ...]:
-    """Allocate arrays for a number of candidates with a total number of constituents.
-
-    Returns
-    -------
-    flat : array of int64
-        Serials of the constituents of all candidates, concatenated.
-    starts : array of int64
-        Start of each candidate in `flat`, and the end of the last one.
-    counts : array of int64, candidates by parts
-    usable : array of bool
-        True if no constituent is consumed.
-    order, other : arrays of int64
-        Candidates in order of preference, and scratch space for sorting them.
-    """
-    return (
+def candidate_room(candidates: int, constituents: int, parts: int) -> Candidates:
+    """Allocate arrays for a number of candidates with a total number of constituents."""
+    return Candidates(
         np.empty(constituents, np.int64),
         np.zeros(candidates + 1, np.int64),
         np.zeros((candidates, parts), np.int64),
@@ -65,8 +60,9 @@ def candidate_room(candidates: int, constituents: int, parts: int) -> tuple[Arra
 
 
 @jit
-def _prefers(flat: Array, starts: Array, counts: Array, greedy: Array, a: int, b: int) -> bool:
+def _prefers(candidates: Candidates, greedy: Array, a: int, b: int) -> bool:
     """Return whether candidate `a` is strictly preferred to `b`."""
+    flat, starts, counts = candidates.flat, candidates.starts, candidates.counts
     i, j = starts[a], starts[b]
     for part in range(counts.shape[1]):
         m, n = counts[a, part], counts[b, part]
@@ -81,16 +77,9 @@ def _prefers(flat: Array, starts: Array, counts: Array, greedy: Array, a: int, b
 
 
 @jit
-def in_order(
-    flat: Array,
-    starts: Array,
-    counts: Array,
-    greedy: Array,
-    n_candidates: int,
-    order: Array,
-    other: Array,
-) -> None:
-    """Write the candidates to `order`, most preferred first; O(n log n) comparisons."""
+def in_order(candidates: Candidates, greedy: Array, n_candidates: int) -> None:
+    """Write the candidates to ``order``, most preferred first; O(n log n) comparisons."""
+    order, other = candidates.order, candidates.other
     for i in range(n_candidates):
         order[i] = i
     width = 1
@@ -102,7 +91,7 @@ def in_order(
             for place in range(low, high):
                 left = i < middle
                 if left and j < high:
-                    left = not _prefers(flat, starts, counts, greedy, order[j], order[i])
+                    left = not _prefers(candidates, greedy, order[j], order[i])
                 if left:
                     other[place] = order[i]
                     i += 1
@@ -124,24 +113,16 @@ def _later(flat: Array, a: int, b: int, length: int) -> bool:
 
 
 @jit
-def choose(
-    flat: Array,
-    starts: Array,
-    counts: Array,
-    usable: Array,
-    order: Array,
-    n_candidates: int,
-    is_next: bool,
-    context: int,
-    most: int,
-) -> int:
-    """Leave the selected candidates in `order`, in the order of making; return their number.
+def choose(candidates: Candidates, n_candidates: int, choices: Choices) -> int:
+    """Leave the selected candidates in ``order``, in the order of making; return their number.
 
-    With `is_next`, only the most preferred of the candidates with the same first constituent
+    With selection next, only the most preferred of the candidates with the same first constituent
     counts: they all end with the same event. Candidates with a consumed constituent are dropped.
-    The context chooses among the rest. Return -1 if there are more than `most` to choose from,
-    unless `most` is -1.
+    The context chooses among the rest. Return -1 if there are more than `matches_max` to choose
+    from, unless that is -1.
     """
+    flat, starts, order = candidates.flat, candidates.starts, candidates.order
+    is_next, context = choices.is_next, choices.context
     kept = 0
     seen, made = -1, -1
     for i in range(n_candidates):
@@ -150,9 +131,9 @@ def choose(
         if is_next and first == seen:
             continue
         seen = first
-        if not usable[candidate] or (context == CONTINUOUS and first == made):
+        if not candidates.usable[candidate] or (context == CONTINUOUS and first == made):
             continue
-        if kept == most:
+        if kept == choices.matches_max:
             return -1
         made = first
         order[kept] = candidate
@@ -161,31 +142,24 @@ def choose(
             break
     if kept > 0 and context == RECENT:  # without Kleene parts, so all have the same length
         for i in range(1, kept):
-            if _later(flat, starts[order[i]], starts[order[0]], counts.shape[1]):
+            length = candidates.counts.shape[1]
+            if _later(flat, starts[order[i]], starts[order[0]], length):
                 order[0] = order[i]
         kept = 1
     return kept
 
 
 @jit
-def together(
-    flat: Array,
-    starts: Array,
-    counts: Array,
-    order: Array,
-    kept: int,
-    found: Array,
-    n_found: int,
-    found_counts: Array,
-    match: int,
-) -> int:
+def together(candidates: Candidates, kept: int, found: Found, n_found: int, match: int) -> int:
     """Write one match with the union of every part's constituents over all candidates, by place.
 
     Returns
     -------
     int
-        End of the match in `found`, which has room for the constituents of all candidates.
+        End of the match in ``found.rows``, which has room for the constituents of all candidates.
     """
+    flat, starts, counts = candidates.flat, candidates.starts, candidates.counts
+    order, rows = candidates.order, found.rows
     parts = counts.shape[1]
     for part in range(parts):
         first = n_found
@@ -194,16 +168,16 @@ def together(
             for before in range(part):
                 place += counts[order[i], before]
             for k in range(counts[order[i], part]):
-                found[n_found] = flat[place + k]
+                rows[n_found] = flat[place + k]
                 n_found += 1
-        found[first:n_found].sort()
+        rows[first:n_found].sort()
         distinct = first
         for place in range(first, n_found):
-            if distinct == first or found[place] != found[distinct - 1]:
-                found[distinct] = found[place]
+            if distinct == first or rows[place] != rows[distinct - 1]:
+                rows[distinct] = rows[place]
                 distinct += 1
         n_found = distinct
-        found_counts[match * parts + part] = n_found - first
+        found.counts[match * parts + part] = n_found - first
     return n_found
 
 
@@ -212,63 +186,55 @@ _NOTHING, _RING, _NODES, _MADE, _CANDIDATES, _FOUND = range(6)
 _MANY = 6  # not out of room: an event completes more matches than allowed
 
 
+class Progress(NamedTuple):
+    """Place in a batch, and the ranges in use.
+
+    Attributes
+    ----------
+    event : int
+        Index of the next event.
+    base, top, node_base, node_top : int
+        Serials of events and of nodes: the first, and one past the last.
+    found, matches : int
+        Number of constituents and of matches found.
+    """
+
+    event: int
+    base: int
+    top: int
+    node_base: int
+    node_top: int
+    found: int
+    matches: int
+
+
 @jit
 def _take(
-    us: Array,
-    rows: Array,
-    keys_of: Array,
-    masks: Array,
+    arrivals: Arrivals,
     new_values: Array,
     new_nulls: Array,
-    least: Array,
-    most: Array,
-    kleene: Array,
-    greedy: Array,
-    follows: Array,
-    ends: Array,
-    programs: Array,
-    program_ends: Array,
-    program_parts: Array,
-    program_prevs: Array,
-    constants: Array,
-    window_us: int,
-    gap_us: int,
-    is_next: bool,
-    negates_start: bool,
-    context: int,
-    matches_max: int,
-    keys: Array,
-    ring: Array,
-    values: Array,
-    nodes: Array,
+    shape: Shape,
+    conditions: Conditions,
+    choices: Choices,
+    memory: Memory,
     made: Array,
-    flat: Array,
-    starts: Array,
-    counts: Array,
-    usable: Array,
-    order: Array,
-    other: Array,
-    stack: Array,
-    unknown: Array,
-    at_part: Array,
-    before_part: Array,
-    found: Array,
-    found_counts: Array,
-    at: Array,
-    begin: int,
-    base: int,
-    top: int,
-    node_base: int,
-    node_top: int,
-    n_found: int,
-    n_at: int,
-) -> tuple[int, int, int, int, int, int, int, int]:
-    """Take the events from `begin` until the last one, or until room runs out.
+    candidates: Candidates,
+    scratch: Scratch,
+    found: Found,
+    progress: Progress,
+) -> tuple[int, Progress]:
+    """Take the events from the next one until the last one, or until room runs out.
 
     If there is no room for all effects of an event, none of them stays. The one exception: dead
     nodes, which nothing can follow any more, stay unlinked from their lists.
     """
-    parts = least.shape[0]
+    us, rows, keys_of, masks = arrivals
+    window_us, gap_us, is_next, negates_start, context, _ = choices
+    keys, ring, values, nodes = memory
+    kleene, follows = shape.kleene, shape.follows
+    starts, counts, order = candidates.starts, candidates.counts, candidates.order
+    begin, base, top, node_base, node_top, n_found, n_at = progress
+    parts = kleene.shape[0]
     ring_slots, slots = ring.shape[0] - 1, nodes.shape[0] - 1
     uses = context in (CHRONICLE, CONTINUOUS, CUMULATIVE)
     positive = (1 << 32) - 1
@@ -284,7 +250,7 @@ def _take(
         n_made = 0
         if mask & positive:
             if top - base == ring.shape[0]:
-                return _RING, e, base, top, node_base, node_top, n_found, n_at
+                return _RING, Progress(e, base, top, node_base, node_top, n_found, n_at)
             slot = top & ring_slots
             ring[slot, US] = t
             ring[slot, ROW] = rows[e]
@@ -326,31 +292,17 @@ def _take(
                                 nodes[previous & slots, NEXT] = node
                             continue
                         takes = (nodes[slot, OPEN] >> part) & 1 != 0 and nodes[slot, AT_US] < t
-                    if takes and program_ends.shape[0] > 0:
-                        takes = conditions_hold(
-                            part,
-                            node,
-                            top,
-                            programs,
-                            program_ends,
-                            program_parts,
-                            program_prevs,
-                            constants,
-                            at_part,
-                            before_part,
-                            ring,
-                            values,
-                            nodes,
-                            stack,
-                            unknown,
-                        )
+                    if takes and conditions.ends.shape[0] > 0:
+                        takes = conditions_hold(part, node, top, conditions, memory, scratch)
                     if takes:
                         serial = node_top + n_made
                         if serial - node_base == nodes.shape[0]:
-                            return _NODES, e, base, top, node_base, node_top, n_found, n_at
+                            return _NODES, Progress(
+                                e, base, top, node_base, node_top, n_found, n_at
+                            )
                         if n_made == made.shape[0]:
-                            return _MADE, e, base, top, node_base, node_top, n_found, n_at
-                        write_node(nodes, serial, node, top, t, part, least, most, kleene, follows)
+                            return _MADE, Progress(e, base, top, node_base, node_top, n_found, n_at)
+                        write_node(nodes, serial, node, top, t, part, shape)
                         made[n_made, 0] = serial
                         made[n_made, 1] = node
                         n_made += 1
@@ -360,63 +312,38 @@ def _take(
                     node = nodes[slot, NEXT]
 
         if n_made > 0:
-            n_candidates = collect(
-                made,
-                n_made,
-                start,
-                least,
-                ends,
-                negates_start,
-                ring,
-                nodes,
-                flat,
-                starts,
-                counts,
-                usable,
-            )
+            n_candidates = collect(made, n_made, start, shape, negates_start, memory, candidates)
             if n_candidates < 0:
-                return _CANDIDATES, e, base, top, node_base, node_top, n_found, n_at
+                return _CANDIDATES, Progress(e, base, top, node_base, node_top, n_found, n_at)
             if n_candidates > 0:
-                in_order(flat, starts, counts, greedy, n_candidates, order, other)
-                kept = choose(
-                    flat,
-                    starts,
-                    counts,
-                    usable,
-                    order,
-                    n_candidates,
-                    is_next,
-                    context,
-                    matches_max,
-                )
+                in_order(candidates, shape.greedy, n_candidates)
+                kept = choose(candidates, n_candidates, choices)
                 if kept < 0:
-                    return _MANY, e, base, top, node_base, node_top, n_found, n_at
+                    return _MANY, Progress(e, base, top, node_base, node_top, n_found, n_at)
                 if (
-                    n_found + starts[n_candidates] > found.shape[0]
-                    or n_at + kept > at.shape[0]
-                    or (n_at + kept) * parts > found_counts.shape[0]
+                    n_found + starts[n_candidates] > found.rows.shape[0]
+                    or n_at + kept > found.at.shape[0]
+                    or (n_at + kept) * parts > found.counts.shape[0]
                 ):
-                    return _FOUND, e, base, top, node_base, node_top, n_found, n_at
+                    return _FOUND, Progress(e, base, top, node_base, node_top, n_found, n_at)
                 end = n_found
                 if context == CUMULATIVE and kept > 0:
-                    end = together(
-                        flat, starts, counts, order, kept, found, n_found, found_counts, n_at
-                    )
-                    at[n_at] = e
+                    end = together(candidates, kept, found, n_found, n_at)
+                    found.at[n_at] = e
                     n_at += 1
                 else:
                     for i in range(kept):
                         candidate = order[i]
                         for place in range(starts[candidate], starts[candidate + 1]):
-                            found[end] = flat[place]
+                            found.rows[end] = candidates.flat[place]
                             end += 1
                         for part in range(parts):
-                            found_counts[n_at * parts + part] = counts[candidate, part]
-                        at[n_at] = e
+                            found.counts[n_at * parts + part] = counts[candidate, part]
+                        found.at[n_at] = e
                         n_at += 1
                 for place in range(n_found, end):
-                    slot = found[place] & ring_slots
-                    found[place] = ring[slot, ROW]
+                    slot = found.rows[place] & ring_slots
+                    found.rows[place] = ring[slot, ROW]
                     if uses:
                         ring[slot, USED] = 1
                 n_found = end
@@ -438,112 +365,92 @@ def _take(
                     if keys[key, place] != t:
                         keys[key, place + 1] = keys[key, place]
                         keys[key, place] = t
-    return _NOTHING, us.shape[0], base, top, node_base, node_top, n_found, n_at
+    return _NOTHING, Progress(us.shape[0], base, top, node_base, node_top, n_found, n_at)
 
 
 def run_runs(
-    events: tuple[Array, Array, Array, Array, Array, Array],
-    shape: tuple[Array, Array, Array, Array, Array, Array],
-    conditions: tuple[Array, Array, Array, Array, Array],
-    choices: tuple[int, int, bool, bool, int, int],
-    keys: Array,
-    ring: Array,
-    values: Array,
-    nodes: Array,
+    arrivals: Arrivals,
+    loaded: tuple[Array, Array],
+    shape: Shape,
+    conditions: Conditions,
+    choices: Choices,
+    memory: Memory,
     state: tuple[int, int, int, int],
-) -> tuple[Array, Array, Array, tuple[int, int, int, int], Array, Array, Array, int]:
+) -> tuple[Memory, tuple[int, int, int, int], Found, int]:
     """Take events in the order of their places; return the matches they complete.
 
     Parameters
     ----------
-    events : (us, rows, keys_of, masks, values, nulls)
-        Per event: its time, row and key number; the parts that take it (bit i: positive part i, bit
-        32 + i: a negation right before it); and the values that conditions load, one column each,
-        with bits for NULL.
-    shape : (least, most, kleene, greedy, follows, ends)
-        Per part: minimum and maximum events (`most` -1: unbounded), whether it is a Kleene part,
-        whether it is greedy, and the results of `follows_of`.
-    conditions : (programs, ends, parts, prevs, constants)
-        Concatenated programs, and per program its end, the part at which it is evaluated, and
-        whether it reads the previous element.
-    choices : (window_us, gap_us, is_next, negates_start, context, matches_max)
-        The gap may be -1 (none), and so may the bound on matches per event (unbounded).
-    keys : array of int64, keys by 3 parts
-        Per key: for each part the head of its node list; and for the negations before each part,
-        the time of the latest event and of the latest event before that time.
-    ring, values : arrays, a power of two by 5 and by columns
-        Events.
-    nodes : array of int64, a power of two by 10
+    arrivals : Arrivals
+    loaded : (values, nulls)
+        Per event, the values that conditions load, one column each, and bits for NULL.
+    shape, conditions, choices, memory
     state : (base, top, node_base, node_top)
         Serial ranges of events and nodes: first, and one past the last.
 
     Returns
     -------
-    ring, values, nodes, state
+    memory, state
         Updated state.
-    found : array of int64
-        Rows of the constituents of all matches, concatenated.
-    counts : array of int64
-        Number of constituents per match and part.
-    at : array of int64
-        Index of the event that completed each match.
+    found : Found
     taken : int
         Number of events taken: all, or those before an event that completes too many matches.
     """
-    parts, operations = len(shape[0]), len(conditions[0])
+    parts, operations, events = len(shape.least), len(conditions.code), len(arrivals.us)
     made = np.empty((64, 2), np.int64)
     candidates = candidate_room(64, 256, parts)
-    scratch = (
+    scratch = Scratch(
         np.empty(operations + 1),
         np.empty(operations + 1, np.bool_),
         np.empty(parts, np.int64),
         np.empty(parts, np.int64),
     )
-    found = np.empty(4 * len(events[0]) + 64, np.int64)
-    counts = np.empty(len(events[0]) * parts + 64, np.int64)
-    at = np.empty(len(events[0]) + 64, np.int64)
-    e, n_found, n_at = 0, 0, 0
+    found = Found(
+        np.empty(4 * events + 64, np.int64),
+        np.empty(events * parts + 64, np.int64),
+        np.empty(events + 64, np.int64),
+    )
+    now = Progress(0, *state, 0, 0)
     while True:
-        arguments: tuple[Any, ...] = (
-            *events,
-            *shape,
-            *conditions,
-            *choices,
-            keys,
-            ring,
-            values,
-            nodes,
+        lacks, now = _take(
+            arrivals,
+            *loaded,
+            shape,
+            conditions,
+            choices,
+            memory,
             made,
-            *candidates,
-            *scratch,
+            candidates,
+            scratch,
             found,
-            counts,
-            at,
-            e,
-            *state,
-            n_found,
-            n_at,
+            now,
         )
-        lacks, e, *now, n_found, n_at = _take(*arguments)
-        state = (now[0], now[1], now[2], now[3])
         if lacks in (_NOTHING, _MANY):
-            made_counts = counts[: n_at * parts]
-            return ring, values, nodes, state, found[:n_found], made_counts, at[:n_at], e
+            state = (now.base, now.top, now.node_base, now.node_top)
+            whole = Found(
+                found.rows[: now.found],
+                found.counts[: now.matches * parts],
+                found.at[: now.matches],
+            )
+            return memory, state, whole, now.event
         if lacks == _RING:
-            ring = _larger(ring, state[0], state[1])
-            values = _larger(values, state[0], state[1])
+            ring = _larger(memory.ring, now.base, now.top)
+            memory = memory._replace(ring=ring, values=_larger(memory.values, now.base, now.top))
         elif lacks == _NODES:
-            nodes = _larger(nodes, state[2], state[3])
+            memory = memory._replace(nodes=_larger(memory.nodes, now.node_base, now.node_top))
         elif lacks == _MADE:
             made = np.empty((2 * len(made), 2), np.int64)
         elif lacks == _CANDIDATES:
-            candidates = candidate_room(2 * len(candidates[3]), 2 * len(candidates[0]), parts)
-        else:
-            # Enough for the candidates of one event.
-            more = len(candidates[0])
-            found = np.concatenate((found, np.empty(len(found) + more, np.int64)))
-            counts = np.concatenate((counts, np.empty(len(counts) + more * parts, np.int64)))
-            at = np.concatenate((at, np.empty(len(at) + more, np.int64)))
+            room = 2 * len(candidates.usable), 2 * len(candidates.flat)
+            candidates = candidate_room(*room, parts)
+        else:  # enough for the candidates of one event
+            more = len(candidates.flat)
+            found = Found(
+                *(
+                    np.concatenate((array, np.empty(len(array) + room, np.int64)))
+                    for array, room in zip(found, (more, more * parts, more), strict=True)
+                )
+            )
 
 
 def _larger(ring: Array, base: int, top: int) -> Array:

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._nodes import CHRONICLE, CONTINUOUS, CUMULATIVE, NEVER_US, RECENT
+from activedb.columns.detect._nodes import (
+    CHRONICLE,
+    CONTINUOUS,
+    CUMULATIVE,
+    NEVER_US,
+    RECENT,
+    Arrivals,
+    Choices,
+    Found,
+)
 from activedb.compiler import jit
 
 __all__ = [
@@ -213,18 +222,16 @@ _MANY = 6  # not out of room: an event completes more matches than allowed
 
 
 @jit
-def _floor(
-    keys: Array, key: int, part: int, us: int, parts: int, gap_us: int, is_next: bool
-) -> int:
+def _floor(keys: Array, key: int, part: int, us: int, parts: int, choices: Choices) -> int:
     """Return the time before which no event of the previous part can lead to `part` at `us`."""
     at = parts - 1 + 2 * part
     floor = keys[key, at]
     if floor == us:  # an event at the same time is not before it
         floor = keys[key, at + 1]
     if part > 0:
-        if gap_us >= 0:
-            floor = max(floor, us - gap_us)
-        if is_next:
+        if choices.gap_us >= 0:
+            floor = max(floor, us - choices.gap_us)
+        if choices.is_next:
             floor = max(floor, keys[key, 3 * parts - 1 + part])
     return int(floor)
 
@@ -238,8 +245,7 @@ def _link(
     row: int,
     start: int,
     parts: int,
-    gap_us: int,
-    is_next: bool,
+    choices: Choices,
     ring: Array,
     base: int,
     top: int,
@@ -254,7 +260,7 @@ def _link(
     for part in range(parts - 1):
         if not (mask >> part) & 1:
             continue
-        floor = _floor(keys, key, part, us, parts, gap_us, is_next)
+        floor = _floor(keys, key, part, us, parts, choices)
         if part > 0:
             serial = keys[key, part - 1]
             while serial >= base and ring[serial & slots, US] >= us:
@@ -276,24 +282,14 @@ def _link(
 
 @jit
 def _take(
-    us: Array,
-    rows: Array,
-    keys_of: Array,
-    masks: Array,
+    arrivals: Arrivals,
     parts: int,
-    window_us: int,
-    gap_us: int,
-    is_next: bool,
-    negates_start: bool,
-    context: int,
-    most: int,
+    choices: Choices,
     keys: Array,
     ring: Array,
     leads: Array,
     lead_counts: Array,
-    found: Array,
-    counts: Array,
-    at: Array,
+    matches: Found,
     begin: int,
     base: int,
     top: int,
@@ -307,6 +303,9 @@ def _take(
     lacks, e, base, top, n_found, n_at
         The array out of room, or `_MANY`; the event concerned; and the state before it.
     """
+    us, rows, keys_of, masks = arrivals
+    window_us, _, is_next, negates_start, context, most = choices
+    found, counts, at = matches
     last = parts - 1
     slots = ring.shape[0] - 1
     lower = (1 << last) - 1
@@ -325,7 +324,7 @@ def _take(
 
         used_up = False
         if (mask >> last) & 1:
-            floor = _floor(keys, key, last, t, parts, gap_us, is_next)
+            floor = _floor(keys, key, last, t, parts, choices)
             end = n_found
             if last == 0:
                 if n_found + 1 > found.shape[0]:
@@ -391,7 +390,7 @@ def _take(
                 used_up = uses
 
         if mask & lower and not used_up:
-            top = _link(keys, key, mask, t, rows[e], start, parts, gap_us, is_next, ring, base, top)
+            top = _link(keys, key, mask, t, rows[e], start, parts, choices, ring, base, top)
         if is_next:
             for part in range(parts):
                 if (mask >> part) & 1:
@@ -415,35 +414,22 @@ def _longer(array: Array, used: int) -> Array:
 
 @jit
 def run_stacks(
-    us: Array,
-    rows: Array,
-    keys_of: Array,
-    masks: Array,
+    arrivals: Arrivals,
     parts: int,
-    window_us: int,
-    gap_us: int,
-    is_next: bool,
-    negates_start: bool,
-    context: int,
-    most: int,
+    choices: Choices,
     keys: Array,
     ring: Array,
     base: int,
     top: int,
-) -> tuple[Array, int, int, Array, Array, Array, int]:
+) -> tuple[Array, int, int, Found, int]:
     """Take events in the order of their places; return the matches they complete.
 
     Parameters
     ----------
-    us, rows, keys_of, masks : arrays of int64
-        Per event: its time, row and key number, and the parts that take it (bit i: positive part i,
-        bit 32 + i: a negation right before it).
+    arrivals : Arrivals
     parts : int
         Number of positive parts.
-    window_us, gap_us : int
-        In microseconds; -1: none.
-    most : int
-        Maximum number of matches one event may complete; -1: unbounded.
+    choices : Choices
     keys : array of int64, keys by 4 parts - 1
         Per key: the top of the stack of each part but the last; for the negations before each part,
         the time of the latest event and of the latest event before that time; for each part, the
@@ -455,42 +441,26 @@ def run_stacks(
     -------
     ring, base, top
         Updated state.
-    found : array of int64
-        Rows of the constituents of all matches, concatenated.
-    counts : array of int64
-        In the cumulative context, the number of constituents per match and part; else empty.
-    at : array of int64
-        Index of the event that completed each match.
+    found : Found
+        The counts are those of the cumulative context; else they are empty.
     taken : int
         Number of events taken: all, or those before an event that completes too many matches.
     """
     levels = max(parts - 1, 1)
     leads = np.empty((levels, 64, 3), np.int64)
     lead_counts = np.zeros(levels, np.int64)
-    found = np.empty(1024, np.int64)
-    counts = np.empty(64, np.int64)
-    at = np.empty(256, np.int64)
+    found = Found(np.empty(1024, np.int64), np.empty(64, np.int64), np.empty(256, np.int64))
     e, n_found, n_at = 0, 0, 0
     while True:
         lacks, e, base, top, n_found, n_at = _take(
-            us,
-            rows,
-            keys_of,
-            masks,
+            arrivals,
             parts,
-            window_us,
-            gap_us,
-            is_next,
-            negates_start,
-            context,
-            most,
+            choices,
             keys,
             ring,
             leads,
             lead_counts,
             found,
-            counts,
-            at,
             e,
             base,
             top,
@@ -508,10 +478,10 @@ def run_stacks(
         elif lacks == _LEADS:
             leads = np.empty((levels, 2 * leads.shape[1], 3), np.int64)
         elif lacks == _FOUND:
-            found = _longer(found, n_found)
+            found = Found(_longer(found.rows, n_found), found.counts, found.at)
         elif lacks == _COUNTS:
-            counts = _longer(counts, n_at * parts)
+            found = Found(found.rows, _longer(found.counts, n_at * parts), found.at)
         else:
-            at = _longer(at, n_at)
-    used = n_at * parts if context == CUMULATIVE else 0
-    return ring, base, top, found[:n_found], counts[:used], at[:n_at], e
+            found = Found(found.rows, found.counts, _longer(found.at, n_at))
+    used = n_at * parts if choices.context == CUMULATIVE else 0
+    return ring, base, top, Found(found.rows[:n_found], found.counts[:used], found.at[:n_at]), e
