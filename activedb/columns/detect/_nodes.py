@@ -225,7 +225,16 @@ _NULLS = 3  # the NULL-bits column of an event in the ring
 
 
 @jit
-def is_true(program: Array, literals: Array, memory: Memory, scratch: Scratch) -> bool:
+def is_true(
+    program: Array,
+    literals: Array,
+    at: Array,
+    before: Array,
+    ring: Array,
+    values: Array,
+    stack: Array,
+    unknown: Array,
+) -> bool:
     """Return whether a condition is true, as opposed to false or unknown.
 
     Parameters
@@ -233,14 +242,13 @@ def is_true(program: Array, literals: Array, memory: Memory, scratch: Scratch) -
     program : array of int64, operations by 4
         Each with a constant or column, a part, and a flag for the previous element.
     literals : array of float64
-    memory : Memory
+    at, before : arrays of int64
+        Serials of each part's last event and of the event before that; -1: none.
+    ring, values : arrays
         NULL bits and values of the events, by serial.
-    scratch : Scratch
-        ``at`` and ``before`` have the serials of each part's last event and of the event before
-        that; -1: none. The rest has room for as many values as there are operations.
+    stack, unknown : arrays of float64 and bool
+        Scratch space for as many values as there are operations.
     """
-    ring, values = memory.ring, memory.values
-    stack, unknown, at, before = scratch
     mask = ring.shape[0] - 1
     top = 0
     for i in range(program.shape[0]):
@@ -343,10 +351,27 @@ def floor_of(
 
 @jit
 def conditions_hold(
-    part: int, node: int, event: int, conditions: Conditions, memory: Memory, scratch: Scratch
+    part: int,
+    node: int,
+    event: int,
+    code: Array,
+    ends: Array,
+    parts: Array,
+    prevs: Array,
+    literals: Array,
+    ring: Array,
+    values: Array,
+    nodes: Array,
+    stack: Array,
+    unknown: Array,
+    at: Array,
+    before: Array,
 ) -> bool:
-    """Return whether the conditions evaluated at `part` hold if `event` follows `node`."""
-    nodes, at, before = memory.nodes, scratch.at, scratch.before
+    """Return whether the conditions evaluated at `part` hold if `event` follows `node`.
+
+    It takes the arrays of `Conditions`, `Memory` and `Scratch`, as it runs once per node: to pass
+    the tuples costs an eighth.
+    """
     slots = nodes.shape[0] - 1
     at[:] = -1
     before[:] = -1
@@ -360,21 +385,33 @@ def conditions_hold(
     before[part] = at[part]
     at[part] = event
     begin = 0
-    for i in range(conditions.ends.shape[0]):
+    for i in range(ends.shape[0]):
         # A condition on the previous element is evaluated from the second element on.
-        if conditions.parts[i] == part and not (conditions.prevs[i] and before[part] < 0):
-            program = conditions.code[begin : conditions.ends[i]]
-            if not is_true(program, conditions.literals, memory, scratch):
+        if parts[i] == part and not (prevs[i] and before[part] < 0):
+            program = code[begin : ends[i]]
+            if not is_true(program, literals, at, before, ring, values, stack, unknown):
                 return False
-        begin = conditions.ends[i]
+        begin = ends[i]
     return True
 
 
 @jit
 def write_node(
-    nodes: Array, serial: int, node: int, event: int, us: int, part: int, shape: Shape
+    nodes: Array,
+    serial: int,
+    node: int,
+    event: int,
+    us: int,
+    part: int,
+    least: Array,
+    most: Array,
+    kleene: Array,
+    follows: Array,
 ) -> None:
-    """Write the node of `event` as one of `part` after `node`; `node` is -1 at the beginning."""
+    """Write the node of `event` as one of `part` after `node`; `node` is -1 at the beginning.
+
+    It takes the arrays of a `Shape`, as it runs once per node: to pass the tuple costs a third.
+    """
     slots = nodes.shape[0] - 1
     slot, new = node & slots, serial & slots
     extends = node >= 0 and nodes[slot, PART] == part
@@ -387,8 +424,8 @@ def write_node(
     nodes[new, COUNT] = count
     nodes[new, FIRST] = event if node < 0 else nodes[slot, FIRST]
     nodes[new, FIRST_US] = us if node < 0 else nodes[slot, FIRST_US]
-    opened = shape.follows[part] if count >= shape.least[part] else 0
-    if shape.kleene[part] and (shape.most[part] < 0 or count < shape.most[part]):
+    opened = follows[part] if count >= least[part] else 0
+    if kleene[part] and (most[part] < 0 or count < most[part]):
         opened |= 1 << part
     nodes[new, OPEN] = opened
 

@@ -60,9 +60,8 @@ def candidate_room(candidates: int, constituents: int, parts: int) -> Candidates
 
 
 @jit
-def _prefers(candidates: Candidates, greedy: Array, a: int, b: int) -> bool:
+def _prefers(flat: Array, starts: Array, counts: Array, greedy: Array, a: int, b: int) -> bool:
     """Return whether candidate `a` is strictly preferred to `b`."""
-    flat, starts, counts = candidates.flat, candidates.starts, candidates.counts
     i, j = starts[a], starts[b]
     for part in range(counts.shape[1]):
         m, n = counts[a, part], counts[b, part]
@@ -79,7 +78,7 @@ def _prefers(candidates: Candidates, greedy: Array, a: int, b: int) -> bool:
 @jit
 def in_order(candidates: Candidates, greedy: Array, n_candidates: int) -> None:
     """Write the candidates to ``order``, most preferred first; O(n log n) comparisons."""
-    order, other = candidates.order, candidates.other
+    flat, starts, counts, _, order, other = candidates
     for i in range(n_candidates):
         order[i] = i
     width = 1
@@ -91,7 +90,7 @@ def in_order(candidates: Candidates, greedy: Array, n_candidates: int) -> None:
             for place in range(low, high):
                 left = i < middle
                 if left and j < high:
-                    left = not _prefers(candidates, greedy, order[j], order[i])
+                    left = not _prefers(flat, starts, counts, greedy, order[j], order[i])
                 if left:
                     other[place] = order[i]
                     i += 1
@@ -231,12 +230,15 @@ def _take(
     us, rows, keys_of, masks = arrivals
     window_us, gap_us, is_next, negates_start, context, _ = choices
     keys, ring, values, nodes = memory
-    kleene, follows = shape.kleene, shape.follows
+    code, ends, evaluated, prevs, literals = conditions
+    stack, unknown, at, before = scratch
+    least, most, kleene, follows = shape.least, shape.most, shape.kleene, shape.follows
     starts, counts, order = candidates.starts, candidates.counts, candidates.order
     begin, base, top, node_base, node_top, n_found, n_at = progress
     parts = kleene.shape[0]
     ring_slots, slots = ring.shape[0] - 1, nodes.shape[0] - 1
     uses = context in (CHRONICLE, CONTINUOUS, CUMULATIVE)
+    has_conditions = conditions.ends.shape[0] > 0
     positive = (1 << 32) - 1
     for e in range(begin, us.shape[0]):
         t = us[e]
@@ -292,8 +294,24 @@ def _take(
                                 nodes[previous & slots, NEXT] = node
                             continue
                         takes = (nodes[slot, OPEN] >> part) & 1 != 0 and nodes[slot, AT_US] < t
-                    if takes and conditions.ends.shape[0] > 0:
-                        takes = conditions_hold(part, node, top, conditions, memory, scratch)
+                    if takes and has_conditions:
+                        takes = conditions_hold(
+                            part,
+                            node,
+                            top,
+                            code,
+                            ends,
+                            evaluated,
+                            prevs,
+                            literals,
+                            ring,
+                            values,
+                            nodes,
+                            stack,
+                            unknown,
+                            at,
+                            before,
+                        )
                     if takes:
                         serial = node_top + n_made
                         if serial - node_base == nodes.shape[0]:
@@ -302,7 +320,7 @@ def _take(
                             )
                         if n_made == made.shape[0]:
                             return _MADE, Progress(e, base, top, node_base, node_top, n_found, n_at)
-                        write_node(nodes, serial, node, top, t, part, shape)
+                        write_node(nodes, serial, node, top, t, part, least, most, kleene, follows)
                         made[n_made, 0] = serial
                         made[n_made, 1] = node
                         n_made += 1
