@@ -84,7 +84,7 @@ class Arrivals(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Which matches are made.
+    """Selection of the matches to make.
 
     Attributes
     ----------
