@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,35 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.browser import chromium as chromium
 from tests.patience import PATIENCE_S
 
 WAIT_MS = 1_000 * PATIENCE_S
 expect.set_options(timeout=WAIT_MS)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def chromium_path() -> str | None:
-    """``ACTIVEDB_CHROMIUM``, or the first Chromium of the PATH."""
-    given = os.environ.get("ACTIVEDB_CHROMIUM")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return given or next(filter(None, map(shutil.which, names)), None)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """One headless browser for a module."""
-    path = chromium_path()
-    if path is None:
-        pytest.skip(
-            "no Chromium: install one (Debian: apt-get install chromium), or set ACTIVEDB_CHROMIUM"
-        )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Visit:

@@ -11,12 +11,17 @@ import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.browser import chromium as chromium
 from tests.docs.pages import ROOT
 from tests.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Whoever reads a page tells nobody: nothing is fetched from registries and networks of others.
 STRANGERS = re.compile(
@@ -127,3 +132,18 @@ def test_site_shows_readmes_of_the_code(site: Path) -> None:
         assert (site / "repository" / f"{name}.html").is_file() or (
             site / "repository" / Path(name).parent / "index.html"
         ).is_file(), name
+
+
+@pytest.mark.long
+def test_site_is_searched_without_a_server(site: Path, chromium: Browser) -> None:
+    page = chromium.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "how-to" / "kafka.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("deadlock")
+    first = page.wait_for_selector(".md-search-result__link", timeout=1_000 * PATIENCE_S)
+    assert first is not None
+    assert (first.get_attribute("href") or "").startswith((site / "errors" / "lockmgr").as_uri())
+    assert {urlsplit(url).scheme for url in asked} == {"file"}
+    page.close()
