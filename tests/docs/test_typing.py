@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_pages import CONCEPTS, HOW_TO, python_of
 from tests.patience import PATIENCE_S
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USE = """
 from sqlalchemy import Column, Integer, MetaData, Table, select
@@ -101,3 +100,30 @@ def test_python_of_the_pages_passes_mypy(tmp_path: Path) -> None:
     }
     assert len(code) > 10
     assert complaints(code, tmp_path, "--check-untyped-defs", "--ignore-missing-imports") == []
+
+
+@pytest.mark.long
+def test_pyright_agrees(tmp_path: Path) -> None:
+    if importlib.util.find_spec("basedpyright") is None:
+        pytest.skip("pyright is not installed: pip install 'activedb[pyright]'")
+    wrong = USE + "\n" + "\n".join(line for line, _ in WRONG)
+    (tmp_path / "use.py").write_text(USE, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")
+    place = {"venvPath": str(Path(sys.prefix).parent), "venv": Path(sys.prefix).name}
+    config = {**place, "typeCheckingMode": "standard", "extraPaths": [str(ROOT)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--outputjson"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    found = {
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1)
+        for each in json.loads(done.stdout)["generalDiagnostics"]
+        if each["severity"] == "error"
+    }
+    first = len(USE.split("\n"))
+    assert found == {("wrong.py", first + number) for number in range(1, len(WRONG) + 1)}

@@ -15,7 +15,7 @@ from tools.required import required
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOT_INSTALLED_BY_MAKE = {"berkeleydb"}
+NOT_INSTALLED_BY_MAKE = {"berkeleydb", "pyright"}
 
 
 def pins() -> dict[str, str]:
