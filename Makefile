@@ -98,6 +98,7 @@ lint: $(STAMP) ## Check style, types and imports only
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/mypy examples/*.py examples/streams/*.py
 	.venv/bin/lint-imports
 	.venv/bin/python -m tools.words
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from coupling.acta import (
     Abort,
@@ -71,7 +72,7 @@ class System:
         self.written: list[Operation] = []
         self.numbers = 0
 
-    def new(self, **fields) -> Node:
+    def new(self, **fields: Any) -> Node:
         node = Node(len(self.nodes) + 1, **fields)
         node.tells = self.chance.random() < 0.3
         self.nodes.append(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import TYPE_CHECKING
 
 from coupling.acta import (
     Abort,
@@ -17,6 +18,9 @@ from coupling.acta import (
     Spawn,
     SpawnMode,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Naive"]
 
@@ -36,31 +40,31 @@ class Naive:
 
     # -- functions of the paper ------------------------------------------------------------
 
-    def own(self, t, *kinds):
+    def own(self, t: int | None, *kinds: type[Event]) -> list[int]:
         return [i for i, e in self.h if e.by == t and (not kinds or isinstance(e, kinds))]
 
-    def spawns(self, t):
+    def spawns(self, t: int) -> list[tuple[int, Spawn]]:
         return [(i, e) for i, e in self.h if isinstance(e, Spawn) and e.child == t]
 
-    def is_child(self, t):
+    def is_child(self, t: int) -> bool:
         return any(e.mode.is_child for _, e in self.spawns(t))
 
-    def parent(self, t):
+    def parent(self, t: int) -> int | None:
         if spawns := self.spawns(t):
             return spawns[0][1].parent
         found = [e.parent for _, e in self.h if isinstance(e, Begin) and e.by == t]
         return next((p for p in reversed(found) if p is not None), None)
 
-    def line(self, t):
+    def line(self, t: int) -> list[int]:
         found = [t]
         while (p := self.parent(found[-1])) in self.all and p not in found:
             found.append(p)
         return found
 
-    def has_circles(self):
+    def has_circles(self) -> bool:
         return any(self.parent(self.line(t)[-1]) in self.all for t in self.all)
 
-    def open_to(self, t):
+    def open_to(self, t: int | None) -> list[int]:
         """Whose operations in progress are no obstacle to `t`."""
         found: list[int] = []
         while t is not None and t not in found:
@@ -70,13 +74,13 @@ class Naive:
             t = causes[0] if causes else None
         return found
 
-    def first_end(self, t):
+    def first_end(self, t: int) -> int | None:
         return min(self.own(t, Commit, Abort), default=None)
 
-    def named(self, number):
+    def named(self, number: int) -> int | None:
         return next((i for i, e in self.ops if e.number == number), None)
 
-    def state(self, p, until=None):
+    def state(self, p: int, until: int | None = None) -> tuple[str, int, int | None]:
         """What has become of operation `p` before position `until`, and who is responsible."""
         responsible, status = self.h[p][1].by, "in progress"
         for i, e in self.h[p + 1 : until]:
@@ -99,10 +103,10 @@ class Naive:
                 return status, responsible, i
         return status, responsible, None
 
-    def undone_at(self, t):
+    def undone_at(self, t: int) -> int | None:
         return min((i for a in self.line(t) for i in self.own(a, Abort)), default=None)
 
-    def durable_at(self, t):
+    def durable_at(self, t: int) -> int | None:
         line = self.line(t)
         if all(self.own(a, Commit) and not self.own(a, Abort) for a in line):
             return max(self.own(a, Commit)[0] for a in line)
@@ -116,7 +120,7 @@ class Naive:
             found |= {(n, t) for n in self.alone(t)}
         return found | self.operations() | self.cycles() | self.pairs()
 
-    def alone(self, t):
+    def alone(self, t: int) -> Iterator[int]:
         child, spawns = self.is_child(t), self.spawns(t)
         begins, ends = self.own(t, Begin), sorted(self.own(t, Commit, Abort))
         ops, own = self.own(t, Operation), self.own(t)
@@ -157,11 +161,11 @@ class Naive:
         if child and self.own(t, Commit) and not self.own(t, Delegate):
             yield 24
 
-    def access_set(self, t, at):
+    def access_set(self, t: int, at: int) -> list[int]:
         return [p for p, _ in self.ops if p < at and self.state(p, at)[:2] == ("in progress", t)]
 
-    def operations(self):
-        found = set()
+    def operations(self) -> set[tuple[int, int]]:
+        found: set[tuple[int, int]] = set()
         e: Event
         for q, e in self.ops:
             if self.named(e.number) != q:
@@ -188,7 +192,7 @@ class Naive:
                         found.add((17 if self.is_child(e.by) else 9, e.by))
                 final, _, when = self.state(p)
                 is_kept = self.state(q)[0] != "aborted"
-                if not before.is_read and final == "aborted" and when > q and is_kept:
+                if not before.is_read and final == "aborted" and (when or 0) > q and is_kept:
                     found.add((10, e.by))
         for i, e in self.h:
             t = e.by
@@ -220,7 +224,7 @@ class Naive:
                     found.add((24, t))
         return found
 
-    def cycles(self):
+    def cycles(self) -> set[tuple[int, int]]:
         kept = [(i, e) for i, e in self.ops if self.state(i)[0] != "aborted"]
         edges = set()
         for (p, a), (q, b) in product(kept, kept):
@@ -243,8 +247,8 @@ class Naive:
                     found.add((11, min(committed)))
         return found
 
-    def pairs(self):
-        found = set()
+    def pairs(self) -> set[tuple[int, int]]:
+        found: set[tuple[int, int]] = set()
         spawned = [(i, e) for i, e in self.h if isinstance(e, Spawn)]
         for _, e in spawned:
             tp, tc = e.by, e.child

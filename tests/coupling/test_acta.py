@@ -291,7 +291,9 @@ RULES = """
 """
 
 
-def edited(*, drop: str = "", swap: tuple[str, str] | None = None, add: str = "", at: str = ""):
+def edited(
+    *, drop: str = "", swap: tuple[str, str] | None = None, add: str = "", at: str = ""
+) -> History:
     steps = [step.strip() for step in RULES.replace("\n", ";").split(";") if step.strip()]
     if drop:
         steps.remove(drop)

@@ -357,7 +357,7 @@ def test_plain_statements_of_the_child_are_its_own(shared: Bank) -> None:
         with shared.db.connection() as connection:
             connection.execute(insert(shared.notes).values(id=1, text="from the child"))
             connection.commit()
-            return connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
     with shared.db.connection() as connection:
         mine = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()

@@ -92,7 +92,7 @@ class Program:
 
 def has_ended(process: psutil.Process) -> bool:
     try:
-        return process.status() == psutil.STATUS_ZOMBIE  # until its parent looks
+        return bool(process.status() == psutil.STATUS_ZOMBIE)  # until its parent looks
     except psutil.NoSuchProcess:
         return True
 

@@ -176,7 +176,7 @@ def test_reading_of_a_match_is_asked_after_all_other_predicates() -> None:
 
     def says(t: Any, parts: Any) -> bool:
         asked.append(parts["A"].us)
-        return t == "yes"
+        return bool(t == "yes")
 
     expression = seq(A, B).where(lambda parts: parts["A"].us > 1_000_000).reading(says)
     detector = Detector(expression)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 import json
 from typing import Any
 
@@ -225,14 +230,12 @@ def test_silent_producer_is_told_once_for_each_time_it_is_silent_too_long() -> N
     assert producers.timeouts(101) == ["p"]
     assert producers.timeouts(102) == []
     assert producers.timeouts(202) == ["p"]
-    for beat_us, beat in enumerate(
-        (
-            lambda: producers.observe(event("p", 1, 2)),
-            lambda: producers.heartbeat(stamp("p", 1, 2)),
-            lambda: producers.sync("p", 2),
-        ),
-        start=203,
-    ):
+    beats: tuple[Callable[[], object], ...] = (
+        lambda: producers.observe(event("p", 1, 2)),
+        lambda: producers.heartbeat(stamp("p", 1, 2)),
+        lambda: producers.sync("p", 2),
+    )
+    for beat_us, beat in enumerate(beats, start=203):
         beat()
         assert producers.timeouts(beat_us) == []
     assert producers.timeouts(305) == []

@@ -21,8 +21,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Add", "Fail", "Par", "Program", "Raise", "RuleSpec", "Sub", "Top", "World", "Write"]
 
@@ -164,7 +168,7 @@ class World:
         """Run the top-level transactions, one after another, and all that they trigger."""
         for top in program.tops:
             with contextlib.suppress(Failure):
-                self._top_level(lambda t, top=top: self._steps(t, top.steps, top.name))
+                self._top_level(partial(self._steps, steps=top.steps, path=top.name))
             while self._due:
                 self._firing(self._due.popleft())
 
@@ -174,7 +178,7 @@ class World:
         self.transactions += 1
         return Tx(parent, is_deferred_rule)
 
-    def _run(self, t: Tx, body) -> None:
+    def _run(self, t: Tx, body: Callable[[Tx], object]) -> None:
         """Run `body` in `t`, then commit; if either fails, abort, and say so."""
         try:
             body(t)
@@ -208,7 +212,7 @@ class World:
         self.letters.update(t.letters)
         self._due += t.after_commit
 
-    def _top_level(self, body) -> None:
+    def _top_level(self, body: Callable[[Tx], object]) -> None:
         self._run(self._begin(), body)
 
     # -- rules -----------------------------------------------------------------------------
@@ -223,7 +227,7 @@ class World:
             for item in group:
                 child = self._begin(t, is_deferred_rule=deferred)
                 try:
-                    self._run(child, lambda s, item=item: self._rule(s, item))
+                    self._run(child, partial(self._rule, item=item))
                 except Failure:
                     if item.rule.on_abort == "triggering":
                         raise

@@ -18,7 +18,7 @@ from tests.ledger import read
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
-    from tests.firing.naive_rules import Program, RuleSpec, Step
+    from tests.firing.naive_rules import Program, RuleSpec, Step, Top
 
 __all__ = ["Played"]
 
@@ -91,16 +91,16 @@ class Played:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _top(self, top) -> None:
+    def _top(self, top: Top) -> None:
         with contextlib.suppress(*FAILURES):
             self.db.run(lambda t: self._play(t, top.steps, top.name))
 
     def _define(self, rule: RuleSpec) -> None:
         def path_of(o: Occurrence) -> str:
-            return o.new["id"] if rule.on % 2 else o.params["path"]
+            return str(o.new["id"] if rule.on % 2 else o.params["path"])
 
         def n_of(o: Occurrence) -> int:
-            return o.new["n"] if rule.on % 2 else o.params["n"]
+            return int(o.new["n"] if rule.on % 2 else o.params["n"])
 
         def action(t: Transaction, o: Occurrence) -> None:
             self._play(t, rule.steps, f"{path_of(o)}>{rule.name}")

@@ -14,6 +14,8 @@ from tests.databases import PATIENCE_S
 from tests.ledger import Ledger, open_ledger
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from activedb import Occurrence, Transaction
     from tests.databases import Place
 
@@ -241,7 +243,7 @@ def test_transaction_dropped_for_room_leaves_its_firing_as_one_that_begins() -> 
     assert [e for e in events if isinstance(e, Begin) and e.by in firings] == [Begin(*firings)]
 
 
-def test_history_with_promises_is_read_as_it_was_written(recorded: Ledger, tmp_path) -> None:
+def test_history_with_promises_is_read_as_it_was_written(recorded: Ledger, tmp_path: Path) -> None:
     listen(recorded, "rule", "E", coupling="sequential")
     listen(recorded, "beside", "E", priority=2)
     with recorded.db.transaction() as t:

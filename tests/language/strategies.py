@@ -170,6 +170,7 @@ def combinations(draw: st.DrawFn, inner: st.SearchStrategy[Expression]) -> Expre
         made = made.within(draw(TIMES))
     if draw(st.booleans()):
         made = made.context(draw(st.sampled_from(["recent", "chronicle", "cumulative"])))
+    assert isinstance(made, Expression)
     return made
 
 

@@ -82,7 +82,7 @@ def spans() -> Spans:
 def number(span: ReadableSpan) -> int:
     """What a parent or a link says."""
     assert span.context is not None
-    return span.context.span_id
+    return int(span.context.span_id)
 
 
 def parent(span: ReadableSpan) -> int | None:

@@ -421,11 +421,12 @@ def test_rule_bound_to_a_dropped_table_is_refused(ledger: Ledger) -> None:
         connection.exec_driver_sql("DROP TABLE facts")
         connection.commit()
     before, rows = db.rules.list(), stored(db)
-    for act in (
+    acts: tuple[Callable[[], object], ...] = (
         lambda: db.rules.enable("old"),
         lambda: db.rules.change("r", on=adb.updated(ledger.facts)),
         lambda: db.rules.create(lambda t, o: None, on=adb.deleted(ledger.facts), name="new"),
-    ):
+    )
+    for act in acts:
         with pytest.raises(DefinitionError, match=r"rule (old|r|new): .* no table facts.*dropped"):
             act()
         assert db.rules.list() == before

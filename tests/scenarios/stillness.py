@@ -77,7 +77,8 @@ class Stillness:
             self._let_them_look()
             return first if first == self._look() else None
 
-        return self.until(twice)[1]
+        waits: dict[str, str] = self.until(twice)[1]
+        return waits
 
     def until(self, reached: Callable[[], Any]) -> Any:
         """Wait for something that strands bring about; return what is true of it."""

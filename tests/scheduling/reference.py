@@ -57,6 +57,7 @@ class Reference:
         if isinstance(key, Computed):
             key = key.function(*[self.read(each, before) for each in key.reads], *key.args)
         ref.table.check_key(key)
+        assert isinstance(key, Hashable)
         return key
 
     def _range(self, table: SharedTable, bounds: Range, before: At) -> dict[Hashable, Any]:

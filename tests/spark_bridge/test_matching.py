@@ -66,7 +66,7 @@ def define_rules(ledger: Ledger) -> None:
 
 
 def _is_divisible(parts: Any) -> bool:
-    return 12 % parts["ENTER"].params["n"] < 12
+    return bool(12 % parts["ENTER"].params["n"] < 12)
 
 
 def rows(rng: random.Random, count: int) -> list[str]:

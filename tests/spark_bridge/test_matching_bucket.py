@@ -132,7 +132,7 @@ def test_bucket_that_was_done_before_a_moment_tells_nothing_of_it_and_knows_it(
 
 def test_bucket_whose_rule_raises_takes_the_event_back_from_its_other_rules() -> None:
     def raises(o: Occurrence) -> bool:
-        return 1 / o.params["n"] > 0
+        return bool(1 / o.params["n"] > 0)
 
     rules = [
         keyed(0, seq(event("A"), event("B")).same("k")),

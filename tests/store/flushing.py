@@ -83,7 +83,7 @@ def is_asleep(store: Store, backend: int | None) -> bool:
         "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid AND wait_event = 'PgSleep'"
     )
     with store.short() as connection:
-        return connection.scalar(query, {"pid": backend}) == 1
+        return bool(connection.scalar(query, {"pid": backend}) == 1)
 
 
 def rows_of(store: Store, table: Table) -> list[dict[str, Any]]:

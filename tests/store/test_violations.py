@@ -367,7 +367,7 @@ def test_transaction_that_idles_too_long_is_a_lost_connection(server: Store) -> 
         def is_gone() -> bool:
             with server.short() as other:  # a transaction sees one state
                 query = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
-                return other.scalar(query, {"pid": number}) == 0
+                return bool(other.scalar(query, {"pid": number}) == 0)
 
         until(is_gone)
         with pytest.raises(ConnectionLost, match="look"), translate_errors("look"):

@@ -387,7 +387,9 @@ def test_reader_inside_a_reader_passes_a_writer_that_waits_for_it(bank: Bank) ->
             waits = lock_waits(bank.db)
             writing.append(in_thread(bank.db.run, put, bank))
             until(lambda: lock_waits(bank.db) > waits)
-            return bank.db.run(lambda s: s.get(bank.accounts, 1)["balance"])  # type: ignore[index]
+            row = bank.db.run(lambda s: s.get(bank.accounts, 1))
+            assert row is not None
+            return int(row["balance"])
 
     writing: list[Any] = []
     assert in_thread(nested).result(PATIENCE_S) == 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from activedb.columns.program._batch import EventBatch
 from activedb.columns.program._run import ColumnRun
 from activedb.errors import BadEvent
-from activedb.scheduling import Program, SharedTable
+from activedb.scheduling import Access, Program, SharedTable
 
 pytestmark = pytest.mark.long
 
@@ -19,7 +21,7 @@ def counters() -> Program:
     program = Program("count", [table])
 
     @program.on("ADD")
-    def add(e, access):
+    def add(e: Any, access: Access) -> None:
         access.write(table[e["key"]], lambda value, amount: value + amount, e["amount"])
 
     return program
@@ -47,7 +49,9 @@ def test_batch_types_may_be_names() -> None:
         ([0, 0], [1, 2], {"key": np.zeros((2, 2))}, "an array of one dimension, not 2"),
     ],
 )
-def test_batch_of_arrays_that_do_not_fit_is_refused(codes, us, params, said) -> None:
+def test_batch_of_arrays_that_do_not_fit_is_refused(
+    codes: Any, us: Any, params: dict[str, Any], said: str
+) -> None:
     with pytest.raises(BadEvent, match=said):
         EventBatch.of_arrays(["ADD"], codes, us, params)
 
@@ -90,7 +94,7 @@ def test_table_without_times_is_refused() -> None:
         ([0, 2**70, 1], "AccessError: 1180591620717411303424 is no key"),
     ],
 )
-def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys, said: str) -> None:
+def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys: Any, said: str) -> None:
     batch = EventBatch.of_arrays(["ADD"], [0, 0, 0], [1, 2, 3], {"key": keys, "amount": np.ones(3)})
     newest, [(row, reason)] = fed(batch)
     assert newest == {0: 1.0, 1: 1.0}

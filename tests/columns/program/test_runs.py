@@ -214,7 +214,7 @@ def with_log(value: float, x: float) -> float:
 
 
 def with_power(value: float, x: float) -> float:
-    return value**x
+    return float(value**x)
 
 
 def with_time(value: float, x: float) -> float:

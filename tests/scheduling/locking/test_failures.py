@@ -246,7 +246,8 @@ def test_turns_begin_anew_after_a_choice_that_has_failed(kind: str) -> None:
     choices = iter([raises_broken])
 
     def choose(standing: Sequence[At]) -> At:
-        return next(choices, operator.itemgetter(0))(standing)
+        made: At = next(choices, operator.itemgetter(0))(standing)
+        return made
 
     chosen = scheduler(kind, 3, TurnGate(choose))
     assert isinstance(outcome_of(lambda: run(chosen, [counts(n) for n in range(3)])), Broken)

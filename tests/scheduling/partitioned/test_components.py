@@ -86,10 +86,11 @@ bounds = st.one_of(st.none(), keys)
 @st.composite
 def refs(draw: Any) -> Ref:
     kind = draw(st.sampled_from(["key"] * 8 + ["range", "computed"]))
+    table: SharedTable = draw(st.sampled_from([numbers, names]))
     if kind == "key":
-        return draw(st.sampled_from([numbers, names]))[draw(keys)]
+        return table[draw(keys)]
     if kind == "range":
-        return draw(st.sampled_from([numbers, names])).range(draw(bounds), draw(bounds))
+        return table.range(draw(bounds), draw(bounds))
     return computed(*draw(st.lists(st.builds(names.__getitem__, keys), max_size=1)))
 
 

@@ -310,7 +310,7 @@ def test_rules_react_in_tasks() -> None:
     @ward.rule(pattern, writes=row, when=lambda t, o: t.read(*row(o)) == "safe")
     def warn(t: View, o: Occurrence) -> str:
         t.write(row(o)[0], "warning")
-        return o.parts["EXIT"].name
+        return str(o.parts["EXIT"].name)
 
     scheduler = Partitioned(SerialOrder(), TasksHere(2))
     run = ProgramRun(ward, scheduler)

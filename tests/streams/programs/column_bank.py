@@ -98,7 +98,7 @@ def _minus(has: float, n: float) -> float | None:
 def _mean(values: Any) -> float | None:
     if len(values) == 0:
         return None
-    return sum(values) / len(values)
+    return float(sum(values) / len(values))
 
 
 def _share(has: float, n: float) -> float:
