@@ -226,6 +226,7 @@ class BatchFirings:
         self._staying: set[str] = set()
         self._left_over: set[str] = set()
         self._going: dict[str, set[str]] = {}  # rows that the commit of a run deletes
+        self._fired_in: set[str] = set()  # names of runs that may have rows of done firings
 
     def is_known(self, firing: str) -> bool:
         """Return whether an earlier try at the batch has started a firing."""
@@ -238,6 +239,7 @@ class BatchFirings:
         A firing without a row has a dead letter.
         """
         with self._latch:
+            self._fired_in.add(run.name)
             for firing in triggered:
                 self._known[firing] = run.name
                 if firing not in rows:
@@ -293,6 +295,7 @@ class BatchFirings:
             names = redoable()
             over = {firing: run for firing, run in done.items() if run not in names}
         with self._latch:
+            self._fired_in.update(done.values())
             self._known |= {firing: run for firing, run in done.items() if firing not in over}
             self._left_over |= over.keys()
 
@@ -358,12 +361,19 @@ class BatchFirings:
             self._settled |= unfinished
             self._leave_over(run.fired - unfinished)
 
+    def has_fired(self, run: str) -> bool:
+        """Return whether runs of this name have triggered a detached rule since `forget_done`."""
+        with self._latch:
+            return run in self._fired_in
+
     def forget_done(self, run: str) -> None:
         """Delete the done firings of runs of this name, unless a run is to be repeated."""
         with self._latch:
-            if run in self._known.values():
+            if run not in self._fired_in or run in self._known.values():
                 return
         self._journal.prune(run)
+        with self._latch:
+            self._fired_in.discard(run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Container
@@ -50,6 +51,7 @@ __all__ = ["Launcher"]
 _LOG = logging.getLogger(__name__)
 _CLAIMED_MAX = 1_000  # firings claimed at a time
 _LOOK = "look for firings of ours"
+_RECOVERS_S = 1.0  # a feed looks no more often for firings of dead processes
 _RUNS = "it runs"
 
 
@@ -98,6 +100,7 @@ class Launcher:
         self._idle = threading.Condition()
         # Connections lost while firings were recorded, and their number at the last look.
         self._lost = self._looked = 0
+        self._recovered_s = -math.inf  # when recovery has begun last, by the monotonic clock
         self._running: set[str] = set()
         self._at_work: dict[str, Node] = {}  # the transaction of each firing's present try
         # Firings that a live transaction records with its commit, and starts after it.
@@ -302,6 +305,7 @@ class Launcher:
             Number of firings started. Firings of rules not defined here stay recorded.
         """
         self.restarts.drop(_LOOK)
+        self._recovered_s = time.monotonic()
         try:
             started = self.restarts.call_all() + self._start_ours()
         except ActiveDBError:
@@ -311,6 +315,15 @@ class Launcher:
             while taken := self.take_over(_CLAIMED_MAX):
                 started += taken
         return started
+
+    def is_recovery_due(self) -> bool:
+        """Return whether `recover` may find something: work that was stopped, or of dead processes.
+
+        Other processes are looked for once a second at most.
+        """
+        with self._idle:
+            is_stopped = self._lost > self._looked or bool(self.restarts.waiting())
+            return is_stopped or time.monotonic() - self._recovered_s >= _RECOVERS_S
 
     def take_over(self, limit: int, *, of_dead: bool = True) -> int:
         """Claim at most `limit` firings that no process holds, and start them; return the number.

@@ -461,13 +461,17 @@ class StreamRun:
         self._parts.run(rest, self._admission.none())
 
     def _complete_firings(self) -> None:
-        """Complete the detached rules of the batches so far."""
-        self._launcher.join_running()
-        if self._launcher.recover():  # runs that a lost connection or a lock has kept from ending
-            self._launcher.join_running()
-        last = self._state.last
-        if last is not None:
-            self._launcher.batch_firings.forget_done(self._state.run_name(last))
+        """Complete the detached rules of the batches so far.
+
+        A feed that has triggered none, and finds nothing left over, asks the store for nothing.
+        """
+        launcher, last = self._launcher, self._state.last
+        run = "" if last is None else self._state.run_name(last)
+        launcher.join_running()
+        may_be_left = launcher.batch_firings.has_fired(run) or launcher.is_recovery_due()
+        if may_be_left and launcher.recover():  # stopped by a lock or a lost connection
+            launcher.join_running()
+        launcher.batch_firings.forget_done(run)
 
     def _apply(
         self,

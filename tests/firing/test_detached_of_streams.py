@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,13 +12,14 @@ from sqlalchemy import select
 import activedb as adb
 from activedb.clock import in_microseconds
 from activedb.errors import BatchFailed, SerializationConflict
+from activedb.firing import _launcher
 from activedb.store.journals import Journal
 from activedb.store.system import pending_firings
 from tests.databases import until
 from tests.ledger import at, declare, event, open_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from activedb import Occurrence, Transaction
@@ -116,6 +119,45 @@ def test_streams_fed_from_python_do_not_disturb_each_other(ledger: Ledger) -> No
         declare(ledger.db, name).feed([event("A", n, n=n) for n in (1, 2)])
     assert sorted(ledger.lines()) == ["detached 1", "detached 1", "detached 2", "detached 2"]
     assert ledger.pending() == []
+
+
+def noting(asked: list[str], name: str) -> Callable[..., Any]:
+    """A method of the journal that notes its calls."""
+    method = getattr(Journal, name)
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        asked.append(name)
+        return method(*arguments, **named)
+
+    return noted
+
+
+def test_feed_asks_for_firings_only_if_there_may_be_some(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Property: whichever feeds fire, nothing is left after each, and the others ask nothing."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    define(ledger, crashes=False)
+    monkeypatch.setattr(_launcher, "_RECOVERS_S", math.inf)
+    asked: list[str] = []
+    for name in ("claim", "held", "prune"):
+        monkeypatch.setattr(Journal, name, noting(asked, name))
+    streams = [declare(ledger.db, name) for name in ("one", "two")]
+    for stream in streams:
+        stream.feed([event("B", 0, n=0)])  # the first feed of a process may ask
+    count = 0
+    for number in range(1, 12):
+        asked.clear()
+        fires = chance.random() < 0.5
+        chance.choice(streams).feed([event("A" if fires else "B", number, n=number)])
+        count += fires
+        assert len(ledger.lines()) == count
+        assert ("prune" in asked) == fires
+        assert fires or not asked
+        with ledger.db.connection() as connection:
+            assert connection.execute(select(pending_firings)).all() == []
 
 
 def test_firing_whose_recording_fails_once_is_recorded_at_the_next_try(
