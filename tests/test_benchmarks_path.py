@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import path
 
-CALLS_MAX = {"update_rule": 85, "feed_sequence": 680, "feed_many": 145, "program_event": 85}
+CALLS_MAX = {"update_rule": 85, "feed_sequence": 640, "feed_many": 145, "program_event": 85}
 
 
 def test_ways_are_no_longer_than_their_budgets() -> None:

@@ -312,6 +312,8 @@ class BatchFirings:
             If a firing is lost: the batch has to be repeated, and starts it again.
         """
         with self._latch:
+            if not run.fired and not self._left_over:
+                return
             rows = [self._unfinished[name] for name in run.fired if name in self._unfinished]
             ended = run.fired - self._unfinished.keys()
             self._staying -= ended  # their rows go now

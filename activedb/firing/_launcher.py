@@ -493,6 +493,9 @@ class Launcher:
             If a firing waits for a transaction, or SQL, that is open on this thread.
         """
         self._check_may_wait()
+        with self._idle:
+            if len(self._running) <= running_max:
+                return
         with self._sleeping() as sleeping, self._idle:
             while len(self._running) > running_max:
                 _check_standstill(sleeping)

@@ -191,10 +191,12 @@ class StreamParts:
                 forget_before_us=forget_before_us,
             )
             self._time.write(connection, states)
-            self._journal.write_producers(connection, joined)
+            if joined:
+                self._journal.write_producers(connection, joined)
             if programs is not None:
                 programs.write(connection, reached_us)
-            self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
+            if letters:
+                self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
             self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)

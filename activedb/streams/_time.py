@@ -49,6 +49,7 @@ class StreamTime:
         self._due = lines.due_in(stream.name)
         self._keys = [*(("event", name) for name in stream.types), ("late", stream.name)]
         self._rules: list[Subscription] = []
+        self._written_rules: list[Subscription] = []  # those of them whose states are written
         self._versions: tuple[int, int, frozenset[str]] | None = None  # for which these hold
         # States last written, so that unchanged ones are not written again.
         self._written: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -63,6 +64,7 @@ class StreamTime:
                 for s in found
                 if s.is_stateful and self._follows(s) and s.rule.name not in self.elsewhere
             ]
+            self._written_rules = [s for s in self._rules if not s.is_replayable]
             self._versions = versions
         return self._rules
 
@@ -186,7 +188,8 @@ class StreamTime:
 
     def _whole(self) -> list[Subscription]:
         """Return the rules whose states are written."""
-        return [s for s in self.rules() if not s.is_replayable]
+        self.rules()
+        return self._written_rules
 
     def _locked(self, t: Node) -> list[Subscription]:
         """Return the rules whose states may have changed, with their detectors locked by part `t`.
