@@ -20,6 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from activedb.events._accuracy import AccuracyInterval
+from activedb.events._choices import Context
 from activedb.events._expressions import (
     Combination,
     Expression,
@@ -354,14 +355,39 @@ class WorldChecker:
         if len(self.events) > _EVENTS_MAX:
             return False
         wanted = self._identity(match)
-        return any(wanted in made.found and made.proves for made in self._made(self._likely(match)))
+        return any(
+            wanted in made.found and made.proves and self._are_in_order(match, times)
+            for times, made in self._made(self._likely(match))
+        )
 
     def _refute(self, match: Occurrence) -> bool:
         if len(self.events) > _EVENTS_MAX:
             return False
         wanted = self._identity(match)
         worlds = self._drawn if self._all is None else self._all
-        return any(wanted not in made.found and made.refutes for made in self._made(worlds))
+        return any(wanted not in made.found and made.refutes for _, made in self._made(worlds))
+
+    def _are_in_order(self, match: Occurrence, times: Times) -> bool:
+        """Return whether elements of Kleene parts were, at these times, in the order of the match.
+
+        An identity has no order: with the same elements in another order it is another match. In
+        the cumulative context there is only one match of them.
+        """
+        if self._is_cumulative:
+            return True
+        for part in match.parts.values():
+            elements: Sequence[Occurrence] = part if isinstance(part, tuple) else ()
+            known = [times[n] for o in elements if (n := self._numbers.get(id(o))) is not None]
+            if any(a > b for a, b in pairwise(known)):
+                return False
+        return all(self._are_in_order(o, times) for o in match.constituents if o.parts)
+
+    @cached_property
+    def _is_cumulative(self) -> bool:
+        return any(
+            isinstance(each, Combination) and each.consumption is Context.CUMULATIVE
+            for each in walk(self.expression)
+        )
 
     def _with(self, match: Occurrence) -> WorldChecker:
         """Return worlds that include the events of `match`, some of which may be forgotten."""
@@ -457,17 +483,17 @@ class WorldChecker:
 
     # -- matches made in worlds ----------------------------------------------------------------
 
-    def _made(self, worlds: Iterable[Times]) -> Iterator[_Made]:
-        """Yield the matches made in each world that agrees with the decisions."""
+    def _made(self, worlds: Iterable[Times]) -> Iterator[tuple[Times, _Made]]:
+        """Yield each world that agrees with the decisions, and the matches made in it."""
         wanted = [(self._identity(o), is_made) for o, is_made in self.decisions]
         for times in worlds:
             if times not in self._known:
                 self._known[times] = self._made_in(times)
             known = self._known[times]
             if known is None:
-                yield _Made(set())
+                yield times, _Made(set())
             elif all((identity in known.found) is is_made for identity, is_made in wanted):
-                yield known
+                yield times, known
 
     def _made_in(self, times: Sequence[int]) -> _Made | None:
         """Return the matches made if the events happened at `times`.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import combinations, count, islice
+from itertools import combinations, count, islice, pairwise
 from random import Random
 from typing import Any
 
@@ -35,6 +35,7 @@ from .worlds import (
     Worlds,
     durations,
     has_clock,
+    identity_of,
     made_at,
     number_of,
     tied_orders,
@@ -147,6 +148,23 @@ class Case:
             wrong = wrong - self._possible_by_then(told)
         return f"made {shown(wrong)}; not made in any world" if wrong else None
 
+    def disordered(self, matches: Iterable[Occurrence]) -> str | None:
+        """Tell of a match whose elements of one part are in an order that they have in no world.
+
+        That is, in no world in which the same elements make a match.
+        """
+        for match in matches:
+            identity = identity_of(match.parts)
+            parts = [part for part in match.parts.values() if isinstance(part, tuple)]
+            if parts and not any(
+                all(_are_in_order(part, times) for part in parts)
+                and (identity in made or identity in self._in_any_order(times))
+                for times, made in zip(self.worlds, self.made, strict=True)
+            ):
+                numbers = [[number_of(o) for o in part] for part in parts]
+                return f"made {shown([identity])} in the order {numbers}; it is so in no world"
+        return None
+
     def _possible_by_then(self, count: int) -> Counter[Identity]:
         """What some world makes of so many events, and those yet to come that may be before one."""
         told = self.events[:count]
@@ -242,6 +260,10 @@ class Case:
             for o, us in zip(self.events, times, strict=True)
         )
         return f"the world {told}"
+
+
+def _are_in_order(elements: Sequence[Occurrence], times: Times) -> bool:
+    return all(times[number_of(a)] <= times[number_of(b)] for a, b in pairwise(elements))
 
 
 def _renumbered(identity: Any, numbers: Sequence[int]) -> Any:

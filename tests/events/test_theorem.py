@@ -289,6 +289,35 @@ def test_detect_makes_what_every_or_some_world_makes(operator: str) -> None:
         )
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("operator", [name for name in VARIANTS if "many" in name])
+def test_elements_are_in_an_order_of_some_world(operator: str) -> None:
+    until = (END_US - 1) / SECOND_US
+    for case, _ in cases(operator, "elements"):
+        if "cumulative" not in repr(case.expression).lower():  # one match of them, in any order
+            made = detect(case.expression, case.events, on_uncertain="possible", until=until)
+            check(case, case.disordered(made))
+
+
+def test_elements_of_a_match_are_not_proved_by_those_of_another_order() -> None:
+    def stamp(low: int, high: int, reading: int, local_us: int | None = None) -> AccuracyInterval:
+        ends_us = (reading * SECOND_US, low * SECOND_US, high * SECOND_US)
+        if local_us is None:
+            return AccuracyInterval(*ends_us)
+        clock = LocalClock("started at noon")
+        return AccuracyInterval(*ends_us, node="n", local_us=local_us, local_clock=clock)
+
+    a = Occurrence("A", stamp(1, 2, 1, 1_000_003), {"n": 0})
+    b1 = Occurrence("B", stamp(2, 4, 4, 4_000_004), {"n": 1})
+    b2 = Occurrence("B", stamp(1, 4, 4, 4_000_006), {"n": 2})  # after b1, by the local clock
+    b3 = Occurrence("B", stamp(3, 4, 3), {"n": 3})
+    pattern = seq(A, many(B, 2, 2)).within(6).skipping("to_next")
+    made = detect(pattern, [a, b1, b2, b3], on_uncertain="possible")
+    orders = [[o.params["n"] for o in match.parts["B"]] for match in made]
+    # Before b2 and b3, in this order, b1 and b2 have made the match with this A.
+    assert sorted(orders) == [[1, 2], [1, 3], [3, 1], [3, 2]]
+
+
 def detected(case: Case, policy: Any) -> Counter[Any]:
     until = (END_US - 1) / SECOND_US  # inclusive
     found = detect(case.expression, case.events, on_uncertain=policy, until=until)
