@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from activedb.columns.program._batch import Column, EventBatch, Ints, Rows, is_exact, split
 from activedb.columns.program._conflicts import Planner
-from activedb.columns.program._kernels import PlainLoop
 from activedb.columns.program._layout import KeyUse, Layout
+from activedb.columns.program._plain import PlainLoop
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
 from activedb.columns.program._state import ColumnState
 from activedb.columns.program._threads import run_plan

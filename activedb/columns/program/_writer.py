@@ -1,0 +1,171 @@
+"""Text generation for a program's operations, common to the kernel and the Python loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._state import CHANGED, WRITTEN
+from activedb.scheduling import Computed, Parameter, Ref, Write
+
+__all__ = ["Writer", "table_names"]
+
+
+class TableWrite(NamedTuple):
+    """Write of an s-transaction: index of the table, names of key and value.
+
+    `result` is the index of the value among the s-transaction's results.
+    """
+
+    table: int
+    key: str
+    value: str
+    result: int
+
+
+class Writer(ABC):
+    """Generator of one branch per event type: the operations in order, then their writes.
+
+    In the text, columns, tables, flags and heads are named ``c0``, ``t0``, ``w0``, ``h0`` and so
+    on, in the layout's order; ``i`` is the row.
+
+    Attributes
+    ----------
+    functions, constants : dict
+        Users' functions and constant arguments, by their names in the text.
+    """
+
+    slot: str
+    us: str
+    arrival: str
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+        self.functions: dict[str, Callable[..., Any]] = {}
+        self.constants: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self._code = 0
+        self._read: dict[str, str] = {}  # names of values already read, by expression
+
+    def branches(self, indent: str) -> str:
+        """Return the branches of all event types."""
+        text = []
+        for code, templates in enumerate(self.layout.templates):
+            self.lines, self._read, self._code = [], {}, code
+            self._type(templates)
+            text.append(f"{indent}{'elif' if code else 'if'} code == {code}:")
+            text += [f"{indent}    {line}" for line in self.lines or ["pass"]]
+        return "\n".join(text)
+
+    def _type(self, templates: tuple[Template, ...]) -> None:
+        written: list[TableWrite] = []
+        results: list[str] = []
+        for template in templates:  # issue all loads first, so that cache misses overlap
+            for source in template.direct:
+                if not isinstance(source.key, Computed) and source.window_us is None:
+                    self._value(source)
+        for number, template in enumerate(templates):
+            key = self._key(template.targets[0]) if isinstance(template, Write) else ""
+            values = [self._value(source) for source in template.direct]
+            if template.function is None:
+                results += values
+                continue
+            taken = [*values, *map(self._argument, template.args)]
+            name = f"r{self._code}_{number}"
+            self.operation(name, number, template, taken)
+            if isinstance(template, Write):
+                table = self.layout.number(template.targets[0].table)
+                written.append(TableWrite(table, key, name, len(results)))
+            results.append(name)
+        for place, write in enumerate(written):
+            for other in written[:place]:
+                if other.table == write.table:
+                    self.twice(other.key, write.key)
+        self.effects([line for write in written for line in self._write(write)], results)
+
+    @abstractmethod
+    def column(self, place: int) -> str:
+        """Return the expression for a row's value in a column."""
+
+    @abstractmethod
+    def computed(self, name: str, ref: Ref, function: str, taken: list[str]) -> None:
+        """Emit the computation of a key."""
+
+    @abstractmethod
+    def operation(self, name: str, number: int, template: Template, taken: list[str]) -> None:
+        """Emit the call of an operation's function."""
+
+    @abstractmethod
+    def twice(self, key: str, other: str) -> None:
+        """Emit the check whether a key is written twice."""
+
+    @abstractmethod
+    def effects(self, writes: list[str], results: list[str]) -> None:
+        """Emit all writes and store the results."""
+
+    def named(self, value: Callable[..., Any]) -> str:
+        """Return the name of a function in the text."""
+        for name, other in self.functions.items():
+            if other is value:
+                return name
+        name = f"f{len(self.functions)}"
+        self.functions[name] = value
+        return name
+
+    def _key(self, ref: Ref) -> str:
+        if isinstance(ref.key, Parameter):
+            return self._once(self.column(self.layout.columns.index((ref.key.name, True))), "k")
+        if not isinstance(ref.key, Computed):
+            return str(int(ref.key))
+        values = [self._value(read) for read in ref.key.reads]
+        taken = [*values, *map(self._argument, ref.key.args)]
+        name = f"q{self._code}_{len(self.lines)}"
+        self.computed(name, ref, self.named(ref.key.function), taken)
+        return name
+
+    def _value(self, ref: Ref) -> str:
+        key = self._key(ref)
+        table = self.layout.number(ref.table)
+        if ref.window_us is None:
+            return self._once(f"t{table}[{key}]", "v")
+        since = f"{self.us} - {ref.window_us}"  # not cached: each function gets its own array
+        return f"window(log_values, log_us, log_before, h{table}[{key}], {since})"
+
+    def _once(self, expression: str, letter: str) -> str:
+        """Return the name of an expression's value, which is evaluated once per row."""
+        if expression not in self._read:
+            name = f"{letter}{self._code}_{len(self._read)}"
+            self._read[expression] = name
+            self.lines.append(f"{name} = {expression}")
+        return self._read[expression]
+
+    def _argument(self, arg: Any) -> str:
+        if isinstance(arg, Parameter):
+            return self.column(self.layout.columns.index((arg.name, False)))
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = arg
+        return name
+
+    def _write(self, write: TableWrite) -> list[str]:
+        table, key, value, result = write
+        lines = [f"t{table}[{key}] = {value}", f"w{table}[{key}] = {CHANGED | WRITTEN}"]
+        if self.layout.tables[table].history_us:
+            lines += [
+                f"place = base + {self.slot} + {result}",
+                f"log_values[place] = {value}",
+                f"log_us[place] = {self.us}",
+                f"log_arrivals[place] = {self.arrival}",
+                f"log_before[place] = h{table}[{key}]",
+                f"h{table}[{key}] = place",
+            ]
+        return lines
+
+
+def table_names(layout: Layout) -> list[str]:
+    """Return the names of the tables in the text."""
+    names = []
+    for place, table in enumerate(layout.tables):
+        names += [f"t{place}", f"w{place}"] + ([f"h{place}"] if table.history_us else [])
+    return names
