@@ -26,7 +26,13 @@ __all__ = [
     "Verdict",
 ]
 
+# -- replies of the dependency graph, as values, and the errors that it raises ---------------------
+
+
 T = TypeVar("T", bound=Hashable)
+
+
+# -- kinds of dependency between two transactions, in one table that all other code consults -------
 
 
 @dataclass(frozen=True, slots=True)

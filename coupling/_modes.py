@@ -162,6 +162,9 @@ class ConditionAction(StrEnum):
     DETACHED = "detached"
 
 
+# -- transactions that a triggered rule needs, for each pair of coupling modes ---------------------
+
+
 class Role(StrEnum):
     """Role of a transaction in a plan."""
 

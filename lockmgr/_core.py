@@ -104,6 +104,9 @@ class ContendedEntries:
         return granted
 
 
+# -- rules for threads that inline children share with their superiors -----------------------------
+
+
 def check_inline(tid: int, parent: Transaction | None) -> None:
     """Refuse an inline child `tid` if `parent` is None, waits, or has an inline child already."""
     if parent is None:
@@ -121,6 +124,9 @@ def check_thread(transaction: Transaction, rule: str) -> None:
         if inner.waiting is not None:
             raise refusals.thread_sleeps(rule, transaction, inner)
         inner = inner.inline_child
+
+
+# -- lock table: the locking rules and deadlock detection, without threads -------------------------
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

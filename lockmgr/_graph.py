@@ -91,6 +91,9 @@ def _add_dependent(cause: Transaction, dependent: Transaction) -> None:
     cause.dependents[dependent.tid] = dependent
 
 
+# -- wait-for graph, derived from the lock table on each use, and so never stale -------------------
+
+
 Node: TypeAlias = Transaction | Request | EndWait
 
 

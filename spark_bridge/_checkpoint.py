@@ -201,6 +201,9 @@ def has_read_file(checkpoint: Path, name: str) -> bool:
     return any(f'/{name}"' in log.read_text(encoding="utf-8") for log in logs)
 
 
+# -- start of a checkpoint's query: at the beginning, or behind the progress of a lost query -------
+
+
 _NAME = "activedb.json"
 _OURS = ("files", "source", "marks")
 _PYTHON = "Python"

@@ -243,6 +243,9 @@ def _move(pointer: Path, group: str) -> None:
     new.replace(pointer)
 
 
+# -- driver of a query over files, one group at a time ---------------------------------------------
+
+
 _FOLLOW_S = 0.05  # interval between looks for new files
 _FOLLOW_SHARE = 4  # but the longer a look takes, the less often
 _FOLLOWING = {"processingTime": "50 milliseconds"}  # an idle query takes a twentieth of a core

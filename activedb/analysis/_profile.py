@@ -260,6 +260,9 @@ def _against(role: Role) -> Role:
     return Role.CONTRIBUTES if role is Role.FORBIDS else Role.FORBIDS
 
 
+# -- profile of a rule: the events it listens to and the effects it may have -----------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Profile of a rule, the input of the analysis.

@@ -160,8 +160,14 @@ class Recorder:
         return sorted(found, key=lambda table: table.name)
 
 
+# -- interpretation of the expressions in a rule's source ------------------------------------------
+
+
 _NOTHING: Value = frozenset()
 _DATA: Value = frozenset((DATA,))
+# -- local names of a function and the atoms they may stand for ------------------------------------
+
+
 _UNKNOWN: Value = frozenset((UNKNOWN,))
 
 # Attributes of a transaction and of a database that touch no table and raise no event.

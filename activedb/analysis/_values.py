@@ -142,6 +142,9 @@ def _changes_by_itself(column: Any) -> bool:
     )
 
 
+# -- abstract values of expressions in a rule's source: sets of atoms ------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     """Atom without parts."""
@@ -235,6 +238,9 @@ class Sql:
 
 Atom: TypeAlias = Plain | Known | Method | Local | Bound | Items | Columns | Sql
 Value: TypeAlias = frozenset[Atom]
+
+
+# -- objects behind the names of a source: inspected, never called ---------------------------------
 
 
 _ITEMS_MAX = 1000
@@ -357,6 +363,9 @@ def _each(things: Iterable[Any]) -> Value:
     if not listed or len(listed) > _ITEMS_MAX:
         return frozenset((UNKNOWN,))
     return frozenset(known(thing) for thing in listed)
+
+
+# -- tables that SQLAlchemy statements read and write, inferred from their construction ------------
 
 
 # Arguments of these select the tables. Elsewhere an unknown argument is only a value.

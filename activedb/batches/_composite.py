@@ -222,6 +222,9 @@ def _in_batch_order(lineage: Lineage, chosen: Iterable[str]) -> Iterator[tuple[s
         last[program] = id
 
 
+# -- standing of a batch, and its derivation in both directions, as one value ----------------------
+
+
 class Standing(StrEnum):
     """Recorded standing of a batch."""
 

@@ -99,6 +99,9 @@ class Numbers:
         self._highest[sequence] = max(number, self._highest.get(sequence, 0))
 
 
+# -- record of the pieces that programs have used or have yet to use -------------------------------
+
+
 class Uses:
     """Uses of pieces by programs.
 
@@ -171,6 +174,9 @@ class Uses:
             return False
         kept = self._newest[program, stream][1][grouping.step - grouping.size :]
         return any(piece.batch == batch for piece in kept)
+
+
+# -- validation of input batches against their program and its workflow ----------------------------
 
 
 def stream_of(program: Program, pieces: tuple[Piece, ...], batch: Callable[[str], Batch]) -> str:
@@ -248,6 +254,9 @@ def check_causes(workflow: Workflow, program: Program, causes: Iterable[Transact
                 f"{cause.id} cannot have triggered a transaction of {program.name!r}: "
                 f"{cause.program!r} does not come before it; name it in after="
             )
+
+
+# -- lineage: the batches and transactions of a workflow, and their derivation ---------------------
 
 
 InputGiven = str | Sequence[Piece | str]

@@ -291,6 +291,9 @@ class CompensationPlan:
         }
 
 
+# -- construction of compensation plans (sections 3 and 4) -----------------------------------------
+
+
 def plan_compensation(
     lineage: Lineage,
     ids: str | Iterable[str],

@@ -107,6 +107,9 @@ def overlapping(count: int, *, every: int = 1) -> Grouping:
     return Grouping(size=count, step=every)
 
 
+# -- requirements on a correct execution of batches; a program may relax each by name --------------
+
+
 class Requirement(StrEnum):
     """Requirements 2 to 6 of the paper's section 2, over single transactions as atomic units.
 
@@ -144,6 +147,9 @@ def relaxed_of(names: Iterable[str], program: str) -> frozenset[Requirement]:
                 + ", ".join(repr(str(each)) for each in Requirement)
             ) from None
     return frozenset(found)
+
+
+# -- workflow: programs, the streams between them, and their partial order -------------------------
 
 
 class Program:

@@ -61,6 +61,9 @@ def roles(
     )
 
 
+# -- ``activedb audit``: a recorded history against the axioms -------------------------------------
+
+
 _LINES_AT_ONCE = 10_000
 _VIOLATIONS_SHOWN_MAX = 200
 
@@ -127,6 +130,9 @@ def _counted_lines(lines: IO[bytes], reporter: Reporter) -> Iterator[bytes]:
         if number % _LINES_AT_ONCE == 0:
             reporter.update(f"{number:,} lines read")
         yield line
+
+
+# -- ``activedb status``: overview of the records in a database ------------------------------------
 
 
 _SHOWN_MAX = 50  # rows of each table
@@ -338,6 +344,9 @@ def _text(value: Any) -> str:
         return ""
     text = f"{value:,}" if isinstance(value, int) and abs(value) < 10**12 else str(value)
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 1]}…"
+
+
+# -- ``activedb migrate``: the versions of activedb's own tables -----------------------------------
 
 
 def migrate(

@@ -68,6 +68,9 @@ class Finding:
         return asdict(self)
 
 
+# -- machine checks of ``activedb doctor`` ---------------------------------------------------------
+
+
 _PYTHON_TESTED = ((3, 11), (3, 13))
 _HANDLES_MORE = 256  # besides the connections: Spark, files, pipes
 _DISK_MIN = 200 * 2**20  # bytes
@@ -239,6 +242,9 @@ def _nearest(folder: Path) -> Path:
     # folder may not be entered, and doctor has to report such a folder.
     whole = Path(os.path.realpath(folder))
     return next(each for each in (whole, *whole.parents) if os.path.isdir(each))
+
+
+# -- ``activedb doctor``: problems of this machine and its server, with advice ---------------------
 
 
 _STYLES: dict[Verdict, str] = {"ok": "green", "note": "yellow", "problem": "bold red"}

@@ -322,6 +322,9 @@ def _is_text(text: str) -> bool:
     return True
 
 
+# -- formats of times in a file of events ----------------------------------------------------------
+
+
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 WHOLE = re.compile(r"-?\d+")
@@ -446,6 +449,9 @@ def _numbered(per_second: int) -> Clock:
 
 def _aware(moment: datetime, zone: tzinfo) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
+
+
+# -- conversion of rows to events: the columns of type and time, and the format of the time --------
 
 
 _TYPES = ("type", "event_type", "eventtype", "event", "event_name", "kind", "activity")

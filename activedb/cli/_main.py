@@ -78,6 +78,9 @@ def message_of(error: Exception) -> str:
     return f"{type(error).__name__}: {text} (--traceback shows where)"
 
 
+# -- commands and their options --------------------------------------------------------------------
+
+
 def grafana() -> None:
     """Print the Grafana dashboard as JSON, to import it or to provision it as a file."""
     typer.echo(grafana_dashboard(), nl=False)

@@ -352,6 +352,9 @@ def told_to_stop() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
+# -- ``activedb follow``: changes made by any program trigger the rules of a file ------------------
+
+
 def run_follower(
     file: Path,
     url: str | None,

@@ -319,6 +319,9 @@ class DriftingClock:
         return in_microseconds(self._true.now())
 
 
+# -- clock source with a fixed, configured error ---------------------------------------------------
+
+
 class FixedErrorClock:
     """Readings of `clock`, each with the same error.
 

@@ -190,6 +190,9 @@ def _now_s(snapshot: Snapshot) -> float:
     return 0.0 if snapshot.state is None else float(snapshot.state["process"]["now_s"])
 
 
+# -- common parts of all pages: heading, navigation, the observed process, freshness of the data ---
+
+
 PAGES = (
     ("/", "Overview"),
     ("/transactions", "Transactions"),

@@ -149,6 +149,9 @@ def difference(old: Mapping[str, Row], new: Mapping[str, Row]) -> dict[str, Any]
     return patch if put or drop or "order" in patch else None
 
 
+# -- columns of the tables, in display order -------------------------------------------------------
+
+
 STATES = {
     "committed": "good",
     "aborted": "bad",

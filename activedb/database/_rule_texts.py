@@ -28,6 +28,9 @@ def find_reads(when: Any, params: Mapping[str, Any]) -> Iterable[Part] | str:
     return reads_of(when, params)
 
 
+# -- check of the stream names in rules' events against the declared streams -----------------------
+
+
 def check_streams(
     rule: Rule, streams: Mapping[str, StreamDeclaration], *, may_follow: bool
 ) -> None:
@@ -83,6 +86,9 @@ def _own_keys(expression: Expression) -> frozenset[tuple[str, str]]:
     if not expression.children:
         return expression.keys
     return frozenset().union(*map(_own_keys, expression.children))
+
+
+# -- rules and queries from texts in the rule language; a text is applied as a whole or not at all
 
 
 _Put: TypeAlias = Callable[..., RegisteredRule]

@@ -204,6 +204,9 @@ def order(a: AccuracyInterval, b: AccuracyInterval) -> Order:
     return Order.UNCERTAIN
 
 
+# -- timestamps as integer microseconds since the epoch: the sort key of every event ---------------
+
+
 Timestamp = int | float | datetime | AccuracyInterval
 
 _SECOND_US = 1_000_000

@@ -178,6 +178,9 @@ def window_us_of(window: float | timedelta, what: str) -> int:
     return us
 
 
+# -- primitive events, including clock events, and their negation ----------------------------------
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Primitive(Expression):
     """One kind of primitive event, optionally narrowed by changed columns and predicates.
@@ -321,6 +324,9 @@ class Negation(Expression):
         return f"!{self.operand!r}"
 
 
+# -- Kleene closure: several events of one kind, as a part of a sequence ---------------------------
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Kleene(Expression):
     """Kleene closure: several events of one kind, as a part of a sequence.
@@ -404,6 +410,9 @@ class Kleene(Expression):
             bounds = f"{{{self.minimum},{most}}}"
         text = f"({self.operand!r}){bounds}" + ("" if self.greedy else "?")
         return text if self.alias is None else f"{text} AS {name_text(self.alias)}"
+
+
+# -- disjunction: any one of several events --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -497,6 +506,9 @@ def _longest(reaches: Iterable[int | None]) -> int | None:
     return None if None in found else max((us for us in found if us is not None), default=0)
 
 
+# -- named patterns with an output -----------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Query(Expression):
     """Named pattern with an output (Wang, Rundensteiner, Ellison 2011, appendix B).
@@ -555,6 +567,9 @@ class Query(Expression):
 
     def __repr__(self) -> str:
         return f"OUTPUT {name_text(self.name)}"
+
+
+# -- base of sequences and conjunctions ------------------------------------------------------------
 
 
 PartsReading = Callable[[Reader, Mapping[str, Constituent]], object]
@@ -734,6 +749,9 @@ def _moment_of(part: Expression) -> Primitive | None:
     )
 
 
+# -- conjunction: several events in any order, all of them or some ---------------------------------
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Conjunction(Combination):
     """Conjunction: several events in any order, all of them or some.
@@ -767,6 +785,9 @@ class Conjunction(Combination):
         parts = ", ".join(map(repr, self.parts))
         text = f"ALL({parts})" if self.count == len(self.parts) else f"SOME({self.count}, {parts})"
         return text + self._conditions() + self._choices()
+
+
+# -- sequence: events in time order ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -880,6 +901,9 @@ class Sequence(Combination):
 
 def _may_be_empty(part: Expression) -> bool:
     return isinstance(part, Kleene) and part.minimum == 0
+
+
+# -- expressions completed by time: plus, periodic, and the time-out of partial matches ------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -379,6 +379,9 @@ def _row(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return MappingProxyType(NamedValues(_read_only(mapping, name)))
 
 
+# -- certain temporal order of two occurrences -----------------------------------------------------
+
+
 def precedes(a: Occurrence, b: Occurrence) -> bool:
     """Return whether `a` certainly ended before `b` began; equal times are not ordered.
 

@@ -464,6 +464,9 @@ def _check_limit(silent_after_us: int | None) -> None:
         raise ConfigurationError(f"silent_after_us is 0 or more, or None, not {silent_after_us}")
 
 
+# -- stable events: events that no event still on its way can precede or overlap -------------------
+
+
 # (high_us, low_us, id or "", arrival, occurrence), or the same with both ends swapped.
 # Arrivals differ, so a comparison never reaches the occurrence.
 _Entry = tuple[int, int, str, int, Occurrence]

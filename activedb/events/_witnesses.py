@@ -277,6 +277,9 @@ def _closed(bounds: Bounds) -> Bounds | None:
     return None if any(bounds[i][i] < 1 for i in range(len(bounds))) else bounds
 
 
+# -- verification of matches in worlds: true times of all events, decided by exact detection -------
+
+
 _WORLDS = 24
 """Number of worlds drawn, of each kind, if there are too many to enumerate."""
 _CELLS_MAX = 512

@@ -202,6 +202,9 @@ def turn_of(row: Mapping[str, Any]) -> Turn | None:
     return None if turn is None else Turn(*turn)
 
 
+# -- firings of detached rules that a stream's batch has triggered ---------------------------------
+
+
 class BatchFirings:
     """Bookkeeping of the firings of batches, until all of it is in the database.
 
@@ -376,6 +379,9 @@ class BatchFirings:
         self._journal.prune(run)
         with self._latch:
             self._fired_in.discard(run)
+
+
+# -- listing of firings that are recorded and not done ---------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,9 @@ class Source:
         )
 
 
+# -- lexer of the rule language, which passes SQL on as single tokens ------------------------------
+
+
 KEYWORDS = frozenset(
     """
     ABORT ACTION AFTER ALL ALTER AND ANY APERIODIC AS AT BEGIN BETWEEN CALL CONDITION CONTEXT
@@ -245,6 +248,9 @@ def _unfinished(text: str, at: int) -> str:
 
 def _token(type_: str, value: str, begin: int) -> Token:
     return Token(type_, value, start_pos=begin)
+
+
+# -- parser from text to parse trees, with errors that list the expected words ---------------------
 
 
 STARTS = ("script", "one_pattern", "one_term", "one_action")

@@ -49,6 +49,9 @@ from activedb.spelling import did_you_mean
 __all__ = ["EventReader", "PatternReader"]
 
 
+# -- primitive events from parse trees, with names checked against declarations --------------------
+
+
 Node = Any
 
 

@@ -123,6 +123,9 @@ class Body:
         return f"BEGIN\n{''.join(f'  {step.text};{chr(10)}' for step in self.steps)}END"
 
 
+# -- statements of the rule language ---------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class CreateQuery:
     """CREATE QUERY statement.
@@ -194,6 +197,9 @@ class AlterRule:
 
 
 Statement: TypeAlias = CreateQuery | CreateRule | Drop | AlterRule
+
+
+# -- statements from parse trees -------------------------------------------------------------------
 
 
 Node = Any

@@ -42,6 +42,9 @@ def grafana_dashboard() -> str:
     return (resources.files(__package__) / "grafana" / "activedb.json").read_text("utf-8")
 
 
+# -- definitions of all metrics: names, labels and help texts --------------------------------------
+
+
 PREFIX = "activedb_"
 
 BOUNDS_S = (
@@ -220,6 +223,9 @@ FAMILIES = {
 def unknown(name: str) -> Family:
     """Return a metric for a counter that no family describes."""
     return _counted(name, f"As Admin.counters()[{name!r}].")
+
+
+# -- metrics for Prometheus, read from a database object on each scrape ----------------------------
 
 
 _Labels: TypeAlias = tuple[str, ...]

@@ -201,6 +201,9 @@ class TransactionRecord:
             del self.failed[next(iter(self.failed))]
 
 
+# -- bounded collection of the records of transactions ---------------------------------------------
+
+
 _LIVE_MAX = 100_000
 _COMMITTED_MAX = 4_000
 _ABORTED_MAX = 1_000

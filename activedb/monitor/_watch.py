@@ -147,6 +147,9 @@ def _of_kind(error: BaseException) -> str | None:
     return next(found, None)
 
 
+# -- observer that records the steps of transactions and rules -------------------------------------
+
+
 _LOG = logging.getLogger(__name__)
 
 RECENT, EVENTS = 0, 1

@@ -126,6 +126,9 @@ class FunctionNames:
             raise DefinitionError(f"module {name!r} cannot be imported: {error}") from error
 
 
+# -- event expressions from plain data: mappings such as ``{"updated": "accounts"}`` ---------------
+
+
 CHANGES = ("inserted", "updated", "deleted")
 
 _PRIMITIVE = frozenset(("where", "reading", "alias"))
@@ -366,6 +369,9 @@ def _strings(value: Any, field: str) -> list[str]:
     if not isinstance(value, list | tuple):
         raise DefinitionError(f"{field} takes a list of names, not {value!r}")
     return list(value)
+
+
+# -- checked rule definitions from plain data: mappings and lists, as in a YAML file ---------------
 
 
 _OF_RULE = (

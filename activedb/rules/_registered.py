@@ -171,6 +171,9 @@ class RegisteredRule:
         )
 
 
+# -- steps from one version of a rule to the next, and to the version stored in its row ------------
+
+
 CHANGEABLE = (
     "on",
     "action",

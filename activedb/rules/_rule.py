@@ -57,6 +57,9 @@ class OccurrenceSet(Occurrence):
         return [o.params for o in self.parts.values()]
 
 
+# -- ECA rules: event, condition, action, and their coupling ---------------------------------------
+
+
 Condition: TypeAlias = (
     Callable[[Transaction, Occurrence], Any]  # for lambdas, whose types checkers then infer
     | Callable[Concatenate[Transaction, Occurrence, ...], Any]
@@ -370,6 +373,9 @@ def _params_of(rule: str, what: str, function: Any, params: Mapping[str, Any]) -
             f"write def {rule}({', '.join(['t, o', *taken])})"
         ) from None
     return MappingProxyType(taken)
+
+
+# -- options of a rule, as its definition takes them -----------------------------------------------
 
 
 class RuleOptions(TypedDict, total=False):

@@ -174,6 +174,9 @@ def _of_keys(refs: tuple[Ref, ...]) -> list[Ref]:
     return found
 
 
+# -- s-transactions: all operations that one event triggers, and their outcome ---------------------
+
+
 class At(NamedTuple):
     """Place of an s-transaction in the serial order: its timestamp, with ties broken.
 

@@ -127,6 +127,9 @@ class AtomicBatch:
         )
 
 
+# -- limit on how far ahead of the local clock a timestamp may be ----------------------------------
+
+
 class FutureLimit:
     """Check against timestamps from the future, which would make all later events late.
 
@@ -196,6 +199,9 @@ def _moment(us: int) -> str:
         return moment_of(us).isoformat()
     except OverflowError:
         return f"{us} µs after 1970"
+
+
+# -- classification of the rows of an atomic batch: admitted, late, or not an event ----------------
 
 
 _SHOWN_MAX = 60  # characters of an invalid input shown in an error

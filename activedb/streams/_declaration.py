@@ -67,6 +67,9 @@ def require_options(options: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(options))
 
 
+# -- sources of a stream's rows: one small declaration per kind of source --------------------------
+
+
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 TEXT_FORMATS = ("csv", "json", "text")
 TIME_UNITS = ("s", "ms", "us")
@@ -365,6 +368,9 @@ def _check_glob(glob: str | None) -> None:
     require_text("glob", glob)
     if PurePath(glob).is_absolute() or ".." in PurePath(glob).parts:
         raise DefinitionError(f"glob {glob!r} leaves the input folder")
+
+
+# -- declaration of a stream: how a row of its source becomes an event -----------------------------
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")

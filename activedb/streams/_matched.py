@@ -145,6 +145,9 @@ class Matched:
     punctuation_us: int | None = None
 
 
+# -- selection of the rules of a stream that can be matched elsewhere, key by key ------------------
+
+
 def matchable(
     stream: StreamDeclaration,
     catalog: Catalog,

@@ -183,6 +183,9 @@ def check_row(shared: SharedTable, kept: KeyedValues, key: Any, value: Any) -> N
         ) from error
 
 
+# -- outputs of programs as stored in the database -------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """Output of one s-transaction of a program.
@@ -242,6 +245,9 @@ class Output:
             value=None if value is None else decode_params(value)["output"],
             reason=record["reason"],
         )
+
+
+# -- registry of programs over shared tables: their streams, and where their tables are stored -----
 
 
 PROGRAMS_MAX = 64

@@ -234,6 +234,9 @@ class STransactions:
             t.run_child(trigger, label=label, timestamp=timestamp)
 
 
+# -- S-transactions of events whose matches were found elsewhere, on Spark's executors -------------
+
+
 _NOTHING = Matched({}, frozenset())
 
 

@@ -83,6 +83,9 @@ def _who(rule: Rule) -> str:
     return f"{rule.name} {event_fingerprint(rule)}"
 
 
+# -- run state of a stream, and its recovery after a failure ---------------------------------------
+
+
 OF_PYTHON = "Python"
 """Source kind of events that were fed with `Stream.feed`."""
 
@@ -463,6 +466,9 @@ class EventTimeBuffer:
     def newest_us(self) -> int | None:
         """Return the latest end of all arrivals; None if the buffer is empty; O(arrivals)."""
         return max([a.occurrence.high_us for a in self._arrivals], default=None)
+
+
+# -- admission of rows that arrive in a stream, and the stable time of its producers ---------------
 
 
 class Admission:

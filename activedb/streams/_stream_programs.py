@@ -124,6 +124,9 @@ def _identity(defined: Defined, arrival: Arrival | None, us: int, decision: str 
     return f"{place}.{defined.program.name}"
 
 
+# -- post-processing in a part: stored outputs, and rows for the user's own tables -----------------
+
+
 _Rows: TypeAlias = list[tuple[ProgramTransaction, list[Mapping[str, Any]]]]
 
 
@@ -207,6 +210,9 @@ def _of_same_columns(rows: Iterable[Mapping[str, Any]]) -> list[Sequence[Mapping
     for row in rows:
         found.setdefault(frozenset(row), []).append(row)
     return list(found.values())
+
+
+# -- execution of a stream's programs within its parts, and its durability -------------------------
 
 
 _OF_MOMENTS = 2**62

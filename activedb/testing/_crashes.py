@@ -197,6 +197,9 @@ def _is_of_crash(error: BaseException | None) -> bool:
     return False
 
 
+# -- run of a function in a separate process, which is killed at a named point ---------------------
+
+
 _OUTPUT_MAX = 4_000  # characters of a process's output, in a failure
 
 

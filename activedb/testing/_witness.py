@@ -94,6 +94,9 @@ def scratch_url(server_url: str) -> AbstractContextManager[str]:
     return scratch_schema(server_url)
 
 
+# -- record of rules: events, what they triggered, and the runs ------------------------------------
+
+
 Fate: TypeAlias = Literal["committed", "aborted", "open"]
 """Outcome of a transaction and of all its superiors."""
 
@@ -160,6 +163,9 @@ def has_params(o: Occurrence, wanted: Mapping[str, Any]) -> bool:
 def _parts(o: Occurrence) -> Iterable[Occurrence]:
     for part in o.parts.values():
         yield from part if isinstance(part, tuple) else (part,)
+
+
+# -- text of a failed assertion: why a rule has not fired, or has fired too often ------------------
 
 
 _SHOWN_MAX = 10
@@ -355,6 +361,9 @@ def _times(number: int) -> str:
 
 def _some(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# -- record of what the rules of a database did during a test --------------------------------------
 
 
 class Witness(RuleListener):

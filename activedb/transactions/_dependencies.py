@@ -307,6 +307,9 @@ def _changed(what: str) -> SerializationConflict:
     )
 
 
+# -- abort dependencies between live transactions, and the waits and aborts that follow from them
+
+
 class Dependencies:
     """Dependency graph of one forest, with its consequences.
 

@@ -226,6 +226,9 @@ class _Commit:
             self._commits._latch.release()
 
 
+# -- atomic execution of compensation plans --------------------------------------------------------
+
+
 class Compensating:
     """Executor of compensations in one workflow.
 

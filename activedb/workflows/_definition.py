@@ -116,6 +116,9 @@ def _s(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
 
 
+# -- definition of workflows by decorated functions, with their compensating actions ---------------
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """Transaction to be compensated, as passed to its compensating action.

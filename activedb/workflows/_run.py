@@ -205,6 +205,9 @@ class Running:
         return None
 
 
+# -- execution and compensation of a workflow's atomic batches, resumed from the recorded state ----
+
+
 class BatchRun:
     """Execution of the programs of one workflow; created by `Workflows.open`.
 

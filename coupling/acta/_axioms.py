@@ -91,6 +91,9 @@ class Violation:
         return f"axiom {self.axiom}: {self.message}"
 
 
+# -- axioms 1 to 6, the first half of 7, 16, 18, 20 and 26: start, end and parent of transactions
+
+
 def check_lives(history: History, lives: RecordedTransactions) -> Iterator[Violation]:
     """Yield the violations of these axioms. O(n · depth)."""
     for life in lives.of.values():
@@ -231,6 +234,9 @@ def _place(lives: RecordedTransactions, life: RecordedTransaction) -> Iterator[V
     if wrong:
         at = life.spawns[0][0] if life.spawns else first
         yield Violation(26, life.id, f"transaction {life.id} {wrong}", (at,))
+
+
+# -- axioms 27 to 30: deferred cycles and priorities -----------------------------------------------
 
 
 _Spawned: TypeAlias = tuple[int, Spawn, RecordedTransaction]

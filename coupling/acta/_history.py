@@ -191,6 +191,9 @@ Event = Begin | Spawn | Commit | Abort | Delegate | CommitOperation | AbortOpera
 """Any entry of a history; its field `by` is the transaction that invokes it."""
 
 
+# -- history in one total order, and its form as JSON lines ----------------------------------------
+
+
 class BadLine(ValueError):
     """A line that is no event of a history.
 
@@ -384,6 +387,9 @@ def _event(number: int, line: str | bytes) -> Event:
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise BadLine(number, str(error)) from error
     return event
+
+
+# -- transactions in a history: events, parent, superiors and outcome of each ----------------------
 
 
 class RecordedTransaction:

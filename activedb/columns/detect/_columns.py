@@ -23,6 +23,9 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 
+# -- events in columns: types, times, ids and parameters of many events at once --------------------
+
+
 Ints = npt.NDArray[np.int64]
 
 

@@ -59,6 +59,9 @@ UNRESTRICTED, RECENT, CHRONICLE, CONTINUOUS, CUMULATIVE = range(5)
 
 NEVER_US = -(2**63)
 
+# -- compiled nodes of partial matches: their possible successors, and whether they are complete ---
+
+
 Array = npt.NDArray[Any]
 
 

@@ -44,6 +44,9 @@ from activedb.compiler import jit
 __all__ = ["candidate_room", "choose", "in_order", "run_runs", "together"]
 
 
+# -- kernel for Kleene parts, selection next and multi-event conditions: partial matches -----------
+
+
 Array = npt.NDArray[Any]
 
 

@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 
+# -- kernel for sequences that select any match: one stack of events per key and part --------------
+
+
 Array = npt.NDArray[Any]
 
 # Columns of a row of the ring. From LINKS on there are two for each part but the last: the serial

@@ -188,6 +188,9 @@ def column_of(values: Any) -> Column:
     return column_of(values.tolist())
 
 
+# -- accepted events in columns, and their outcomes ------------------------------------------------
+
+
 EXACT_MAX: Final = 2.0**53
 """Bound up to which every integer is exact as a float."""
 

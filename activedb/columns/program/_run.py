@@ -137,6 +137,9 @@ def _reason(use: KeyUse, column: Column, row: int) -> str:
     raise AssertionError("a key was refused that is one")
 
 
+# -- snapshots of tables before rows run, restored if the rows are interrupted ---------------------
+
+
 _WHOLE_BYTES: Final = 32  # copying this many bytes costs as much as gathering one key
 
 _Array = npt.NDArray[Any]
@@ -235,6 +238,9 @@ def _written(layout: Layout, place: int, rows: Rows, of_code: list[Ints]) -> lis
                 else:
                     return None
     return found
+
+
+# -- execution of a program over batches of events in columns, punctuation by punctuation ----------
 
 
 DECISIONS: Final = ("serial", "parallel", "python")

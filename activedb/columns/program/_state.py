@@ -260,6 +260,9 @@ def window(values: Column, us: Ints, before: Ints, head: int, since_us: int) -> 
     return made
 
 
+# -- dense tables in columns, and the versions that windows need -----------------------------------
+
+
 WRITTEN: Final = 1
 CHANGED: Final = 2
 _BEGINNING: Final = At(-(2**63), "", 0)

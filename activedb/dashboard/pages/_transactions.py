@@ -227,6 +227,9 @@ def _bars(story: Value) -> dict[str, Any]:
     }
 
 
+# -- the live forest, and the transactions that have ended -----------------------------------------
+
+
 def transactions_page(poller: Poller) -> None:
     """Show hierarchies as trees, waiting hierarchies apart, and the last ended transactions."""
     with frame(poller, "Transactions", "/transactions") as live:

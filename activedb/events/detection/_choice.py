@@ -87,6 +87,9 @@ def _reaches(span: Span, place: Place) -> bool:
     return place <= span[1]
 
 
+# -- bound on the number of matches that one event completes ---------------------------------------
+
+
 MATCHES_MAX = 10_000
 """Default upper bound on the matches of an expression, or part of one, per event."""
 
@@ -161,6 +164,9 @@ def too_many(most: int, name: str) -> MatchesExceeded:
         "a context, bound its Kleene parts or shorten its window; raise matches_max, "
         'or make the most preferred ones alone with on_many="truncate"'
     )
+
+
+# -- contexts and skips: the choice among candidates, and the events it uses up (README) -----------
 
 
 _FIRST: tuple[int, ...] = (-1,)

@@ -86,6 +86,9 @@ class Timers:
         heappush(self._heap, (timer[0], timer[1], serial, timer))
 
 
+# -- base class of the nodes that evaluate expressions, and the step they process ------------------
+
+
 DECISION = -2
 """Node index of a moment at which an open choice is decided; it concerns all nodes."""
 

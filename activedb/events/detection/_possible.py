@@ -383,6 +383,9 @@ def _from_the_last(c: Possible) -> list[Any]:
     return sorted(map(place_of, c.entries), reverse=True)
 
 
+# -- ledger of possible matches, which makes those that are certain (README, "Unknown order") ------
+
+
 class Ledger:
     """Decision on the possible matches of a node, group by group.
 

@@ -111,6 +111,9 @@ def _floors(layout: Layout, group: Group, number: int, entries: list[Entry]) -> 
     return found
 
 
+# -- node of a sequence ----------------------------------------------------------------------------
+
+
 _RECENT_MAX = 32
 """Upper bound on the skipping matches whose beginnings a group keeps."""
 _NO_MOMENT = Moment(None, None, [], {})

@@ -470,6 +470,9 @@ class PeriodicNode(Node):
         self.closed = {arrival: state.entry(end) for arrival, end in data["closed"]}
 
 
+# -- nodes completed by time: plus, and time-outs of partial matches -------------------------------
+
+
 class PlusNode(Node):
     """Node of plus: an event a fixed delay after each occurrence of its operand."""
 

@@ -175,6 +175,9 @@ def primitives_of(parts: Iterable[Expression]) -> list[Primitive] | None:
     return found
 
 
+# -- static properties of expressions: how far back they reach, and what their nodes depend on -----
+
+
 def ends_by_time(sequence: Sequence) -> bool:
     """Return whether a match can end with a negation, as all parts after it may be empty."""
     for part in reversed(sequence.parts):

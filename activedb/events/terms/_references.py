@@ -345,6 +345,9 @@ def _attribute_text(part: str | None, name: str, old: bool) -> str:
     return f"OLD({text})" if old else text
 
 
+# -- references to the parts of a pattern, and their attributes ------------------------------------
+
+
 class PartReference:
     """Reference to a part of a pattern: ``part("A").x``, ``part("A")["HCW-ID"]``.
 
@@ -387,6 +390,9 @@ def part(name: str) -> PartReference:
     COUNT(B.HCW-ID) > 2
     """
     return PartReference(name)
+
+
+# -- terms that read the shared store as of the event's time ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,9 @@ def blockers(figure: Compatibility) -> dict[Mode, tuple[Mode, ...]]:
     }
 
 
+# -- lock table: all locks of a run, and the waiting requests --------------------------------------
+
+
 class LockTable:
     """Locks with timestamps, inserted in any order of arrival, granted in timestamp order.
 
@@ -363,6 +366,9 @@ class Mark:
         while self._waiting and self.lets_pass(self._waiting[0].at):
             granted.append(heappop(self._waiting))
         return granted
+
+
+# -- lock insertion: the locks that an s-transaction needs (Wang et al., algorithm 1) --------------
 
 
 Granularity = Literal["table", "row"]

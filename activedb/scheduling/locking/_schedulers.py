@@ -64,6 +64,9 @@ class Locking:
         return added
 
 
+# -- reader of references: resolves computed keys first, and makes each access through the pool ----
+
+
 def resolving(
     read: Callable[[Ref], Any],
     at: At,
@@ -99,6 +102,9 @@ def resolving(
         return read(ref)
 
     return read_any
+
+
+# -- strict two-phase locking over a stream (Wang et al., section 5.2) -----------------------------
 
 
 class S2PL(Locking):
@@ -144,6 +150,9 @@ class S2PL(Locking):
             locks.release(at)
 
         pool.run(list(needed), work)
+
+
+# -- scheduling by low-water marks (Wang et al., section 5.3, appendices E and F) ------------------
 
 
 class LWM(Locking):
@@ -193,6 +202,9 @@ class LWM(Locking):
             locks.release(at)
 
         pool.run(sorted(to_write, key=lambda t: t.at), work)
+
+
+# -- execution without a scheduler: every access happens when it comes (Wang et al., section 2) ----
 
 
 _END = At(sys.maxsize, "", 0)
@@ -268,6 +280,9 @@ class PushBased:
         pool.run(added, work)
         if gate is not None:
             self.trace = gate.trace
+
+
+# -- single-event-initiated: one event at a time (Wang et al., section 5.1) ------------------------
 
 
 class SEI(SerialOrder):

@@ -80,6 +80,9 @@ class SortedKeys:
         return self._keys[first:last]
 
 
+# -- part of a state that some s-transactions may read ---------------------------------------------
+
+
 StatePart = list[tuple[SharedTable, list[tuple[Hashable, tuple[tuple[At, Any], ...]]]]]
 """Per table, its keys with their versions, oldest first."""
 
@@ -170,6 +173,9 @@ def load(part: StatePart) -> State:
             for at, value in those:
                 versions.write(key, at, value)
     return state
+
+
+# -- serialisation of s-transactions for other processes -------------------------------------------
 
 
 INSTEAD = "or run it in one process (scale_out off)"
@@ -274,6 +280,9 @@ def named(transaction: STransaction) -> str:
 def said(error: Exception) -> str:
     """Return the text of an error in a message."""
     return f"{type(error).__name__}: {error}"
+
+
+# -- task: s-transactions independent of all others, with the state that they need -----------------
 
 
 _KEPT_MAX = 16

@@ -154,6 +154,9 @@ class Aborts:
             execution.put(vertex)
 
 
+# -- time spent by the threads of a run, by phase --------------------------------------------------
+
+
 @dataclass(slots=True)
 class PhaseTimes:
     """Time spent by all threads of a run, by phase (Mao et al., section 8.3.1).
@@ -208,6 +211,9 @@ class Stopwatch:
         lap_s = now_s - self._since_s
         self._since_s = now_s
         return lap_s
+
+
+# -- stateful TPG: effects of the run, the failure and the abort of an operation on the others -----
 
 
 RUNS_MAX = 5

@@ -205,6 +205,9 @@ def disjoint(parts: Iterable[Part]) -> list[Part]:
     return list(merged.values())
 
 
+# -- run of a part of a batch ----------------------------------------------------------------------
+
+
 class PartRun:
     """Run of a part of a batch: its earliest s-transactions alone, the rest by a TPG.
 

@@ -113,6 +113,9 @@ def _same(left: Any, right: Any) -> bool:
     return False
 
 
+# -- stream phase: operations are put into sorted lists as their s-transactions arrive -------------
+
+
 WRITE = 0
 """The operation writes the key (and may read it): a source of TDs."""
 SOURCE = 1
@@ -290,6 +293,9 @@ def _may_clash(operations: tuple[Operation, ...]) -> bool:
 
 def _at_of_node(node: Node) -> At:
     return node.transaction.at
+
+
+# -- transaction phase: derivation of TDs and PDs from the sorted lists, which completes the TPG ---
 
 
 KEYS_PER_RANGE_MAX = 64

@@ -147,6 +147,9 @@ def _is_sqlite(connection: Connection) -> bool:
     return connection.dialect.name == "sqlite"
 
 
+# -- rows of activedb itself: state and events that detectors keep for later matches ---------------
+
+
 States: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Rule to the fingerprint of its event and the state of its detector."""
 _OF_STREAM = 0
@@ -345,6 +348,9 @@ class DetectorRows:
                 for rule, (event, state) in states.items()
             ],
         )
+
+
+# -- rows of activedb itself: the rules with their versions ----------------------------------------
 
 
 class RuleRows:

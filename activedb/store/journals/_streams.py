@@ -147,6 +147,9 @@ class ColumnJournal:
             return [bytes(row.data) for row in connection.execute(statement)]
 
 
+# -- rows of programs: versions that windows still need, outputs, and states of rules' detectors ---
+
+
 _VERSIONS, _OUTPUTS = TableSpec(versions), TableSpec(outputs)
 
 
@@ -230,6 +233,9 @@ class ProgramJournal:
     def write_outputs(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write outputs with a part; two round trips."""
         insert_rows(connection, _OUTPUTS, [{"stream": self._stream, **row} for row in rows])
+
+
+# -- rows of a stream: ledger, waiting events, late events -----------------------------------------
 
 
 _STREAM_EVENTS, _LATE_EVENTS = TableSpec(stream_events), TableSpec(late_events)

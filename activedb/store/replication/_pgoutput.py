@@ -368,6 +368,9 @@ _READERS: dict[bytes, Callable[[_Reader], Message]] = {
 }
 
 
+# -- conversion of rows from logical decoding to the values that the same rows have when queried ---
+
+
 _Load = Callable[[Value], Any]
 
 

@@ -157,6 +157,9 @@ def _drop(connection: Connection) -> None:
     connection.close()
 
 
+# -- connections that a forked child inherits: it must neither use them nor end their sessions -----
+
+
 _connections: WeakSet[Any] = WeakSet()
 
 
@@ -178,6 +181,9 @@ def leave_sockets() -> None:
 
 
 # -- check of whether a server accepts connections, without a login, like ``pg_isready`` -----------
+
+# -- connections to a server: how they are opened and configured, and how long callers wait --------
+
 
 _ASK_S_MAX = 5.0
 _LENGTH = struct.Struct("!I")

@@ -68,6 +68,9 @@ _NUMBER = text("SELECT pg_current_xact_id()::text")
 _NUMBER_NOW = text(f"SELECT concat({_LIFE_AND_LOG}, '/', pg_current_xact_id())")
 _NUMBER_ALONE_NOW = text(f"SELECT concat({_LIFE}, ' /', pg_current_xact_id())")
 _STATUS = text(f"SELECT {_LIFE}, pg_xact_status(CAST(:number AS xid8))")
+# -- translation of driver errors: cause, table, key and remedy ------------------------------------
+
+
 _RIGHT_MISSING = "42501"
 _FUTURE = "22023"  # no transaction has this number yet
 # Whether the number is below the next one at the server's last recovery: the first checkpoint after

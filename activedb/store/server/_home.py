@@ -156,6 +156,9 @@ def _is_ours(folder: Path) -> bool:
     return True
 
 
+# -- operating-system account of a server, and the files it can reach ------------------------------
+
+
 _ACCOUNTS_FOR_ROOT = ("postgres", "nobody")
 
 TRAVERSE = 0o1
@@ -228,6 +231,9 @@ def server_account() -> Account:
         "PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody' to run it "
         "as; run as another user, or set ACTIVEDB_URL to use a server of your own"
     )
+
+
+# -- folders of an embedded server: its home and the folder of its socket --------------------------
 
 
 # Linux allows 107 bytes, macOS 103.

@@ -109,6 +109,9 @@ def _drop(connection: Connection, name: str) -> None:
         ) from error
 
 
+# -- Alembic migrations, run from the source tree or from an installed package ---------------------
+
+
 T = TypeVar("T")
 
 _VERSION_TABLE = "activedb_version"

@@ -107,6 +107,9 @@ class Watch:
 
 __all__ += ["checked", "prepare_on", "prepared_on"]
 
+# -- statements prepared once per connection, and executed below psycopg's cursors -----------------
+
+
 PREPARE_THRESHOLD = None
 """Setting for psycopg on such connections: it prepares nothing, and so never deallocates all."""
 
@@ -120,6 +123,9 @@ _DOLLARS = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-unt
 Statement: TypeAlias = Select[Any] | UpdateBase
 Step: TypeAlias = tuple[Statement, Mapping[str, Any]]
 """A statement, and values for all of its parameters."""
+
+# -- statements that are compiled once and then sent directly by the driver ------------------------
+
 
 _Process = Callable[[Any], Any] | None
 

@@ -126,6 +126,9 @@ def _channel(schema: str) -> str:
     return name
 
 
+# -- wait-for relations at the server, and the waits that other processes publish ------------------
+
+
 _APPLICATION = "activedb"
 _WAITS = f"{_APPLICATION} waits for "
 
@@ -198,6 +201,9 @@ def publish(connection: Connection, waits_for: Iterable[int]) -> None:
             break
         said += more
     connection.execute(_PUBLISH, {"said": said if said != _WAITS else _APPLICATION})
+
+
+# -- leases: locks by which processes that share pending firings know which of them are alive ------
 
 
 _TAKE = text("SELECT pg_try_advisory_lock(:number)")  # taking it twice in a session is harmless

@@ -157,6 +157,9 @@ def _key_columns(statement: Any, table: Table) -> list[Any]:
     return [getattr(entity, mapper.get_property_by_column(c).key) for c in columns]
 
 
+# -- statements built from checked pieces of SQL text: those of the rule language ------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Piece of SQL.
@@ -223,6 +226,9 @@ def _cells(table: Table, pieces: Mapping[str, Piece], values: Mapping[str, Any])
         else type_coerce(piece.bound(values), table.c[name].type)
         for name, piece in pieces.items()
     }
+
+
+# -- analysis of UPDATE, DELETE and INSERT: the rows to read and the values to write ---------------
 
 
 Parameters: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None

@@ -458,6 +458,9 @@ def _default(column: Column[Any], default: Any) -> Callable[[], Any] | Select[An
     return select(cast(expression, column.type))
 
 
+# -- view of a table as keys and values: the rows of programs' shared tables -----------------------
+
+
 _EXACT = (Boolean, Date, DateTime, Enum, Integer, JSON, LargeBinary, String, Uuid)
 _SINGLE_BITS = 24  # a float of at most this precision is a float4
 

@@ -162,6 +162,9 @@ class ColumnRuleParts:
         return _Done(final, count)
 
 
+# -- parts of a stream's batches in columns, with a fallback to rows -------------------------------
+
+
 _SMALL = 64  # events to process by rows rather than in still smaller parts
 
 
