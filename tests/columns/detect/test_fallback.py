@@ -78,7 +78,6 @@ assert "activedb.columns.detect" not in sys.modules
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("program", [WITHOUT_NUMBA, WITHOUT_PYARROW, WITHOUT_COLUMNS])
 def test_columns_without_what_they_need_say_so_and_nobody_else_needs_it(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from tests.patience import PATIENCE_S
-
-pytestmark = pytest.mark.long
 
 NO_NUMBA = """
 import sys
