@@ -1,4 +1,4 @@
-"""Spelling of names in the rule language."""
+"""Spelling of names and durations in the rule language."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ from activedb.events import (
     updated,
 )
 from activedb.rules._declared import FindReads
+from activedb.rules._registered import CHANGEABLE
 from activedb.rules._rule import Rule
 from activedb.spelling import did_you_mean
 from activedb.trust import check_trusted
@@ -375,18 +376,7 @@ def _strings(value: Any, field: str) -> list[str]:
 
 
 _OF_RULE = (
-    "coupling",
-    "priority",
-    "on_abort",
-    "params",
-    "set_oriented",
-    "condition_action",
-    "after",
-    "partials_max",
-    "on_full",
-    "matches_max",
-    "on_many",
-    "on_uncertain",
+    *(field for field in CHANGEABLE if field not in ("on", "action", "when")),
     "reads",
     "raises",
 )

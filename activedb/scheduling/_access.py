@@ -87,7 +87,8 @@ class View:
         for table, key, value in self._writes.values():
             if table is ref.table and _is_within(ref.key, key):
                 found[key] = copied(value)
-        return {key: found[key] for key in sorted(found) if found[key] is not REMOVED}  # type: ignore[type-var]
+        rising: list[Any] = sorted(found)  # a range has comparable keys
+        return {key: found[key] for key in rising if found[key] is not REMOVED}
 
 
 class Body(Operation):

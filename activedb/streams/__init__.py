@@ -3,7 +3,6 @@
 from activedb.streams._arrivals import (
     Arrivals,
     AtomicBatch,
-    FutureLimit,
     Positions,
     Refused,
     fed_occurrences,
@@ -22,6 +21,7 @@ from activedb.streams._declaration import (
     StreamDeclaration,
     StreamOptions,
 )
+from activedb.streams._future import FutureLimit
 from activedb.streams._matched import Completion, KeyedRule, Matchable, Matched
 from activedb.streams._membership import Membership
 from activedb.streams._producers import StreamProducers

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from activedb.clock import Clock, in_microseconds, moment_of
+from activedb.clock import moment_of
 from activedb.columns import PARAM_PREFIX, Arrival, EventTable
 from activedb.errors import BadEvent
 from activedb.events import AccuracyInterval, Occurrence, Timestamp, encode_params
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrivals",
     "AtomicBatch",
-    "FutureLimit",
     "Positions",
     "Refused",
     "fed_occurrences",
@@ -125,80 +123,6 @@ class AtomicBatch:
             for name in self.table.column_names
             if name.startswith(PARAM_PREFIX)
         )
-
-
-# -- limit on how far ahead of the local clock a timestamp may be ----------------------------------
-
-
-class FutureLimit:
-    """Check against timestamps from the future, which would make all later events late.
-
-    Thread-safe.
-
-    Parameters
-    ----------
-    clock : Clock
-        Source of the current time.
-    max_s : float
-        Maximum distance from now to the start of a timestamp; infinite: no check.
-    """
-
-    def __init__(self, clock: Clock, max_s: float):
-        self._clock = clock
-        self._max_s = max_s
-        self._max_us = None if math.isinf(max_s) else round(max_s * 1_000_000)
-
-    def latest_us(self) -> int | None:
-        """Return the latest accepted start of a timestamp at this moment; None: unbounded."""
-        if self._max_us is None:
-            return None
-        return in_microseconds(self._clock.now()) + self._max_us
-
-    def checker(self) -> Callable[[Occurrence], None]:
-        """Return a function that checks events as `check` does; it reads the clock rarely."""
-        latest_us = self.latest_us()
-        if latest_us is None:
-            return lambda o: None
-
-        def check(o: Occurrence) -> None:
-            if o.low_us > latest_us:  # by now it may be in time
-                self.check(f"event {o.name!r}", o.low_us)
-
-        return check
-
-    def check(self, what: str, low_us: int) -> None:
-        """Check a timestamp.
-
-        Parameters
-        ----------
-        what : str
-            Description of the timestamp's owner, for the error.
-        low_us : int
-            Start of the timestamp: the lower end of its interval, so that the clock's error counts.
-
-        Raises
-        ------
-        BadEvent
-            If it is too far in the future.
-        """
-        if self._max_us is None:
-            return
-        now = self._clock.now()
-        if low_us - in_microseconds(now) <= self._max_us:
-            return
-        raise BadEvent(
-            f"{what} is of {_moment(low_us)} at the earliest, but it is {now.isoformat()} here, "
-            f"and a timestamp may be at most {self._max_s:g} s ahead: correct the clock or the "
-            "timestamps of whoever sends it, give it a stamp with its clock's error, or raise the "
-            "setting future_max_s"
-        )
-
-
-def _moment(us: int) -> str:
-    try:
-        return moment_of(us).isoformat()
-    except OverflowError:
-        return f"{us} µs after 1970"
 
 
 # -- classification of the rows of an atomic batch: admitted, late, or not an event ----------------

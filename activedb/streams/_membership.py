@@ -12,8 +12,8 @@ from activedb.events import AccuracyInterval, Occurrence, Producers
 from activedb.metrics import Counters
 from activedb.store.journals import StreamJournal
 from activedb.store.sql import is_storable
-from activedb.streams._arrivals import FutureLimit
 from activedb.streams._declaration import StreamDeclaration
+from activedb.streams._future import FutureLimit
 
 __all__ = ["Changes", "Membership"]
 

@@ -15,19 +15,15 @@ from activedb.events import Occurrence
 from activedb.firing import Launcher, Triggering
 from activedb.scheduling import TaskRunner
 from activedb.store.journals import DetectorRows, LedgerEntry, StreamJournal
-from activedb.streams._arrivals import (
-    Arrivals,
-    AtomicBatch,
-    FutureLimit,
-    Positions,
-    fed_occurrences,
-)
+from activedb.streams._admission import Admission
+from activedb.streams._arrivals import Arrivals, AtomicBatch, Positions, fed_occurrences
 from activedb.streams._declaration import StreamDeclaration
+from activedb.streams._future import FutureLimit
 from activedb.streams._matched import Matchable, Matched, matchable
 from activedb.streams._membership import Membership
 from activedb.streams._parts import StreamParts
 from activedb.streams._s_transactions import MatchedSTransactions, placed
-from activedb.streams._state import OF_PYTHON, Admission, StreamState
+from activedb.streams._state import OF_PYTHON, StreamState
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
 from activedb.transactions import Forest

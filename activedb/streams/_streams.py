@@ -27,8 +27,8 @@ from activedb.store.journals import (
     StreamJournal,
 )
 from activedb.store.sql import KeyedValues
-from activedb.streams._arrivals import FutureLimit
 from activedb.streams._declaration import StreamDeclaration, StreamOptions
+from activedb.streams._future import FutureLimit
 from activedb.streams._membership import Membership
 from activedb.streams._producers import StreamProducers
 from activedb.streams._program_decisions import ProgramDecisions

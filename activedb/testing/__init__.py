@@ -5,7 +5,8 @@ README.md shows both.
 """
 
 from activedb.testing._crashes import POINTS, Crash, Crashed, Killed, crashing, run_until_killed
-from activedb.testing._witness import Firing, ScratchServer, Witness, scratch_url
+from activedb.testing._places import ScratchServer, scratch_url
+from activedb.testing._witness import Firing, Witness
 
 __all__ = [
     "POINTS",

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columns._arrival import EventTable
+from activedb.columns.detect._arrays import CHRONICLE, CONTINUOUS, CUMULATIVE
 from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._engines import BatchMatches, engine_for
 from activedb.columns.detect._keys import KeyNumbers
 from activedb.columns.detect._matches import Chunk, Matches
-from activedb.columns.detect._nodes import CHRONICLE, CONTINUOUS, CUMULATIVE
 from activedb.columns.detect._plan import Plan, plan_of
 from activedb.columns.detect._programs import Program, Programs, why_no_program
 from activedb.compiler import check_compiler

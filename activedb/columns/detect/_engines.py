@@ -9,16 +9,12 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from activedb.columns.detect._arrays import CUMULATIVE, NEVER_US, RECENT, Arrivals, Choices
 from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._nodes import (
-    CUMULATIVE,
     EVENT_COLUMNS,
-    NEVER_US,
     NODE_COLUMNS,
-    RECENT,
     USED,
-    Arrivals,
-    Choices,
     Conditions,
     Memory,
     Shape,

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from activedb.columns.detect._arrays import NEVER_US, Array
 from activedb.compiler import jit
-from activedb.events import Context
 
 __all__ = [
     "AT_US",
-    "CHRONICLE",
-    "CONTEXTS",
-    "CONTINUOUS",
     "COUNT",
-    "CUMULATIVE",
     "EVENT",
     "EVENT_COLUMNS",
     "FIRST_US",
     "LOW",
-    "NEVER_US",
     "NEXT",
     "NODE_COLUMNS",
     "NULLS",
     "OPEN",
     "PART",
-    "RECENT",
     "ROW",
-    "UNRESTRICTED",
     "US",
     "USED",
-    "Arrivals",
     "Candidates",
-    "Choices",
     "Conditions",
-    "Found",
     "Memory",
     "Scratch",
     "Shape",
@@ -48,65 +37,7 @@ __all__ = [
 ]
 
 
-CONTEXTS = (
-    Context.UNRESTRICTED,
-    Context.RECENT,
-    Context.CHRONICLE,
-    Context.CONTINUOUS,
-    Context.CUMULATIVE,
-)
-UNRESTRICTED, RECENT, CHRONICLE, CONTINUOUS, CUMULATIVE = range(5)
-
-NEVER_US = -(2**63)
-
-# -- compiled nodes of partial matches: their possible successors, and whether they are complete ---
-
-
-Array = npt.NDArray[Any]
-
-
-# -- tuples of arrays that the kernels share; numba passes them without a cost ---------------------
-
-
-class Arrivals(NamedTuple):
-    """Events of a batch in order: one element of each array per event.
-
-    Attributes
-    ----------
-    us, rows, keys : arrays of int64
-        Time, row, and number of the equivalence key.
-    masks : array of int64
-        The parts that take the event (bit i: positive part i, bit 32 + i: a negation right before
-        it).
-    """
-
-    us: Array
-    rows: Array
-    keys: Array
-    masks: Array
-
-
-class Choices(NamedTuple):
-    """Selection of the matches to make.
-
-    Attributes
-    ----------
-    window_us, gap_us : int
-        In microseconds; -1: none.
-    is_next, negates_start : bool
-        Selection next; a negation before the first part.
-    context : int
-        Index in `CONTEXTS`.
-    matches_max : int
-        Maximum number of matches that one event may complete; -1: unbounded.
-    """
-
-    window_us: int
-    gap_us: int
-    is_next: bool
-    negates_start: bool
-    context: int
-    matches_max: int
+# -- tuples of arrays that the functions share; numba passes them without a cost -------------------
 
 
 class Shape(NamedTuple):
@@ -198,24 +129,6 @@ class Scratch(NamedTuple):
     unknown: Array
     at: Array
     before: Array
-
-
-class Found(NamedTuple):
-    """Matches found so far.
-
-    Attributes
-    ----------
-    rows : array of int64
-        Rows of the constituents of all matches, concatenated.
-    counts : array of int64
-        Number of constituents per match and part.
-    at : array of int64
-        Index of the event that completed each match.
-    """
-
-    rows: Array
-    counts: Array
-    at: Array
 
 
 # -- compiled stack machine that evaluates conditions over the events of a partial match -----------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activedb.columns.detect._nodes import CONTEXTS
+from activedb.columns.detect._arrays import CONTEXTS
 from activedb.columns.detect._programs import Program, why_no_program
 from activedb.errors import PatternError
 from activedb.events import (

@@ -6,31 +6,33 @@ README.md, "The runs", explains it. When room runs out, the kernel returns to `r
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from activedb.columns.detect._nodes import (
-    AT_US,
+from activedb.columns.detect._arrays import (
     CHRONICLE,
     CONTINUOUS,
     CUMULATIVE,
+    RECENT,
+    Array,
+    Arrivals,
+    Choices,
+    Found,
+)
+from activedb.columns.detect._nodes import (
+    AT_US,
     FIRST_US,
     LOW,
     NEXT,
     NULLS,
     OPEN,
     PART,
-    RECENT,
     ROW,
     US,
     USED,
-    Arrivals,
     Candidates,
-    Choices,
     Conditions,
-    Found,
     Memory,
     Scratch,
     Shape,
@@ -45,9 +47,6 @@ __all__ = ["candidate_room", "choose", "in_order", "run_runs", "together"]
 
 
 # -- kernel for Kleene parts, selection next and multi-event conditions: partial matches -----------
-
-
-Array = npt.NDArray[Any]
 
 
 def candidate_room(candidates: int, constituents: int, parts: int) -> Candidates:

@@ -9,17 +9,15 @@ arrays were replaced inside the event loop, numba would count references to them
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from activedb.columns.detect._nodes import (
+from activedb.columns.detect._arrays import (
     CHRONICLE,
     CONTINUOUS,
     CUMULATIVE,
     NEVER_US,
     RECENT,
+    Array,
     Arrivals,
     Choices,
     Found,
@@ -42,8 +40,6 @@ __all__ = [
 
 # -- kernel for sequences that select any match: one stack of events per key and part --------------
 
-
-Array = npt.NDArray[Any]
 
 # Columns of a row of the ring. From LINKS on there are two for each part but the last: the serial
 # of the entry below on the part's stack, and the event's floor as an event of that part.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,7 @@ from activedb.scheduling.locking._pool import Pool, check_threads
 __all__ = ["LWM", "S2PL", "SEI", "Locking", "PushBased", "resolving"]
 
 
-class Locking:
+class Locking(ABC):
     """Scheduler whose s-transactions run on threads and lock the objects that they access.
 
     Parameters
@@ -53,6 +54,21 @@ class Locking:
     def add(self, transaction: STransaction) -> None:
         """Take an s-transaction, in any order."""
         self._added.append(transaction)
+
+    @abstractmethod
+    def run(self, state: State) -> None:
+        """Run all s-transactions added; O(n log n) for n locks, besides the operations.
+
+        Raises
+        ------
+        AccessError
+            If two s-transactions have the same place.
+        BaseException
+            An exception of a function that is not an `Exception`, such as KeyboardInterrupt, or an
+            exception of the gate.
+
+        After an error some s-transactions have no outcome; none of them is run later.
+        """
 
     def discard(self) -> None:
         """Discard s-transactions that were added and not run."""
@@ -120,18 +136,7 @@ class S2PL(Locking):
     name = "s2pl"
 
     def run(self, state: State) -> None:
-        """Run all s-transactions added; O(n log n) for n locks, besides the operations.
-
-        Raises
-        ------
-        AccessError
-            If two s-transactions have the same place.
-        BaseException
-            An exception of a function that is not an `Exception`, such as KeyboardInterrupt, or an
-            exception of the gate.
-
-        After an error some s-transactions have no outcome; none of them is run later.
-        """
+        """Run all s-transactions added; see `Locking.run`."""
         added = self._take_added()
         added.sort(key=lambda t: t.at)
         locks = LockTable(FIGURE_3_S2PL, self._gate)
@@ -170,18 +175,7 @@ class LWM(Locking):
     name = "lwm"
 
     def run(self, state: State) -> None:
-        """Run all s-transactions added; O(n log n) for n locks, besides the operations.
-
-        Raises
-        ------
-        AccessError
-            If two s-transactions have the same place.
-        BaseException
-            An exception of a function that is not an `Exception`, such as KeyboardInterrupt, or an
-            exception of the gate.
-
-        After an error some s-transactions have no outcome; none of them is run later.
-        """
+        """Run all s-transactions added; see `Locking.run`."""
         added = self._take_added()
         locks = LockTable(FIGURE_3_LWM, self._gate)
         # read locks would block no request

@@ -194,14 +194,15 @@ def calibrate(threads: int = 2, operations: int = 4000, rounds: int = 3) -> Thre
 
     found_many = bench.properties(many) if many else None
     found_crowded = bench.properties(crowded) if crowded else None
+    # A batch without dependencies says nothing about them, even if a decision won on one by chance.
     return Thresholds(
         serial_us=serial_us,
         plan_us=plan_us,
         explore_us=explore_us,
         structured="depth-first" if structured is depth else "breadth-first",
-        dependencies_high=found_many.tds + found_many.pds if found_many else math.inf,
+        dependencies_high=max(found_many.tds + found_many.pds, 1) if found_many else math.inf,
         skew_high=bench.properties(uneven).skew if uneven else math.inf,
-        tds_high=bench.properties(long).tds if long else math.inf,
+        tds_high=max(bench.properties(long).tds, 1) if long else math.inf,
         pds_share_high=found_crowded.pds / found_crowded.operations if found_crowded else math.inf,
         compute_us_high=bench.takes_us(heavy) - serial_us if heavy else math.inf,
         abort_ratio_high=often.aborts if often else math.inf,

@@ -11,7 +11,7 @@ from activedb.scheduling._operations import At, Outcome, STransaction, Writes, c
 from activedb.scheduling._scheduler import evaluate
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import SharedTable
-from activedb.scheduling.tpg._execution import Execution, Stopwatch
+from activedb.scheduling.tpg._execution import Execution
 from activedb.scheduling.tpg._model import (
     SERIAL,
     Decision,
@@ -21,6 +21,7 @@ from activedb.scheduling.tpg._model import (
     threads_run_python_at_once,
 )
 from activedb.scheduling.tpg._planning import Planner
+from activedb.scheduling.tpg._times import Stopwatch
 from activedb.scheduling.tpg._vertex import Node, Vertex
 
 __all__ = ["Part", "PartReport", "PartRun", "PartStatistics", "disjoint", "labelled"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Effect, STransaction
 from activedb.scheduling._state import State
-from activedb.scheduling.tpg._execution import Execution, OnMove, PhaseTimes, Stopwatch
+from activedb.scheduling.tpg._execution import Execution, OnMove
 from activedb.scheduling.tpg._exploration import Take
 from activedb.scheduling.tpg._groups import Group, group, ungroup
 from activedb.scheduling.tpg._model import (
@@ -31,6 +31,7 @@ from activedb.scheduling.tpg._parts import (
     labelled,
 )
 from activedb.scheduling.tpg._planning import Planner, TaskGraph, refine
+from activedb.scheduling.tpg._times import PhaseTimes, Stopwatch
 from activedb.scheduling.tpg._vertex import Vertex
 
 __all__ = ["TPG", "by_tables"]

@@ -9,7 +9,11 @@ from activedb.store.server._connections import (
     leave_sockets,
     track_sockets,
 )
-from activedb.store.server._driver_errors import (
+from activedb.store.server._driver_errors import translate_error, translate_errors
+from activedb.store.server._embedded import EmbeddedServer, check_programs, home_of
+from activedb.store.server._facts import ServerFacts, server_facts
+from activedb.store.server._home import POSTGRES_VERSION
+from activedb.store.server._in_doubt_commits import (
     NOTIFY,
     OUTCOMES,
     check_essential,
@@ -17,21 +21,9 @@ from activedb.store.server._driver_errors import (
     missing_functions,
     ping_if_idle,
     qualified_xid,
-    translate_error,
-    translate_errors,
     xid_of,
 )
-from activedb.store.server._embedded import EmbeddedServer, check_programs, home_of
-from activedb.store.server._facts import ServerFacts, server_facts
-from activedb.store.server._home import POSTGRES_VERSION
-from activedb.store.server._migrations import (
-    Migrations,
-    drop_left_schemas,
-    migration_sql,
-    migrations,
-    scratch_schema,
-    upgrade,
-)
+from activedb.store.server._migrations import Migrations, migration_sql, migrations, upgrade
 from activedb.store.server._patience import PatientLatch, at_least, limited
 from activedb.store.server._plain import plain_connection
 from activedb.store.server._prepared import (
@@ -45,8 +37,10 @@ from activedb.store.server._prepared import (
     takes_messages,
     together,
 )
+from activedb.store.server._quoting import literal, quoted
 from activedb.store.server._roles import Right, missing_rights, rights_of_roles, role_statements
-from activedb.store.server._urls import literal, postgres_url, quoted
+from activedb.store.server._scratch import drop_left_schemas, scratch_schema
+from activedb.store.server._urls import postgres_url
 
 __all__ = [
     "NOTIFY",

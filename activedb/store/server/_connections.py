@@ -41,7 +41,7 @@ from activedb.config import mask_url
 from activedb.errors import ConfigurationError, InvalidURL, UnsuitablePooler
 from activedb.store.server._patience import bounded_s, limited, until_s
 from activedb.store.server._prepared import prepare_on
-from activedb.store.server._urls import literal
+from activedb.store.server._quoting import literal
 
 __all__ = [
     "ConnectionCache",
@@ -147,7 +147,7 @@ class ConnectionCache:
     def _answers(self, connection: Connection) -> bool:
         dialect = self._engine.dialect
         try:
-            return dialect.do_ping(connection.connection.dbapi_connection)  # type: ignore[arg-type]
+            return dialect.do_ping(connection.connection.dbapi_connection)  # type: ignore[arg-type]  # it is open
         except psycopg.Error:
             return False
 

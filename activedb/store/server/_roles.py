@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import ARRAY, Connection, Text, bindparam, text
 
 from activedb.errors import ConfigurationError
-from activedb.store.server._urls import literal, quoted
+from activedb.store.server._quoting import literal, quoted
 from activedb.store.system import system
 
 __all__ = ["Right", "missing_rights", "rights_of_roles", "role_statements"]

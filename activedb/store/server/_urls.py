@@ -1,4 +1,4 @@
-"""URLs of Postgres servers, their redaction, and quoting of names and texts in statements."""
+"""URLs of Postgres servers, and their redaction."""
 
 from __future__ import annotations
 
@@ -10,23 +10,7 @@ from sqlalchemy.exc import ArgumentError
 from activedb.config import mask_url
 from activedb.errors import InvalidURL
 
-__all__ = ["literal", "postgres_url", "quoted"]
-
-
-def quoted(name: str) -> str:
-    """Return a name as a quoted PostgreSQL identifier; any character is allowed."""
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
-def literal(text: str) -> str:
-    """Return a text as an SQL constant; any character is allowed.
-
-    REQUIRES: ``standard_conforming_strings`` is on.
-    """
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'"
-
+__all__ = ["postgres_url"]
 
 _FORM = "postgresql+psycopg://user:password@host:5432/database"
 _OF_DATABASE = "cannot use", f" as a database URL; write {_FORM} or memory://"

@@ -31,9 +31,9 @@ from activedb.columns.events import (
 from activedb.errors import BadEvent
 from activedb.events import Occurrence, encode_params
 from activedb.store.sql import is_storable
+from activedb.streams._admission import Admission
 from activedb.streams._arrivals import Arrivals, AtomicBatch
 from activedb.streams._declaration import StreamDeclaration
-from activedb.streams._state import Admission
 
 __all__ = ["ColumnAdmission", "ColumnArrivals", "WaitingColumns"]
 
