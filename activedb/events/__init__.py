@@ -61,8 +61,9 @@ from activedb.events._expressions import (
 from activedb.events._names import name_text
 from activedb.events._nodes import Node
 from activedb.events._occurrence import Occurrence, occurrence, precedes, row_change
-from activedb.events._producers import POList, Producers, Stabilizer
+from activedb.events._producers import Producers
 from activedb.events._schedules import At, Cron, Every, Schedule
+from activedb.events._stability import POList, Stabilizer
 from activedb.events._undecided import (
     Rivals,
     Undecided,

@@ -21,8 +21,8 @@ from activedb.events import (
     precedes,
     seq,
 )
-from activedb.events._witnesses import Worlds as Tried
-from activedb.events._witnesses import moved_apart
+from activedb.events._worlds import Worlds as Tried
+from activedb.events._worlds import moved_apart
 
 from .judging import END_US, shown
 from .worlds import SECOND_US, Worlds, durations, has_clock, made_at, tied_orders

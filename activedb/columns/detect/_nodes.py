@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-# -- tuples of arrays that the functions share; numba passes them without a cost -------------------
+# -- tuples of arrays, passed once per batch or per event ------------------------------------------
 
 
 class Shape(NamedTuple):
