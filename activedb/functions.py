@@ -50,6 +50,10 @@ def checked_function(function: F, what: str, *, may_yield: bool = False) -> F:
     DefinitionError
         If it is a coroutine function, or a generator function.
     """
+    if type(function) is FunctionType and not (
+        function.__code__.co_flags & _LAZY_FLAGS or function.__dict__  # and it is not marked as one
+    ):
+        return function  # the common case
     kind = _kind_of(function)
     if kind is None or (may_yield and kind == "a generator function (yield)"):
         return function
@@ -87,10 +91,6 @@ def checked_result(value: T, what: str, *, may_yield: bool = False) -> T:
 
 def _kind_of(function: Any) -> str | None:
     """Name the kind of a function that does no work when it is called; None for other functions."""
-    if type(function) is FunctionType and not (
-        function.__code__.co_flags & _LAZY_FLAGS or function.__dict__  # and it is not marked as one
-    ):
-        return None
     for _ in range(_DEPTH_MAX):
         if inspect.iscoroutinefunction(function):
             return "a coroutine function (async def)"

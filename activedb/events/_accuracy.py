@@ -259,13 +259,13 @@ def microseconds(timestamp: Timestamp) -> int:
                 "with .replace(tzinfo=datetime.UTC)"
             )
         return in_microseconds(timestamp)
-    us = seconds_us(timestamp)
-    if us is None or not FIRST_US <= us <= LAST_US:
+    scaled = timestamp * _SECOND_US
+    if not FIRST_US <= scaled <= LAST_US:  # NaN fails, too
         raise BadEvent(
             f"the timestamp {_shown(timestamp)} is not within the years 1 to 9999: give seconds "
             "since the epoch, not milliseconds or less"
         )
-    return us
+    return round(scaled)
 
 
 def _shown(number: int | float) -> str:

@@ -175,8 +175,7 @@ class Access:
             ``function(*values, *args)`` is the result.
         args : tuple, optional
         """
-        for source in sources:
-            _check_ref(source)
+        _check_refs(sources)
         if not sources:
             raise DefinitionError("READ takes what is to be read, such as accounts[7]")
         if function is not None:
@@ -203,7 +202,8 @@ class Access:
         reads : tuple of Ref, optional
             By default `target` alone.
         """
-        _check_ref(target)
+        if type(target) is not Ref:
+            _check_refs((target,))
         if target.window_us is not None or isinstance(target.key, Range):
             raise DefinitionError(f"{target!r} is read, not written: one key at a time is written")
         if not callable(function):
@@ -214,8 +214,7 @@ class Access:
         sources: tuple[Ref, ...] = (target,)
         if reads is not None:
             sources = tuple(reads)
-            for source in sources:
-                _check_ref(source)
+            _check_refs(sources)
         self.operations.append(Write(target, sources, function, args))
 
     def body(
@@ -227,14 +226,14 @@ class Access:
     ) -> None:
         """Record the short form: a function that reads and writes within declared access sets."""
         may_read, may_write = tuple(reads), tuple(writes)
-        for ref in (*may_read, *may_write):
-            _check_ref(ref)
+        _check_refs((*may_read, *may_write))
         for target in may_write:
             if target.window_us is not None:
                 raise DefinitionError(f"{target!r} is read, not written: declare the key itself")
         self.operations.append(Body(function, params, may_read, may_write))
 
 
-def _check_ref(ref: object) -> None:
-    if not isinstance(ref, Ref):
-        raise DefinitionError(f"what is accessed is written accounts[7], and is not {ref!r}")
+def _check_refs(refs: Iterable[object]) -> None:
+    for ref in refs:
+        if not isinstance(ref, Ref):
+            raise DefinitionError(f"what is accessed is written accounts[7], and is not {ref!r}")

@@ -56,14 +56,17 @@ class Operation(ABC):
         References that it may read, including those that computed keys read.
     refs : tuple of Ref
         The targets, then the sources.
+    computes_keys : bool
+        Whether some keys are known only when it runs, and it is a READ or WRITE.
     """
 
-    __slots__ = ("refs", "sources", "targets")
+    __slots__ = ("computes_keys", "refs", "sources", "targets")
 
     def __init__(self, targets: tuple[Ref, ...], sources: tuple[Ref, ...]):
         self.targets = targets
         self.sources = sources
         self.refs = targets + sources
+        self.computes_keys = False
 
     @abstractmethod
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:
@@ -98,6 +101,7 @@ class Read(Operation):
         self, sources: tuple[Ref, ...], function: Callable[..., Any] | None, args: tuple[Any, ...]
     ):
         super().__init__((), (*sources, *_of_keys(sources)))
+        self.computes_keys = any(type(ref.key) is Computed for ref in sources)
         self.direct = sources
         self.function = function
         self.args = args
@@ -133,15 +137,27 @@ class Write(Operation):
         function: Callable[..., Any],
         args: tuple[Any, ...],
     ):
-        super().__init__((target,), (*sources, *_of_keys((target, *sources))))
+        # Many are made: the fields of the base class are set here, without the calls.
         self.direct = sources
+        self.refs = (target, *sources)
+        self.computes_keys = False
+        for ref in self.refs:
+            if type(ref.key) is Computed:
+                self.computes_keys = True
+                sources = (*sources, *_of_keys(self.refs))
+                self.refs = (target, *sources)
+                break
+        self.targets = (target,)
+        self.sources = sources
         self.function = function
         self.args = args
 
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:
         target = self.targets[0]
-        key = at_key(target, read)
-        value = self.function(*[read(source) for source in self.direct], *self.args)
+        key = target.key
+        if type(key) not in target.table.plain_keys:
+            key = at_key(target, read)
+        value = self.function(*map(read, self.direct), *self.args)
         if value.__class__ in LAZY_TYPES:
             checked_result(value, f"the function of a WRITE of {target!r}")
         if value is None:

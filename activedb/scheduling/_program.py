@@ -38,6 +38,14 @@ class Program:
     tables : iterable of SharedTable
         All tables that it may access.
 
+    Attributes
+    ----------
+    name, tables
+        As given.
+    types : tuple of str
+        Event types with a state access, in the order of definition.
+    rules : list of Rule
+
     Examples
     --------
     >>> import operator
@@ -60,6 +68,7 @@ class Program:
             if not isinstance(table, SharedTable):
                 raise DefinitionError(f"program {name}: {table!r} is no SharedTable")
         self.rules: list[Rule] = []
+        self.types: tuple[str, ...] = ()
         self._accesses: dict[str, StateAccess] = {}
         self._pre: Callable[[str, Params], Params | None] | None = None
         self._post: Callable[[str, Params, Outcome], Any] | None = None
@@ -202,13 +211,9 @@ class Program:
         if type_ in self._accesses:
             raise DefinitionError(f"program {self.name} has a state access for {type_} already")
         self._accesses[type_] = access
+        self.types = tuple(self._accesses)
 
     # -- use -------------------------------------------------------------------------------------
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """Event types with a state access, in the order of definition."""
-        return tuple(self._accesses)
 
     def access(self, type_: str) -> StateAccess:
         """Return the state access for events of a type."""
@@ -253,7 +258,9 @@ class Program:
                     f"program {self.name} accesses {ref!r}, but {ref.table.name} is none of "
                     "its tables"
                 )
-            if not isinstance(ref.key, Computed | Range | Parameter):
+            if type(ref.key) not in ref.table.plain_keys and not isinstance(
+                ref.key, Computed | Range | Parameter
+            ):
                 ref.table.check_key(ref.key)
 
     def output(self, type_: str, params: Params, outcome: Outcome) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from operator import index
+from operator import attrgetter, index
 from types import FrameType
 from typing import Any
 
@@ -274,9 +274,10 @@ class ProgramRun:
         for transaction in passed:
             self.scheduler.add(transaction)
         self.scheduler.run(self.state)
-        for t in sorted(passed, key=lambda t: t.at):
+        ended = sorted(passed, key=attrgetter("at"))
+        results.transactions += ended
+        for t in ended if self.program.post_processes else ():
             assert t.outcome is not None
-            results.transactions.append(t)
             try:
                 output = self.program.output(t.type, t.params, t.outcome)
             except Exception as error:  # from the user's function; the s-transaction has ended

@@ -11,7 +11,7 @@ from typing import Any
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import At, Writes
-from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
+from activedb.scheduling._tables import REMOVED, Range, Ref, SharedTable, at_key
 from activedb.values import IMMUTABLE, copied
 
 __all__ = ["State", "Versions"]
@@ -226,11 +226,13 @@ class State:
     """
 
     def __init__(self, tables: Iterable[SharedTable]):
-        self._versions: dict[str, Versions] = {}
+        self._versions: dict[SharedTable, Versions] = {}
+        names: set[str] = set()
         for table in tables:
-            if table.name in self._versions:
+            if table.name in names:
                 raise DefinitionError(f"two shared tables are called {table.name}")
-            self._versions[table.name] = Versions(table)
+            names.add(table.name)
+            self._versions[table] = Versions(table)
 
     def of(self, table: SharedTable) -> Versions:
         """Return the versions of a table.
@@ -240,8 +242,8 @@ class State:
         DefinitionError
             If the table is not part of the state.
         """
-        found = self._versions.get(table.name)
-        if found is None or found.table is not table:
+        found = self._versions.get(table)
+        if found is None:
             raise DefinitionError(f"shared table {table.name} is no part of this state")
         return found
 
@@ -250,14 +252,14 @@ class State:
 
     def value(self, ref: Ref, before: At) -> Any:
         """Return the value of a reference at a place: a list for a window, a dict for a range."""
-        versions = self.of(ref.table)
-        if type(ref.key) is Range:
-            return versions.between(ref.key.low, ref.key.high, before)
-        key = ref.key
-        if type(key) is Computed:
+        table, key = ref.table, ref.key
+        versions = self._versions.get(table)
+        if versions is None:
+            versions = self.of(table)  # raises
+        if type(key) not in table.plain_keys:
+            if type(key) is Range:
+                return versions.between(key.low, key.high, before)
             key = at_key(ref, self.reader(before))
-        else:
-            ref.table.check_key(key)
         if ref.window_us is not None:
             return versions.window(key, before.us - ref.window_us, before)
         return versions.read(key, before)
@@ -269,7 +271,10 @@ class State:
     def write(self, writes: Writes, at: At) -> None:
         """Add versions at a place."""
         for table, key, value in writes:
-            self.of(table).write(key, at, value)
+            versions = self._versions.get(table)
+            if versions is None:
+                versions = self.of(table)  # raises
+            versions.write(key, at, value)
 
     def take_back(self, writes: Writes, at: At) -> None:
         """Remove the versions that `write` has added."""

@@ -32,6 +32,8 @@ REMOVED: Final = _Removed()
 """Written instead of a value: the key has its table's initial value again, and is in no range."""
 
 
+_HASHABLE: frozenset[type] = frozenset((int, str, bytes, float, bool, type(None)))
+
 _known: WeakValueDictionary[str, SharedTable] = WeakValueDictionary()
 """Tables of this process, by their identity across processes."""
 
@@ -56,6 +58,15 @@ class SharedTable:
         If given, keys are the whole numbers from 0 to ``size - 1`` and values are numbers, held in
         columns (64-bit floats), as compiled functions need.
 
+    Attributes
+    ----------
+    name, key, initial, size
+        As given.
+    history_us : int
+        `history` in microseconds.
+    plain_keys : frozenset of type
+        Types whose objects are all valid keys; hot paths look here before they call `check_key`.
+
     Examples
     --------
     >>> accounts = SharedTable("accounts", key=int, initial=0, history=60)
@@ -65,7 +76,16 @@ class SharedTable:
     accounts[7].window(10.0)
     """
 
-    __slots__ = ("__weakref__", "_identity", "history_us", "initial", "key", "name", "size")
+    __slots__ = (
+        "__weakref__",
+        "_identity",
+        "history_us",
+        "initial",
+        "key",
+        "name",
+        "plain_keys",
+        "size",
+    )
 
     def __init__(
         self,
@@ -101,6 +121,10 @@ class SharedTable:
         self.key = key
         self.history_us = round(history * 1_000_000)
         self.size = size
+        if size is not None:
+            self.plain_keys: frozenset[type] = frozenset()
+        else:
+            self.plain_keys = _HASHABLE if key is None else frozenset((key,))
         self._identity = uuid4().hex
         _known[self._identity] = self
 
@@ -292,7 +316,8 @@ def at_key(ref: Ref, read: Callable[[Ref], Any]) -> Hashable:
     key = ref.key
     if type(key) is Computed:
         key = key.function(*[read(source) for source in key.reads], *key.args)
-    ref.table.check_key(key)
+    if type(key) not in ref.table.plain_keys:
+        ref.table.check_key(key)
     found: Hashable = key
     return found
 

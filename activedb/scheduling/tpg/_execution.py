@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -19,12 +20,12 @@ from activedb.scheduling.tpg._vertex import (
     ABT,
     BLK,
     EXE,
+    MOVES,
     RDY,
     Guess,
     Node,
     OperationState,
     Vertex,
-    move_name,
 )
 from activedb.values import copied
 
@@ -149,7 +150,7 @@ class Aborts:
             if old >= EXE:
                 execution.open(vertex)
         if new == RDY and not vertex.running:
-            execution.put(vertex)
+            execution.exploration.put(vertex)
 
 
 # -- stateful TPG: effects of the run, the failure and the abort of an operation on the others -----
@@ -198,6 +199,7 @@ class Execution:
     failed : list of Node
         s-transactions with logged failures.
     aborts : Aborts
+    exploration : Exploration
     """
 
     def __init__(
@@ -226,7 +228,7 @@ class Execution:
             groups, _ = group(graph)
         elif decision.unit == "operation" and decision.explore != "non-structured":
             rank_operations(graph)
-        self._exploration: Exploration = exploration_of(self, groups or [], workers)
+        self.exploration: Exploration = exploration_of(self, groups or [], workers)
         self._speculation = Speculation(graph.vertices, state) if decision.speculative else None
         free: list[Vertex] = []
         for vertex in [vertex for vertex in graph.vertices if not vertex.waits]:
@@ -237,7 +239,7 @@ class Execution:
 
     def take(self, worker: int) -> Vertex | Take:
         """Return an operation to run, `Take.WAIT` if there is none now, else `Take.DONE`."""
-        taken = self._ended() if self.gave_up else self._exploration.take(worker)
+        taken = self._ended() if self.gave_up else self.exploration.take(worker)
         if taken is Take.WAIT and self._speculation is not None and not self.gave_up:
             taken = self._speculation.take() or taken
         if isinstance(taken, Vertex):
@@ -254,18 +256,13 @@ class Execution:
     def _ended(self) -> Take:
         return Take.WAIT if self.running else Take.DONE
 
-    def feeds_others(self) -> bool:
-        """Return whether there may be more to take besides the operation taken last."""
-        return self._exploration.feeds_others()
-
     def evaluate(self, vertex: Vertex) -> tuple[Effect | None, Exception | None]:
         """Run an operation that was taken; return its effect, or the exception that it raised.
 
         This changes no state and may run in parallel with other calls.
         """
         assert vertex.operation is not None, "virtual operations are not taken"
-        at = vertex.node.transaction.at
-        read = self.state.reader(at)
+        read: Callable[[Ref], Any] = partial(self.state.value, before=vertex.node.transaction.at)
         if vertex.guessing:
             assert self._speculation is not None
             read = self._speculation.reader(vertex, read)
@@ -299,7 +296,7 @@ class Execution:
         """Discard the result of a run that does not count, or keep it for later as a guess."""
         vertex.stale = vertex.guessing = False
         if vertex.state == RDY:
-            self.put(vertex)
+            self.exploration.put(vertex)
         elif vertex.state == BLK and not vertex.waits:
             self._resolve(vertex, resolved)
 
@@ -312,27 +309,32 @@ class Execution:
         resolved: list[Vertex],
     ) -> None:
         """Apply the result of an operation whose reads are valid."""
-        if effect is not None and vertex.node.clashes(vertex, effect):
+        node = vertex.node
+        if (
+            effect is not None
+            and (node.writers is not None or len(effect.writes) > 1)
+            and node.clashes(vertex, effect)
+        ):
             error = AccessError("two operations of one s-transaction write the same key")
         self.close(vertex)
         if error is None:
             assert effect is not None
             vertex.effect = effect
             if effect.writes:
-                self.state.write(effect.writes, vertex.node.transaction.at)
+                self.state.write(effect.writes, node.transaction.at)
             self.move(vertex, EXE)
             resolved.append(vertex)
             return
         if vertex.state == BLK:  # run speculatively
             self.move(vertex, RDY)
         vertex.failure = error
-        vertex.node.failures += 1
+        node.failures += 1
         if self._lazy:
-            self.failed.append(vertex.node)
+            self.failed.append(node)
             resolved.append(vertex)
         else:
             self.stirred = True
-            self._exploration.fail(worker, vertex)
+            self.exploration.fail(worker, vertex)
 
     # -- dependencies ----------------------------------------------------------------------------
 
@@ -349,7 +351,7 @@ class Execution:
                 if other is not None and other is not unit:
                     other.blocked -= 1
                     if not other.blocked and other.ready:
-                        self._exploration.put_group(other)
+                        self.exploration.put_group(other)
                         self.stirred = True
                 if not child.waits:
                     self._resolve(child, resolved)
@@ -367,7 +369,7 @@ class Execution:
                     self._conclude(worker, vertex, guess.effect, guess.error, resolved)
                     return
             self.move(vertex, RDY)
-            self.put(vertex)
+            self.exploration.put(vertex)
 
     def unsettle(self, vertex: Vertex) -> None:
         """Make the operations that depend on a vertex wait for it again."""
@@ -400,20 +402,16 @@ class Execution:
             if vertex.unit is not None:
                 vertex.unit.vertices = []
         self.graph.dissolve()
-        del self._exploration, self.aborts
+        del self.exploration, self.aborts
 
     def move(self, vertex: Vertex, new: OperationState) -> None:
         """Move an operation to another state; the move must be permitted."""
         old = vertex.state
-        name = move_name(old, new)
+        name = MOVES[old][new]
+        assert name != "-", f"an operation does not move from {old.name} to {new.name}"
         vertex.state = new
         if self._on_move is not None:
             self._on_move(vertex, old, new, name)
-
-    def put(self, vertex: Vertex) -> None:
-        """Queue an operation that has become RDY."""
-        self.stirred = True
-        self._exploration.put(vertex)
 
     def open(self, vertex: Vertex) -> None:
         """Count an operation as still to be run."""

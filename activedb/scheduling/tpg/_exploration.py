@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from activedb.scheduling.tpg._groups import Group
-from activedb.scheduling.tpg._vertex import Node, Vertex
+from activedb.scheduling.tpg._vertex import RDY, Node, Vertex
 
 if TYPE_CHECKING:
     from activedb.scheduling.tpg._execution import Execution
@@ -59,7 +59,7 @@ class Exploration(ABC):
         """Return the next operation for a worker that holds no group."""
 
     def feeds_others(self) -> bool:
-        """Return whether workers other than the last to take may find an operation."""
+        """Return whether workers other than the last to take may find an operation now."""
         return True
 
     def fail(self, worker: int, vertex: Vertex) -> None:
@@ -70,6 +70,7 @@ class Exploration(ABC):
 
     def put(self, vertex: Vertex) -> None:
         """Queue an operation that has become RDY."""
+        self._execution.stirred = True
         group = vertex.unit
         if group is None:
             self._enqueue(vertex)
@@ -100,7 +101,7 @@ class Exploration(ABC):
         """Return the earliest RDY operation of a group, or None."""
         while group.ready:
             vertex = self._vertices[heappop(group.ready)]
-            if vertex.is_takeable:
+            if vertex.state == RDY and vertex.failure is None and not vertex.running:
                 return vertex
         return None
 
@@ -108,7 +109,8 @@ class Exploration(ABC):
         """Return an operation of the unit with this number, if it can still be taken."""
         if not self._groups:
             vertex = self._vertices[number]
-            return vertex if vertex.is_takeable else None
+            may_run = vertex.state == RDY and vertex.failure is None and not vertex.running
+            return vertex if may_run else None
         group = self._groups[number]
         group.queued = False
         if group.blocked or group.running:

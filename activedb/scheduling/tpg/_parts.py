@@ -59,7 +59,7 @@ class PartStatistics:
         for transaction in transactions:
             assert transaction.outcome is not None
             count += 1
-            aborted += not transaction.outcome.committed
+            aborted += transaction.outcome.reason is not None
         if count:
             self.abort_ratio = (self.abort_ratio + aborted / count) / 2
         return aborted
@@ -74,7 +74,7 @@ class Part:
     labels : list
         Labels of its s-transactions, returned by `group_of`.
     transactions : list of STransaction
-        In any order.
+        In any order; also in the planner, if there is one.
     planner : Planner or None
         None before planning has begun.
     most : int
@@ -85,12 +85,6 @@ class Part:
     transactions: list[STransaction] = field(default_factory=list)
     planner: Planner | None = None
     most: int = 0
-
-    def add(self, transaction: STransaction) -> None:
-        """Add an s-transaction."""
-        self.transactions.append(transaction)
-        if self.planner is not None:
-            self.planner.add(transaction)
 
     def planned(self) -> Planner:
         """Return the planner, with all s-transactions added."""
@@ -171,7 +165,7 @@ def labelled(
             raise DefinitionError(
                 f"group_of gave {label!r} for {transaction!r}: a label has to be hashable"
             ) from error
-        part.add(transaction)
+        part.transactions.append(transaction)
     return list(parts.values())
 
 

@@ -50,11 +50,6 @@ class _Recorded:
 
 def pinned(operation: Operation) -> Operation:
     """Return the operation with its computed keys recorded when they are resolved."""
-    for ref in operation.refs:
-        if type(ref.key) is Computed:
-            break
-    else:
-        return operation
     refs: dict[int, Ref] = {}
     if type(operation) is Write:
         return Write(
@@ -194,26 +189,26 @@ class Planner:
         self.nodes.append(node)
         operations = transaction.operations
         for operation in operations:
-            vertex = Vertex(node, pinned(operation))
+            planned = pinned(operation) if operation.computes_keys else operation
+            vertex = Vertex(node, planned)
             node.vertices.append(vertex)
-            self._enter(at, vertex, operation)
+            targets = operation.targets
+            for ref in targets:
+                self._insert(ref, at, vertex, WRITE)
+            kind = SOURCE if targets else READ
+            for ref in operation.sources:
+                # A writer of the key is already in the key's list.
+                for target in targets:
+                    if ref is target or (
+                        ref.table is target.table and _is_same(ref.key, target.key)
+                    ):
+                        break
+                else:
+                    self._insert(ref, at, vertex, kind)
         if len(operations) > 1:
             self.lds += len(operations) - 1
             if _may_clash(operations):
                 node.writers = {}
-
-    def _enter(self, at: At, vertex: Vertex, operation: Operation) -> None:
-        targets = operation.targets
-        for ref in targets:
-            self._insert(ref, at, vertex, WRITE)
-        kind = SOURCE if targets else READ
-        for ref in operation.sources:
-            # A writer of the key is already in the key's list.
-            for target in targets:
-                if ref is target or (ref.table is target.table and _is_same(ref.key, target.key)):
-                    break
-            else:
-                self._insert(ref, at, vertex, kind)
 
     def _insert(self, ref: Ref, at: At, vertex: Vertex, kind: int) -> None:
         lists = self.tables.get(ref.table)

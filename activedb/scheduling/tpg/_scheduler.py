@@ -124,11 +124,10 @@ class TPG:
             self._added = Part([None])
             if self._group_of is None and self._expects_tpg(None):
                 self._added.planner = Planner()
-        if self._added.planner is None:
-            self._added.add(transaction)
-        else:
+        self._added.transactions.append(transaction)
+        if self._added.planner is not None:
             began_s = time.perf_counter()
-            self._added.add(transaction)
+            self._added.planner.add(transaction)
             self._planned_s += time.perf_counter() - began_s
 
     def discard(self) -> None:
@@ -356,7 +355,7 @@ class _Crew:
                 self._stop(error)
 
     def _work(self, worker: int) -> None:
-        times, watch = self._times[worker], Stopwatch()
+        times, ran_s = self._times[worker], time.perf_counter()
         try:
             finished: _Finished | None = None
             while True:
@@ -364,17 +363,19 @@ class _Crew:
                     if finished is not None:
                         execution, vertex, effect, error = finished
                         execution.finish(worker, vertex, effect, error)
-                    taken = self._take(worker, watch)
-                times.explore_s += watch.lap_s()
+                    taken = self._take(worker)
+                taken_s = time.perf_counter()
+                times.explore_s += taken_s - ran_s
                 if taken is None:
                     return
                 execution, vertex = taken
                 finished = (execution, vertex, *execution.evaluate(vertex))
-                times.run_s += watch.lap_s()
+                ran_s = time.perf_counter()
+                times.run_s += ran_s - taken_s
         except BaseException as error:  # raised later by the calling thread
             self._stop(error)
 
-    def _take(self, worker: int, watch: Stopwatch) -> tuple[Execution, Vertex] | None:
+    def _take(self, worker: int) -> tuple[Execution, Vertex] | None:
         """Return the next operation, waiting if needed; None at the end. REQUIRES: `_changed`."""
         count = len(self._executions)
         while self.error is None:
@@ -389,10 +390,11 @@ class _Crew:
             self._notify(None)
             if done == count:
                 return None
-            times = self._times[worker]
-            times.explore_s += watch.lap_s()
+            times, watch = self._times[worker], Stopwatch()
             self._wait(worker)
-            times.wait_s += watch.lap_s()
+            waited_s = watch.lap_s()
+            times.wait_s += waited_s
+            times.explore_s -= waited_s  # `_work` adds all the time that this method takes
         return None
 
     def _notify(self, taken_from: Execution | None) -> None:
@@ -403,7 +405,7 @@ class _Crew:
         for execution in self._executions:
             if execution.stirred:
                 execution.stirred = False
-                if execution is not taken_from or execution.feeds_others():
+                if execution is not taken_from or execution.exploration.feeds_others():
                     self._stirs += 1
                     if self._waiting:
                         self._changed.notify_all()

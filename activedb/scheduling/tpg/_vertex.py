@@ -11,7 +11,7 @@ from activedb.scheduling._tables import Ref
 if TYPE_CHECKING:
     from activedb.scheduling.tpg._groups import Group
 
-__all__ = ["ABT", "BLK", "EXE", "RDY", "Guess", "Node", "OperationState", "Vertex", "move_name"]
+__all__ = ["ABT", "BLK", "EXE", "MOVES", "RDY", "Guess", "Node", "OperationState", "Vertex"]
 
 
 class OperationState(IntEnum):
@@ -29,27 +29,14 @@ class OperationState(IntEnum):
 
 BLK, RDY, EXE, ABT = OperationState
 
-# Moves of figure 8: from, to. A dash marks a forbidden move.
-_MOVES = (
+MOVES = (
     # BLK   RDY   EXE   ABT
     ("-", "T1", "T3", "T4"),  # BLK
     ("T6", "-", "T2", "T4"),  # RDY
     ("T6", "T5", "-", "T4"),  # EXE
     ("T6", "T5", "-", "-"),  # ABT: an abort that is undone, see README.md
 )
-
-
-def move_name(old: OperationState, new: OperationState) -> str:
-    """Return the name of a move in figure 8, T1 to T6.
-
-    Raises
-    ------
-    AssertionError
-        If there is no such move.
-    """
-    name = _MOVES[old][new]
-    assert name != "-", f"an operation does not move from {old.name} to {new.name}"
-    return name
+"""Names of the moves of figure 8, by old and new state; a dash marks a forbidden move."""
 
 
 class Node:
@@ -96,9 +83,10 @@ class Node:
         self.coordinator: int | None = None
 
     def clashes(self, vertex: Vertex, effect: Effect) -> bool:
-        """Return whether an effect writes a key that its s-transaction has written already."""
-        if self.writers is None and len(effect.writes) < 2:
-            return False
+        """Return whether an effect writes a key that its s-transaction has written already.
+
+        It does not if it writes one key at most, and `writers` is None.
+        """
         keys = [(table.name, key) for table, key, _ in effect.writes]
         writers = self.writers or {}
         if len(set(keys)) < len(keys) or any(key in writers for key in keys):
@@ -204,11 +192,6 @@ class Vertex:
     def is_open(self) -> bool:
         """True if it is still to be run."""
         return self.state < EXE and self.failure is None
-
-    @property
-    def is_takeable(self) -> bool:
-        """True if a worker may run it now."""
-        return self.state == RDY and self.failure is None and not self.running
 
     def __repr__(self) -> str:
         what = "virtual" if self.operation is None else type(self.operation).__name__

@@ -11,7 +11,7 @@ from activedb.scheduling import Abort, Ref, SharedTable, State, STransaction
 from activedb.scheduling.tpg import Decision, OperationState
 from activedb.scheduling.tpg._execution import Execution
 from activedb.scheduling.tpg._parts import outcome_of
-from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex, move_name
+from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex
 from tests.scheduling.tpg.ledger import operations, s_transaction, write
 from tests.scheduling.tpg.simulation import Simulation, planned
 
@@ -32,7 +32,7 @@ def started(
     names = {vertex: f"O{n}" for n, vertex in enumerate(operations(graph), 1)}
 
     def on_move(vertex: Vertex, old: OperationState, new: OperationState, name: str) -> None:
-        assert name == move_name(old, new)
+        assert name == ALLOWED[old, new]
         moves.append((names[vertex], name))
 
     execution = Execution(graph, state, decision or Decision(), workers, on_move)
@@ -70,11 +70,17 @@ ALLOWED = {
 def test_figure_8_moves_that_are_not_in_it_are_refused(
     old: OperationState, new: OperationState
 ) -> None:
+    simulation, _, (vertex,), moves = started(s_transaction(1, write(A)))
+    vertex.state = old
+    moves.clear()
     if (old, new) in ALLOWED:
-        assert move_name(old, new) == ALLOWED[old, new]
+        simulation.execution.move(vertex, new)
+        assert vertex.state is new
+        assert moves == [("O1", ALLOWED[old, new])]
     else:
         with pytest.raises(AssertionError, match=f"from {old.name} to {new.name}"):
-            move_name(old, new)
+            simulation.execution.move(vertex, new)
+        assert (vertex.state, moves) == (old, [])
 
 
 def figure_9(function: Callable[..., Any] | None) -> tuple[STransaction, STransaction]:
