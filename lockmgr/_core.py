@@ -216,7 +216,9 @@ class LockTable:
         search of the wait-for graph if a transaction waits for one of these locks or for the end of
         `tid`.
         """
-        transaction = self._live(tid, refusals.COMMIT)
+        transaction = self._transactions.get(tid)
+        if transaction is None:
+            raise refusals.not_live(refusals.COMMIT, tid)
         parent = transaction.parent
         if transaction.waiting is not None or transaction.children:
             rule = refusals.TOP_COMMIT if parent is None else refusals.SUB_COMMIT

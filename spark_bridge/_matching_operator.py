@@ -155,7 +155,7 @@ class Matching(StatefulProcessor):
         from activedb.columns import PARAM_PREFIX, Arrival
         from activedb.errors import BadEvent
         from activedb.events import Occurrence
-        from activedb.streams import require_keepable
+        from activedb.streams import keepable_params
 
         params = {
             name.removeprefix(PARAM_PREFIX): row[name]
@@ -164,7 +164,7 @@ class Matching(StatefulProcessor):
         }
         try:
             o = Occurrence(row["event_type"], moment_of(us), params, id=row["event_id"])
-            require_keepable(o)
+            keepable_params(o)
         except BadEvent:
             return None
         return Arrival(o, batch_id, row[POSITION])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -54,11 +54,14 @@ class Arrival:
     occurrence : Occurrence
     batch_id, position : int
         The micro-batch and the row in it; together they identify the event within the query.
+    encoded : dict, optional
+        `encode_params` of its parameters, if that is known already.
     """
 
     occurrence: Occurrence
     batch_id: int
     position: int
+    encoded: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def order(self) -> tuple[int, str, int, int, str, int, int]:
@@ -84,7 +87,7 @@ class Arrival:
             "position": self.position,
             "event_id": o.id,
             "type": o.name,
-            "params": encode_params(o.params),
+            "params": encode_params(o.params) if self.encoded is None else self.encoded,
         }
         when = o.timestamp
         if isinstance(when, datetime) and when.tzinfo is UTC:

@@ -90,7 +90,7 @@ class DurableDetectors:
             us = item.occurrence.us
             newest[subscription] = max(newest.get(subscription, us), us)
             rows += self._row(item)
-        trims = self._due_trims(newest)
+        trims = self._due_trims(newest) if newest else {}
         if not (whole or rows or gone or trims or beside):
             return
 

@@ -98,42 +98,24 @@ class Feeding:
         try:
             for subscription in listening:
                 single = subscription.single
-                if single is None:
-                    taken = self.try_feed(subscription, o, t, contemporaries, refused)
-                    if taken is not None:
-                        triggered += self.took(
-                            t, subscription, o, taken, fed, refused, undated=undated
-                        )
-                    continue
                 try:
-                    is_match = single.takes(o)
+                    if single is None:
+                        taken = self.feed_to(subscription, o, t, contemporaries)
+                    elif not single.takes(o):
+                        continue
                 except Exception as error:
                     if is_systemic(error, t) or not refused(subscription.rule, error):
                         raise
                     continue
-                if is_match:
+                if single is None:
+                    triggered += self.took(t, subscription, o, taken, fed, refused, undated=undated)
+                else:
                     by = self._cause(t)
                     triggered.append(Triggered(subscription.rule, o, by, undated=own))
         except BaseException:
             self.withdraw(fed)
             raise
         return triggered, fed
-
-    def try_feed(
-        self,
-        subscription: Subscription,
-        o: Occurrence,
-        t: Node,
-        contemporaries: Sequence[Occurrence],
-        refused: Refused,
-    ) -> Taken | None:
-        """Feed as in `feed_to`; return None if only this detector cannot take `o`."""
-        try:
-            return self.feed_to(subscription, o, t, contemporaries)
-        except Exception as error:
-            if is_systemic(error, t) or not refused(subscription.rule, error):
-                raise
-        return None
 
     def took(
         self,

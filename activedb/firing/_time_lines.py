@@ -36,25 +36,25 @@ class TimeLines:
         The declared streams; more may be added.
     on_clock : callable ``(subscription)``
         Called when the due time of a rule that follows the clock may have changed.
+
+    Attributes
+    ----------
+    streams : mapping of str to stream
+        The assignment changes only with their number.
     """
 
     def __init__(self, streams: Mapping[str, _Stream], on_clock: Callable[[Subscription], object]):
-        self._streams = streams
+        self.streams = streams
         self._known = -1  # number of streams for which _by_keys is valid
         self._by_keys: dict[frozenset[tuple[str, str]], str | None] = {}
         self._due: dict[str, DueTimes] = {}
         self._on_clock = on_clock
 
-    @property
-    def version(self) -> int:
-        """Version of the assignment, greater after each change."""
-        return len(self._streams)
-
     def stream_of(self, subscription: Subscription) -> str | None:
         """Return the stream whose time a rule follows; None for the clock. O(keys) once."""
-        if self._known != len(self._streams):
+        if self._known != len(self.streams):
             self._by_keys = {}
-            self._known = len(self._streams)
+            self._known = len(self.streams)
         keys = subscription.keys
         if keys not in self._by_keys:
             self._by_keys[keys] = self._found(keys)
@@ -78,13 +78,13 @@ class TimeLines:
             if kind == "late":
                 found.add(name)
             elif kind == "event":
-                streams = [s.name for s in list(self._streams.values()) if name in s.types]
+                streams = [s.name for s in list(self.streams.values()) if name in s.types]
                 if len(streams) != 1:
                     return None
                 found.add(streams[0])
             else:
                 return None
-        return found.pop() if len(found) == 1 and found <= self._streams.keys() else None
+        return found.pop() if len(found) == 1 and found <= self.streams.keys() else None
 
 
 # -- queue of the rules whose events time completes, ordered by due time -----------------------

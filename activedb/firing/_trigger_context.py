@@ -129,6 +129,8 @@ class TriggerContexts:
 
     Attributes
     ----------
+    live : dict of int to TriggerContext
+        By id of the transaction; taken out at its end.
     latch : threading.Lock
         Guards the trigger context of a transaction against its parallel children; no other latch
         is taken under it.
@@ -137,14 +139,14 @@ class TriggerContexts:
     def __init__(self, cycles_max: int):
         self.latch = threading.Lock()
         self._cycles_max = cycles_max
-        self._contexts: dict[int, TriggerContext] = {}
+        self.live: dict[int, TriggerContext] = {}
 
     def of(self, t: Node) -> TriggerContext:
         """Return the trigger context of a live transaction, created if missing."""
-        context = self._contexts.get(t.id)
+        context = self.live.get(t.id)
         if context is None:
             with self.latch:
-                context = self._contexts.setdefault(
+                context = self.live.setdefault(
                     t.id, TriggerContext(DeferredCycles(self._cycles_max))
                 )
         return context
@@ -160,14 +162,6 @@ class TriggerContexts:
         context = self.of(t)
         with self.latch:
             context.firings += firings
-
-    def get(self, t: Node) -> TriggerContext | None:
-        """Return the trigger context of a transaction, if it has one."""
-        return self._contexts.get(t.id)
-
-    def end(self, t: Node) -> TriggerContext | None:
-        """Remove and return the trigger context of a transaction that has ended, if it has one."""
-        return self._contexts.pop(t.id, None)
 
     def defer(self, t: Node, items: list[Triggered]) -> None:
         """Let rules triggered in `t` wait for its commit point.
@@ -187,7 +181,7 @@ class TriggerContexts:
         found: list[dict[int, Occurrence]] = []
         node: Node | None = t
         while node is not None:
-            context = self._contexts.get(node.id)
+            context = self.live.get(node.id)
             if context is not None and context.undated:
                 found.append(context.undated)
             node = node.parent

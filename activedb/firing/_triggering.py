@@ -164,7 +164,7 @@ class Triggering:
         """Run the deferred cycles of `t`; at the top, record letters, choices and firings."""
         if t.parent is None:
             self._transaction_events.committing(t)
-        context = self.contexts.get(t)
+        context = self.contexts.live.get(t.id)
         if context is None:
             if t.parent is None and self.catalog.drafts:
                 self.kept.at_commit_point(t, (), self.catalog.given_up(t))
@@ -190,7 +190,7 @@ class Triggering:
 
     def aborting(self, t: Node) -> None:
         """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
-        context = self.contexts.get(t)
+        context = self.contexts.live.get(t.id)
         if context is not None:
             fed, context.fed = context.fed, []
             self.feeding.withdraw(fed)
@@ -206,7 +206,7 @@ class Triggering:
         """Pass the trigger context of `t` to its parent; at the top, start its firings."""
         if self.catalog.drafts:
             self.catalog.ended(t)
-        context = self.contexts.end(t)
+        context = self.contexts.live.pop(t.id, None)
         if t.state is State.ABORTED:
             self._transaction_events.aborted(t)
         if context is None:
@@ -232,7 +232,8 @@ class Triggering:
                 subscription.trim(us)
                 if not subscription.is_timed:
                     self.lines.moved(subscription)
-            self._queue.start(self._causal.committed(context.firings))
+            if context.firings:
+                self._queue.start(self._causal.committed(context.firings))
             self._queue.ended(t)
             self.exclusive.committed(t.hierarchy.run, context.intents)
 

@@ -6,9 +6,9 @@ from activedb.streams._arrivals import (
     Positions,
     Refused,
     fed_occurrences,
+    keepable_params,
     of_batch,
     of_occurrences,
-    require_keepable,
 )
 from activedb.streams._declaration import (
     Files,
@@ -70,8 +70,8 @@ __all__ = [
     "StreamTime",
     "Streams",
     "fed_occurrences",
+    "keepable_params",
     "newest_times",
     "of_batch",
     "of_occurrences",
-    "require_keepable",
 ]

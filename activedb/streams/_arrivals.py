@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ __all__ = [
     "Positions",
     "Refused",
     "fed_occurrences",
+    "keepable_params",
     "of_batch",
     "of_occurrences",
-    "require_keepable",
 ]
 
 
@@ -149,26 +149,15 @@ class Arrivals:
     late: list[Arrival] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
+    def add(self, arrival: Arrival, punctuation_us: int | None) -> None:
+        """Add an event; it is late if it is before the punctuation."""
+        is_late = punctuation_us is not None and arrival.occurrence.low_us < punctuation_us
+        (self.late if is_late else self.admitted).append(arrival)
+
     @property
     def newest_us(self) -> int | None:
         """Latest end of the admitted events; None if there are none."""
         return max([arrival.occurrence.high_us for arrival in self.admitted], default=None)
-
-
-def of_batch(
-    stream: StreamDeclaration,
-    batch: AtomicBatch,
-    punctuation_us: int | None,
-    check: Callable[[Occurrence], None] = lambda o: None,
-) -> Arrivals:
-    """Classify the rows of `batch`; those before `punctuation_us` are late. O(rows).
-
-    Parameters
-    ----------
-    check : callable
-        Called with each valid event; raises `BadEvent` to refuse it.
-    """
-    return _sorted(_events(stream, batch, check), batch.batch_id, punctuation_us)
 
 
 def fed_occurrences(stream: StreamDeclaration, events: object) -> list[Occurrence]:
@@ -203,39 +192,36 @@ def of_occurrences(
 
     `check` is as for `of_batch`.
     """
-
-    def events() -> Iterator[Occurrence | Refused]:
-        for position, o in enumerate(occurrences):
-            problem = _problem(stream, o.name, o.params)
-            try:
-                if problem is not None:
-                    raise BadEvent(problem)
-                check(require_keepable(o))
-                yield o
-            except BadEvent as error:
-                payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
-                yield Refused(position, payload, error)
-
-    return _sorted(events(), batch_id, punctuation_us)
-
-
-def _sorted(
-    events: Iterable[Occurrence | Refused], batch_id: int, punctuation_us: int | None
-) -> Arrivals:
     arrivals = Arrivals()
-    for position, event in enumerate(events):
-        if isinstance(event, Refused):
-            arrivals.refused.append(event)
-            continue
-        arrival = Arrival(event, batch_id, position)
-        is_late = punctuation_us is not None and event.low_us < punctuation_us
-        (arrivals.late if is_late else arrivals.admitted).append(arrival)
+    for position, o in enumerate(occurrences):
+        problem = _problem(stream, o.name, o.params)
+        try:
+            if problem is not None:
+                raise BadEvent(problem)
+            encoded = keepable_params(o)
+            check(o)
+        except BadEvent as error:
+            payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
+            arrivals.refused.append(Refused(position, payload, error))
+        else:
+            arrivals.add(Arrival(o, batch_id, position, encoded), punctuation_us)
     return arrivals
 
 
-def _events(
-    stream: StreamDeclaration, batch: AtomicBatch, check: Callable[[Occurrence], None]
-) -> Iterator[Occurrence | Refused]:
+def of_batch(
+    stream: StreamDeclaration,
+    batch: AtomicBatch,
+    punctuation_us: int | None,
+    check: Callable[[Occurrence], None] = lambda o: None,
+) -> Arrivals:
+    """Classify the rows of `batch`; those before `punctuation_us` are late. O(rows).
+
+    Parameters
+    ----------
+    check : callable
+        Called with each valid event; raises `BadEvent` to refuse it.
+    """
+    arrivals = Arrivals()
     table = batch.table
     names = batch.param_names
     columns = [table.column(PARAM_PREFIX + name).to_pylist() for name in names]
@@ -259,7 +245,7 @@ def _events(
     )
     for position, (kind, us, event_id, raw, low_us, high_us, values) in enumerate(heads):
         params = dict(zip(names, values, strict=True))
-        shown = _shown(params)
+        shown: dict[str, Any] = {}
         problem = _problem(stream, kind, params, raw)
         if problem is None and us is None:
             why = _because([stream.timestamp], raw)
@@ -271,15 +257,18 @@ def _events(
         if problem is None:
             try:
                 when = _time(us, low_us, high_us)
-                o = require_keepable(Occurrence(kind, when, params, id=event_id))
+                o = Occurrence(kind, when, params, id=event_id)
+                encoded = keepable_params(o)
                 check(o)
-                yield o
+                arrival = Arrival(o, batch.batch_id, position, encoded)
+                arrivals.add(arrival, punctuation_us)
                 continue
             except BadEvent as error:
                 problem = str(error)
-                shown = {"timestamp": str(moment_of(us)), **shown}
-        payload = {"raw": raw} if raw is not None else {"type": kind, **shown}
-        yield Refused(position, payload, BadEvent(problem))
+                shown = {"timestamp": str(moment_of(us))}
+        payload = {"raw": raw} if raw is not None else {"type": kind, **shown, **_shown(params)}
+        arrivals.refused.append(Refused(position, payload, BadEvent(problem)))
+    return arrivals
 
 
 def _time(us: int, low_us: int | None, high_us: int | None) -> Timestamp:
@@ -324,18 +313,18 @@ def _because(expressions: Iterable[str], raw: str | None) -> str:
     return f": {texts} is NULL" + (f" for {', '.join(given)}" if given else "")
 
 
-def require_keepable(o: Occurrence) -> Occurrence:
-    """Return the event after checking that it can be stored.
+def keepable_params(o: Occurrence) -> dict[str, Any]:
+    """Return the parameters of an event as they are stored, if the event can be stored.
 
     Raises
     ------
     BadEvent
         If it cannot be stored.
     """
-    encode_params(o.params)
+    encoded = encode_params(o.params)
     if o.id is not None and not is_storable(o.id):
         raise BadEvent(f"the id {o.id!r} has characters that a database cannot keep")
-    return o
+    return encoded
 
 
 def _named(given: object) -> str:

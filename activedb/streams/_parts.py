@@ -72,14 +72,15 @@ class StreamParts:
         """
         state, completes = self._state, entry.complete
         elsewhere = self._s_transactions.elsewhere
-        taken = arrivals if elsewhere.counts_rows else Arrivals()
+        taken = Arrivals() if elsewhere.is_used else arrivals
         state.buffer.add(arrivals.admitted)
-        state.buffer.add(elsewhere.alone(state.buffer))
+        if elsewhere.is_used:
+            state.buffer.add(elsewhere.alone(state.buffer))
         punctuation_us = entry.punctuation_us
         try:
             while True:
                 chunk, next_us = self._next_chunk(punctuation_us)
-                if next_us is None and not elsewhere.counts_rows:
+                if next_us is None and elsewhere.is_used:
                     taken = arrivals
                 entry = replace(
                     entry,
@@ -138,12 +139,14 @@ class StreamParts:
         self._time.take_back(t)  # fed by an earlier attempt
         each.refusals.begin()
         letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
-        counts_rows = each.elsewhere.counts_rows
+        counts_rows = not each.elsewhere.is_used
         if counts_rows:
             letters += each.offer_late(t, arrivals.late, state.punctuation_us or 0)
         dead: list[Arrival] = []
+        due_us = self._time.due.due_us  # empty, as long as time completes nothing
         for place, arrival in enumerate(chunk):
-            letters += each.advance(t, arrival.occurrence.low_us)
+            if due_us:
+                letters += each.advance(t, arrival.occurrence.low_us)
             letter = each.process(t, arrival, state.buffer.overlapping(place))
             if letter is not None:
                 dead.append(arrival)
@@ -151,8 +154,8 @@ class StreamParts:
         reached_us = None
         if entry.punctuation_us is not None:
             reached_us = state.reached_us(entry.punctuation_us, len(chunk))
-            letters += each.advance(t, reached_us)
-            self._time.reached(reached_us)
+            if due_us:
+                letters += each.advance(t, reached_us)
         programs, self._reached_us = self._programs, reached_us
         if programs is not None:
             letters += programs.process(
@@ -165,7 +168,11 @@ class StreamParts:
             )
         if not counts_rows:  # late by the punctuation of this part
             letters += each.offer_late(t, arrivals.late, entry.punctuation_us or 0)
-        forget_before_us = self._forget_before_us(reached_us)
+        states = self._written = self._time.changed_states(t, reached_us)
+        forget_before_us = None  # events before can take part in no later match
+        memory_us = self._time.memory_us()
+        if reached_us is not None and memory_us is not None:
+            forget_before_us = reached_us - memory_us
         left, is_left_in_columns = list(state.left_in_columns), state.is_left_in_columns
         keep = [
             arrival.record()
@@ -174,7 +181,6 @@ class StreamParts:
         ]
         late = [arrival.record() for arrival in arrivals.late]
         final = replace(entry, dead=len(letters))
-        states = self._written = self._time.changed_states(t)
         joined = self._joined = {} if self._membership is None else self._membership.changes()
 
         def write(connection: Any) -> None:
@@ -190,7 +196,8 @@ class StreamParts:
                 drop=[(a.occurrence.us, a.batch_id, a.position) for a in dead],
                 forget_before_us=forget_before_us,
             )
-            self._time.write(connection, states)
+            if states:
+                self._time.write(connection, states)
             if joined:
                 self._journal.write_producers(connection, joined)
             if programs is not None:
@@ -200,10 +207,3 @@ class StreamParts:
             self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
-
-    def _forget_before_us(self, reached_us: int | None) -> int | None:
-        """Return the time before which events can take part in no later match; None: keep all."""
-        memory_us = self._time.memory_us()
-        if reached_us is None or memory_us is None:
-            return None
-        return reached_us - memory_us

@@ -487,12 +487,14 @@ class StreamRun:
             if batch_id < last.batch_id or last.complete:
                 return
             part = last.part + 1
-        self._s_transactions.elsewhere.take(matched, self.punctuation_us)
+        elsewhere = self._s_transactions.elsewhere
+        if matched is not None or elsewhere.is_used:
+            elsewhere.take(matched, self._state.punctuation_us)
         # Rows of a batch with parts in the ledger are in the buffer already. Exception: if some
         # rows are matched elsewhere, the rows of the table come with the last part.
         is_taken = part > 0 and matched is None
         arrived = self._admission.none() if is_taken else arrivals()
-        known = [us for us in (self.punctuation_us, punctuation_us) if us is not None]
+        known = [us for us in (self._state.punctuation_us, punctuation_us) if us is not None]
         if ends:
             newest = (self._state.newest_us(), arrived.newest_us)
             known += [us + 1 for us in newest if us is not None]

@@ -124,8 +124,6 @@ class STransactions:
     def advance(self, t: Node, us: int) -> list[Letter]:
         """Advance time to `us`; run the rules that become due before, each at its own time."""
         letters: list[Letter] = []
-        if not self._time.has_due:
-            return letters
         for due_us, subscription in self._time.due_before(us):
             rule = subscription.rule.name
             identity = f"time.{due_us}.{rule}"
@@ -254,7 +252,7 @@ class MatchedElsewhere:
     Attributes
     ----------
     is_used : bool
-        True if the current batch comes with results.
+        True if the current batch comes with results. Its punctuation then does not count its rows.
     """
 
     def __init__(self, stream: StreamDeclaration, triggering: Triggering, time: StreamTime):
@@ -299,11 +297,6 @@ class MatchedElsewhere:
             # Rules with different keys are matched in different places.
             found = each.found if before is None else {**before.found, **each.found}
             self._found[place] = Completion(each.arrival, found)
-
-    @property
-    def counts_rows(self) -> bool:
-        """True if the punctuation of the current batch counts the rows of the batch."""
-        return self._matched is _NOTHING
 
     def alone(self, rows: Iterable[Arrival]) -> list[Arrival]:
         """Return the completing events that arrive only for their matches and are not rows.
@@ -399,9 +392,13 @@ class MatchedSTransactions(STransactions):
                         triggering.counters.add("matches", len(matches))
                     triggered += [Triggered(subscription.rule, match) for match in matches]
                 elif is_row:
-                    taken = feeding.try_feed(subscription, o, t, contemporaries, refused)
-                    if taken is not None:
-                        triggered += feeding.took(t, subscription, o, taken, fed, refused)
+                    try:
+                        taken = feeding.feed_to(subscription, o, t, contemporaries)
+                    except Exception as error:
+                        if is_systemic(error, t) or not refused(subscription.rule, error):
+                            raise
+                        continue
+                    triggered += feeding.took(t, subscription, o, taken, fed, refused)
         except BaseException:
             feeding.withdraw(fed)
             raise

@@ -461,4 +461,6 @@ class EventTimeBuffer:
 
     def newest_us(self) -> int | None:
         """Return the latest end of all arrivals; None if the buffer is empty; O(arrivals)."""
-        return max([a.occurrence.high_us for a in self._arrivals], default=None)
+        if not self._arrivals:
+            return None
+        return max([a.occurrence.high_us for a in self._arrivals])

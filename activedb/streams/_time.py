@@ -29,6 +29,8 @@ class StreamTime:
     ----------
     elsewhere : frozenset of str
         Rules that are matched elsewhere, for which no state is kept here.
+    due : DueTimes
+        When time alone will complete a match, or decide a choice, of a rule.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class StreamTime:
         self._catalog = catalog
         self._lines = lines
         self._rows = rows
-        self._due = lines.due_in(stream.name)
+        self.due = lines.due_in(stream.name)
         self._keys = [*(("event", name) for name in stream.types), ("late", stream.name)]
         self._rules: list[Subscription] = []
         self._written_rules: list[Subscription] = []  # those of them whose states are written
@@ -56,7 +58,7 @@ class StreamTime:
 
     def rules(self) -> list[Subscription]:
         """Return the committed rules that follow the stream's time; O(rules) after a change."""
-        versions = (self._catalog.version, self._lines.version, self.elsewhere)
+        versions = (self._catalog.version, len(self._lines.streams), self.elsewhere)
         if versions != self._versions:
             found = self._catalog.listening_to_any(self._keys)
             self._rules = [
@@ -73,11 +75,18 @@ class StreamTime:
         return subscription.is_replayable and self._follows(subscription)
 
     def memory_us(self) -> int | None:
-        """Return how far back retained events are needed for the replay; None: unbounded."""
-        found = [s.memory_us for s in self.rules() if s.is_replayable]
-        if None in found:
-            return None
-        return max((us for us in found if us is not None), default=0)
+        """Return how far back retained events are needed for the replay; None: unbounded.
+
+        REQUIRES: `changed_states` has just been called.
+        """
+        longest_us = 0
+        for subscription in self._rules:
+            if subscription.is_replayable:
+                memory_us = subscription.memory_us
+                if memory_us is None:
+                    return None
+                longest_us = max(longest_us, memory_us)
+        return longest_us
 
     # -- time ------------------------------------------------------------------------------
 
@@ -88,7 +97,7 @@ class StreamTime:
         advances each rule during iteration; the rule may then be due again. Rules that are not due
         cost nothing: O(log rules) for each due one.
         """
-        while taken := self._due.take(us):
+        while taken := self.due.take(us):
             due_us, found = taken
             for subscription in sorted(found, key=self._order):
                 if self._catalog.has(subscription) and self._follows(subscription):
@@ -99,33 +108,29 @@ class StreamTime:
         priority = (subscription.rule if entry is None else entry.rule).priority
         return priority_rank(priority), self._catalog.place(subscription)
 
-    @property
-    def has_due(self) -> bool:
-        """True if time alone will complete a match, or decide a choice, of some rule."""
-        return bool(self._due.due_us)
-
     def is_due(self, us: int) -> bool:
         """Return whether time may complete a match before `us`."""
-        first_us = self._due.first_us()
+        first_us = self.due.first_us()
         return first_us is not None and first_us < us
-
-    def reached(self, us: int) -> None:
-        """Forget expired matches, in the states that the part has changed, as it reaches `us`.
-
-        If the part does not commit, these states are loaded again. The other detectors' states are
-        not, so those forget after the commit: see `committed`.
-        """
-        _trim([s for s in self._whole() if s.is_changed], us)
 
     # -- states ----------------------------------------------------------------------------
 
-    def changed_states(self, t: Node) -> dict[str, tuple[str, dict[str, Any]]]:
+    def changed_states(
+        self, t: Node, reached_us: int | None
+    ) -> dict[str, tuple[str, dict[str, Any]]]:
         """Return the states to be written with the part `t`: rule to (event, state); see `write`.
+
+        Matches that have expired at the time reached are forgotten first. If the part does not
+        commit, these states are loaded again. The other detectors' states are not, so those forget
+        after the commit: see `committed`.
 
         Complexity: O(state of the rules that were fed).
         """
+        changed = self._locked(t)
+        if reached_us is not None:
+            _trim(changed, reached_us)
         found = {}
-        for subscription in self._locked(t):
+        for subscription in changed:
             name = subscription.rule.name
             try:
                 state = (subscription.event, subscription.state())
@@ -138,18 +143,18 @@ class StreamTime:
 
     def write(self, connection: Any, states: dict[str, tuple[str, dict[str, Any]]]) -> None:
         """Write states with a part."""
-        if states:
-            self._rows.write_of_stream(connection, self._stream.name, states)
+        self._rows.write_of_stream(connection, self._stream.name, states)
 
     def committed(
         self, states: dict[str, tuple[str, dict[str, Any]]], reached_us: int | None
     ) -> None:
         """Record that the part that writes these states has committed, and the time reached."""
         self._written |= states
-        for subscription in self._whole():
+        rules = self.rules()
+        for subscription in self._written_rules:
             subscription.written()
         if reached_us is not None:
-            _trim(self.rules(), reached_us)
+            _trim(rules, reached_us)
 
     def take_back(self, t: Node) -> None:
         """Return to the committed states; discard the feeds of an earlier attempt.
@@ -165,10 +170,10 @@ class StreamTime:
 
         A rule may have been defined before its stream was declared, and followed the clock.
         """
-        whole = self._whole()
-        for subscription in whole:
+        self.rules()
+        for subscription in self._written_rules:
             t.lock_detector(subscription.rule.name)
-        self._restore(whole)
+        self._restore(self._written_rules)
 
     def restore(self, *, renew: bool) -> None:
         """Load the states of the last part, after a failure.
@@ -178,27 +183,24 @@ class StreamTime:
         renew : bool
             Also reset the detectors that are fed the retained events again.
         """
-        if renew:
-            for subscription in self.rules():
-                if subscription.is_replayable:
-                    subscription.restore(None)
-        self._restore(self._whole())
+        for subscription in self.rules():
+            if renew and subscription.is_replayable:
+                subscription.restore(None)
+        self._restore(self._written_rules)
 
     # -- internals -------------------------------------------------------------------------
-
-    def _whole(self) -> list[Subscription]:
-        """Return the rules whose states are written."""
-        self.rules()
-        return self._written_rules
 
     def _locked(self, t: Node) -> list[Subscription]:
         """Return the rules whose states may have changed, with their detectors locked by part `t`.
 
         With the locks held, no signal outside the stream has an uncommitted change to them.
         """
-        changed = [s for s in self._whole() if s.is_changed]
-        for subscription in changed:
-            t.lock_detector(subscription.rule.name)
+        self.rules()
+        changed = []
+        for subscription in self._written_rules:
+            if subscription.is_changed:
+                t.lock_detector(subscription.rule.name)
+                changed.append(subscription)
         return changed
 
     def _follows(self, subscription: Subscription) -> bool:

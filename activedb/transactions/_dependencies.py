@@ -330,7 +330,7 @@ class Dependencies:
         self.latch = threading.RLock()
         self._forest = forest
         self._graph: DependencyGraph[int] = DependencyGraph()
-        self._nodes: dict[int, Node] = {}
+        self.nodes: dict[int, Node] = {}
         self._causal: dict[int, CausalHierarchy] = {}
         self._waiting: dict[int, Node] = {}
         self._is_closed = False
@@ -371,7 +371,7 @@ class Dependencies:
             heir = self.heir(node)
             if heir is None:
                 return None
-            is_new = heir.id not in self._nodes
+            is_new = heir.id not in self.nodes
             self._enter(heir)
             if not heir.state.is_final:
                 self._forest.enrol(heir)
@@ -399,7 +399,7 @@ class Dependencies:
         return None
 
     def await_leave(self, node: Node) -> None:
-        """Wait until the dependencies of `node` allow its commit.
+        """Wait until the dependencies of `node`, one of `nodes`, allow its commit.
 
         Raises
         ------
@@ -408,8 +408,6 @@ class Dependencies:
         Deadlock
             If it is chosen as a deadlock victim.
         """
-        if node.id not in self._nodes:
-            return  # causal dependents are in the graph from their begin
         while True:
             with self.latch:
                 verdict = self._graph.commit(node.id)
@@ -451,15 +449,14 @@ class Dependencies:
     def ending(self, node: Node) -> None:
         """Notify the dependents of `node`, which has committed or aborted but still has its locks.
 
-        After an abort, returns only when all causal dependents that may use its locks have ended.
+        There are none unless it is one of `nodes`. After an abort, returns only when all causal
+        dependents that may use its locks have ended.
         """
-        if node.id not in self._nodes:
-            return
         with self.latch:
-            if node.id not in self._nodes:
+            if node.id not in self.nodes:
                 return
             bound = [
-                self._nodes[dependency.dependent] for dependency in self._take_out(node).must_abort
+                self.nodes[dependency.dependent] for dependency in self._take_out(node).must_abort
             ]
         for dependent in bound:
             dependent.mark_rollback_only(_broken(f"{dependent.path} depends on {node.path}", node))
@@ -514,7 +511,7 @@ class Dependencies:
         with self.latch:
             found: list[Node] = [
                 other
-                for other in map(self._nodes.get, self._causal)
+                for other in map(self.nodes.get, self._causal)
                 if other is not None
                 and other.hierarchy is not node.hierarchy
                 and waiters & other.hierarchy.members
@@ -546,17 +543,17 @@ class Dependencies:
     def _enter(self, node: Node) -> None:
         line: list[Node] = []
         found: Node | None = node
-        while found is not None and found.id not in self._nodes:
+        while found is not None and found.id not in self.nodes:
             line.append(found)
             found = found.parent
         for node in reversed(line):
             self._graph.add(node.id, parent=None if node.parent is None else node.parent.id)
             self._graph.begin(node.id)
-            self._nodes[node.id] = node
+            self.nodes[node.id] = node
 
     def _take_out(self, node: Node) -> Consequences[int]:
         """Remove a transaction that has ended from the graph; return the consequences."""
-        del self._nodes[node.id]
+        del self.nodes[node.id]
         if node.state is State.COMMITTED:
             self._graph.commit(node.id)
             return self._graph.committed(node.id)
@@ -564,7 +561,7 @@ class Dependencies:
 
     def _told(self, cycle: tuple[Dependency[int], ...]) -> str:
         return "; ".join(
-            f"{self._nodes[edge.dependent].path} waits for the end of {self._nodes[edge.on].path}"
+            f"{self.nodes[edge.dependent].path} waits for the end of {self.nodes[edge.on].path}"
             for edge in cycle
         )
 

@@ -489,7 +489,8 @@ class Forest:
                 parent._inferiors.pop(node, None)
                 node.hierarchy.members.discard(node.id)
         try:
-            self.dependencies.ending(node)
+            if node.id in self.dependencies.nodes:
+                self.dependencies.ending(node)
             if not committed:
                 self.listener.aborting(node)
         finally:

@@ -38,10 +38,10 @@ from activedb.transactions._threads import (
     OpenNodes,
     Standstill,
     begins_wait,
+    here,
     is_beside_others,
     is_soft,
     is_told_elsewhere,
-    open_here,
     sleeping_for_children,
 )
 from lockmgr import Mode
@@ -348,12 +348,9 @@ class Node:
 
     def call(self, function: Callable[[Node], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
-        if self._over_at_s == math.inf:
-            return self._call(function)
-        with limited(self._over_at_s):
-            return self._call(function)
-
-    def _call(self, function: Callable[[Node], T]) -> T:
+        if self._over_at_s < math.inf:
+            self._waits = limited(self._over_at_s)
+            self._waits.__enter__()
         token = _current.set(self)
         self._opened()
         if self.observer is not None:
@@ -370,6 +367,8 @@ class Node:
         finally:
             if self.observer is not None:
                 self.observer.left(self)
+            if self._waits is not None:
+                self._waits.__exit__(None, None, None)
             self._closed()
             _current.reset(token)
         return result
@@ -404,7 +403,7 @@ class Node:
 
     def _opened(self) -> None:
         """Note that the transaction is open on this thread, where it must go on and end."""
-        self._among = open_here()
+        self._among = here.nodes
         self._among.append(self)
 
     def _closed(self) -> None:
@@ -590,9 +589,15 @@ class Node:
             self.forest.listener.at_commit_point(self)
             if self._children:
                 self.join()
-            self.forest.dependencies.await_leave(self)
-            self.check_usable()
-            self.state = checked_move(self.state, State.COMMITTING)
+            if self.id in self.forest.dependencies.nodes:
+                self.forest.dependencies.await_leave(self)
+            if (
+                self.rollback_reason is not None
+                or self.state is not State.ACTIVE
+                or self.hierarchy.session.failure is not None
+            ):
+                self._refuse()  # since the check above
+            self.state = State.COMMITTING  # allowed: it is active
             if self.observer is not None:
                 self.observer.committing(self)
             if self.parent is None:

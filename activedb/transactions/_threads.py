@@ -46,11 +46,11 @@ __all__ = [
     "begins_wait",
     "find_standstill",
     "forget_all",
+    "here",
     "is_anybody_stalled",
     "is_beside_others",
     "is_soft",
     "is_told_elsewhere",
-    "open_here",
     "open_on",
     "sleepers_in_plain_sql",
     "sleeping_for",
@@ -79,7 +79,8 @@ class _Here(threading.local):
 
 
 _by_thread: WeakValueDictionary[int, OpenNodes] = WeakValueDictionary()
-_here = _Here()
+here = _Here()
+"""Its `nodes` are the transactions open on the calling thread; one that is entered adds itself."""
 
 
 def _no_transactions() -> Iterable[int]:
@@ -172,11 +173,6 @@ class Standstill(Exception):
         of_threads = {s.waiter for s in self.steps if s.edge is None and s.waited_for == start}
         stalled = () if sleeper is None else sleeper.stalled
         return next((node for node in stalled if _key(node) in of_threads), None)
-
-
-def open_here() -> OpenNodes:
-    """Return the list of transactions open on the calling thread; an entered one adds itself."""
-    return _here.nodes
 
 
 def open_on(thread: int) -> list[Node]:
@@ -352,7 +348,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
 
 def is_beside_others(node: Node) -> bool:
     """Return whether other work than `node` may be open on this thread; nearly O(1)."""
-    nodes = _here.nodes
+    nodes = here.nodes
     return (
         len(nodes) > 1 or (bool(nodes) and nodes[0] is not node) or bool(_plain_here(node.forest))
     )
@@ -383,8 +379,8 @@ def forget_all() -> list[Node]:
     _sleepers.clear()
     found = [node for nodes in list(_by_thread.values()) for node in nodes]
     _by_thread.clear()
-    del _here.nodes[:]
-    _by_thread[get_ident()] = _here.nodes
+    del here.nodes[:]
+    _by_thread[get_ident()] = here.nodes
     return found
 
 
@@ -446,7 +442,7 @@ def _stalled_by(
         line.add(found)
         found = found.parent
     callers = [forest.joined.top_of(use.connection) for use in plain]
-    nodes = [*_here.nodes, *[top for top in callers if top is not None]]
+    nodes = [*here.nodes, *[top for top in callers if top is not None]]
     stalled = tuple([n for n in nodes if n not in line and not n.state.is_final])
     for each in stalled:
         each.forest.enrol(each)  # others may wait for its end

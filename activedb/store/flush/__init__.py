@@ -2,14 +2,14 @@
 
 from activedb.store.flush._bulk import insert_rows
 from activedb.store.flush._column_rows import ColumnRows
-from activedb.store.flush._write_set import Change, Log, naming, write, write_step_by_step
+from activedb.store.flush._write_set import Change, Log, refuse, write, write_step_by_step
 
 __all__ = [
     "Change",
     "ColumnRows",
     "Log",
     "insert_rows",
-    "naming",
+    "refuse",
     "write",
     "write_step_by_step",
 ]

@@ -29,9 +29,20 @@ from psycopg import Binary
 from psycopg.adapt import Buffer, Dumper, PyFormat
 from psycopg.pq import Format
 from psycopg.types.json import Json, Jsonb
-from sqlalchemy import Connection, Dialect, Enum, String, TypeDecorator, bindparam, insert, text
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Enum,
+    Insert,
+    String,
+    Table,
+    TypeDecorator,
+    bindparam,
+    insert,
+    text,
+)
 
-from activedb.store.server import driver_cursor
+from activedb.store.server import driver_cursor, run
 from activedb.store.sql import Row, TableSpec
 
 __all__ = [
@@ -264,11 +275,18 @@ def copy_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> b
 
 
 def insert_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> None:
-    """Insert whole rows into one of activedb's own tables, on any server."""
+    """Insert rows, all of the same columns, into one of activedb's own tables, on any server."""
     if len(rows) >= COPY_ROWS_MIN and copy_rows(connection, spec, rows):
         return
     if rows:
-        connection.execute(insert(spec.table), list(rows))
+        names = tuple(rows[0])
+        values = [{f"new_{name}": row[name] for name in names} for row in rows]
+        run(connection, _insertion(spec.table, names), values)
+
+
+@lru_cache(maxsize=64)
+def _insertion(table: Table, names: tuple[str, ...]) -> Insert:
+    return insert(table).values({name: bindparam(f"new_{name}") for name in names}).inline()
 
 
 def update_rows(

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, select
 
 from activedb.store.flush._bulk import Array, ServerColumn, server_table, unnest
-from activedb.store.flush._write_set import Change, naming, write
+from activedb.store.flush._write_set import Change, refuse, write
 from activedb.store.server import driver_cursor
 from activedb.store.sql import TableSpec
 
@@ -83,8 +83,11 @@ class ColumnRows:
             key, value = (server.columns.get(name) for name in (self._key, self._value))
             arrays = [keys for keys, _ in (added, changed)] + [gone]
             if key is not None and value is not None and _fit(key, value, arrays):
-                with naming(connection, f"write {self.spec.name}", ()):
+                try:
                     self._unnested(connection, (key, value), added, changed, gone)
+                except BaseException as error:
+                    refuse(error, connection, f"write {self.spec.name}", ())
+                    raise
                 return
         write(connection, [*self._changes(added, changed, gone)], self.spec.table.metadata)
 

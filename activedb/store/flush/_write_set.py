@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_
-from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -42,7 +41,7 @@ from activedb.store.flush._violations import named
 from activedb.store.server import StepFailed, run, takes_messages, together, translate_error
 from activedb.store.sql import Key, Row, TableSpec
 
-__all__ = ["Change", "Log", "naming", "write", "write_step_by_step"]
+__all__ = ["Change", "Log", "refuse", "write", "write_step_by_step"]
 
 _TOGETHER_MAX = _bulk.COPY_ROWS_MIN
 """Number of changes from which they are not sent as one message: bulk writes may be faster."""
@@ -172,11 +171,10 @@ def write(
             inside()
         for part in parts_of(group):
             try:
-                with naming(connection, part.doing, part.changes):
-                    if part.bulk is None or not part.bulk(connection):
-                        run(connection, part.statement, part.values())
-            except UniqueViolation as error:
-                _raise_if_first(error, part)
+                if part.bulk is None or not part.bulk(connection):
+                    run(connection, part.statement, part.values())
+            except BaseException as error:
+                _refuse_part(error, connection, part)
                 raise
     if not is_reached:
         inside()
@@ -222,16 +220,21 @@ def _write_together(
         at = failed.at
         for part in parts:
             if at < len(part.changes):
-                try:
-                    with naming(connection, part.doing, part.changes):
-                        raise failed.error from None
-                except UniqueViolation as error:
-                    _raise_if_first(error, part)
-                    raise
+                _refuse_part(failed.error, connection, part)
+                raise failed.error from None
             at -= len(part.changes)
-        with naming(connection, "commit", changes):  # deferred constraints
-            raise failed.error from None
+        refuse(failed.error, connection, "commit", changes)  # deferred constraints
+        raise failed.error from None
     return committing is not None
+
+
+def _refuse_part(error: BaseException, connection: Connection, part: _Part) -> None:
+    """Raise as `refuse`; if a key that was absent is now a duplicate, a `SerializationConflict`."""
+    try:
+        refuse(error, connection, part.doing, part.changes)
+    except UniqueViolation as duplicate:
+        _raise_if_first(duplicate, part)
+        raise
 
 
 def _raise_if_first(error: UniqueViolation, part: _Part) -> None:
@@ -288,35 +291,24 @@ def write_step_by_step(
         inside = _nothing
 
 
-class naming:  # noqa: N801  # used like a function
-    """Context manager like `translate_errors` that also names the refused row of `changes`."""
+def refuse(
+    error: BaseException, connection: Connection, doing: str, changes: Sequence[Change]
+) -> None:
+    """Raise the error that stands for a driver's, if any, with the refused row of `changes` named.
 
-    __slots__ = ("_changes", "_connection", "_doing")
-
-    def __init__(self, connection: Connection, doing: str, changes: Sequence[Change]):
-        self._connection = connection
-        self._doing = doing
-        self._changes = changes
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            return
-        ours = translate_error(error, self._doing)
-        known = ours or error
-        if isinstance(known, ConstraintViolation):
-            cause = error if ours is not None else error.__cause__
-            known.__cause__ = cause
-            raise named(known, self._connection, self._changes) from cause
-        if ours is not None:
-            raise ours from error
+    Parameters
+    ----------
+    doing : str
+        As for `translate_errors`.
+    """
+    ours = translate_error(error, doing)
+    known = ours or error
+    if isinstance(known, ConstraintViolation):
+        cause = error if ours is not None else error.__cause__
+        known.__cause__ = cause
+        raise named(known, connection, changes) from cause
+    if ours is not None:
+        raise ours from error
 
 
 _known_ranks: WeakKeyDictionary[MetaData, dict[Table, int]] = WeakKeyDictionary()

@@ -239,6 +239,7 @@ class ProgramJournal:
 
 
 _STREAM_EVENTS, _LATE_EVENTS = TableSpec(stream_events), TableSpec(late_events)
+_LEDGER = TableSpec(ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +390,8 @@ class StreamJournal:
         connection: Connection,
         entry: LedgerEntry,
         *,
-        keep: Iterable[Mapping[str, Any]],
-        late: Iterable[Mapping[str, Any]],
+        keep: Sequence[Mapping[str, Any]],
+        late: Sequence[Mapping[str, Any]],
         drop: Iterable[tuple[int, int, int]],
         forget_before_us: int | None,
     ) -> None:
@@ -398,7 +399,7 @@ class StreamJournal:
 
         Parameters
         ----------
-        keep, late : iterables of event records
+        keep, late : sequences of event records
         drop : iterable of (us, batch_id, position)
             Events that failed and must not take part in later matches.
         forget_before_us : int or None
@@ -409,7 +410,9 @@ class StreamJournal:
             connection.execute(
                 delete(stream_events).where(c.stream == self._stream, c.us < forget_before_us)
             )
-        _insert_all(connection, _STREAM_EVENTS, keep, {"stream": self._stream})
+        if keep:
+            rows = [{"stamp": None, **record, "stream": self._stream} for record in keep]
+            insert_rows(connection, _STREAM_EVENTS, rows)
         for us, batch_id, position in drop:
             connection.execute(
                 delete(stream_events).where(
@@ -419,20 +422,13 @@ class StreamJournal:
                     c.position == position,
                 )
             )
-        head = {
-            "stream": self._stream,
-            "query_id": entry.query_id,
-            "reason": "its time is before the punctuation that was reached when it arrived",
-        }
-        _insert_all(connection, _LATE_EVENTS, late, head)
-        values = {name: getattr(entry, name) for name in LedgerEntry.__slots__}
-        connection.execute(insert(ledger).values(stream=self._stream, **values))
-
-
-def _insert_all(
-    connection: Connection,
-    spec: TableSpec,
-    records: Iterable[Mapping[str, Any]],
-    head: dict[str, Any],
-) -> None:
-    insert_rows(connection, spec, [{"stamp": None, **record, **head} for record in records])
+        if late:
+            head = {
+                "stream": self._stream,
+                "query_id": entry.query_id,
+                "reason": "its time is before the punctuation that was reached when it arrived",
+            }
+            rows = [{"stamp": None, **record, **head} for record in late]
+            insert_rows(connection, _LATE_EVENTS, rows)
+        row = {name: getattr(entry, name) for name in LedgerEntry.__slots__}
+        insert_rows(connection, _LEDGER, [{"stream": self._stream, **row}])

@@ -25,7 +25,7 @@ from activedb.errors import ConfigurationError, ConnectionLost, TransactionState
 from activedb.store.flush import Change, Log
 from activedb.store.replication import FOLLOWED, set_local_mark
 from activedb.store.server import translate_errors
-from activedb.store.session._flat import Latch
+from activedb.store.session._flat import Latch, Use
 from activedb.store.session._ownership import OwnedTable
 from activedb.store.session._session import Durable, Session
 from activedb.store.sql import Key, Row, TableSpec
@@ -152,7 +152,7 @@ class ExternalSession(Session):
         One round trip if changes are followed, otherwise none.
         """
         if self._is_followed:
-            with self._using("mark what is written") as connection:
+            with Use(self, "mark what is written") as connection:
                 set_local_mark(
                     connection, self._store.raised(self._store.schema) if is_raised else ""
                 )
@@ -180,7 +180,7 @@ class ExternalSession(Session):
         TableOwned
             If this process has lost the ownership of a table it touched.
         """
-        with self._using("number the transaction") as connection:
+        with Use(self, "number the transaction") as connection:
             if self._touched:
                 self._store.ownership.check(connection, self._touched)
             return self._store.number_of(connection, is_ours=False)

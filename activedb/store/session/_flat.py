@@ -28,7 +28,7 @@ from activedb.store.session._processes import publish
 if TYPE_CHECKING:
     from activedb.store.session._store import Store
 
-__all__ = ["FlatTransaction", "Latch"]
+__all__ = ["FlatTransaction", "Latch", "Use"]
 
 
 class Latch(Protocol):
@@ -115,7 +115,7 @@ class FlatTransaction:
                     finally:
                         self._call_ends(driver_connection)
                     return
-        with self._using(doing) as connection:
+        with Use(self, doing) as connection:
             yield connection
 
     def read_beside(self) -> None:
@@ -202,10 +202,6 @@ class FlatTransaction:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _using(self, doing: str, *, writing: bool = False) -> _Use:
-        """Use the connection for a few statements: ``with self._using(doing) as connection``."""
-        return _Use(self, doing, writing)
-
     def _open(self) -> Connection:
         connection = self._connection
         if connection is None:
@@ -224,18 +220,20 @@ class FlatTransaction:
             del self._calls[driver_connection]
 
 
-class _Use:
+class Use:
     """Exclusive use of the connection, visible to other threads, with translated errors.
+
+    For a few statements: ``with Use(flat, doing) as connection``.
 
     A class rather than a generator, because each transaction needs several of these.
     """
 
     __slots__ = ("_begun", "_doing", "_flat", "_is_writing")
 
-    def __init__(self, flat: FlatTransaction, doing: str, is_writing: bool):
+    def __init__(self, flat: FlatTransaction, doing: str, *, writing: bool = False):
         self._flat = flat
         self._doing = doing
-        self._is_writing = is_writing
+        self._is_writing = writing
         self._begun: Any = None
 
     def __enter__(self) -> Connection:
@@ -243,7 +241,7 @@ class _Use:
         thread = threading.get_ident()
         if thread != flat._thread:
             flat._is_parallel = True
-        flat._latch.__enter__()
+        flat._latch.acquire()
         try:
             if flat.failure is not None:
                 # Another thread's statement failed: the server aborts all further ones.

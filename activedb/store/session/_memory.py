@@ -296,14 +296,11 @@ class _Turn:
             if self._store._turn.acquire(timeout=_LOOK_EVERY_S):
                 return True
 
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0 and not self.writing:
             self._store._turn.release()
         self._threads.release()
+
+    __enter__ = acquire
+    __exit__ = release

@@ -21,11 +21,11 @@ from activedb.errors import (
     SerializationConflict,
     UnsupportedStatement,
 )
-from activedb.store.flush import Change, Log, naming, write, write_step_by_step
+from activedb.store.flush import Change, Log, refuse, write, write_step_by_step
 from activedb.store.replication import session_mark, set_local_mark
 from activedb.store.server import translate_errors
 from activedb.store.session._by_key import lock_row, rows_by_key
-from activedb.store.session._flat import FlatTransaction, Latch
+from activedb.store.session._flat import FlatTransaction, Latch, Use
 from activedb.store.session._ownership import OwnedTable
 from activedb.store.sql import (
     Dirty,
@@ -75,7 +75,7 @@ class Session(FlatTransaction):
         owned = self._owned(spec)
         if owned is not None:
             return owned.rows(keys)
-        with self._using(f"read rows of {spec.name}") as connection:
+        with Use(self, f"read rows of {spec.name}") as connection:
             if len(keys) == 1:
                 key = keys[0]
                 guard = None
@@ -102,7 +102,7 @@ class Session(FlatTransaction):
         owned = self._owned(spec)
         if owned is not None:
             return owned.rows(keys)
-        with self._using(f"read rows of {spec.name}") as connection:
+        with Use(self, f"read rows of {spec.name}") as connection:
             found: dict[Key, Row | None] = {}
             found |= rows_by_key(connection, spec, spec.free_select, keys)
             rest = [key for key in keys if key not in found]
@@ -118,7 +118,7 @@ class Session(FlatTransaction):
         """Block writes of other processes to the table until this transaction ends."""
         if self._owned(spec, loads=False) is not None:
             return
-        with self._using(f"lock table {spec.name}") as connection:
+        with Use(self, f"lock table {spec.name}") as connection:
             self._store.lock_table(connection, spec)
 
     def query(
@@ -165,12 +165,12 @@ class Session(FlatTransaction):
         """Return the value of a column's default: the call's result, or the server's answer."""
         if not isinstance(default, Select):
             return default()
-        with self._using("compute a default") as connection:
+        with Use(self, "compute a default") as connection:
             return connection.scalar(default)
 
     def next_key(self, spec: TableSpec) -> int:
         """Return the next number for a table whose key the database generates."""
-        with self._using(f"number a row of {spec.name}") as connection:
+        with Use(self, f"number a row of {spec.name}") as connection:
             return self._store.next_key(connection, spec)
 
     def guard(self, spec: TableSpec, keys: Sequence[Key] | None, *, exclusive: bool) -> None:
@@ -185,7 +185,7 @@ class Session(FlatTransaction):
         """
         if self._owned(spec) is not None:
             return
-        with self._using(f"guard absent rows of {spec.name}") as connection:
+        with Use(self, f"guard absent rows of {spec.name}") as connection:
             self._store.guard(connection, spec, keys, exclusive=exclusive)
 
     def confirm_absent(self, keys: Mapping[TableSpec, Sequence[Key]]) -> None:
@@ -230,7 +230,7 @@ class Session(FlatTransaction):
             If the server refuses a row.
         """
         self._store.trigger("before flush")
-        with self._using("write the rows of a commit", writing=True) as connection:
+        with Use(self, "write the rows of a commit", writing=True) as connection:
             self._about_to_write(connection, changes)
             self._write(connection, changes, log, lambda: self._store.trigger("inside flush"))
             for also in durable:
@@ -280,7 +280,7 @@ class Session(FlatTransaction):
     def _commit(self, last: Sequence[Change], *, lazily: bool) -> None:
         """Commit, along with the last, still unwritten changes if there are any."""
         try:
-            with self._using("commit", writing=bool(last)) as connection:
+            with Use(self, "commit", writing=bool(last)) as connection:
                 is_committed = False
                 if last:
                     self._about_to_write(connection, last)
@@ -293,8 +293,11 @@ class Session(FlatTransaction):
                     )
                 if not is_committed:
                     self._store.trigger("before commit")
-                    with naming(connection, "commit", self._flushed):  # deferred constraints
+                    try:
                         self._store.commit(connection, lazily=lazily)
+                    except BaseException as error:
+                        refuse(error, connection, "commit", self._flushed)  # deferred constraints
+                        raise
         except ConnectionLost as lost:
             self._settle(lost)
         self._committed()
@@ -324,7 +327,7 @@ class Session(FlatTransaction):
         REQUIRES: nothing has been written yet. Raises as `flush` does.
         """
         try:
-            with self._using("try the rows of a commit", writing=True) as connection:
+            with Use(self, "try the rows of a commit", writing=True) as connection:
                 self._write(connection, changes, log, lambda: None)
         finally:
             self.close()
@@ -354,7 +357,7 @@ class Session(FlatTransaction):
 
         Savepoints are last in, first out: meanwhile no code outside the block may use the session.
         """
-        with self._using("set a savepoint", writing=True) as connection:
+        with Use(self, "set a savepoint", writing=True) as connection:
             connection.exec_driver_sql("SAVEPOINT activedb")
         flushed = len(self._flushed)
         try:
@@ -362,10 +365,10 @@ class Session(FlatTransaction):
         except BaseException:
             del self._flushed[flushed:]
             self.recover()
-            with self._using("go back to the savepoint"):
+            with Use(self, "go back to the savepoint"):
                 roll_back_to(connection, "activedb")
             raise
-        with self._using("release the savepoint"):
+        with Use(self, "release the savepoint"):
             connection.exec_driver_sql("RELEASE SAVEPOINT activedb")
 
     # -- inside ----------------------------------------------------------------------------
