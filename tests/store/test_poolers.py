@@ -11,6 +11,7 @@ from sqlalchemy import Column, Integer, Table, make_url, text
 import activedb as adb
 from activedb.errors import InvalidURL, LockTimeout, UnsuitablePooler
 from activedb.store.server import scratch_schema
+from activedb.store.session._flat import Use
 from tests.databases import in_thread, until, waits_at_the_server
 from tests.histories.processes import Server
 from tests.nodes import node_of
@@ -78,7 +79,7 @@ def test_settings_behind_a_pooler_hold_on_each_connection(tcp_url: str, pooled_u
             ("transaction_isolation", "read committed"),
         ):
             assert shown(db, name) == value, name
-            with session._using("look") as flat:
+            with Use(session, "look") as flat:
                 assert flat.scalar(text(f"SHOW {name}")) == value, name
         session.close()
     schemas = "SELECT schemaname FROM pg_tables WHERE tablename IN ('numbers', 'activedb_ledger')"
@@ -136,7 +137,7 @@ def test_server_process_behind_a_pooler_is_the_one_the_server_knows(pooled_url: 
         with db.transaction() as t:
             t.update(table, 1, n=1)
             session = node_of(t).hierarchy.session
-            with session._using("look") as flat:
+            with Use(session, "look") as flat:
                 assert session.backend == flat.scalar(number)
         with db.connection() as connection, db.transaction(connection=connection) as t:
             t.update(table, 1, n=2)

@@ -12,6 +12,7 @@ from sqlalchemy import Column, Integer, Numeric, Table, Text, create_engine, tex
 import activedb as adb
 from activedb.errors import InvalidRow, SerializationConflict
 from activedb.store.flush import Change
+from activedb.store.session._flat import Use
 from activedb.store.sql import TableSpec
 from activedb.transactions._hierarchy import Run
 from tests.databases import PATIENCE_S, in_thread, until
@@ -42,7 +43,7 @@ def numbered(store: Store) -> TableSpec:
 
 def scans(session: Session) -> tuple[int, int]:
     """Scans of the whole table, and of its indexes, in this transaction so far."""
-    with session._using("look at the statistics") as connection:
+    with Use(session, "look at the statistics") as connection:
         return tuple(
             connection.exec_driver_sql(
                 "SELECT seq_scan, idx_scan FROM pg_stat_xact_user_tables "
