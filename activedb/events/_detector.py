@@ -40,8 +40,9 @@ from activedb.events.detection._choice import MATCHES_MAX, Bound
 from activedb.events.detection._combination import CombinationNode
 from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, add, assign, delete, roll_back
+from activedb.events.detection._moment import DECISION, Moment
 from activedb.events.detection._network import Network, SharedNode
-from activedb.events.detection._node import DECISION, Moment, Node, Shared
+from activedb.events.detection._node import Node, Shared
 from activedb.events.detection._primitive import Clocks
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._state import StateReader, StateWriter
