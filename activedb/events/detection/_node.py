@@ -57,6 +57,8 @@ class Shared:
         Events yet to be fed that may be before some that was fed.
     latest_us : int
         The latest upper end of all events fed.
+    told_us, advanced_us : int or None, int
+        The first time that the detector's clocks were told, and the latest time announced.
     misses : bool
         True if this step might have completed matches with events that were not kept.
     reach_us, late_us : int
@@ -64,6 +66,7 @@ class Shared:
     """
 
     __slots__ = (
+        "advanced_us",
         "arrivals",
         "awaited",
         "bound",
@@ -81,6 +84,7 @@ class Shared:
         "reach_us",
         "step",
         "timers",
+        "told_us",
         "undoable_step",
     )
 
@@ -102,6 +106,8 @@ class Shared:
         self.reach_us = 0
         self.late_us = 0
         self.latest_us = -(2**63)
+        self.told_us: int | None = None
+        self.advanced_us = -(2**62)
 
     @property
     def spread_us(self) -> int:
