@@ -319,8 +319,9 @@ class FileDrive:
             from spark_bridge._reading import FILE_ORDER, read_files
 
             is_ordered = self._source.per_batch > 1 or self._stream.latency_max is not None
+            path, schema_file = self._files.current, self._files.schema
             df, corrupt = read_files(
-                spark, self._stream, self._source, self._files, is_ordered=is_ordered
+                spark, self._stream, self._source, path, schema_file, is_ordered=is_ordered
             )
             order = FILE_ORDER if is_ordered else ()
             columns = events(df, self._stream, order=order, corrupt=corrupt)

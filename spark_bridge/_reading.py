@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from activedb.streams import Files, StreamDeclaration
-    from spark_bridge._file_drive import FileQueue
 
 FILE_ORDER = ("activedb_file", "activedb_block")
 """Columns that put the rows of several files into the order of the files' names."""
@@ -36,7 +35,8 @@ def read_files(
     spark: SparkSession,
     stream: StreamDeclaration,
     source: Files,
-    files: FileQueue,
+    path: Path,
+    schema_file: Path,
     *,
     is_ordered: bool,
 ) -> tuple[DataFrame, str | None]:
@@ -44,6 +44,10 @@ def read_files(
 
     Parameters
     ----------
+    path : Path
+        The folder in which the files arrive.
+    schema_file : Path
+        File that keeps the columns that the declaration does not give.
     is_ordered : bool
         Whether to add the columns `FILE_ORDER`.
 
@@ -55,18 +59,18 @@ def read_files(
 
     def infer() -> StructType:
         reader = spark.read.format(source.format).options(**source.options)
-        return reader.load(str(files.current)).schema
+        return reader.load(str(path)).schema
 
     with _understood(stream):
-        schema = _schema(source.schema, files.schema, infer)
+        schema = _schema(source.schema, schema_file, infer)
         corrupt = _corrupt_column(source.format, source.options)
         df = (
             spark.readStream.format(source.format)
             .schema(_with_column(schema, corrupt))
             .options(**source.options)
-            # The age of a file is irrelevant: FileQueue decides which files come next.
+            # The age of a file is irrelevant: `FileQueue` decides which files come next.
             .option("maxFileAge", "36500d")
-            .load(str(files.current))
+            .load(str(path))
         )
     if not is_ordered:
         return df, corrupt

@@ -4,121 +4,46 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
-from operator import itemgetter
 from typing import Any, NamedTuple
 
-from activedb.errors import BadEvent, PartialsExceeded, PatternError, UncertainOrder
-from activedb.events._choices import Selection
+from activedb.errors import PartialsExceeded, PatternError
 from activedb.events._codec import decode_params, encode_params
-from activedb.events._expressions import (
-    Conjunction,
-    Disjunction,
-    Expression,
-    Kleene,
-    Negation,
-    Primitive,
-    Query,
-    Reader,
-)
-from activedb.events._expressions import Sequence as Sequence_
+from activedb.events._expressions import Disjunction, Expression, Primitive, Query, Reader
 from activedb.events._occurrence import Occurrence
-from activedb.events._undecided import (
-    Rivals,
-    Undecided,
-    decode_undecided,
-    encode_undecided,
-    identity_of,
-    same_candidate,
-    text_of,
-)
-from activedb.events._witnesses import Decision, WorldChecker, leaves
+from activedb.events._open_choices import OpenChoices
+from activedb.events._undecided import Undecided, text_of
 from activedb.events.detection._build import Builder
 from activedb.events.detection._choice import MATCHES_MAX, Bound
 from activedb.events.detection._combination import CombinationNode
-from activedb.events.detection._entry import YET_TO_BE_FED, Entry
-from activedb.events.detection._journal import Journal, add, assign, delete, roll_back
+from activedb.events.detection._entry import Entry
+from activedb.events.detection._journal import Journal, Record, roll_back
+from activedb.events.detection._moment import Moment
 from activedb.events.detection._network import Network, SharedNode
-from activedb.events.detection._node import DECISION, Moment, Node, Shared
+from activedb.events.detection._node import Node, Shared
 from activedb.events.detection._primitive import Clocks
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._state import StateReader, StateWriter
-from activedb.events.detection._traits import (
-    durations_of,
-    horizon_of,
-    is_timed,
-    reads,
-    remembers,
-    walk,
-)
+from activedb.events.detection._traits import horizon_of, is_timed, reads, remembers, walk
 from activedb.events.detection._uncertain import Policy, is_exact
-from activedb.functions import checked_result
 
 __all__ = ["Detector", "Network"]
 
 
-_OPEN_MAX = 10_000
-"""Upper bound on the open choices; beyond it the oldest is forgotten, and counted."""
-_DECIDED_MAX = 1_000
 _DROPPING_MAX = 10_000
 """Upper bound on the events for which `trim` keeps what a memoryless detector has dropped."""
 _WORLD_MATCHES_MAX = 1_000
 """Upper bound on the matches that one event completes in a world that is tried."""
 
 
-class _Choice:
-    """Open choice, with the occurrences that its candidates make."""
-
-    __slots__ = ("entries", "undecided")
-
-    def __init__(self, undecided: Undecided, entries: tuple[tuple[int, Occurrence], ...]):
-        self.undecided = undecided
-        self.entries = entries  # arrivals and occurrences, by the numbers of the candidates
-
-
 class _Mark(NamedTuple):
     """State that `Detector.undo` restores in addition to what the log undoes."""
 
-    last: _Record | None
+    last: Record | None
     has_begun: bool
     is_inexact: bool
     keeps_ends: bool
-
-
-class _Record:
-    """Undoable step: a feed, an advance of time, or a decision."""
-
-    __slots__ = (
-        "chosen",
-        "contemporaries",
-        "is_idle",
-        "journal",
-        "o",
-        "opened",
-        "said",
-        "step",
-        "us",
-    )
-
-    def __init__(
-        self,
-        o: Occurrence | None,
-        us: int,
-        journal: Journal,
-        said: dict[Hashable, bool],
-        contemporaries: tuple[Occurrence, ...],
-    ):
-        self.o = o
-        self.us = us
-        self.journal = journal
-        self.said = said
-        self.contemporaries = contemporaries
-        self.step = 0
-        self.chosen: tuple[str, tuple[int, ...]] | None = None
-        self.opened: list[str] = []
-        self.is_idle = False  # True for an advance at which nothing was due
 
 
 class Detector:
@@ -185,36 +110,24 @@ class Detector:
 
     __slots__ = (
         "__weakref__",
-        "_advanced_us",
         "_ages",
+        "_choices",
         "_clocks",
-        "_decisions",
-        "_durations_us",
         "_expired",
-        "_handed_out",
-        "_is_free",
         "_is_marked",
         "_log",
         "_memoryless",
         "_nodes",
         "_oldest",
-        "_open",
         "_partials_max",
         "_plain",
         "_refuses",
-        "_refuted",
-        "_remembered",
-        "_returned",
         "_root",
-        "_seen",
         "_shared",
         "_start",
-        "_told_us",
-        "_tries_worlds",
         "_trimmed_us",
         "dropped",
         "expression",
-        "forgotten",
         "horizon_us",
         "is_replayable",
         "is_stateful",
@@ -283,44 +196,13 @@ class Detector:
         self.single: Primitive | None = None
         if isinstance(expression, Primitive) and not self.is_timed and not self.reads:
             self.single = expression
-        self._told_us: int | None = None
         self._start: Journal = []  # undoes the start of the clocks
-        self._log: deque[_Record] = deque()
+        self._log: deque[Record] = deque()
         self._is_marked = False
         self._trimmed_us: int | None = None
-        self._open: dict[str, _Choice] = {}
-        self._handed_out: set[str] = set()
-        self._advanced_us = -(2**62)
-        # True if no match can prevent another from being made.
-        self._is_free = isinstance(expression, Sequence_ | Conjunction) and (
-            not remembers(expression)
-            and not expression.readings
-            and all(isinstance(e, Primitive | Disjunction | Negation | Kleene) for e in tree[1:])
-            and not (
-                isinstance(expression, Sequence_) and expression.selection is not Selection.ANY
-            )
-            and not is_timed(expression)
-            and not self._clocks
+        self._choices = OpenChoices(
+            expression, root, self._nodes, self._shared, lambda: _alone(expression)
         )
-        self._seen = 0  # number of the nodes' decisions that were handled so far
-        # For a single choice among plain sequences or conjunctions, the nodes alone are right. With
-        # predicates that read the shared store, a world would see other data.
-        is_simple = isinstance(expression, Sequence_ | Conjunction) and (
-            all(isinstance(e, Primitive | Disjunction | Negation) for e in tree[1:])
-            and not is_timed(expression)
-        )
-        self._tries_worlds = not (is_simple or self._is_free or self.reads) and (
-            self._shared.policy.doubts
-        )
-        # Arrivals of matches that nodes hold for certain, but that some world does not make.
-        self._refuted: set[int] = set()
-        self._durations_us = durations_of(expression)
-        # Arrivals of matches of open choices that became certain and were returned.
-        self._returned: set[int] = set()
-        self._decisions: dict[int, Decision] = {}
-        # Events that nodes have forgotten, but on which doubtful matches still depend.
-        self._remembered: list[tuple[int, Occurrence]] = []
-        self.forgotten = 0
         # Heap of the entries to drop first, or None if it must be built anew; see `_bound`.
         self._oldest: list[tuple[int, str, int, int, int, Entry, Node]] | None = None
         self._ages = count()
@@ -386,6 +268,12 @@ class Detector:
             if isinstance(node, CombinationNode):
                 node.predicates.treat_errors_as_false()
 
+    def detach(self) -> None:
+        """Stop sharing nodes, so that this detector need not be fed what others are fed."""
+        for node in self._nodes:
+            if isinstance(node, SharedNode):
+                node.detach()
+
     # -- events and time -----------------------------------------------------------------------
 
     def feed(
@@ -450,9 +338,9 @@ class Detector:
         elif o.stamp is not None:
             shared.keeps_ends = True  # its clock also stamps intervals
         accepted = o.key in self._root.keys
-        if not accepted and not (self._clocks and self._told_us is None):
+        if not accepted and not (self._clocks and shared.told_us is None):
             return []
-        record = _Record(o, o.us, [], {}, tuple(contemporaries))
+        record = Record(o, o.us, [], {}, tuple(contemporaries))
         made = self._do(record, reader)
         self._remember(record)
         return self._told(made, record)
@@ -467,7 +355,7 @@ class Detector:
         """
         if not self.is_timed:
             return []
-        record = _Record(None, us, [], {}, ())
+        record = Record(None, us, [], {}, ())
         made = self._do(record, reader)
         last = self._log[-1] if self._log else None
         is_marked, self._is_marked = self._is_marked, False
@@ -493,7 +381,7 @@ class Detector:
             for entry in node.kept():
                 shared.latest_us = max(shared.latest_us, entry[3].high_us)
 
-    def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Entry]:
+    def _do(self, record: Record, reader: Reader, *, refuses: bool = True) -> list[Entry]:
         self._shared.misses = False
         self._shared.step += 1
         record.step = self._shared.step
@@ -502,7 +390,7 @@ class Detector:
         try:
             made = self._steps(record, reader)
             if self._shared.is_inexact or record.chosen is not None:
-                made = self._judge(made, record, reader)
+                made = self._choices.judge(made, record, reader)
             if self._partials_max is not None:
                 self._bound(record.us, record.journal, refuses=refuses)
             return made
@@ -514,22 +402,23 @@ class Detector:
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
 
-    def _steps(self, record: _Record, reader: Reader) -> list[Entry]:
-        journal, o, timers = record.journal, record.o, self._shared.timers
+    def _steps(self, record: Record, reader: Reader) -> list[Entry]:
+        shared, journal, o = self._shared, record.journal, record.o
         if record.chosen is not None:
-            return self._choose(*record.chosen, record, reader)
-        if o is None and record.us > self._advanced_us:
-            journal.append((setattr, (self, "_advanced_us", self._advanced_us)))
-            self._advanced_us = record.us
-        if o is not None and self._shared.is_inexact:
+            return self._choices.choose(*record.chosen, record, reader)
+        if o is None and record.us > shared.advanced_us:
+            journal.append((setattr, (shared, "advanced_us", shared.advanced_us)))
+            shared.advanced_us = record.us
+        if o is not None and shared.is_inexact:
             self._await(o, record)
-        if self._told_us is None and self._clocks:
+        if shared.told_us is None and self._clocks:
             self._tell(record.us)
         if o is not None:
             moment = Moment(o, reader, journal, record.said, contemporaries=record.contemporaries)
             return self._evaluate(moment)
         made: list[Entry] = []
         record.is_idle = True
+        timers = shared.timers
         while due := timers.take_first(record.us, journal):
             record.is_idle = False
             us, index, _ = due[0]
@@ -541,18 +430,36 @@ class Detector:
 
     def _tell(self, us: int) -> None:
         """Start the clocks at the first known time; only `undo` resets it."""
-        self._told_us = us
+        self._shared.told_us = us
         self._clocks.start(us, self._shared.timers, self._start)
-
-    def detach(self) -> None:
-        """Stop sharing nodes, so that this detector need not be fed what others are fed."""
-        for node in self._nodes:
-            if isinstance(node, SharedNode):
-                node.detach()
 
     def _evaluate(self, moment: Moment) -> list[Entry]:
         root = self._root
         return root.evaluate(moment) if root.concerns(moment) else []
+
+    def _await(self, o: Occurrence, record: Record) -> None:
+        """Update the awaited events and the latest time after `o` was fed."""
+        shared = self._shared
+        before, latest_us = shared.awaited, shared.latest_us
+        left = [other for other in before if other is not o and not _is_again(other, o)]
+        known = {id(other) for other in left}
+        left += [
+            other
+            for other in record.contemporaries
+            if id(other) not in known
+            and other.key in self._root.keys
+            and not any(_is_again(other, each) for each in left)
+        ]
+        shared.awaited = left
+        shared.latest_us = max(latest_us, o.high_us)
+        record.journal.append((setattr, (shared, "awaited", before)))
+        record.journal.append((setattr, (shared, "latest_us", latest_us)))
+
+    def _told(self, made: list[Entry], record: Record) -> list[Occurrence]:
+        """Return the matches of a step; raise under the policy "raise" if something is open."""
+        if self._shared.policy.name == "raise":
+            self._choices.refuse_open(made, record)
+        return [entry[3] for entry in made]
 
     # -- open choices ------------------------------------------------------------------------
 
@@ -564,21 +471,15 @@ class Detector:
         them or made them certain. Age does not end a choice, but beyond 10,000 choices the oldest
         is forgotten (counted in `forgotten`).
         """
-        if not self._open or self._shared.policy.name == "possible":
-            return ()
-        return tuple([choice.undecided for choice in self._open.values()])
+        return tuple(self._choices.undecided()) if self._choices.open else ()
 
     def take_undecided(self) -> list[Undecided]:
         """Return the open choices that were not returned by an earlier call."""
-        if not self._open or self._shared.policy.name == "possible":
-            return []
-        found = [
-            choice.undecided
-            for identity, choice in self._open.items()
-            if identity not in self._handed_out
-        ]
-        self._handed_out.update([each.identity for each in found])
-        return found
+        return self._choices.take() if self._choices.open else []
+
+    @property
+    def forgotten(self) -> int:
+        return self._choices.forgotten
 
     def resolve(
         self,
@@ -606,324 +507,11 @@ class Detector:
             If no such choice is open, or a chosen match is not among its candidates or is
             excluded, by an earlier match or another chosen one. The state is unchanged.
         """
-        choice = self._open.get(identity)
-        if choice is None:
-            raise BadEvent(f"{self._root.name} has no open choice {identity!r}: see undecided")
-        numbers = [self._number_of(choice.undecided, each) for each in chosen]
-        record = _Record(None, choice.undecided.us, [], {}, ())
-        record.chosen = (identity, tuple(dict.fromkeys(numbers)))
+        us, numbers = self._choices.chosen(identity, chosen)
+        record = Record(None, us, [], {}, ())
+        record.chosen = (identity, numbers)
         made = self._do(record, reader)
         self._remember(record)
-        return [entry[3] for entry in made]
-
-    def _number_of(self, undecided: Undecided, chosen: int | Mapping[str, Any]) -> int:
-        candidates = undecided.candidates
-        if isinstance(chosen, int):
-            if 0 <= chosen < len(candidates):
-                return chosen
-        else:
-            for number, candidate in enumerate(candidates):
-                if candidate is chosen or same_candidate(candidate, chosen):
-                    return number
-        raise BadEvent(
-            f"{chosen!r} is not among the {len(candidates)} candidates of {undecided.identity!r}"
-        )
-
-    def _choose(
-        self, identity: str, numbers: tuple[int, ...], record: _Record, reader: Reader
-    ) -> list[Entry]:
-        """Decide a choice: candidates with these numbers are made, the others are not."""
-        choice = self._open.get(identity)
-        if choice is None:
-            return []  # redone without the event that the choice depended on
-        shared, journal = self._shared, record.journal
-        made: list[Entry] = []
-        delete(self._open, identity, journal)
-        for number, (arrival, o) in enumerate(choice.entries):
-            is_chosen = number in numbers
-            if is_chosen and arrival in shared.gone:
-                raise BadEvent(
-                    f"candidate {number} of {identity!r} is excluded by what was made since"
-                )
-            if arrival in shared.doubtful:
-                if is_chosen:
-                    made.append((o.us, o.id or "", arrival, o, o.parts))
-                assign(self._decisions, arrival, (o, is_chosen), journal)
-            shared.decide_all(arrival, journal, is_made=is_chosen)
-        found = self._reconsider(record, reader)
-        return [*(entry for entry in made if entry[2] not in shared.gone), *found]
-
-    def _reconsider(self, record: _Record, reader: Reader) -> list[Entry]:
-        """Let all nodes decide what can be decided now."""
-        found: list[Entry] = []
-        before = -1
-        while before != self._shared.decided:
-            before = self._shared.decided
-            moment = Moment(None, reader, record.journal, record.said, index=DECISION)
-            found += self._root.evaluate(moment)
-            if self._refuted:
-                self._admit(record)
-        return found
-
-    def _admit(self, record: _Record) -> None:
-        """Make matches that were refuted only by worlds which are no longer possible."""
-        witnesses = self._witnesses(record)
-        for choice in self._open.values():
-            for arrival, o in choice.entries:
-                if (
-                    arrival in self._refuted
-                    and arrival in self._shared.doubtful
-                    and not witnesses().refute(o)
-                ):
-                    self._shared.decide(arrival, record.journal, is_made=True)
-
-    def _await(self, o: Occurrence, record: _Record) -> None:
-        """Update the awaited events and the latest time after `o` was fed."""
-        shared = self._shared
-        before, latest_us = shared.awaited, shared.latest_us
-        left = [other for other in before if other is not o and not _is_again(other, o)]
-        known = {id(other) for other in left}
-        left += [
-            other
-            for other in record.contemporaries
-            if id(other) not in known
-            and other.key in self._root.keys
-            and not any(_is_again(other, each) for each in left)
-        ]
-        shared.awaited = left
-        shared.latest_us = max(latest_us, o.high_us)
-        record.journal.append((setattr, (shared, "awaited", before)))
-        record.journal.append((setattr, (shared, "latest_us", latest_us)))
-
-    def _judge(self, found: list[Entry], record: _Record, reader: Reader) -> list[Entry]:
-        """Return the root's matches that are made, and record those that are open."""
-        shared = self._shared
-        # A later moment of the same step may have excluded what an earlier one left open.
-        decided = [entry for entry in found if entry[2] not in shared.doubtful]
-        made = [entry for entry in decided if entry[2] not in shared.gone]
-        witnesses = self._witnesses(record)
-        for entry in self._refuted_of(made, witnesses):
-            self._refute(entry, record.journal)
-        opened = [entry for entry in found if entry[2] in shared.doubtful]
-        made = [entry for entry in made if entry[2] not in shared.doubtful]
-        if shared.decided != self._seen:
-            made += self._decided(record.journal, witnesses)
-        if opened and shared.policy.name == "possible":
-            proved = [entry for entry in opened if self._is_possible(entry[3], record, witnesses)]
-            opened = [entry for entry in opened if not any(entry is each for each in proved)]
-            order = {entry[2]: place for place, entry in enumerate(found)}
-            made = sorted([*made, *proved], key=lambda entry: order.get(entry[2], len(order)))
-        if opened:
-            choice = self._choice(opened, made, record)
-            identity = choice.undecided.identity
-            assign(self._open, identity, choice, record.journal)
-            record.opened.append(identity)
-            if len(self._open) > _OPEN_MAX:
-                delete(self._open, next(iter(self._open)), record.journal)
-                self.forgotten += 1
-            call = shared.policy.call
-            if call is not None:
-                error = self._error([choice.undecided], made, record)
-                chosen = list(checked_result(call(error), "on_uncertain="))
-                sure = error.certain
-                numbers = {
-                    self._number_of(choice.undecided, each)
-                    for each in chosen
-                    if not any(each is other for other in sure)
-                }
-                order = {entry[2]: place for place, entry in enumerate(found)}
-                made += self._choose(identity, tuple(sorted(numbers)), record, reader)
-                made = [entry for entry in made if entry[2] not in shared.doubtful]
-                if shared.decided != self._seen:
-                    made += self._decided(record.journal, self._witnesses(record))
-                made.sort(key=lambda entry: order.get(entry[2], len(order)))
-        return made
-
-    def _witnesses(self, record: _Record) -> Callable[[], WorldChecker]:
-        """Return a function that builds the worlds of all kept and awaited events on demand."""
-        found: list[WorldChecker] = []
-
-        def witnesses() -> WorldChecker:
-            if not found:
-                found.append(self._worlds(record))
-            return found[0]
-
-        return witnesses
-
-    def _worlds(self, record: _Record, match: Occurrence | None = None) -> WorldChecker:
-        """Return the worlds of all events that decide the matches, or those that decide `match`."""
-        shared, arrivals = self._shared, self._known_events()
-        keys = self._root.keys
-        if record.o is not None and record.o.key in keys:
-            arrivals.setdefault(id(record.o), (YET_TO_BE_FED, record.o))
-        events = [o for _, o in sorted(arrivals.values(), key=itemgetter(0))] + shared.awaited
-        if match is not None:
-            own = set(map(id, leaves(match)))
-            negated = {
-                key
-                for each in walk(self.expression)
-                if isinstance(each, Negation)
-                for key in each.keys
-            }
-            decisive = {id(o) for o in events if id(o) in own or o.key in negated}
-            # Other events with the same clocks may restrict the intervals further.
-            clocks = {_clock_of(o) for o in events if id(o) in decisive} - {None}
-            events = [o for o in events if id(o) in decisive or _clock_of(o) in clocks]
-        return WorldChecker(
-            self.expression,
-            events,
-            self._told_us,
-            self._advanced_us if record.o is not None else max(record.us, self._advanced_us),
-            tuple(self._decisions.values()),
-            self._alone,
-            is_sound=not self._tries_worlds,
-        )
-
-    def _known_events(self) -> dict[int, tuple[int, Occurrence]]:
-        """Return the primitive events of all kept or remembered entries, with their arrivals."""
-        found = {id(leaf): (arrival, leaf) for arrival, leaf in self._remembered}
-        kept = [entry for node in self._nodes for entry in node.kept()]
-        for entry in sorted(kept, key=itemgetter(2)):
-            for leaf in leaves(entry[3]):
-                if leaf.key in self._root.keys:
-                    found.setdefault(id(leaf), (entry[2], leaf))
-        return found
-
-    def _remember_deciding(self, known: Mapping[int, tuple[int, Occurrence]]) -> None:
-        """Update the remembered events: those that are near to something doubtful.
-
-        `known` has the events known before entries were trimmed.
-        """
-        self._remembered = []
-        kept = self._known_events()
-        nodes, doubtful = self._nodes, self._shared.doubtful
-        entries = [entry for node in nodes for entry in (*node.kept(), *node.open_entries())]
-        near_us = [
-            (entry[3].low_us - self._durations_us, entry[3].high_us + self._durations_us)
-            for entry in entries
-            if entry[2] in doubtful
-        ]
-        self._remembered = [
-            (arrival, o)
-            for number, (arrival, o) in known.items()
-            if number not in kept
-            and any(o.high_us >= low_us and o.low_us <= high_us for low_us, high_us in near_us)
-        ]
-
-    def _alone(self) -> Detector:
-        """Return a detector of the expression that does not try worlds."""
-        found = Detector(self.expression, matches_max=_WORLD_MATCHES_MAX, on_many="truncate")
-        found._tries_worlds = False
-        return found
-
-    def _is_possible(
-        self, match: Occurrence, record: _Record, witnesses: Callable[[], WorldChecker]
-    ) -> bool:
-        """Return whether a possible match was proved: some world makes it."""
-        if self.reads:
-            return self._is_free
-        # If nothing else can exclude a match, only its own events and negated ones decide it.
-        asked = self._worlds(record, match) if self._is_free else witnesses()
-        return asked.prove(match)
-
-    def _refuted_of(
-        self, made: Iterable[Entry], witnesses: Callable[[], WorldChecker]
-    ) -> list[Entry]:
-        """Return the matches that nodes hold for certain, but that some world does not make."""
-        if not self._tries_worlds:
-            return []
-        # An unknown world refutes everything except what the caller of `resolve` chose.
-        return [
-            entry
-            for entry in made
-            if entry[3].parts and entry[2] not in self._decisions and witnesses().refute(entry[3])
-        ]
-
-    def _refute(self, entry: Entry, journal: Journal) -> None:
-        """Mark a match that nodes have made as open."""
-        self._shared.doubt(entry[2], Rivals(), journal)
-        add(self._refuted, entry[2], journal)
-
-    def _decided(self, journal: Journal, witnesses: Callable[[], WorldChecker]) -> list[Entry]:
-        """Return the matches that became certain; remove choices without open candidates."""
-        doubtful, gone = self._shared.doubtful, self._shared.gone
-        self._seen = self._shared.decided
-        made: list[Entry] = []
-        for identity, choice in list(self._open.items()):
-            sure: list[Entry] = [
-                (o.us, o.id or "", arrival, o, o.parts)
-                for arrival, o in choice.entries
-                if not (arrival in doubtful or arrival in gone or arrival in self._returned)
-            ]
-            for entry in self._refuted_of(sure, witnesses):
-                self._refute(entry, journal)
-            if not any(arrival in doubtful for arrival, _ in choice.entries):
-                delete(self._open, identity, journal)
-            for entry in sure:
-                if entry[2] not in doubtful:
-                    made.append(entry)
-                    add(self._returned, entry[2], journal)
-        return made
-
-    def _choice(self, opened: list[Entry], made: list[Entry], record: _Record) -> _Choice:
-        doubtful = self._shared.doubtful
-        candidates = tuple([_parts_of(entry[3]) for entry in opened])
-        us = max(entry[0] for entry in opened)
-        identity = identity_of(self._root.name, candidates, us)
-        number = 1
-        while identity in self._open:
-            number += 1
-            identity = f"{identity.partition('-')[0]}-{number}"
-        undecided = Undecided(
-            identity,
-            candidates,
-            tuple([_parts_of(entry[3]) for entry in made]),
-            tuple([doubtful[entry[2]] for entry in opened]),
-            record.o,
-            us,
-        )
-        return _Choice(undecided, tuple([(entry[2], entry[3]) for entry in opened]))
-
-    def _error(
-        self, opened: Sequence[Undecided], made: Sequence[Entry], record: _Record
-    ) -> UncertainOrder:
-        candidates = tuple([c for each in opened for c in each.candidates])
-        rivals: tuple[Rivals, ...] = tuple([r for each in opened for r in each.rivals])
-        counted = (
-            "a match that depends"
-            if len(candidates) == 1
-            else f"{len(candidates)} matches that depend"
-        )
-        return UncertainOrder(
-            f"{record.o if record.o is not None else 'the end of a window'} completes {counted} on "
-            "an order or a distance of events which their timestamps do not tell: they are left "
-            "open; decide with Detector.resolve, or choose a policy with on_uncertain=",
-            candidates=candidates,
-            certain=tuple([_parts_of(entry[3]) for entry in made]),
-            made=tuple([entry[3] for entry in made]),
-            rivals=rivals,
-            undecided=tuple(opened),
-        )
-
-    def _told(self, made: list[Entry], record: _Record) -> list[Occurrence]:
-        """Return the matches of a step; raise under the policy "raise" if something is open."""
-        if self._shared.policy.name == "raise":
-            opened = [
-                choice.undecided
-                for identity in record.opened
-                if (choice := self._open.get(identity)) is not None
-            ]
-            if opened:
-                raise self._error(opened, made, record)
-            if self._shared.misses:
-                raise UncertainOrder(
-                    f"{record.o} may have happened before an event with an exact timestamp that "
-                    "was fed before, and is not kept as nothing exact could be last with it: call "
-                    "Detector.expect_intervals before, feed events in the order in which their "
-                    "intervals begin, or choose another policy with on_uncertain=",
-                    certain=tuple([_parts_of(entry[3]) for entry in made]),
-                    made=tuple([entry[3] for entry in made]),
-                )
         return [entry[3] for entry in made]
 
     # -- undoing -----------------------------------------------------------------------------
@@ -955,11 +543,11 @@ class Detector:
             later.pop()
         elif self._memoryless is not None:
             self._memoryless.withdraw(o)  # it was fed before all steps in the log
-        self._remembered = [each for each in self._remembered if each[1] is not o]
+        self._choices.forget(o)
         for record in reversed(later):
             self._do(record, reader, refuses=False)
             self._remember(record)
-        self._handed_out &= self._open.keys()
+        self._choices.undone()
         if (later or number >= 0) and self._trimmed_us is not None:
             for node in self._nodes:
                 node.trim(self._trimmed_us)  # undoing has brought back trimmed entries
@@ -973,7 +561,7 @@ class Detector:
         """Return a mark of the present step for `undo`; do not call `trim` before that."""
         self._is_marked = True  # the next advance must not be merged with an earlier one
         shared, last = self._shared, self._log[-1] if self._log else None
-        return _Mark(last, self._told_us is not None, shared.is_inexact, shared.keeps_ends)
+        return _Mark(last, shared.told_us is not None, shared.is_inexact, shared.keeps_ends)
 
     def undo(self, mark: object) -> None:
         """Undo the feeds and advances since `mark`. REQUIRES: `keeps_log`."""
@@ -981,17 +569,17 @@ class Detector:
         self._oldest = None
         while self._log and self._log[-1] is not mark.last:
             roll_back(self._log.pop().journal)
-        if self._told_us is not None and not mark.has_begun:
-            roll_back(self._start)
-            self._told_us = None
         shared = self._shared
+        if shared.told_us is not None and not mark.has_begun:
+            roll_back(self._start)
+            shared.told_us = None
         shared.keeps_ends = mark.keeps_ends
         if shared.is_inexact and not mark.is_inexact:
             shared.is_inexact = False
             shared.reach_us = shared.late_us = 0
-        self._handed_out &= self._open.keys()
+        self._choices.undone()
 
-    def _remember(self, record: _Record) -> None:
+    def _remember(self, record: Record) -> None:
         # Neither open choices nor what was dropped follow from the kept events.
         if self.keeps_log or self._shared.keeps_ends or self._shared.fresh is not None:
             self._log.append(record)
@@ -1017,12 +605,12 @@ class Detector:
         while log and (log[0].us < until_us or (most is not None and len(log) > most)):
             log.popleft()
         self._shared.undoable_step = log[0].step if log else self._shared.step + 1
-        tells_worlds = self._tries_worlds and self._shared.is_inexact
-        known = self._known_events() if tells_worlds else {}
+        tries_worlds = self._choices.tries_worlds and self._shared.is_inexact
+        known = self._choices.known_events() if tries_worlds else {}
         for node in self._nodes:
             node.trim(before_us)
         if known:
-            self._remember_deciding(known)
+            self._choices.remember_deciding(known)
         self._trimmed_us = before_us
         oldest = self._oldest
         if oldest is not None and len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
@@ -1033,37 +621,16 @@ class Detector:
             if not self._has_inexact():
                 shared.is_inexact = False
                 shared.reach_us = shared.late_us = 0
-                self._decisions.clear()
-                self._remembered.clear()
+                self._choices.become_exact()
                 journal: Journal = log[-1].journal if log else []
                 for node in self._nodes:
                     node.become_exact(journal)
-            self._forget_decided()
+            self._choices.forget_decided()
 
     def _decided_us(self, us: int) -> int:
         """Return `us`, or the time of the next timer if that is before."""
         due_us = self.due_us
         return us if due_us is None else min(us, due_us)
-
-    def _forget_decided(self) -> None:
-        """Forget the status of occurrences that nothing refers to any more."""
-        shared = self._shared
-        if shared.is_inexact and len(shared.doubtful) + len(shared.gone) < _DECIDED_MAX:
-            return
-        kept = {arrival for choice in self._open.values() for arrival, _ in choice.entries}
-        if shared.is_inexact:
-            kept.update(entry[2] for node in self._nodes for entry in node.kept())
-            kept.update(entry[2] for node in self._nodes for entry in node.open_entries())
-        shared.doubtful = {a: why for a, why in shared.doubtful.items() if a in kept}
-        shared.gone &= kept
-        self._refuted &= kept
-        self._returned &= kept
-        self._decisions = dict(list(self._decisions.items())[-_DECIDED_MAX:])
-        shared.follows = {
-            arrival: others
-            for arrival, others in shared.follows.items()
-            if arrival in kept or not kept.isdisjoint(others)
-        }
 
     def _has_inexact(self) -> bool:
         """Return whether anything kept, or that may be redone, has an uncertain order."""
@@ -1162,7 +729,7 @@ class Detector:
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
         # Withdrawing `o` restores what was dropped for it.
-        self._remember(_Record(o, o.us, journal, {}, ()))
+        self._remember(Record(o, o.us, journal, {}, ()))
 
     # -- state -------------------------------------------------------------------------------
 
@@ -1180,8 +747,8 @@ class Detector:
         self._shared.arrivals = count(arrival)
         return {
             "expression": encode_params({"text": repr(self.expression)})["text"],
-            "told_us": self._told_us,
-            "advanced_us": self._advanced_us,
+            "told_us": self._shared.told_us,
+            "advanced_us": self._shared.advanced_us,
             "arrival": arrival,
             "dropped": self.dropped,
             "nodes": nodes,
@@ -1189,29 +756,7 @@ class Detector:
                 [us, index, encode_params({"called": _listed(called)})["called"]]
                 for us, index, called in self._shared.timers.in_order()
             ],
-            "undecided": [
-                {
-                    **encode_undecided(replace(choice.undecided, candidates=())),
-                    "entries": [[arrival, writer.occurrence(o)] for arrival, o in choice.entries],
-                }
-                for choice in self._open.values()
-            ],
-            "handed_out": sorted(self._handed_out & self._open.keys()),
-            "doubtful": sorted(self._shared.doubtful),
-            "gone": sorted(self._shared.gone),
-            "follows": sorted([key, value] for key, value in self._shared.follows.items()),
-            "refuted": sorted(self._refuted & self._shared.doubtful.keys()),
-            "returned": sorted(
-                arrival
-                for choice in self._open.values()
-                for arrival, _ in choice.entries
-                if arrival in self._returned
-            ),
-            "decisions": [
-                [arrival, writer.occurrence(o), is_made]
-                for arrival, (o, is_made) in self._decisions.items()
-            ],
-            "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
+            **self._choices.write(writer),
             "awaited": [writer.occurrence(o) for o in self._shared.awaited],
             "is_inexact": self._shared.is_inexact,
             "keeps_ends": self._shared.keeps_ends,
@@ -1238,63 +783,37 @@ class Detector:
                 f"the state is one of {text}, and cannot be restored into {self.expression!r}"
             )
         reader = StateReader(state["occurrences"])
+        shared = self._shared
         # States of early versions lack it; their kept entries show it, except for contemporaries.
-        self._shared.is_inexact = state.get(
+        shared.is_inexact = state.get(
             "is_inexact",
             not all(map(is_exact, reader.occurrences))
             or any(state.get(name) for name in ("undecided", "doubtful", "awaited")),
         )
-        self._shared.keeps_ends |= state.get("keeps_ends", False) or any(
+        shared.keeps_ends |= state.get("keeps_ends", False) or any(
             o.stamp is not None for o in reader.occurrences
         )
         for node, data in zip(self._nodes, state["nodes"], strict=True):
             if data is not None:
                 node.read(data, reader)
-        self._restore_open(state, reader)
-        self._told_us = state["told_us"]
-        self._advanced_us = state.get("advanced_us", self._advanced_us)
-        self._shared.arrivals = count(state["arrival"])
-        self.dropped = state["dropped"]
-        for us, index, called in state["timers"]:
-            name = _tupled(decode_params({"called": called})["called"])
-            self._shared.timers.set((us, index, name), [])
-
-    def _restore_open(self, state: Mapping[str, Any], reader: StateReader) -> None:
-        """Restore the open choices."""
-        shared = self._shared
-        rivals: dict[int, Rivals] = {}
-        for data in state.get("undecided", ()):
-            entries = tuple([(arrival, reader.occurrences[n]) for arrival, n in data["entries"]])
-            candidates = tuple([_parts_of(o) for _, o in entries])
-            undecided = replace(decode_undecided(data), candidates=candidates)
-            self._open[undecided.identity] = _Choice(undecided, entries)
-            arrivals = [arrival for arrival, _ in entries]
-            rivals.update(zip(arrivals, undecided.rivals, strict=True))
-        self._handed_out.update(state.get("handed_out", ()))
-        # An open choice may have candidates that are already decided.
-        for arrival in state.get("doubtful", rivals):
-            shared.doubtful[arrival] = rivals.get(arrival, Rivals())
-        shared.gone.update(state.get("gone", ()))
-        self._refuted.update(state.get("refuted", ()))
-        self._returned.update(state.get("returned", ()))
-        for arrival, number, is_made in state.get("decisions", ()):
-            self._decisions[arrival] = (reader.occurrences[number], is_made)
-        self._remembered = [(a, reader.occurrences[n]) for a, n in state.get("remembered", ())]
-        shared.follows.update(dict(state.get("follows", ())))
+        self._choices.read(state, reader)
         shared.awaited = [reader.occurrences[number] for number in state.get("awaited", ())]
         shared.reach_us, shared.late_us = state.get("reach_us", (0, 0))
         shared.latest_us = state.get("latest_us", shared.latest_us)
+        shared.told_us = state["told_us"]
+        shared.advanced_us = state.get("advanced_us", shared.advanced_us)
+        shared.arrivals = count(state["arrival"])
+        self.dropped = state["dropped"]
+        for us, index, called in state["timers"]:
+            name = _tupled(decode_params({"called": called})["called"])
+            shared.timers.set((us, index, name), [])
 
 
-def _parts_of(o: Occurrence) -> Mapping[str, Any]:
-    """Return a match as a mapping of part names to constituents."""
-    return o.parts or {o.name: o}
-
-
-def _clock_of(o: Occurrence) -> object:
-    """Return the local clock that stamped an event, or None if there is none."""
-    stamp = o.stamp
-    return None if stamp is None or stamp.local_clock is None else (stamp.node, stamp.local_clock)
+def _alone(expression: Expression) -> Detector:
+    """Return a detector of the expression that does not try worlds, to be run in one."""
+    found = Detector(expression, matches_max=_WORLD_MATCHES_MAX, on_many="truncate")
+    found._choices.tries_worlds = False
+    return found
 
 
 def _is_again(a: Occurrence, b: Occurrence) -> bool:

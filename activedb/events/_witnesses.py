@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from activedb.events._accuracy import AccuracyInterval
 from activedb.events._choices import Context
@@ -27,10 +27,7 @@ from activedb.events._worlds import Times, Worlds, moved_apart
 from activedb.events.detection._traits import is_timed, walk
 from activedb.events.detection._uncertain import moments
 
-if TYPE_CHECKING:
-    from activedb.events._detector import Detector
-
-__all__ = ["Decision", "WorldChecker", "leaves"]
+__all__ = ["Decision", "ExactDetector", "WorldChecker", "leaves"]
 
 
 _WORLDS = 24
@@ -46,6 +43,22 @@ _DURATIONS_MAX = 128
 Identity = frozenset[tuple[str, Any]]
 Decision = tuple[Occurrence, bool]
 """A match, and whether it was chosen, as decided by the caller of `Detector.resolve`."""
+
+
+class ExactDetector(Protocol):
+    """Detector, as it is run in a world."""
+
+    @property
+    def truncated(self) -> int:
+        """Number of times that matches were left out because one event completed too many."""
+
+    def advance(self, us: int) -> list[Occurrence]:
+        """Announce that no event before `us` follows; return what time completes before `us`."""
+
+    def feed(
+        self, o: Occurrence, reader: None = None, contemporaries: Sequence[Occurrence] = ()
+    ) -> list[Occurrence]:
+        """Process `o`; return the matches that it completes."""
 
 
 class _Made(NamedTuple):
@@ -91,7 +104,7 @@ class WorldChecker:
     begun_us: int | None
     until_us: int
     decisions: Sequence[Decision]
-    detector: Callable[[], Detector]
+    detector: Callable[[], ExactDetector]
     is_sound: bool
 
     def __post_init__(self) -> None:

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from activedb.errors import ActiveDBError, TransactionCancelled
 
 if TYPE_CHECKING:
-    from activedb.transactions._node import Node
+    from activedb.metrics import Counters
+    from activedb.transactions._hierarchy import Kin
+    from activedb.transactions._pool import Pool, Task
 
 __all__ = ["Child", "add_sibling_notes", "is_again", "raise_first"]
 
 T = TypeVar("T")
+
+
+class Parent(Protocol):
+    """Transaction that spawns children, as they see it."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def kin(self) -> Kin: ...
+
+    def await_child(self) -> None:
+        """Offer the locks before a wait for a child."""
+
+    def wait_for(self, task: Task[T]) -> None:
+        """Wait for the task of a child."""
+
+
+class Attempt(Protocol):
+    """Transaction of one try of a child."""
+
+    def interrupt(self, reason: ActiveDBError) -> object:
+        """Doom it, and end its statements on the server."""
+
+    def mark_rollback_only(self, reason: ActiveDBError) -> object:
+        """Doom it."""
 
 
 class Child(Generic[T]):
@@ -21,16 +49,24 @@ class Child(Generic[T]):
     The parent's thread asks for the result; any thread may cancel the child.
     """
 
-    __slots__ = ("_attempt", "_cancelled", "_label", "_parent", "_seen", "_task")
+    __slots__ = ("_attempt", "_cancelled", "_counters", "_label", "_parent", "_seen", "_task")
 
-    def __init__(self, parent: Node, label: str, call: Callable[[Child[T]], T]):
+    def __init__(
+        self,
+        parent: Parent,
+        label: str,
+        call: Callable[[Child[T]], T],
+        pool: Pool,
+        counters: Counters,
+    ):
         self._parent = parent
+        self._counters = counters
         self._label = label
         self._seen = False
         # Both guarded by the latch of the parent's `Kin`.
-        self._attempt: Node | None = None
+        self._attempt: Attempt | None = None
         self._cancelled: TransactionCancelled | None = None
-        self._task = parent.forest.pool.submit(lambda: call(self))
+        self._task = pool.submit(lambda: call(self))
 
     def __repr__(self) -> str:
         state = "ended" if self.is_done else "running or queued"
@@ -87,7 +123,7 @@ class Child(Generic[T]):
             self._cancelled = cancelled
             attempt = self._attempt
             kin.notify_all()
-        self._parent.forest.counters.add("transactions_cancelled")
+        self._counters.add("transactions_cancelled")
         if attempt is not None:
             attempt.interrupt(cancelled)
 
@@ -98,7 +134,7 @@ class Child(Generic[T]):
         """True if `cancel` was called before the child ended."""
         return self._cancelled is not None
 
-    def began(self, attempt: Node) -> None:
+    def began(self, attempt: Attempt) -> None:
         """Note the transaction of the child's present try."""
         with self._parent.kin.latch:
             self._attempt = attempt

@@ -74,13 +74,15 @@ class CausalHierarchy(Hierarchy):
 
     Attributes
     ----------
+    cause : Node
+        As given.
     ended : threading.Event
         Set when its top-level transaction has ended and released its locks.
     """
 
     def __init__(self, session: Session, run: Run, cause: Node, heir: int):
         super().__init__(session, run)
-        self.cause: Node = cause  # type: ignore[misc]  # of this one, not of the class
+        self.cause = cause
         self.causes = (heir,)
         self.ended = threading.Event()
         self._seen: dict[TableSpec, dict[Key, Row | None]] = {}

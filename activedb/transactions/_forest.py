@@ -44,7 +44,7 @@ from activedb.transactions._threads import (
     wait_is_over,
 )
 from lockmgr import Deadlock as LockDeadlock
-from lockmgr import Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
+from lockmgr import DeadlockReport, Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout
 
 __all__ = ["Forest", "Listener", "abandon_all"]
@@ -134,7 +134,7 @@ class Forest:
         self._hierarchies: dict[int, Hierarchy] = {}  # live ones, by top-level transaction
         self.offers = Offers(lambda: self.locks)
         self.deadlines = Deadlines()
-        self.retries = Retries(settings, self.counters)
+        self.retries = Retries(settings, self.counters, current_transaction)
         self.dependencies = Dependencies(self)
         self.joined = Joined(self)
         self.watched = Watched(self)
@@ -374,11 +374,13 @@ class Forest:
             except LockDeadlock as error:
                 if self.dependencies.make_room(node, error):
                     continue
-                found = self.offers.may_be_made(node, error.report)
+                edge = _awaited_offer(node, error.report)
                 until_s = until_s or time.monotonic() + timeout_s
-                offered = found is not None and self.offers.await_one(node, *found, until_s)
+                offered = edge is not None and self.offers.await_one(
+                    node.kin, edge, lambda: node.is_rollback_only, until_s
+                )
                 timeout_s = until_s - time.monotonic()
-                if not offered and (found is None or timeout_s > 0):
+                if not offered and (edge is None or timeout_s > 0):
                     raise self._deadlock(node, error) from error
                 if timeout_s <= 0:
                     raise LockTimeout(
@@ -559,6 +561,24 @@ def _on_wait(node: Node) -> Callable[[tuple[Edge, ...]], None] | None:
     if node.observer is None:
         return None
     return partial(node.observer.waits, node)
+
+
+def _awaited_offer(node: Node, report: DeadlockReport) -> Edge | None:
+    """Return the wait for a superior whose offer may resolve a deadlock; None if none may.
+
+    The cycle must consist of a child and its superior: the child requests a lock that the superior
+    holds, and the superior waits for the commit of the child, or of a transaction between them.
+    O(depth).
+    """
+    first, *others = report.cycle
+    is_line = first.waiter == node.id and first.kind is EdgeKind.HELD
+    if not is_line or any(edge.kind is not EdgeKind.COMMIT for edge in others):
+        return None
+    superior = node.parent
+    while superior is not None and superior.id != first.waited_for:
+        superior = superior.parent
+    # On the same thread, the superior would have offered its locks before `node` could run.
+    return None if superior is None or superior.is_on_thread_of(node) else first
 
 
 def _breaker(victim: Node, cycle: tuple[Edge, ...]) -> int:

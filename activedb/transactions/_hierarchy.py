@@ -9,15 +9,12 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from activedb.store.flush import Change
 from activedb.store.server import PatientLatch
 from activedb.store.session import Durable, Session
 from activedb.store.sql import Key, Row, Tables, TableSpec
-
-if TYPE_CHECKING:
-    from activedb.transactions._node import Node
 
 __all__ = ["Base", "Hierarchy", "Kin", "Lending", "Run", "Workspace"]
 
@@ -328,13 +325,10 @@ class Hierarchy:
         True if causally dependent transactions may use the session; False for a caller's session.
     lending : Lending or None
         Use of the session by other hierarchies; None if no other hierarchy has used it.
-    cause : Node or None
-        The transaction on which the top-level transaction causally depends.
     causes : tuple of int
         Ids of the transactions on which it depended in the lock manager at its begin.
     """
 
-    cause: ClassVar[Node | None] = None
     causes: tuple[int, ...] = ()
 
     def __init__(self, session: Session, run: Run, *, lends: bool = True):

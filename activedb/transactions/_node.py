@@ -735,7 +735,11 @@ class Node:
         label = self.next_label()
         self.offer_line()
         child: Child[T] = Child(
-            self, label, lambda handle: self._try_child(function, label, limit, handle)
+            self,
+            label,
+            lambda handle: self._try_child(function, label, limit, handle),
+            self.forest.pool,
+            self.forest.counters,
         )
         self._children.append(child)  # type: ignore[arg-type]  # results are read by type T only
         return child
@@ -823,8 +827,9 @@ class Node:
         self.check_usable()
         self.offer_line()
         before = len(self._children)
+        pool, counters = self.forest.pool, self.forest.counters
         for label, call in calls:
-            self._children.append(Child(self, label, self._lent_to(call)))
+            self._children.append(Child(self, label, self._lent_to(call), pool, counters))
         children = self._children[before:]
         self._await_all(children)
         del self._children[before:]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from lockmgr import DeadlockReport, Edge, EdgeKind, LockManager
-
-if TYPE_CHECKING:
-    from activedb.transactions._node import Node
+from activedb.transactions._hierarchy import Kin
+from lockmgr import Edge, EdgeKind, LockManager
 
 __all__ = ["Offers"]
 
@@ -34,54 +31,45 @@ class Offers:
         self._latch = threading.Lock()
         self._awaited: dict[int, int] = {}
 
-    def may_be_made(self, node: Node, report: DeadlockReport) -> tuple[Node, Edge] | None:
-        """Return the superior whose offer may resolve a deadlock, and the edge; None if none may.
-
-        The cycle must consist of a child and its superior: the child requests a lock that the
-        superior holds, and the superior waits for the commit of the child, or of a transaction
-        between them. O(depth).
-        """
-        first, *others = report.cycle
-        is_line = first.waiter == node.id and first.kind is EdgeKind.HELD
-        if not is_line or any(edge.kind is not EdgeKind.COMMIT for edge in others):
-            return None
-        superior: Node | None = node.parent
-        while superior is not None and superior.id != first.waited_for:
-            superior = superior.parent
-        # On the same thread, the superior would have offered its locks before `node` could run.
-        if superior is None or superior.is_on_thread_of(node):
-            return None
-        return superior, first
-
     def awaited_by(self, tid: int) -> int | None:
         """Return the superior whose offer transaction `tid` is waiting for, or None."""
         return self._awaited.get(tid)
 
-    def await_one(self, node: Node, superior: Node, edge: Edge, until_s: float) -> bool:
-        """Wait until `superior` no longer holds the lock of `edge`, or `node` is doomed.
+    def await_one(
+        self, kin: Kin, edge: Edge, is_doomed: Callable[[], bool], until_s: float
+    ) -> bool:
+        """Wait until the superior no longer holds the lock of `edge`, or `is_doomed()` is true.
 
         Returns False if the wait would be a deadlock, or at `until_s` on the monotonic clock.
+
+        Parameters
+        ----------
+        kin : Kin
+            Latch and pauses of the hierarchy.
+        edge : Edge
+            The wait of the child for the superior; see `Forest.acquire`.
         """
         assert edge.resource is not None
         assert edge.against is not None
         locks, resource, mode = self._locks(), edge.resource, edge.against
+        child, superior = edge.waiter, edge.waited_for
 
         def is_over() -> bool:
-            return node.is_rollback_only or not locks.holds(superior.id, resource, mode)
+            return is_doomed() or not locks.holds(superior, resource, mode)
 
         with self._latch:
-            self._awaited[node.id] = superior.id
+            self._awaited[child] = superior
         try:
             while not is_over():
                 left_s = until_s - time.monotonic()
-                if left_s <= 0 or self._is_blocked_by(superior.id, node.id):
+                if left_s <= 0 or self._is_blocked_by(superior, child):
                     return False
                 pause_s = min(left_s, _LOOK_EVERY_S)
-                node.kin.pause(lambda event, s=pause_s: event.wait(s), is_over)  # type: ignore[misc]
+                kin.pause(lambda event, s=pause_s: event.wait(s), is_over)  # type: ignore[misc]
             return True
         finally:
             with self._latch:
-                del self._awaited[node.id]
+                del self._awaited[child]
 
     def _is_blocked_by(self, superior: int, child: int) -> bool:
         """Return whether `superior` waits for `child`, other than to commit. O(graph).

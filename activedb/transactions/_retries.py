@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from activedb.config import Settings
 from activedb.errors import (
@@ -17,11 +17,10 @@ from activedb.errors import (
     SerializationConflict,
 )
 from activedb.metrics import Counters
-from activedb.transactions._node import current_transaction
 
 if TYPE_CHECKING:
     from activedb.transactions._deadlines import Limit
-    from activedb.transactions._node import Node
+    from activedb.transactions._hierarchy import Hierarchy, Kin
 
 __all__ = ["Retries"]
 
@@ -35,8 +34,33 @@ _CAUSES: dict[type[Exception], str] = {
 }
 
 
+class Superior(Protocol):
+    """Transaction within which attempts are made, or around which they are."""
+
+    @property
+    def id(self) -> int:
+        """See `Node`, as for the others."""
+
+    @property
+    def parent(self) -> Superior | None: ...
+
+    @property
+    def kin(self) -> Kin: ...
+
+    @property
+    def hierarchy(self) -> Hierarchy: ...
+
+    @property
+    def is_rollback_only(self) -> bool: ...
+
+
 class Retries:
     """Loop of attempts, until one succeeds or a retry is pointless.
+
+    Parameters
+    ----------
+    around : callable
+        Returns the transaction open on this thread, around a top-level attempt; None if none is.
 
     Attributes
     ----------
@@ -46,9 +70,12 @@ class Retries:
         Pauses, at most until the event is set; tests may replace it by a faster one.
     """
 
-    def __init__(self, settings: Settings, counters: Counters):
+    def __init__(
+        self, settings: Settings, counters: Counters, around: Callable[[], Superior | None]
+    ):
         self.random = random.Random()  # noqa: S311  # spreads retries, no secret
         self.wait: Callable[[threading.Event, float], object] = threading.Event.wait
+        self._around = around
         self._settings = settings
         self._counters = counters
 
@@ -57,7 +84,7 @@ class Retries:
         attempt: Callable[[], T],
         *,
         name: Callable[[], str],
-        within: Node | None = None,
+        within: Superior | None = None,
         limit: Limit | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> T:
@@ -67,7 +94,7 @@ class Retries:
         ----------
         name : callable
             Returns the name of the work, for messages.
-        within : Node, optional
+        within : Superior, optional
             The parent of the attempts' transactions. If its flat transaction is broken, or the
             retries are used up, the error is left to its superiors.
         limit : Limit, optional
@@ -92,15 +119,14 @@ class Retries:
                 self._counters.add("transactions_retried")
         raise AssertionError("unreachable")
 
-    def _is_worth_another(self, error: BaseException, number: int, within: Node | None) -> bool:
+    def _is_worth_another(self, error: BaseException, number: int, within: Superior | None) -> bool:
         """Return whether to retry after the `number`-th attempt has failed with `error`."""
         if not isinstance(error, tuple(_CAUSES)) or isinstance(error, LockNotAvailable):
             return False
         inside = within is not None
-        around = current_transaction()  # open around a top-level attempt, on this thread
         if isinstance(error, ConnectionLost) and (inside or error.committed is not False):
             return False
-        if isinstance(error, Deadlock) and _is_in_line(error.breaker, within or around):
+        if isinstance(error, Deadlock) and _is_in_line(error.breaker, within or self._around()):
             return False  # the cycle would recur: a superior has to retry
         is_spent = number > self._settings.retries_max
         if is_spent:
@@ -132,7 +158,7 @@ class Retries:
         self,
         error: BaseException,
         number: int,
-        within: Node | None,
+        within: Superior | None,
         limit: Limit | None,
         stopped: Callable[[], bool],
     ) -> None:
@@ -149,7 +175,7 @@ class Retries:
             )
 
 
-def _is_in_line(tid: int, node: Node | None) -> bool:
+def _is_in_line(tid: int, node: Superior | None) -> bool:
     """Return whether `tid` is `node` or a superior of it; O(depth)."""
     while node is not None and node.id != tid:
         node = node.parent

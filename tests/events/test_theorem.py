@@ -501,7 +501,10 @@ def check_same(
         )
 
 
-IN_STATE = ("is_inexact", "keeps_ends", "reach_us", "late_us", "latest_us", "gone", "follows")
+IN_STATE = (
+    *("is_inexact", "keeps_ends", "reach_us", "late_us", "latest_us", "told_us", "advanced_us"),
+    *("gone", "follows"),
+)
 """Fields of `Shared` that a detector's state holds unchanged."""
 OTHERWISE_IN_STATE = ("arrivals", "awaited", "doubtful", "timers")
 NOT_IN_STATE = ("bound", "decided", "fresh", "misses", "policy", "step", "undoable_step")
@@ -538,11 +541,10 @@ def known_of(detector: Detector) -> dict[str, Any]:
         "awaited": list(map(text_of, shared.awaited)),
         "doubtful": sorted(shared.doubtful),
         "timers": shared.timers.in_order(),
-        "open": {identity: len(each.entries) for identity, each in detector._open.items()},
-        "refuted": detector._refuted & shared.doubtful.keys(),
-        "decisions": sorted(detector._decisions),
-        "remembered": [(arrival, text_of(o)) for arrival, o in detector._remembered],
-        "told": (detector._told_us, detector._advanced_us),
+        "open": {identity: len(each.entries) for identity, each in detector._choices.open.items()},
+        "refuted": detector._choices._refuted & shared.doubtful.keys(),
+        "decisions": sorted(detector._choices._decisions),
+        "remembered": [(arrival, text_of(o)) for arrival, o in detector._choices._remembered],
         "dropped": detector.dropped,
         "kept": [[entry[2] for entry in node.kept()] for node in detector._nodes],
     }

@@ -521,17 +521,17 @@ def test_causal_rules_run_their_own_rules_as_children(ledger: Ledger) -> None:
 
 
 def test_causal_rules_of_a_stream_begin_when_its_part_has_committed(ledger: Ledger) -> None:
-    states: list[object] = []
+    causes: list[tuple[int, ...]] = []
 
     @ledger.db.rule(on=adb.event("A"), coupling="causal")
     def rule(t: Transaction, o: Occurrence) -> None:
-        states.append(node_of(t).hierarchy.cause)
+        causes.append(node_of(t).hierarchy.causes)
         ledger.write(t, f"{o.params['n']}")
 
     declare(ledger.db, A=("n",)).feed([event("A", n, n=n) for n in range(5)])
     ledger.db.wait_idle()
     assert sorted(ledger.lines()) == [str(n) for n in range(5)]
-    assert states == [None] * 5
+    assert causes == [()] * 5
 
 
 def test_causal_rule_in_the_callers_transaction_waits_for_the_callers_commit(

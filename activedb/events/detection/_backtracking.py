@@ -11,13 +11,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._occurrence import Occurrence
-from activedb.events.detection._entry import YET_TO_BE_FED, Candidate, Entry, leaves
-from activedb.events.detection._possible import Doubt, Possible
+from activedb.events.detection._entry import (
+    YET_TO_BE_FED,
+    Candidate,
+    Doubt,
+    Entry,
+    Possible,
+    leaves,
+)
 from activedb.events.detection._predicates import parts_of
 
 if TYPE_CHECKING:
     from activedb.events.detection._group import Group
-    from activedb.events.detection._node import Moment, Shared
+    from activedb.events.detection._moment import Moment
+    from activedb.events.detection._node import Shared
     from activedb.events.detection._traits import Layout
 
 __all__ = ["Backtracking"]

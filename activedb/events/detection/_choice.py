@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from activedb.errors import MatchesExceeded, PatternError
 from activedb.events._choices import Context, Skip, SkipTo
-from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
-from activedb.events.detection._predicates import Stage
+from activedb.events.detection._entry import Candidate, Entry, Stage, constituents, place_of
 
 __all__ = [
     "MATCHES_MAX",

@@ -24,15 +24,18 @@ from activedb.events.detection._entry import (
     YET_TO_BE_FED,
     Candidate,
     Entry,
+    Possible,
+    Stage,
     constituents,
     place_of,
     timestamp_at,
 )
 from activedb.events.detection._group import Group, Groups
 from activedb.events.detection._journal import Journal, add, put
-from activedb.events.detection._node import Moment, Node
-from activedb.events.detection._possible import Ledger
-from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
+from activedb.events.detection._ledger import Ledger
+from activedb.events.detection._moment import Moment
+from activedb.events.detection._node import Node
+from activedb.events.detection._predicates import Predicates, attribute, merged, parts_of
 from activedb.events.detection._primitive import takes
 from activedb.events.detection._traits import primitives_of
 from activedb.events.detection._uncertain import is_exact
@@ -40,7 +43,6 @@ from activedb.events.detection._uncertain import is_exact
 if TYPE_CHECKING:
     from activedb.events.detection._backtracking import Waiting
     from activedb.events.detection._node import Shared
-    from activedb.events.detection._possible import Possible
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["Children", "CombinationNode", "Item", "holds"]
@@ -176,7 +178,7 @@ class CombinationNode(Node):
                         if self.named_by_event[number]:
                             named[number] = primitive.name
             if stages or places:
-                place = (*moment.place(self.shared), o)
+                place = (*moment.place(self.shared.arrivals), o)
                 plain = [number for number in stages if number not in named]
                 if plain or places:
                     found.append(((*place, None), plain, places))

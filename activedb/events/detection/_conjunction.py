@@ -11,8 +11,7 @@ from activedb.events._choices import NO_SKIP
 from activedb.events._expressions import Conjunction
 from activedb.events.detection._choice import Chooser
 from activedb.events.detection._combination import Children, CombinationNode
-from activedb.events.detection._entry import Candidate, Entry, constituents, leaves
-from activedb.events.detection._possible import Doubt, Possible
+from activedb.events.detection._entry import Candidate, Doubt, Entry, Possible, constituents, leaves
 from activedb.events.detection._predicates import Predicates, parts_of
 from activedb.events.detection._traits import stage_of
 
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
     from activedb.events.detection._backtracking import Waiting
     from activedb.events.detection._group import Group
-    from activedb.events.detection._node import Moment, Shared
+    from activedb.events.detection._moment import Moment
+    from activedb.events.detection._node import Shared
 
 __all__ = ["ConjunctionNode"]
 

@@ -1,8 +1,8 @@
-"""Entries: occurrences with their places, as nodes keep and exchange them."""
+"""Entries, which nodes keep and exchange: occurrences with their places; candidates of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from activedb.clock import moment_of
@@ -13,7 +13,10 @@ __all__ = [
     "YET_TO_BE_FED",
     "Bound",
     "Candidate",
+    "Doubt",
     "Entry",
+    "Possible",
+    "Stage",
     "constituents",
     "entry_parts",
     "leaves",
@@ -81,3 +84,144 @@ def timestamp_at(us: int, like: Timestamp | None) -> Timestamp:
         return moment_of(us)
     except OverflowError:
         return AccuracyInterval(us, us, us)
+
+
+# -- candidates: the stages to which entries are bound, and matches that are only possible ---------
+
+
+class Stage:
+    """Positive part of a combination.
+
+    Attributes
+    ----------
+    name : str
+        The name of a primitive event or Kleene part; otherwise unused, as constituents have names.
+    kleene : bool
+        True if it is bound to a tuple of `minimum` to `maximum` entries (None: unbounded).
+    greedy : bool
+        True if a longer binding is preferred.
+    is_primitive : bool
+        True if its entries are primitive events.
+    names : tuple of str
+        All part names that it can contribute.
+    """
+
+    __slots__ = ("greedy", "is_primitive", "kleene", "maximum", "minimum", "name", "names")
+
+    def __init__(
+        self,
+        name: str,
+        names: tuple[str, ...],
+        *,
+        kleene: bool = False,
+        minimum: int = 1,
+        maximum: int | None = 1,
+        greedy: bool = True,
+        is_primitive: bool = True,
+    ):
+        self.name = name
+        self.names = names
+        self.kleene = kleene
+        self.minimum = minimum
+        self.maximum = maximum
+        self.greedy = greedy
+        self.is_primitive = is_primitive
+
+
+Doubt = tuple[Occurrence, Occurrence]
+"""Two events whose order or distance is uncertain."""
+
+
+class Possible:
+    """Possible match: a candidate in at least one order of events.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    entries : list of Entry
+        The constituents.
+    is_certain : bool
+        True if it is a candidate in every order, provided that its constituents occur.
+    doubts : tuple of (Occurrence, Occurrence)
+        The pairs of events on which `is_certain` depends.
+    is_closed : bool
+        True if time completes it, not its last constituent.
+    entry : Entry or None
+        The occurrence that the node has passed on; None: none yet, or one of its constituents is
+        yet to be fed.
+    is_made : bool
+        True if it was made and is only kept because it may exclude others.
+    lost_rival : bool
+        True if a match was forgotten that may exclude it, or may have been made with it.
+    ends : list of Entry
+        The constituents that may be the last, or, if time completes it, that start its window.
+    """
+
+    __slots__ = (
+        "arrivals",
+        "candidate",
+        "doubts",
+        "ends",
+        "entries",
+        "entry",
+        "is_certain",
+        "is_closed",
+        "is_made",
+        "lost_rival",
+    )
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        *,
+        is_certain: bool,
+        doubts: Iterable[Doubt] = (),
+        is_closed: bool = False,
+        entry: Entry | None = None,
+        is_made: bool = False,
+        lost_rival: bool = False,
+    ):
+        self.candidate = candidate
+        self.entries = constituents(candidate)
+        self.arrivals = frozenset([entry[2] for entry in self.entries])
+        self.is_certain = is_certain
+        self.doubts = tuple(doubts)
+        self.is_closed = is_closed
+        self.entry = entry
+        self.is_made = is_made
+        self.lost_rival = lost_rival
+        self.ends: list[Entry] = []
+
+    def at(self, entry: Entry) -> Possible:
+        """Return a copy with `entry` as the occurrence passed on."""
+        found = Possible(
+            self.candidate,
+            is_certain=self.is_certain,
+            doubts=self.doubts,
+            is_closed=self.is_closed,
+            entry=entry,
+            lost_rival=self.lost_rival,
+        )
+        found.ends = self.ends
+        return found
+
+    @property
+    def last_us(self) -> int:
+        """The reading of its latest constituent; the match is kept until that expires."""
+        return max([entry[0] for entry in self.entries])
+
+    def may_overlap(self, other: Possible) -> bool:
+        """Return whether the time spans of the two may overlap."""
+        low_us, high_us = self._span_us()
+        other_low_us, other_high_us = other._span_us()
+        return low_us <= other_high_us and other_low_us <= high_us
+
+    def _span_us(self) -> tuple[int, int]:
+        lows, highs = zip(*[(e[3].low_us, e[3].high_us) for e in self.entries], strict=True)
+        return min(lows), max(highs)
+
+    def made(self) -> Possible:
+        """Return the match marked as made."""
+        found = self.at(self.entry) if self.entry is not None else self
+        found.is_made = True
+        return found

@@ -9,12 +9,11 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from activedb.events.detection._entry import Entry
+from activedb.events.detection._entry import Entry, Possible
 
 if TYPE_CHECKING:
     from activedb.events._occurrence import Occurrence
     from activedb.events.detection._choice import Span
-    from activedb.events.detection._possible import Possible
 
 __all__ = ["Group", "Groups"]
 

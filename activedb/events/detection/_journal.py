@@ -1,4 +1,4 @@
-"""Undo journal: for every change of a node's state, the operation that reverses it.
+"""Undo journal: for every change of a node's state, the operation that reverses it; its steps.
 
 The journal has three uses: a feed that raises leaves the state unchanged; `withdraw` undoes the
 feeds back to the one in question; and a policy may refuse the effects of a feed.
@@ -10,11 +10,46 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry
 
-__all__ = ["Journal", "add", "assign", "delete", "put", "roll_back", "take"]
+__all__ = ["Journal", "Record", "add", "assign", "delete", "put", "roll_back", "take"]
 
 Journal = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+class Record:
+    """Undoable step: a feed, an advance of time, or a decision."""
+
+    __slots__ = (
+        "chosen",
+        "contemporaries",
+        "is_idle",
+        "journal",
+        "o",
+        "opened",
+        "said",
+        "step",
+        "us",
+    )
+
+    def __init__(
+        self,
+        o: Occurrence | None,
+        us: int,
+        journal: Journal,
+        said: dict[Hashable, bool],
+        contemporaries: tuple[Occurrence, ...],
+    ):
+        self.o = o
+        self.us = us
+        self.journal = journal
+        self.said = said
+        self.contemporaries = contemporaries
+        self.step = 0
+        self.chosen: tuple[str, tuple[int, ...]] | None = None
+        self.opened: list[str] = []
+        self.is_idle = False  # True for an advance at which nothing was due
 
 
 def roll_back(journal: Journal) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from activedb.events._expressions import Sequence
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry
-from activedb.events.detection._node import Moment, Node, Shared
+from activedb.events.detection._moment import Moment
+from activedb.events.detection._node import Node, Shared
 from activedb.events.detection._sequence import SequenceNode
 
 if TYPE_CHECKING:

@@ -1,17 +1,17 @@
-"""Base class of the nodes that evaluate expressions, the step they process, and their timers."""
+"""Base class of the nodes that evaluate expressions, and the state that all of them share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
-from heapq import heappop, heappush
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from activedb.events._expressions import Expression, Reader
+from activedb.events._expressions import Expression
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry
 from activedb.events.detection._journal import Journal, add, assign, delete
+from activedb.events.detection._moment import Moment, Timers
 
 if TYPE_CHECKING:
     from activedb.events._expressions import Primitive
@@ -20,77 +20,7 @@ if TYPE_CHECKING:
     from activedb.events.detection._state import StateReader, StateWriter
     from activedb.events.detection._uncertain import Policy
 
-__all__ = ["DECISION", "Moment", "Node", "Shared", "Timer", "Timers"]
-
-
-Timer = tuple[int, int, Hashable]
-"""(due_us, index of the node, the node's name for the timer)."""
-
-
-class Timers:
-    """Timers in the order in which they fire: by time, then node, then order of setting.
-
-    Nodes are numbered from the leaves up, in the order in which they are written. Timers of the
-    same time fire in that order, and those of a node after those of its parts.
-    """
-
-    __slots__ = ("_heap", "_live", "_serials")
-
-    def __init__(self) -> None:
-        self._live: dict[Timer, int] = {}  # serials; timers only in the heap are cancelled
-        self._heap: list[tuple[int, int, int, Timer]] = []
-        self._serials = count()
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def set(self, timer: Timer, journal: Journal) -> None:
-        """Set a timer, unless it is set already."""
-        if timer not in self._live:
-            self._insert(timer, next(self._serials))
-            journal.append((self._live.pop, (timer, None)))
-
-    def cancel(self, timer: Timer, journal: Journal) -> None:
-        """Cancel a timer, if it is set."""
-        serial = self._live.pop(timer, None)
-        if serial is not None:
-            journal.append((self._insert, (timer, serial)))
-
-    def first(self) -> Timer | None:
-        """Return the timer that fires next, or None."""
-        heap, live = self._heap, self._live
-        while heap and live.get(heap[0][3]) != heap[0][2]:
-            heappop(heap)
-        return heap[0][3] if heap else None
-
-    def is_any_before(self, before_us: int, lowest: int, index: int) -> bool:
-        """Return whether a timer is set before a time for a node from `lowest` to below `index`."""
-        return any(us < before_us and lowest <= node < index for us, node, _ in self._live)
-
-    def take_first(self, before_us: int, journal: Journal) -> list[Timer]:
-        """Take the timers of one node and time that fire first, if before `before_us`."""
-        found: list[Timer] = []
-        while (timer := self.first()) is not None and timer[0] < before_us:
-            if found and timer[:2] != found[0][:2]:
-                break
-            self.cancel(timer, journal)
-            found.append(timer)
-        return found
-
-    def in_order(self) -> list[Timer]:
-        """Return all timers in the order in which they fire."""
-        return sorted(self._live, key=lambda timer: (timer[0], timer[1], self._live[timer]))
-
-    def _insert(self, timer: Timer, serial: int) -> None:
-        self._live[timer] = serial
-        heappush(self._heap, (timer[0], timer[1], serial, timer))
-
-
-# -- base class of the nodes that evaluate expressions, and the step they process ------------------
-
-
-DECISION = -2
-"""Node index of a moment at which an open choice is decided; it concerns all nodes."""
+__all__ = ["Node", "Shared"]
 
 
 class Shared:
@@ -127,6 +57,8 @@ class Shared:
         Events yet to be fed that may be before some that was fed.
     latest_us : int
         The latest upper end of all events fed.
+    told_us, advanced_us : int or None, int
+        The first time that the detector's clocks were told, and the latest time announced.
     misses : bool
         True if this step might have completed matches with events that were not kept.
     reach_us, late_us : int
@@ -134,7 +66,7 @@ class Shared:
     """
 
     __slots__ = (
-        "arrivals",
+        "advanced_us",
         "arrivals",
         "awaited",
         "bound",
@@ -152,6 +84,7 @@ class Shared:
         "reach_us",
         "step",
         "timers",
+        "told_us",
         "undoable_step",
     )
 
@@ -173,6 +106,8 @@ class Shared:
         self.reach_us = 0
         self.late_us = 0
         self.latest_us = -(2**63)
+        self.told_us: int | None = None
+        self.advanced_us = -(2**62)
 
     @property
     def spread_us(self) -> int:
@@ -214,70 +149,6 @@ class Shared:
             if arrival in followers:
                 self.decide_all(other, journal, is_made=is_made)
         self.decide(arrival, journal, is_made=is_made)
-
-
-class Moment:
-    """Step as the nodes process it: an event that is fed, or the timers due at one node.
-
-    Attributes
-    ----------
-    o : Occurrence or None
-        The event that is fed, or a clock event.
-    index : int
-        The node whose timers fire, or the number of the clock event; -1: an event is fed.
-    us, called :
-        The time of the timers, and the node's names for them.
-    reader : object
-        The transaction through which predicates read the shared store.
-    journal : Journal
-        The undo operations of the moment.
-    said : dict
-        Results of readings, by node, reading and the events that they were evaluated for.
-    contemporaries : tuple of Occurrence
-        Events not fed yet that may be before `o`.
-    """
-
-    __slots__ = (
-        "_arrival",
-        "called",
-        "contemporaries",
-        "index",
-        "journal",
-        "o",
-        "reader",
-        "said",
-        "us",
-    )
-
-    def __init__(
-        self,
-        o: Occurrence | None,
-        reader: Reader,
-        journal: Journal,
-        said: dict[Hashable, bool],
-        *,
-        index: int = -1,
-        us: int = 0,
-        called: tuple[Hashable, ...] = (),
-        contemporaries: tuple[Occurrence, ...] = (),
-    ):
-        self.o = o
-        self.index = index
-        self.us = us
-        self.called = called
-        self.reader = reader
-        self.journal = journal
-        self.said = said
-        self.contemporaries = contemporaries
-        self._arrival = -1
-
-    def place(self, shared: Shared) -> tuple[int, str, int]:
-        """Return the place of the event that is fed; the same for all nodes."""
-        o = self.o
-        assert o is not None
-        if self._arrival < 0:
-            self._arrival = next(shared.arrivals)
-        return (o.us, o.id or "", self._arrival)
 
 
 class Node(ABC):

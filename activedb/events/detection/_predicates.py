@@ -8,56 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent, StoreError, TransactionError
 from activedb.events._occurrence import Occurrence
-from activedb.events.detection._entry import Candidate, Entry, leaves
+from activedb.events.detection._entry import Candidate, Entry, Stage, leaves
 from activedb.functions import checked_result
 
 if TYPE_CHECKING:
-    from activedb.events.detection._node import Moment
+    from activedb.events.detection._moment import Moment
 
-__all__ = ["Predicates", "Stage", "attribute", "parts_of"]
+__all__ = ["Predicates", "attribute", "merged", "parts_of"]
 
 
 _COMPARABLE = frozenset((int, str, bool, type(None), bytes))
 """Types whose values can all be hashed and are equal to themselves."""
-
-
-class Stage:
-    """Positive part of a combination.
-
-    Attributes
-    ----------
-    name : str
-        The name of a primitive event or Kleene part; otherwise unused, as constituents have names.
-    kleene : bool
-        True if it is bound to a tuple of `minimum` to `maximum` entries (None: unbounded).
-    greedy : bool
-        True if a longer binding is preferred.
-    is_primitive : bool
-        True if its entries are primitive events.
-    names : tuple of str
-        All part names that it can contribute.
-    """
-
-    __slots__ = ("greedy", "is_primitive", "kleene", "maximum", "minimum", "name", "names")
-
-    def __init__(
-        self,
-        name: str,
-        names: tuple[str, ...],
-        *,
-        kleene: bool = False,
-        minimum: int = 1,
-        maximum: int | None = 1,
-        greedy: bool = True,
-        is_primitive: bool = True,
-    ):
-        self.name = name
-        self.names = names
-        self.kleene = kleene
-        self.minimum = minimum
-        self.maximum = maximum
-        self.greedy = greedy
-        self.is_primitive = is_primitive
 
 
 class Predicates:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from activedb.events._expressions import Disjunction, Primitive, Query
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry, entry_parts, leaves, timestamp_at
-from activedb.events.detection._node import Moment, Node
+from activedb.events.detection._moment import Moment
+from activedb.events.detection._node import Node
 from activedb.functions import checked_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from activedb.events.detection._journal import Journal
-    from activedb.events.detection._node import Shared, Timers
+    from activedb.events.detection._moment import Timers
+    from activedb.events.detection._node import Shared
 
 __all__ = ["Clocks", "DisjunctionNode", "PrimitiveNode", "QueryNode", "takes"]
 
@@ -76,7 +78,7 @@ class PrimitiveNode(Node):
         o = moment.o
         if o is None or (moment.index < 0 and not takes(self.primitive, o, moment)):
             return []
-        return [(*moment.place(self.shared), o, {self.primitive.name: o})]
+        return [(*moment.place(self.shared.arrivals), o, {self.primitive.name: o})]
 
 
 class DisjunctionNode(Node):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from activedb.events.detection._choice import Span
     from activedb.events.detection._group import Group
-    from activedb.events.detection._node import Moment
+    from activedb.events.detection._moment import Moment
     from activedb.events.detection._traits import Layout
 
 __all__ = ["Search", "Viability"]

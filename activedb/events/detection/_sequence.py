@@ -16,10 +16,10 @@ from activedb.events._expressions import Sequence
 from activedb.events.detection._backtracking import Backtracking
 from activedb.events.detection._choice import Chooser, Place, Span, covers
 from activedb.events.detection._combination import Children, CombinationNode, Item, holds
-from activedb.events.detection._entry import Candidate, Entry, constituents
+from activedb.events.detection._entry import Candidate, Entry, Possible, constituents
 from activedb.events.detection._group import Group
 from activedb.events.detection._journal import Journal, assign
-from activedb.events.detection._node import Moment
+from activedb.events.detection._moment import Moment
 from activedb.events.detection._predicates import attribute
 from activedb.events.detection._search import Search
 from activedb.events.detection._traits import Layout
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from activedb.events._occurrence import Occurrence
     from activedb.events.detection._node import Shared
-    from activedb.events.detection._possible import Possible
 
 __all__ = ["SequenceNode", "ways"]
 
@@ -454,7 +453,7 @@ class SequenceNode(CombinationNode):
             self.key_of(o)
         except BadEvent:
             return  # an event without the attributes does not count
-        items.append(((*moment.place(self.shared), o, None), [], []))
+        items.append(((*moment.place(self.shared.arrivals), o, None), [], []))
 
     def _end_windows(self, moment: Moment) -> list[Entry]:
         """Return the matches that the end of a window completes."""

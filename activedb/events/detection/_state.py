@@ -9,9 +9,8 @@ from activedb.errors import BadEvent
 from activedb.events._codec import decode, decode_params, encode, encode_params
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._choice import add_span
-from activedb.events.detection._entry import Bound, Entry
+from activedb.events.detection._entry import Bound, Entry, Possible
 from activedb.events.detection._group import Group, Groups
-from activedb.events.detection._possible import Possible
 
 __all__ = ["StateReader", "StateWriter"]
 

@@ -17,13 +17,15 @@ from activedb.events.detection._choice import preference
 from activedb.events.detection._entry import (
     Candidate,
     Entry,
+    Possible,
     constituents,
     entry_parts,
     place_of,
     timestamp_at,
 )
 from activedb.events.detection._journal import add, assign, delete, put, take
-from activedb.events.detection._node import Moment, Node
+from activedb.events.detection._moment import Moment
+from activedb.events.detection._node import Node
 from activedb.events.detection._predicates import merged, parts_of
 from activedb.events.detection._search import Search
 from activedb.events.detection._sequence import SequenceNode
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from activedb.events.detection._group import Group
     from activedb.events.detection._journal import Journal
     from activedb.events.detection._node import Shared
-    from activedb.events.detection._possible import Possible
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["PeriodicNode", "PlusNode", "TimedOutNode"]

@@ -18,7 +18,8 @@ from activedb.events._expressions import (
     Sequence,
     TimedOut,
 )
-from activedb.events.detection._predicates import Predicates, Stage
+from activedb.events.detection._entry import Stage
+from activedb.events.detection._predicates import Predicates
 
 __all__ = [
     "Layout",

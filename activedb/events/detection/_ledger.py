@@ -1,4 +1,4 @@
-"""Possible matches, exclusion among them, and the ledger that makes those that are certain."""
+"""Exclusion among possible matches, and the ledger that makes those that are certain."""
 
 from __future__ import annotations
 
@@ -9,117 +9,17 @@ from typing import TYPE_CHECKING, Any
 from activedb.errors import BadEvent
 from activedb.events._choices import Context, SkipTo
 from activedb.events._expressions import Conjunction
-from activedb.events._occurrence import Occurrence
 from activedb.events._undecided import Rivals
 from activedb.events.detection._choice import covers, cumulated
-from activedb.events.detection._entry import Candidate, Entry, constituents, leaves, place_of
+from activedb.events.detection._entry import Entry, Possible, constituents, leaves, place_of
 from activedb.events.detection._journal import Journal, add
 
 if TYPE_CHECKING:
     from activedb.events.detection._combination import CombinationNode
     from activedb.events.detection._group import Group
-    from activedb.events.detection._node import Moment
+    from activedb.events.detection._moment import Moment
 
-__all__ = ["Exclusion", "Ledger", "Possible"]
-
-
-Doubt = tuple[Occurrence, Occurrence]
-"""Two events whose order or distance is uncertain."""
-
-
-class Possible:
-    """Possible match: a candidate in at least one order of events.
-
-    Attributes
-    ----------
-    candidate : Candidate
-    entries : list of Entry
-        The constituents.
-    is_certain : bool
-        True if it is a candidate in every order, provided that its constituents occur.
-    doubts : tuple of (Occurrence, Occurrence)
-        The pairs of events on which `is_certain` depends.
-    is_closed : bool
-        True if time completes it, not its last constituent.
-    entry : Entry or None
-        The occurrence that the node has passed on; None: none yet, or one of its constituents is
-        yet to be fed.
-    is_made : bool
-        True if it was made and is only kept because it may exclude others.
-    lost_rival : bool
-        True if a match was forgotten that may exclude it, or may have been made with it.
-    ends : list of Entry
-        The constituents that may be the last, or, if time completes it, that start its window.
-    """
-
-    __slots__ = (
-        "arrivals",
-        "candidate",
-        "doubts",
-        "ends",
-        "entries",
-        "entry",
-        "is_certain",
-        "is_closed",
-        "is_made",
-        "lost_rival",
-    )
-
-    def __init__(
-        self,
-        candidate: Candidate,
-        *,
-        is_certain: bool,
-        doubts: Iterable[Doubt] = (),
-        is_closed: bool = False,
-        entry: Entry | None = None,
-        is_made: bool = False,
-        lost_rival: bool = False,
-    ):
-        self.candidate = candidate
-        self.entries = constituents(candidate)
-        self.arrivals = frozenset([entry[2] for entry in self.entries])
-        self.is_certain = is_certain
-        self.doubts = tuple(doubts)
-        self.is_closed = is_closed
-        self.entry = entry
-        self.is_made = is_made
-        self.lost_rival = lost_rival
-        self.ends: list[Entry] = []
-
-    def at(self, entry: Entry) -> Possible:
-        """Return a copy with `entry` as the occurrence passed on."""
-        found = Possible(
-            self.candidate,
-            is_certain=self.is_certain,
-            doubts=self.doubts,
-            is_closed=self.is_closed,
-            entry=entry,
-            lost_rival=self.lost_rival,
-        )
-        found.ends = self.ends
-        return found
-
-    @property
-    def last_us(self) -> int:
-        """The reading of its latest constituent; the match is kept until that expires."""
-        return max([entry[0] for entry in self.entries])
-
-    def may_overlap(self, other: Possible) -> bool:
-        """Return whether the time spans of the two may overlap."""
-        low_us, high_us = self._span_us()
-        other_low_us, other_high_us = other._span_us()
-        return low_us <= other_high_us and other_low_us <= high_us
-
-    def _span_us(self) -> tuple[int, int]:
-        lows, highs = zip(*[(e[3].low_us, e[3].high_us) for e in self.entries], strict=True)
-        return min(lows), max(highs)
-
-    def made(self) -> Possible:
-        """Return the match marked as made."""
-        found = self.at(self.entry) if self.entry is not None else self
-        found.is_made = True
-        return found
+__all__ = ["Exclusion", "Ledger"]
 
 
 class Exclusion:

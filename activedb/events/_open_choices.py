@@ -1,0 +1,563 @@
+"""Open choices of a detector: matches that are possible, but not certain (README, "Unknown order").
+
+The nodes make doubtful occurrences (`Shared.doubtful`) and decide them as more becomes known. Those
+of the root are the candidates of a choice, which the detector's caller may decide as well. Where
+the nodes alone may be wrong, matches are verified in worlds (`_witnesses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+from activedb.errors import BadEvent, UncertainOrder
+from activedb.events._choices import Selection
+from activedb.events._expressions import (
+    Conjunction,
+    Disjunction,
+    Expression,
+    Kleene,
+    Negation,
+    Primitive,
+    Reader,
+)
+from activedb.events._expressions import Sequence as Sequence_
+from activedb.events._occurrence import Occurrence
+from activedb.events._undecided import (
+    Rivals,
+    Undecided,
+    decode_undecided,
+    encode_undecided,
+    identity_of,
+    same_candidate,
+)
+from activedb.events._witnesses import Decision, ExactDetector, WorldChecker, leaves
+from activedb.events.detection._entry import YET_TO_BE_FED, Entry
+from activedb.events.detection._journal import Journal, Record, add, assign, delete
+from activedb.events.detection._moment import DECISION, Moment
+from activedb.events.detection._node import Node, Shared
+from activedb.events.detection._state import StateReader, StateWriter
+from activedb.events.detection._traits import durations_of, is_timed, reads, remembers, walk
+from activedb.functions import checked_result
+
+__all__ = ["OpenChoices"]
+
+
+_OPEN_MAX = 10_000
+"""Upper bound on the open choices; beyond it the oldest is forgotten, and counted."""
+_DECIDED_MAX = 1_000
+
+
+class _Choice:
+    """Open choice, with the occurrences that its candidates make."""
+
+    __slots__ = ("entries", "undecided")
+
+    def __init__(self, undecided: Undecided, entries: tuple[tuple[int, Occurrence], ...]):
+        self.undecided = undecided
+        self.entries = entries  # arrivals and occurrences, by the numbers of the candidates
+
+
+class OpenChoices:
+    """Open choices of one detector, by identity, and what decides them.
+
+    Parameters
+    ----------
+    root : Node
+        The node of the whole expression.
+    alone : callable
+        ``alone()`` returns a new detector of the expression, which does not try worlds.
+
+    Attributes
+    ----------
+    open : dict of str to _Choice
+        In the order in which they were opened.
+    tries_worlds : bool
+        True if what the nodes hold for certain is verified in worlds.
+    forgotten : int
+        The number of open choices forgotten because there were too many.
+    """
+
+    __slots__ = (
+        "_alone",
+        "_decisions",
+        "_durations_us",
+        "_expression",
+        "_handed_out",
+        "_is_free",
+        "_nodes",
+        "_reads",
+        "_refuted",
+        "_remembered",
+        "_returned",
+        "_root",
+        "_seen",
+        "_shared",
+        "forgotten",
+        "open",
+        "tries_worlds",
+    )
+
+    def __init__(
+        self,
+        expression: Expression,
+        root: Node,
+        nodes: Sequence[Node],
+        shared: Shared,
+        alone: Callable[[], ExactDetector],
+    ):
+        self._expression = expression
+        self._root = root
+        self._nodes = nodes
+        self._shared = shared
+        self._alone = alone
+        whole, *parts = walk(expression)
+        is_flat = isinstance(whole, Sequence_ | Conjunction) and not is_timed(whole)
+        self._reads = any(reads(e) for e in (whole, *parts))
+        # True if no match can prevent another from being made.
+        self._is_free = (
+            is_flat
+            and not remembers(whole)
+            and not reads(whole)
+            and all(isinstance(e, Primitive | Disjunction | Negation | Kleene) for e in parts)
+            and not (isinstance(whole, Sequence_) and whole.selection is not Selection.ANY)
+            and not any(node.clocks for node in nodes)
+        )
+        # For a single choice among plain sequences or conjunctions, the nodes alone are right. With
+        # predicates that read the shared store, a world would see other data.
+        is_simple = is_flat and all(
+            isinstance(e, Primitive | Disjunction | Negation) for e in parts
+        )
+        self.tries_worlds = not (is_simple or self._is_free or self._reads) and (
+            shared.policy.doubts
+        )
+        self.open: dict[str, _Choice] = {}
+        self._handed_out: set[str] = set()
+        self.forgotten = 0
+        self._seen = 0  # number of the nodes' decisions that were handled so far
+        # Arrivals of matches that nodes hold for certain, but that some world does not make.
+        self._refuted: set[int] = set()
+        # Arrivals of matches of open choices that became certain and were returned.
+        self._returned: set[int] = set()
+        self._decisions: dict[int, Decision] = {}
+        # Events that nodes have forgotten, but on which doubtful matches still depend.
+        self._remembered: list[tuple[int, Occurrence]] = []
+        self._durations_us = durations_of(expression)
+
+    # -- for the detector's caller -------------------------------------------------------------
+
+    def undecided(self) -> list[Undecided]:
+        """Return the open choices; none under the policy "possible", which leaves nothing open."""
+        if self._shared.policy.name == "possible":
+            return []
+        return [choice.undecided for choice in self.open.values()]
+
+    def take(self) -> list[Undecided]:
+        """Return the open choices that were not returned by an earlier call."""
+        found = [each for each in self.undecided() if each.identity not in self._handed_out]
+        self._handed_out.update([each.identity for each in found])
+        return found
+
+    def chosen(
+        self, identity: str, chosen: Iterable[int | Mapping[str, Any]]
+    ) -> tuple[int, tuple[int, ...]]:
+        """Return the time of a choice, and the numbers of these candidates of it.
+
+        Raises
+        ------
+        BadEvent
+            If no such choice is open, or a match is not among its candidates.
+        """
+        choice = self.open.get(identity)
+        if choice is None:
+            raise BadEvent(f"{self._root.name} has no open choice {identity!r}: see undecided")
+        numbers = [_number_of(choice.undecided, each) for each in chosen]
+        return choice.undecided.us, tuple(dict.fromkeys(numbers))
+
+    def refuse_open(self, made: list[Entry], record: Record) -> None:
+        """Raise `UncertainOrder` if the step has left something open."""
+        opened = [
+            choice.undecided
+            for identity in record.opened
+            if (choice := self.open.get(identity)) is not None
+        ]
+        if opened:
+            raise _error(opened, made, record)
+        if self._shared.misses:
+            raise UncertainOrder(
+                f"{record.o} may have happened before an event with an exact timestamp that "
+                "was fed before, and is not kept as nothing exact could be last with it: call "
+                "Detector.expect_intervals before, feed events in the order in which their "
+                "intervals begin, or choose another policy with on_uncertain=",
+                certain=tuple([_parts_of(entry[3]) for entry in made]),
+                made=tuple([entry[3] for entry in made]),
+            )
+
+    # -- steps: what the nodes have made, and what was chosen ------------------------------------
+
+    def judge(self, found: list[Entry], record: Record, reader: Reader) -> list[Entry]:
+        """Return the root's matches that are made, and record those that are open."""
+        shared = self._shared
+        # A later moment of the same step may have excluded what an earlier one left open.
+        decided = [entry for entry in found if entry[2] not in shared.doubtful]
+        made = [entry for entry in decided if entry[2] not in shared.gone]
+        witnesses = self._witnesses(record)
+        for entry in self._refuted_of(made, witnesses):
+            self._refute(entry, record.journal)
+        opened = [entry for entry in found if entry[2] in shared.doubtful]
+        made = [entry for entry in made if entry[2] not in shared.doubtful]
+        if shared.decided != self._seen:
+            made += self._decided(record.journal, witnesses)
+        if opened and shared.policy.name == "possible":
+            proved = [entry for entry in opened if self._is_possible(entry[3], record, witnesses)]
+            opened = [entry for entry in opened if not any(entry is each for each in proved)]
+            order = {entry[2]: place for place, entry in enumerate(found)}
+            made = sorted([*made, *proved], key=lambda entry: order.get(entry[2], len(order)))
+        if opened:
+            choice = self._choice(opened, made, record)
+            identity = choice.undecided.identity
+            assign(self.open, identity, choice, record.journal)
+            record.opened.append(identity)
+            if len(self.open) > _OPEN_MAX:
+                delete(self.open, next(iter(self.open)), record.journal)
+                self.forgotten += 1
+            call = shared.policy.call
+            if call is not None:
+                error = _error([choice.undecided], made, record)
+                chosen = list(checked_result(call(error), "on_uncertain="))
+                sure = error.certain
+                numbers = {
+                    _number_of(choice.undecided, each)
+                    for each in chosen
+                    if not any(each is other for other in sure)
+                }
+                order = {entry[2]: place for place, entry in enumerate(found)}
+                made += self.choose(identity, tuple(sorted(numbers)), record, reader)
+                made = [entry for entry in made if entry[2] not in shared.doubtful]
+                if shared.decided != self._seen:
+                    made += self._decided(record.journal, self._witnesses(record))
+                made.sort(key=lambda entry: order.get(entry[2], len(order)))
+        return made
+
+    def _choice(self, opened: list[Entry], made: list[Entry], record: Record) -> _Choice:
+        doubtful = self._shared.doubtful
+        candidates = tuple([_parts_of(entry[3]) for entry in opened])
+        us = max(entry[0] for entry in opened)
+        identity = identity_of(self._root.name, candidates, us)
+        number = 1
+        while identity in self.open:
+            number += 1
+            identity = f"{identity.partition('-')[0]}-{number}"
+        undecided = Undecided(
+            identity,
+            candidates,
+            tuple([_parts_of(entry[3]) for entry in made]),
+            tuple([doubtful[entry[2]] for entry in opened]),
+            record.o,
+            us,
+        )
+        return _Choice(undecided, tuple([(entry[2], entry[3]) for entry in opened]))
+
+    def _decided(self, journal: Journal, witnesses: Callable[[], WorldChecker]) -> list[Entry]:
+        """Return the matches that became certain; remove choices without open candidates."""
+        doubtful, gone = self._shared.doubtful, self._shared.gone
+        self._seen = self._shared.decided
+        made: list[Entry] = []
+        for identity, choice in list(self.open.items()):
+            sure: list[Entry] = [
+                (o.us, o.id or "", arrival, o, o.parts)
+                for arrival, o in choice.entries
+                if not (arrival in doubtful or arrival in gone or arrival in self._returned)
+            ]
+            for entry in self._refuted_of(sure, witnesses):
+                self._refute(entry, journal)
+            if not any(arrival in doubtful for arrival, _ in choice.entries):
+                delete(self.open, identity, journal)
+            for entry in sure:
+                if entry[2] not in doubtful:
+                    made.append(entry)
+                    add(self._returned, entry[2], journal)
+        return made
+
+    def choose(
+        self, identity: str, numbers: tuple[int, ...], record: Record, reader: Reader
+    ) -> list[Entry]:
+        """Decide a choice: candidates with these numbers are made, the others are not."""
+        choice = self.open.get(identity)
+        if choice is None:
+            return []  # redone without the event that the choice depended on
+        shared, journal = self._shared, record.journal
+        made: list[Entry] = []
+        delete(self.open, identity, journal)
+        for number, (arrival, o) in enumerate(choice.entries):
+            is_chosen = number in numbers
+            if is_chosen and arrival in shared.gone:
+                raise BadEvent(
+                    f"candidate {number} of {identity!r} is excluded by what was made since"
+                )
+            if arrival in shared.doubtful:
+                if is_chosen:
+                    made.append((o.us, o.id or "", arrival, o, o.parts))
+                assign(self._decisions, arrival, (o, is_chosen), journal)
+            shared.decide_all(arrival, journal, is_made=is_chosen)
+        found = self._reconsider(record, reader)
+        return [*(entry for entry in made if entry[2] not in shared.gone), *found]
+
+    def _reconsider(self, record: Record, reader: Reader) -> list[Entry]:
+        """Let all nodes decide what can be decided now."""
+        found: list[Entry] = []
+        before = -1
+        while before != self._shared.decided:
+            before = self._shared.decided
+            moment = Moment(None, reader, record.journal, record.said, index=DECISION)
+            found += self._root.evaluate(moment)
+            if self._refuted:
+                self._admit(record)
+        return found
+
+    def _admit(self, record: Record) -> None:
+        """Make matches that were refuted only by worlds which are no longer possible."""
+        witnesses = self._witnesses(record)
+        for choice in self.open.values():
+            for arrival, o in choice.entries:
+                if (
+                    arrival in self._refuted
+                    and arrival in self._shared.doubtful
+                    and not witnesses().refute(o)
+                ):
+                    self._shared.decide(arrival, record.journal, is_made=True)
+
+    # -- verification in worlds ----------------------------------------------------------------
+
+    def _witnesses(self, record: Record) -> Callable[[], WorldChecker]:
+        """Return a function that builds the worlds of all kept and awaited events on demand."""
+        found: list[WorldChecker] = []
+
+        def witnesses() -> WorldChecker:
+            if not found:
+                found.append(self._worlds(record))
+            return found[0]
+
+        return witnesses
+
+    def _worlds(self, record: Record, match: Occurrence | None = None) -> WorldChecker:
+        """Return the worlds of all events that decide the matches, or those that decide `match`."""
+        shared, arrivals = self._shared, self.known_events()
+        keys = self._root.keys
+        if record.o is not None and record.o.key in keys:
+            arrivals.setdefault(id(record.o), (YET_TO_BE_FED, record.o))
+        events = [o for _, o in sorted(arrivals.values(), key=itemgetter(0))] + shared.awaited
+        if match is not None:
+            own = set(map(id, leaves(match)))
+            negated = {
+                key
+                for each in walk(self._expression)
+                if isinstance(each, Negation)
+                for key in each.keys
+            }
+            decisive = {id(o) for o in events if id(o) in own or o.key in negated}
+            # Other events with the same clocks may restrict the intervals further.
+            clocks = {_clock_of(o) for o in events if id(o) in decisive} - {None}
+            events = [o for o in events if id(o) in decisive or _clock_of(o) in clocks]
+        return WorldChecker(
+            self._expression,
+            events,
+            shared.told_us,
+            shared.advanced_us if record.o is not None else max(record.us, shared.advanced_us),
+            tuple(self._decisions.values()),
+            self._alone,
+            is_sound=not self.tries_worlds,
+        )
+
+    def _is_possible(
+        self, match: Occurrence, record: Record, witnesses: Callable[[], WorldChecker]
+    ) -> bool:
+        """Return whether a possible match was proved: some world makes it."""
+        if self._reads:
+            return self._is_free
+        # If nothing else can exclude a match, only its own events and negated ones decide it.
+        asked = self._worlds(record, match) if self._is_free else witnesses()
+        return asked.prove(match)
+
+    def _refuted_of(
+        self, made: Iterable[Entry], witnesses: Callable[[], WorldChecker]
+    ) -> list[Entry]:
+        """Return the matches that nodes hold for certain, but that some world does not make."""
+        if not self.tries_worlds:
+            return []
+        # An unknown world refutes everything except what the caller of `resolve` chose.
+        return [
+            entry
+            for entry in made
+            if entry[3].parts and entry[2] not in self._decisions and witnesses().refute(entry[3])
+        ]
+
+    def _refute(self, entry: Entry, journal: Journal) -> None:
+        """Mark a match that nodes have made as open."""
+        self._shared.doubt(entry[2], Rivals(), journal)
+        add(self._refuted, entry[2], journal)
+
+    # -- memory ------------------------------------------------------------------------------
+
+    def known_events(self) -> dict[int, tuple[int, Occurrence]]:
+        """Return the primitive events of all kept or remembered entries, with their arrivals."""
+        found = {id(leaf): (arrival, leaf) for arrival, leaf in self._remembered}
+        kept = [entry for node in self._nodes for entry in node.kept()]
+        for entry in sorted(kept, key=itemgetter(2)):
+            for leaf in leaves(entry[3]):
+                if leaf.key in self._root.keys:
+                    found.setdefault(id(leaf), (entry[2], leaf))
+        return found
+
+    def remember_deciding(self, known: Mapping[int, tuple[int, Occurrence]]) -> None:
+        """Update the remembered events: those that are near to something doubtful.
+
+        `known` has the events known before entries were trimmed.
+        """
+        self._remembered = []
+        kept = self.known_events()
+        nodes, doubtful = self._nodes, self._shared.doubtful
+        entries = [entry for node in nodes for entry in (*node.kept(), *node.open_entries())]
+        near_us = [
+            (entry[3].low_us - self._durations_us, entry[3].high_us + self._durations_us)
+            for entry in entries
+            if entry[2] in doubtful
+        ]
+        self._remembered = [
+            (arrival, o)
+            for number, (arrival, o) in known.items()
+            if number not in kept
+            and any(o.high_us >= low_us and o.low_us <= high_us for low_us, high_us in near_us)
+        ]
+
+    def forget_decided(self) -> None:
+        """Forget the status of occurrences that nothing refers to any more."""
+        shared = self._shared
+        if shared.is_inexact and len(shared.doubtful) + len(shared.gone) < _DECIDED_MAX:
+            return
+        kept = {arrival for choice in self.open.values() for arrival, _ in choice.entries}
+        if shared.is_inexact:
+            kept.update(entry[2] for node in self._nodes for entry in node.kept())
+            kept.update(entry[2] for node in self._nodes for entry in node.open_entries())
+        shared.doubtful = {a: why for a, why in shared.doubtful.items() if a in kept}
+        shared.gone &= kept
+        self._refuted &= kept
+        self._returned &= kept
+        self._decisions = dict(list(self._decisions.items())[-_DECIDED_MAX:])
+        shared.follows = {
+            arrival: others
+            for arrival, others in shared.follows.items()
+            if arrival in kept or not kept.isdisjoint(others)
+        }
+
+    def forget(self, o: Occurrence) -> None:
+        """Forget an event that was withdrawn."""
+        self._remembered = [each for each in self._remembered if each[1] is not o]
+
+    def undone(self) -> None:
+        """Note that steps were undone, and choices with them."""
+        self._handed_out &= self.open.keys()
+
+    def become_exact(self) -> None:
+        """Forget what only uncertain order needs."""
+        self._decisions.clear()
+        self._remembered.clear()
+
+    # -- state -------------------------------------------------------------------------------
+
+    def write(self, writer: StateWriter) -> dict[str, Any]:
+        """Return the open choices, and the fate of doubtful occurrences, as JSON."""
+        doubtful = self._shared.doubtful
+        return {
+            "undecided": [
+                {
+                    **encode_undecided(replace(choice.undecided, candidates=())),
+                    "entries": [[arrival, writer.occurrence(o)] for arrival, o in choice.entries],
+                }
+                for choice in self.open.values()
+            ],
+            "handed_out": sorted(self._handed_out & self.open.keys()),
+            "doubtful": sorted(doubtful),
+            "gone": sorted(self._shared.gone),
+            "follows": sorted([key, value] for key, value in self._shared.follows.items()),
+            "refuted": sorted(self._refuted & doubtful.keys()),
+            "returned": sorted(
+                arrival
+                for choice in self.open.values()
+                for arrival, _ in choice.entries
+                if arrival in self._returned
+            ),
+            "decisions": [
+                [arrival, writer.occurrence(o), is_made]
+                for arrival, (o, is_made) in self._decisions.items()
+            ],
+            "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
+        }
+
+    def read(self, state: Mapping[str, Any], reader: StateReader) -> None:
+        """Restore what `write` returned, from a whole state."""
+        shared = self._shared
+        rivals: dict[int, Rivals] = {}
+        for data in state.get("undecided", ()):
+            entries = tuple([(arrival, reader.occurrences[n]) for arrival, n in data["entries"]])
+            candidates = tuple([_parts_of(o) for _, o in entries])
+            undecided = replace(decode_undecided(data), candidates=candidates)
+            self.open[undecided.identity] = _Choice(undecided, entries)
+            arrivals = [arrival for arrival, _ in entries]
+            rivals.update(zip(arrivals, undecided.rivals, strict=True))
+        self._handed_out.update(state.get("handed_out", ()))
+        # An open choice may have candidates that are already decided.
+        for arrival in state.get("doubtful", rivals):
+            shared.doubtful[arrival] = rivals.get(arrival, Rivals())
+        shared.gone.update(state.get("gone", ()))
+        self._refuted.update(state.get("refuted", ()))
+        self._returned.update(state.get("returned", ()))
+        for arrival, number, is_made in state.get("decisions", ()):
+            self._decisions[arrival] = (reader.occurrences[number], is_made)
+        self._remembered = [(a, reader.occurrences[n]) for a, n in state.get("remembered", ())]
+        shared.follows.update(dict(state.get("follows", ())))
+
+
+def _number_of(undecided: Undecided, chosen: int | Mapping[str, Any]) -> int:
+    candidates = undecided.candidates
+    if isinstance(chosen, int):
+        if 0 <= chosen < len(candidates):
+            return chosen
+    else:
+        for number, candidate in enumerate(candidates):
+            if candidate is chosen or same_candidate(candidate, chosen):
+                return number
+    raise BadEvent(
+        f"{chosen!r} is not among the {len(candidates)} candidates of {undecided.identity!r}"
+    )
+
+
+def _error(opened: Sequence[Undecided], made: Sequence[Entry], record: Record) -> UncertainOrder:
+    candidates = tuple([c for each in opened for c in each.candidates])
+    rivals: tuple[Rivals, ...] = tuple([r for each in opened for r in each.rivals])
+    counted = (
+        "a match that depends" if len(candidates) == 1 else f"{len(candidates)} matches that depend"
+    )
+    return UncertainOrder(
+        f"{record.o if record.o is not None else 'the end of a window'} completes {counted} on "
+        "an order or a distance of events which their timestamps do not tell: they are left "
+        "open; decide with Detector.resolve, or choose a policy with on_uncertain=",
+        candidates=candidates,
+        certain=tuple([_parts_of(entry[3]) for entry in made]),
+        made=tuple([entry[3] for entry in made]),
+        rivals=rivals,
+        undecided=tuple(opened),
+    )
+
+
+def _parts_of(o: Occurrence) -> Mapping[str, Any]:
+    """Return a match as a mapping of part names to constituents."""
+    return o.parts or {o.name: o}
+
+
+def _clock_of(o: Occurrence) -> object:
+    """Return the local clock that stamped an event, or None if there is none."""
+    stamp = o.stamp
+    return None if stamp is None or stamp.local_clock is None else (stamp.node, stamp.local_clock)
