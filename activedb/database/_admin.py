@@ -49,7 +49,7 @@ class Monitoring:
         """
         if settings.monitor == "off":
             return None
-        # Imports http.server, which is slow.
+        # Slow to import: asyncio, http.client, and for the server uvicorn.
         from activedb.monitor import Monitor, MonitorServer
 
         monitor = Monitor(db)

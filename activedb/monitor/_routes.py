@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from activedb.errors import (
     BadEvent,
@@ -46,7 +46,8 @@ class Answer:
 
 def answer(
     source: Source,
-    target: str,
+    path: str,
+    query_string: str,
     *,
     is_post: bool,
     accept: str = "",
@@ -56,8 +57,8 @@ def answer(
 
     Parameters
     ----------
-    target : str
-        Path and query, as received.
+    path, query_string : str
+        As received, so that a name in the path may contain a quoted slash.
     accept : str
         The ``Accept`` header.
     metrics : callable, optional
@@ -69,11 +70,10 @@ def answer(
         If there is no such path, a parameter is meaningless, or the request cannot be served.
     """
     try:
-        parts = urlsplit(target)
-        query = parse_qs(parts.query, max_num_fields=20)
+        query = parse_qs(query_string, max_num_fields=20)
     except ValueError as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"the path cannot be read: {error}") from None
-    words = [unquote(word) for word in parts.path.split("/")[1:]]
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the query cannot be read: {error}") from None
+    words = [unquote(word) for word in path.split("/")[1:]]
     try:
         return (
             _post(source, words, query) if is_post else _get(source, words, query, accept, metrics)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,13 @@ import activedb as adb
 from activedb.config import Settings
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.events import AccuracyInterval
-from activedb.monitor import MonitorServer, RemoteMonitor, _server
+from activedb.monitor import MonitorServer, RemoteMonitor, _connection
 from activedb.monitor._access import Access
-from tests.databases import PATIENCE_S, until
+from tests.databases import PATIENCE_S, in_thread, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     from tests.monitor.conftest import Watched
@@ -397,7 +400,7 @@ def is_answered(watched: Watched) -> bool:
 def test_server_without_room_turns_away_who_comes_while_all_are_fresh(
     open_one: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_server, "_MAKES_ROOM_AFTER_S", 1_000.0)
+    monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", 1_000.0)
     with ExitStack() as stack:
         fill(open_one, stack)
         with socket.create_connection(where(open_one), timeout=PATIENCE_S) as one_more:
@@ -408,7 +411,7 @@ def test_server_without_room_turns_away_who_comes_while_all_are_fresh(
 def test_server_without_room_ends_who_is_waited_for_the_longest(
     open_one: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_server, "_MAKES_ROOM_AFTER_S", 0.0)
+    monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", 0.0)
     with ExitStack() as stack:
         fill(open_one, stack)
         for _ in range(40):
@@ -438,7 +441,7 @@ def test_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> 
 def test_server_is_closed_though_clients_read_nothing(
     open_one: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_server, "_LAST_WORD_S", 0.0)
+    monkeypatch.setattr(_connection, "_LAST_WORD_S", 0.0)
     with ExitStack() as stack:
         for _ in range(3):
             connection = stack.enter_context(
@@ -448,12 +451,146 @@ def test_server_is_closed_though_clients_read_nothing(
             connection.sendall(ask * 200)
             connection.recv(1)
         open_one.db.close()
-        assert open_one.db._monitoring is not None
-        assert not open_one.db._monitoring.server._server._connections
+        assert not connections(open_one)
+
+
+def connections(watched: Watched) -> set[Any]:
+    assert watched.db._monitoring is not None
+    found: set[Any] = watched.db._monitoring.server._server.server_state.connections
+    return found
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /he",
+        b"POST /api/rules/rule/enable HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000,  # and reads no answer
+    ],
+    ids=["nothing", "half a head", "half a body", "half of the chunks", "one request", "many"],
+)
+def test_server_ends_who_lets_it_wait(
+    open_one: Watched, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(_connection, "PATIENCE_S", 0.2)
+    with socket.create_connection(where(open_one), timeout=PATIENCE_S) as connection:
+        connection.sendall(sent)
+        until(lambda: connections(open_one))
+        until(lambda: not connections(open_one))
+        while received(connection):
+            pass
+
+
+class Slow:
+    """Letters of a monitor, which are read only when they are allowed to."""
+
+    def __init__(self, watched: Watched, monkeypatch: pytest.MonkeyPatch):
+        self.is_asked = threading.Event()
+        self.goes_on = threading.Event()
+        monkeypatch.setattr(watched.monitor, "letters", self)
+
+    def __call__(self) -> dict[str, str]:
+        self.is_asked.set()
+        assert self.goes_on.wait(PATIENCE_S)
+        return {"letters": "read"}
+
+    def asked_by(self, call: Caller) -> Future[Any]:
+        """Ask for them, on another thread."""
+        asking = in_thread(call, "/api/letters")
+        assert self.is_asked.wait(PATIENCE_S)
+        return asking
+
+
+def test_server_does_not_end_who_waits_for_it(
+    open_one: Watched, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connection, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(_connection, "_MAKES_ROOM_AFTER_S", 0.0)
+    slow = Slow(open_one, monkeypatch)
+    asking = slow.asked_by(call)
+    with ExitStack() as stack:
+        fill(open_one, stack)
+        assert is_answered(open_one)
+        until(lambda: len(connections(open_one)) == 1)
+    slow.goes_on.set()
+    assert asking.result(PATIENCE_S) == (200, {"letters": "read"})
+
+
+def test_server_sends_answers_without_delay(open_one: Watched) -> None:
+    with socket.create_connection(where(open_one), timeout=PATIENCE_S):
+        until(lambda: connections(open_one))
+        (connection,) = connections(open_one)
+        transport = connection.transport.get_extra_info("socket")
+        assert transport.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_server_that_is_closed_answers_what_it_was_asked_before(
+    open_one: Watched, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connection, "_LAST_WORD_S", PATIENCE_S)
+    slow = Slow(open_one, monkeypatch)
+    asking = slow.asked_by(call)
+    address = where(open_one)
+    closing = in_thread(open_one.db.close)
+    until(lambda: not is_listening(address))
+    slow.goes_on.set()
+    assert asking.result(PATIENCE_S) == (200, {"letters": "read"})
+    closing.result(PATIENCE_S)
+
+
+def is_listening(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=PATIENCE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_server_is_closed_though_an_answer_takes_too_long(
+    memory: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connection, "PATIENCE_S", 1)
+    monkeypatch.setattr(_connection, "_LAST_WORD_S", 0.0)
+    before = set(threading.enumerate())
+    watched = memory()
+    slow = Slow(watched, monkeypatch)
+    call = Caller(url_of(watched))
+    asking = slow.asked_by(call)
+    watched.db.close()
+    with pytest.raises((OSError, http.client.HTTPException)):
+        asking.result(PATIENCE_S)
+    call.connection.close()
+    slow.goes_on.set()
+    until(lambda: not [e for e in threading.enumerate() if e not in before and "monitor" in e.name])
+
+
+def test_server_logs_no_requests_and_leaves_the_loggers_of_others(
+    open_one: Watched, call: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert logging.getLogger("uvicorn.access").propagate
+    assert call("/api/secret")[0] == 404
+    assert call("/healthz", Connection="Upgrade", Upgrade="websocket")[0] == 200
+    with socket.create_connection(where(open_one), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"no request\r\n\r\n")
+        assert received(connection).startswith(b"HTTP/1.1 400")
+    open_one.db.close()
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+    assert "secret" not in caplog.text
+    logging.getLogger("uvicorn.error").info("of the program itself")
+    assert "of the program itself" in caplog.text
+
+
+def test_clients_of_a_monitor_do_not_import_its_server() -> None:
+    program = "import sys, activedb.monitor; sys.exit('uvicorn' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
 FORKING = """
-import os, signal, sys, warnings
+import os, signal, socket, sys, warnings
 import activedb as adb
 from activedb.monitor import attach
 warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: that is the test
@@ -466,6 +603,19 @@ with adb.connect("memory://", monitor="on", folder=sys.argv[1]) as db:
     _, status = os.waitpid(child, 0)
     with attach(folder=sys.argv[1]) as process:
         told = process.state()["process"]["pid"]
+    host, port = process.url.removeprefix("http://").split(":")
+    client = socket.create_connection((host, int(port)), timeout=float(sys.argv[2]))
+    client.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+    client.recv(1)
+    child = os.fork()  # and has a copy of the connection
+    if child == 0:
+        signal.alarm(int(sys.argv[2]))
+        signal.pause()
+while client.recv(10_000):
+    pass
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+client.close()
 print(status, told == os.getpid())
 """
 
