@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, inspect, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, inspect, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -71,9 +71,11 @@ class DecisionRows:
         """Record, with a commit, the outcomes of choices that resolved themselves, by id."""
         if decided:
             c = decisions.c
+            # Without IN, whose parameters cannot be repeated for each of several ids.
+            is_among = or_(*[c.status == status for status in statuses])
             statement = (
                 update(decisions)
-                .where(c.id == bindparam("of_id"), c.status.in_(list(statuses)))
+                .where(c.id == bindparam("of_id"), is_among)
                 .values(
                     status="resolved",
                     chosen=bindparam("numbers", type_=decisions.c.chosen.type),
