@@ -1,4 +1,4 @@
-"""Decisions resolved as one world has it: the rule has then fired for its matches, and no others."""
+"""Decisions resolved as one world has it: the rule has then fired for exactly its matches."""
 
 from __future__ import annotations
 
@@ -101,8 +101,9 @@ def test_decisions_resolved_as_a_world_has_it_make_its_matches(ledger: Ledger) -
         ledger.db.rules.create(keep, on=expression, name=name)
         for o, _ in sorted(events, key=lambda each: each[0].high_us):
             stream.feed([o])
+        end_us = START_US + 10_000
         for node in NODES:
-            stream.producers.heartbeat(AccuracyInterval(*[START_US + 10_000] * 3, node=node))
+            stream.producers.heartbeat(AccuracyInterval(end_us, end_us, end_us, node=node))
         expected = made_in(expression, events)
         context = f"{expression}; {events}"
         count, most = resolve_all(ledger, expected, name)
