@@ -351,14 +351,18 @@ class Transaction:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(
-                "a transaction commits at the end of its block, or of the function that db.run() "
-                "or spawn() calls"
-                if name == "commit"
-                else f"a transaction has no {name!r}; {did_you_mean(name, dir(type(self)))}",
-                name=name,
-                obj=self,
-            )
+            why = _NO_NAMES.get(name)
+            if why is None:
+                shown = [each for each in dir(Transaction) if not each.startswith("_")]
+                why = f"a transaction has no {name!r}; {did_you_mean(name, shown)}"
+            raise AttributeError(why, name=name, obj=self)
+
+
+_NO_NAMES = {
+    "commit": "a transaction commits at the end of its block, or of the function that db.run() or "
+    "spawn() calls",
+    "is_doomed": "is_doomed is now called is_rollback_only",
+}
 
 
 class TimedRuns:

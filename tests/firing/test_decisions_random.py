@@ -81,7 +81,7 @@ def resolve_all(ledger: Ledger, expected: list[Any], rule: str) -> tuple[int, in
 
 
 def test_decisions_resolved_as_a_world_has_it_make_its_matches(ledger: Ledger) -> None:
-    worlds = Worlds(30, "decisions", ledger.db.settings.url.startswith("memory"), several=1)
+    worlds = Worlds(30, "decisions", several=1)
     for number, chance in enumerate(worlds):
         expression, events = pattern(chance, number), happened(chance, number)
         made: list[Any] = []
