@@ -68,6 +68,45 @@ def test_no_room_imports_a_private_module_of_another_room() -> None:
     assert not found, "\n".join(found)
 
 
+OF_LIBRARIES = ("_limit", "_make")
+"""Names of SQLAlchemy and of named tuples that a room of ours has, too."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in OF_LIBRARIES
+
+
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """The private attributes that a module defines: methods, fields, and what is set on ``self``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef):
+                    yield each.name
+                elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                    yield each.target.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def test_no_room_reads_a_private_attribute_of_another_room() -> None:
+    defined: dict[tuple[str, ...], set[str]] = {}
+    for file, tree in sources():
+        names = defined.setdefault(room_of(file.parts), set())
+        names |= {name for name in private_names(tree) if is_private(name)}
+    everywhere = set().union(*defined.values())
+    found = [
+        f"{file}:{node.lineno}: {ast.unparse(node)}"
+        for file, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and is_private(node.attr)
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        and node.attr in everywhere - defined[room_of(file.parts)]
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_no_module_of_ours_is_named_by_a_string() -> None:
     """Import by name is for entry points, optional libraries, users' files and lazy exports."""
     found = [

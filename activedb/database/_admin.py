@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from activedb.config import Settings
 from activedb.database._recording import Recording
 from activedb.errors import ConfigurationError
-from activedb.firing import Launcher, PendingFiring, Triggering, read_pending
-from activedb.rules import Catalog
-from activedb.store import Store
-from activedb.streams import StreamRun
-from activedb.transactions import Forest, Snapshot
+from activedb.firing import PendingFiring, read_pending
+from activedb.internals import Internals
+from activedb.transactions import Snapshot
 from coupling.acta import History
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ class Monitoring:
             return cls(monitor, MonitorServer(monitor, settings, metrics=_metrics(db)))
         except ConfigurationError:
             monitor.close()
-            db._store.close()
+            db.admin.internals.store.close()
             raise
 
     def close(self) -> None:
@@ -81,30 +79,26 @@ def _metrics(db: Database) -> Metrics | None:
 
 
 class Admin:
-    """State, counters, history and tables of a database, as this process knows them."""
+    """State, counters, history and tables of a database, as this process knows them.
+
+    Attributes
+    ----------
+    internals : Internals
+        Parts of the database, for monitors and test helpers.
+    """
 
     def __init__(
         self,
         metadata: Any,
         *,
-        store: Store,
-        catalog: Catalog,
-        forest: Forest,
-        triggering: Triggering,
-        launcher: Launcher,
+        internals: Internals,
         recording: Recording | None,
-        runs: Mapping[str, StreamRun],
         monitor: Callable[[], Monitor | None],
     ):
+        self.internals = internals
         self._monitor = monitor
         self._metadata = metadata
-        self._store = store
-        self._catalog = catalog
-        self._forest = forest
-        self._triggering = triggering
-        self._launcher = launcher
         self._recording = recording
-        self._runs = runs
 
     @property
     def monitor(self) -> Monitor | None:
@@ -119,13 +113,15 @@ class Admin:
         these detectors forgot because there were too many; and ``events_waiting``, the events of
         streams that neither punctuation nor producers have passed. O(rules).
         """
-        kept = [e.subscription for e in self._catalog.entries() if e.subscription.is_stateful]
+        kept = [
+            e.subscription for e in self.internals.catalog.entries() if e.subscription.is_stateful
+        ]
         return {
-            **self._forest.counters.snapshot(),
-            **self._triggering.counters.snapshot(),
+            **self.internals.forest.counters.snapshot(),
+            **self.internals.triggering.counters.snapshot(),
             "partials": sum(subscription.partials for subscription in kept),
             "partials_dropped": sum(subscription.dropped for subscription in kept),
-            "events_waiting": sum(run.waiting for run in list(self._runs.values())),
+            "events_waiting": sum(run.waiting for run in list(self.internals.runs.values())),
         }
 
     def history(self) -> History:
@@ -150,22 +146,22 @@ class Admin:
 
         O(locks and waits).
         """
-        return self._forest.locks.snapshot()
+        return self.internals.forest.locks.snapshot()
 
     def row_counts(self) -> dict[str, int]:
         """Return the number of committed rows of each declared table, by name."""
-        return self._store.row_counts()
+        return self.internals.store.row_counts()
 
     def rule_latency_s(self, quantile: float) -> float:
         """Return a quantile of the seconds from the start of a rule to the end of its action."""
-        return self._triggering.figures.latencies().quantile(quantile)
+        return self.internals.triggering.figures.latencies().quantile(quantile)
 
     def pending_firings(self) -> list[PendingFiring]:
         """Return the recorded, unfinished firings of rules in separate transactions, oldest first.
 
         The list includes firings that run at this moment. O(n log n).
         """
-        return read_pending(self._launcher.journal)
+        return read_pending(self.internals.launcher.journal)
 
     def own(self, *tables: Any) -> None:
         """Keep tables in the memory of this process, which becomes their only user.
@@ -189,7 +185,7 @@ class Admin:
             the table is declared twice.
         """
         for table in tables:
-            self._forest.own(self._forest.tables.spec(table))
+            self.internals.forest.own(self.internals.forest.tables.spec(table))
 
     def declare_existing(self) -> None:
         """Declare the tables that exist in the database, except activedb's own.
@@ -197,5 +193,5 @@ class Admin:
         Tables that are declared already stay as they are declared.
         """
         self._metadata.reflect(
-            self._store.engine, only=lambda name, _: not name.startswith("activedb_")
+            self.internals.store.engine, only=lambda name, _: not name.startswith("activedb_")
         )

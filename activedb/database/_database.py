@@ -35,6 +35,7 @@ from activedb.firing import (
     Worker,
 )
 from activedb.functions import checked_function
+from activedb.internals import Internals
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Rule, RuleOptions, Subscription
 from activedb.spelling import check_options, did_you_mean
@@ -277,13 +278,17 @@ class Database:
         )
         self.admin = Admin(
             self.metadata,
-            store=self._store,
-            catalog=self._catalog,
-            forest=self._forest,
-            triggering=self._triggering,
-            launcher=self._launcher,
+            internals=Internals(
+                self._store,
+                self._catalog,
+                self._forest,
+                self._triggering,
+                self._launcher,
+                self._streams,
+                self._stream_runs,
+                lambda: self._closed,
+            ),
             recording=recording,
-            runs=self._stream_runs,
             monitor=lambda: None if self._monitoring is None else self._monitoring.monitor,
         )
         self._closed = False

@@ -66,6 +66,7 @@ class Monitor:
 
     def __init__(self, db: Subject):
         self._db = db
+        self._internals = db.admin.internals
         settings = db.settings
         self._showing = Showing(settings.monitor_values)
         self.watch = Watch(self._showing)
@@ -75,13 +76,13 @@ class Monitor:
         self._looking = threading.Lock()
         self._glance: PartialSnapshot | None = None
         self._glanced_s = 0.0
-        db._forest.observe(self.watch)
-        db._triggering.listeners.add(self.watch)
+        self._internals.forest.observe(self.watch)
+        self._internals.triggering.listeners.add(self.watch)
 
     def close(self) -> None:
         """Stop watching; what has been recorded remains available."""
-        self._db._forest.unobserve(self.watch)
-        self._db._triggering.listeners.remove(self.watch)
+        self._internals.forest.unobserve(self.watch)
+        self._internals.triggering.listeners.remove(self.watch)
         self._totals.close()
 
     # -- the source ------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class Monitor:
     def state(self, since: int = 0) -> dict[str, Any]:
         """See `Source`. O(live transactions + rules + size of the answer)."""
         db, watch = self._db, self.watch
-        glance, runs = self._look(), db._stream_runs
+        glance, runs = self._look(), self._internals.runs
         with watch.latch:
             live = list(watch.lives.live.values())
             news = watch.rings.since(since)
@@ -111,7 +112,7 @@ class Monitor:
             "counters": counters,
             "latency_s": {
                 "transaction": _quantiles(watch.transactions),
-                "rule": _quantiles(db._triggering.figures.latencies()),
+                "rule": _quantiles(self._internals.triggering.figures.latencies()),
                 "commit": _quantiles(watch.commits),
             },
             "forest": {**self._forest(live, glance), "unknown": unknown},
@@ -120,7 +121,10 @@ class Monitor:
             "aborted": [{**short(life), "why": life.why} for life in aborted],
             "rules": self._rules(),
             "streams": stream_rows(
-                db._streams, runs, self._totals.of({} if db._closed else runs), now_s
+                self._internals.streams,
+                runs,
+                self._totals.of({} if self._internals.is_closed() else runs),
+                now_s,
             ),
             "recent": [
                 short(life, seq)
@@ -253,7 +257,7 @@ class Monitor:
 
     def _check_open(self) -> None:
         """Raise if the database is closed: a statement would open a connection for good."""
-        if self._db._closed:
+        if self._internals.is_closed():
             raise ConfigurationError("the database is closed; open it again to ask what it has")
 
     # -- parts of the state ----------------------------------------------------------------
@@ -263,7 +267,7 @@ class Monitor:
         with self._looking:
             now_s = time.monotonic()
             if self._glance is None or now_s - self._glanced_s >= _LOOK_EVERY_S:
-                self._glance = self._db._forest.locks.glance(_SHOWN_MAX)
+                self._glance = self._internals.forest.locks.glance(_SHOWN_MAX)
                 self._glanced_s = now_s
             return self._glance
 
@@ -327,9 +331,9 @@ class Monitor:
         }
 
     def _rules(self) -> list[dict[str, Any]]:
-        figures = self._db._triggering.figures.of_rules()
+        figures = self._internals.triggering.figures.of_rules()
         rows = []
-        for entry in self._db._catalog.entries():
+        for entry in self._internals.catalog.entries():
             figure = figures.get(entry.name)
             latencies = None if figure is None else figure.latencies
             rows.append(

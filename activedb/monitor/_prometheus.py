@@ -269,8 +269,9 @@ class Collector:
             raise ConfigurationError(f"rules_max takes a number of rules, not {rules_max!r}")
         self._core = needed("prometheus_client.core", _NEED)
         self._db = db
+        self._internals = db.admin.internals
         self._rules_max = rules_max
-        self._latencies = db._forest.observed_by(Latencies)
+        self._latencies = self._internals.forest.observed_by(Latencies)
         self._latch = threading.Lock()
         self._asking = threading.Lock()
         self._labelled: dict[str, None] = {}
@@ -298,7 +299,7 @@ class Collector:
             yield self._of(family, lambda name: counters.pop(name, 0))
         for name in counters:
             yield self._of(unknown(name), counters.__getitem__)
-        of_locks = self._db._forest.locks.counters
+        of_locks = self._internals.forest.locks.counters
         for family in OF_LOCKS:
             yield self._of(family, lambda name: getattr(of_locks, name))
 
@@ -307,7 +308,7 @@ class Collector:
         triggered: dict[_Labels, int] = {}
         undecided: dict[_Labels, int] = {}
         durations: dict[_Labels, list[Histogram]] = {}
-        for rule, figure in self._db._triggering.figures.of_rules().items():
+        for rule, figure in self._internals.triggering.figures.of_rules().items():
             label = self._label(rule)
             for outcome, count in figure.outcomes().items():
                 key = (label, outcome)
@@ -328,12 +329,12 @@ class Collector:
         }
         yield self._spread("transaction_duration_seconds", outcomes)
         yield self._spread("commit_duration_seconds", {(): [found.commit]})
-        tops, subs = self._db._forest.live()
+        tops, subs = self._internals.forest.live()
         yield self._told("transactions_live", {("top-level",): tops, ("sub",): subs})
-        waiting = self._db._forest.locks.census().waiting
+        waiting = self._internals.forest.locks.census().waiting
         yield self._told("lock_requests_waiting", {(): waiting})
-        yield self._told("firings_running", {(): self._db._launcher.running})
-        runs = sorted(dict(self._db._stream_runs).items())
+        yield self._told("firings_running", {(): self._internals.launcher.running})
+        runs = sorted(dict(self._internals.runs).items())
         yield self._told("events_waiting", {(name,): run.waiting for name, run in runs})
 
     def _of_store(self) -> Iterator[Metric]:
@@ -371,10 +372,12 @@ class Collector:
         if not self._asking.acquire(timeout=_ASKED_S_MAX):
             return None
         try:
-            if self._db._closed:  # a statement would open a connection that is never closed
+            if (
+                self._internals.is_closed()
+            ):  # a statement would open a connection that is never closed
                 return None
-            runs = sorted(dict(self._db._stream_runs).items())
-            standing = self._db._launcher.journal.standing()
+            runs = sorted(dict(self._internals.runs).items())
+            standing = self._internals.launcher.journal.standing()
             totals = {name: {**run.totals(), "undecided": run.undecided()} for name, run in runs}
             return standing, totals, self._db.decisions.open_by_rule()
         except ActiveDBError:

@@ -7,29 +7,38 @@ from typing import Any, Protocol
 
 from activedb.config import Settings
 from activedb.errors import ConfigurationError
-from activedb.rules import Catalog
-from activedb.streams import Stream, StreamRun
-from activedb.transactions import Forest
+from activedb.internals import Internals
 
 __all__ = ["ReadOnly", "Source", "Subject"]
 
 
 class Subject(Protocol):
-    """A `Database`; ``docs/architecture.md`` says why it is not imported here."""
+    """A `Database`, which is in a room above this one."""
 
     settings: Settings
-    _forest: Forest
-    _catalog: Catalog
-    _streams: dict[str, Stream]
-    _stream_runs: dict[str, StreamRun]
-    _triggering: Any
-    _launcher: Any
-    _closed: bool
     rules: Any
     decisions: Any
     dead_letters: Any
     workflows: Any
-    admin: Any
+
+    @property
+    def admin(self) -> Administration:
+        """Counters, pending firings and internals of the database."""
+        ...
+
+
+class Administration(Protocol):
+    """``db.admin``, as far as a monitor uses it."""
+
+    internals: Internals
+
+    def counters(self) -> dict[str, int]:
+        """Return counts since opening."""
+        ...
+
+    def pending_firings(self) -> Sequence[Any]:
+        """Return the recorded firings that are not done."""
+        ...
 
 
 class ReadOnly(ConfigurationError):

@@ -92,7 +92,7 @@ class Tracing(Observer):
         # By transaction id; a thread changes only the spans of its own transactions.
         self._open: dict[int, _Open] = {}
         self._tokens: dict[int, tuple[int, Token[Context]]] = {}  # with the thread
-        self._forest = db._forest
+        self._forest = db.admin.internals.forest
         self._forest.observe(self)
 
     def stop(self) -> None:

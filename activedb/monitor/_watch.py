@@ -26,6 +26,7 @@ from activedb.errors import (
     WrongThread,
 )
 from activedb.events import Occurrence
+from activedb.firing import RuleListener
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import Deadlocks
 from activedb.monitor._records import Raw, RecentTransactions, TransactionRecord
@@ -192,7 +193,7 @@ class RaisedEvent(NamedTuple):
     params: Params
 
 
-class Watch(Observer):
+class Watch(Observer, RuleListener):
     """Observer of every step of transactions and rules, with a bounded record of them.
 
     Latch: ``latch`` guards all records. It is taken last, for O(1), and no other latch is taken
@@ -211,8 +212,6 @@ class Watch(Observer):
         Durations of top-level transactions that have committed: from begin to end, and from the end
         of their work to the end.
     """
-
-    hears_all = False
 
     def __init__(self, showing: Showing):
         self.latch = threading.Lock()
@@ -418,9 +417,6 @@ class Watch(Observer):
                 self._note(t, "triggered", rule.name, mode=str(rule.coupling))
         except Exception as error:
             self._failed(error)
-
-    def starts(self, s: Node, item: Any) -> None:
-        """Ignore a rule that is about to run."""
 
     def ran(
         self, s: Node, item: Any, outcome: str, seconds: float, error: BaseException | None

@@ -18,10 +18,32 @@ from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
 from activedb.transactions import Forest, Node, Run
 
-__all__ = ["DETACHED_MAX", "StreamParts"]
+__all__ = ["DETACHED_MAX", "StreamParts", "run_carefully"]
 
 DETACHED_MAX = 2_000
 """Maximum number of detached rules under way when a part begins."""
+
+
+def run_carefully(forest: Forest, name: str, body: Callable[[Node], None]) -> Run:
+    """Run a part as one transaction; return its run.
+
+    If the server refuses an operation, the part is run again with a check after each event, so that
+    only the offending event is undone.
+
+    Parameters
+    ----------
+    name : str
+        Not named after batch and part: a retry may split the events differently.
+    """
+    run = Run(name=name, is_batch=True)
+    try:
+        forest.run(body, run)
+    except ConnectionLost:
+        raise
+    except StoreError:
+        run.careful = True
+        forest.run(body, run)
+    return run
 
 
 class StreamParts:
@@ -111,22 +133,12 @@ class StreamParts:
         return self._state.buffer.first(punctuation_us, self._forest.settings.batch_events_max)
 
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
-        # Not named after batch and part: a retry may split the events differently.
-        run = Run(name=self._state.run_name(entry), is_batch=True)
         self._launcher.join_running(running_max=DETACHED_MAX)
 
         def body(t: Node) -> None:
             self._process(t, entry, chunk, arrivals)
 
-        try:
-            self._forest.run(body, run)
-        except ConnectionLost:
-            raise
-        except StoreError:
-            # The server refused an operation. Retry, checking after each event, so that only the
-            # offending event is undone.
-            run.careful = True
-            self._forest.run(body, run)
+        run = run_carefully(self._forest, self._state.run_name(entry), body)
         self._launcher.batch_firings.committed(run, is_whole=entry.complete)
         self._time.committed(self._written, self._reached_us)
         if self._programs is not None:

@@ -136,18 +136,19 @@ def checked_point(point: str) -> str:
 
 def arm(db: Database, crash: Crash) -> Callable[[], None]:
     """Make a database report its points to a crash; return a function that undoes this."""
-    before = db._store.trigger
+    store, listeners = db.admin.internals.store, db.admin.internals.triggering.listeners
+    before = store.trigger
 
     def reach(point: str) -> None:
         before(point)
         crash.reach(point)
 
-    db._store.trigger = reach
-    db._triggering.listeners.add(crash)
+    store.trigger = reach
+    listeners.add(crash)
 
     def disarm() -> None:
-        db._store.trigger = before
-        db._triggering.listeners.remove(crash)
+        store.trigger = before
+        listeners.remove(crash)
 
     return disarm
 

@@ -312,11 +312,11 @@ class Witness(RuleListener):
         self.db = db
         self._latch = threading.Lock()
         self._seen = Seen()
-        db._triggering.listeners.add(self)
+        db.admin.internals.triggering.listeners.add(self)
 
     def close(self) -> None:
         """Stop recording."""
-        self.db._triggering.listeners.remove(self)
+        self.db.admin.internals.triggering.listeners.remove(self)
 
     def forget(self) -> None:
         """Forget all records, so that only what happens from now on counts."""

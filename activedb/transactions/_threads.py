@@ -80,7 +80,7 @@ class _Here(threading.local):
 
 _by_thread: WeakValueDictionary[int, OpenNodes] = WeakValueDictionary()
 here = _Here()
-"""Its `nodes` are the transactions open on the calling thread; one that is entered adds itself."""
+"""Local to the calling thread: `nodes` are the transactions open on it."""
 
 
 def _no_transactions() -> Iterable[int]:

@@ -11,7 +11,7 @@ from activedb.firing import Launcher, Letter
 from activedb.store import Connection
 from activedb.store.journals import LedgerEntry, StreamJournal
 from activedb.streams._arrivals import Arrivals
-from activedb.streams._parts import DETACHED_MAX, StreamParts
+from activedb.streams._parts import DETACHED_MAX, StreamParts, run_carefully
 from activedb.streams._s_transactions import STransactions
 from activedb.streams._state import StreamState
 from activedb.streams.columns._admission import ColumnArrivals, WaitingColumns
@@ -86,7 +86,6 @@ class ColumnRuleParts:
     ) -> _Done:
         """Process a part: all of `passed`, or its first events."""
         state = self._state
-        run = Run(name=state.run_name(entry), is_batch=True)
         self._launcher.join_running(running_max=DETACHED_MAX)
         done = _Done(entry, 0)
 
@@ -94,13 +93,7 @@ class ColumnRuleParts:
             nonlocal done
             done = self._process(t, entry, passed, arrivals)
 
-        try:
-            self._forest.run(body, run)
-        except ConnectionLost:
-            raise
-        except StoreError:
-            run.careful = True
-            self._forest.run(body, run)
+        run = run_carefully(self._forest, state.run_name(entry), body)
         self._launcher.batch_firings.committed(run, is_whole=done.entry.complete)
         self._rules.committed(done.count)
         reached_us = done.entry.punctuation_us
