@@ -2,7 +2,7 @@
 # the first command makes .venv, later ones only look whether it is still right.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lint bench docs sbom audit lock image clean java
+.PHONY: help demo check test test-all lowest lint bench docs sbom audit lock image clean java
 
 # -- the virtual environment -----------------------------------------------------------------------
 #
@@ -93,6 +93,18 @@ test: lint ## The same with all tests but the long ones
 
 test-all: java lint ## The same with all tests; CI runs them for TEST_MINUTES=70
 	$(PYTEST) $(PYTEST_ARGS)
+
+# In an environment of its own, without what needs newer versions: dashboard, site and linters.
+LOWEST = .venv/lowest
+FOR_LOWEST = hypothesis mypy packaging psutil 'pytest>=9' pytest-timeout pytest-xdist
+
+lowest: ## Run the tests of make test with the oldest libraries that pyproject.toml allows
+	@"$(shell $(call FIND_PYTHON,import ensurepip))" -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--constraint constraints-lowest.txt --editable '.[columnar,otel,spark]' $(FOR_LOWEST)
+	@$(LOWEST)/bin/python -m pip check
+	$(PYTEST:.venv/%=$(LOWEST)/%) -m 'not (long or spark or crash)' \
+		--ignore tests/dashboard --ignore tests/docs $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and imports only
 	.venv/bin/ruff check .

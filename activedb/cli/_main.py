@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.exceptions import TyperException
 
 from activedb._starting import started
 from activedb.cli._admin import migrate, roles, run_audit, status
@@ -57,6 +56,9 @@ __all__ = ["INTERRUPTED", "main", "message_of", "status_of"]
 
 
 INTERRUPTED = 130
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""The base of typer's errors about a call, which has stood in several modules."""
 
 
 def status_of(error: Exception) -> int:
@@ -335,7 +337,7 @@ def main() -> None:
 def _status(arguments: list[str]) -> int:
     try:
         ended = app(arguments, standalone_mode=False)
-    except TyperException as error:
+    except _UsageError as error:
         if str(error):  # a call without arguments has shown the help
             typer.echo(f"error: {str(error).rstrip('.')}; --help shows the usage", err=True)
         return 2

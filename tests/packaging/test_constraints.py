@@ -1,4 +1,4 @@
-"""constraints.txt pins all that `make` installs, to versions that pyproject.toml allows."""
+"""Constraints pin all that `make` installs, or the oldest that pyproject.toml allows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.packaging.distributions import PYPROJECT, REPOSITORY
 from tools.required import required
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 NOT_INSTALLED_BY_MAKE = {"berkeleydb", "pyright"}
 
 
-def pins() -> dict[str, str]:
-    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
+def pins(file: str = "constraints.txt") -> dict[str, str]:
+    lines = (REPOSITORY / file).read_text("utf-8").splitlines()
     found = [Requirement(line) for line in lines if not line.startswith("#")]
     assert [each.name for each in found] == sorted({canonicalize_name(e.name) for e in found})
     versions = {}
@@ -43,6 +44,14 @@ def test_each_declared_requirement_is_pinned_within_its_range() -> None:
     for each in declared():
         if (name := canonicalize_name(each.name)) != "activedb":
             assert each.specifier.contains(pinned[name]), each
+
+
+def test_lowest_versions_that_are_tested_are_the_lowest_allowed() -> None:
+    pinned = pins("constraints-lowest.txt")
+    for each in map(Requirement, PYPROJECT["project"]["dependencies"]):
+        (lowest,) = (s.version for s in each.specifier if s.operator == ">=")
+        for name in (each.name, *(f"{each.name}-{extra}" for extra in each.extras)):
+            assert Version(pinned[canonicalize_name(name)]) == Version(lowest), name
 
 
 def test_what_requirements_require_is_pinned() -> None:
