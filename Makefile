@@ -2,7 +2,7 @@
 # the first command makes .venv, later ones only look whether it is still right.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lowest lint bench docs sbom audit lock image clean java
+.PHONY: help demo check test test-all lowest coverage lint bench docs sbom audit lock image clean java
 
 # -- the virtual environment -----------------------------------------------------------------------
 #
@@ -106,6 +106,13 @@ lowest: ## Run the tests of make test with the oldest libraries that pyproject.t
 	$(PYTEST:.venv/%=$(LOWEST)/%) -m 'not (long or spark or crash)' \
 		--ignore tests/dashboard --ignore tests/docs $(PYTEST_ARGS)
 
+coverage: $(STAMP) ## Run the quick tests, as make check does, and list the lines that none of them runs
+	@rm -f .coverage .coverage.*
+	.venv/bin/python -m coverage run -m pytest -n $(TEST_PROCESSES) --dist worksteal \
+		-m 'not (long or spark or crash or server)' $(PYTEST_ARGS)
+	@.venv/bin/python -m coverage combine --quiet
+	@.venv/bin/python -m coverage report
+
 lint: $(STAMP) ## Check style, types and imports only
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -159,5 +166,5 @@ clean: ## Remove .venv, caches and the database in .activedb, whose server is st
 			'end the programs that use it first' >&2; exit 1; }; \
 	fi; \
 	case $$home in /var/tmp/activedb-*) rm -rf "$$home";; esac; \
-	rm -rf .venv .activedb .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache; \
+	rm -rf .venv .activedb .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .coverage*; \
 	rm -rf build dist site; find . -name __pycache__ -type d -prune -exec rm -rf {} +
