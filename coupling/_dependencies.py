@@ -26,9 +26,6 @@ __all__ = [
     "Verdict",
 ]
 
-# -- replies of the dependency graph, as values, and the errors that it raises ---------------------
-
-
 T = TypeVar("T", bound=Hashable)
 
 
@@ -282,7 +279,7 @@ def tie(edge: Edge[T]) -> None:
 
 
 def untie(edge: Edge[T]) -> None:
-    """Remove an edge from its dependent; `on` has ended, and its edges go with it."""
+    """Remove an edge from its dependent; `on`, whose edges are discarded, has ended."""
     dependent = edge.dependent
     del dependent.needs[edge]
     dependent.begin_held -= edge.kind.holds_begin

@@ -494,8 +494,8 @@ def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -
             number = one if type(one) is int else -1
         if not 0 <= number < len(candidates):
             raise ConfigurationError(
-                f"{one!r} is no candidate of decision {row['id']}: choose among the numbers from 0 "
-                f"to {len(candidates) - 1}, or nothing"
+                f"{one!r} is not a candidate of decision {row['id']}: choose among the numbers "
+                f"from 0 to {len(candidates) - 1}, or nothing"
             )
         found.add(number)
     return sorted(found)

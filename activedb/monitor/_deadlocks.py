@@ -111,7 +111,7 @@ class Deadlocks:
             policy, is_ordered = "youngest hierarchy", False
         kept = tuple(waits[:_WAITS_MAX])
         ids = dict.fromkeys(each for wait in kept for each in (wait.waiter, wait.blocker))
-        ids[victim] = None  # the victim is the whole hierarchy, on behalf of one of its inferiors
+        ids[victim] = None  # a whole hierarchy, while the waits name its inferiors
         self.total += 1
         found = DeadlockSnapshot(
             self.total,
@@ -160,12 +160,12 @@ def replay(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
     if not found.is_ordered:
         cycle = "Together they are a cycle; which wait came first is not known."
     if found.left_out:
-        cycle += f" {found.left_out} more waits of it are not kept."
+        cycle += f" {found.left_out} further waits were not kept."
     steps.append({"text": cycle, "edges": edges})
     victim = names.get(found.victim, str(found.victim))
     steps.append(
         {
-            "text": f"{_capital(victim)} is the victim (policy: {found.policy}). What it waits for "
+            "text": f"{_capital(victim)} is the victim (policy: {found.policy}). Its request "
             f"is withdrawn, and it aborts.",
             "edges": [edge for edge in edges if edge["waiter"] != found.victim],
         }

@@ -15,7 +15,7 @@ __all__ = ["ReadOnly", "Source", "Subject"]
 
 
 class Subject(Protocol):
-    """A `Database`; ``docs/architecture.md`` says why it is not imported here."""
+    """A `Database`; not imported, since it imports this package."""
 
     settings: Settings
     _forest: Forest

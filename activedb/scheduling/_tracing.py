@@ -144,7 +144,7 @@ def _check_code(access: object, seen: set[object]) -> None:
     of operations.
     """
     if not isinstance(access, FunctionType):
-        raise NotTraceable("it is no function of Python, whose code could be looked at")
+        raise NotTraceable("its source is unavailable: it isn't a Python function")
     codes = [access.__code__]
     while codes:
         code = codes.pop()

@@ -488,8 +488,8 @@ class StreamDeclaration:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise DefinitionError(
-                f"{self.name!r} is no name for a stream: use a letter or _, then letters, digits "
-                "and _, at most 63 characters"
+                f"{self.name!r} is not a name for a stream: use a letter or _, then letters, "
+                "digits and _, at most 63 characters"
             )
         try:
             self._check_membership()

@@ -450,10 +450,10 @@ class Forest:
             who = node.path if thread is None else f"a child of {node.path}"
             here = "this same thread" if thread is None else "the thread that waits for that child"
             return SelfDeadlock(
-                f"{who} would wait for ever ({found.why}), because {stalled.description} is open "
-                f"on {here}, {thread or threading.current_thread().name!r}, and cannot end "
-                f"meanwhile: do the work inside {stalled.description}, end that one first, or make "
-                f"the call on a thread of its own and let this one go on (asyncio.to_thread)"
+                f"the wait of {who} would never end ({found.why}), because {stalled.description} "
+                f"is open on {here}, {thread or threading.current_thread().name!r}, and cannot end "
+                f"before it: do the work inside {stalled.description}, end that one first, or make "
+                f"the call on a thread of its own and let this one continue (asyncio.to_thread)"
             )
         deadlock = Deadlock(
             f"deadlock through threads that have several transactions open, and {node.path} is "

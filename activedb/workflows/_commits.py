@@ -192,8 +192,8 @@ class _Commit:
         if commits._is_stale or commits._state.place != place:
             self._was_late = True
             raise SerializationConflict(
-                f"another transaction of workflow {commits.name} came in between: what is recorded "
-                "is read anew, and this is tried again"
+                f"another transaction of workflow {commits.name} came in between: the record "
+                "is read again, and this is retried"
             )
         state, recorded = commits._state, Recorded()
         due = list(state.due)
@@ -324,7 +324,7 @@ class Compensating:
             raise NotCompensable(
                 f"workflow {name}: there is no compensating action for "
                 f"{listed(plan.not_compensable)}, which {asked} has triggered: define one with "
-                "@program.compensation, or compensate a batch behind them",
+                "@program.compensation, or compensate a batch after them",
                 plan=plan,
             )
         if plan.is_interfering and not allow_interference:

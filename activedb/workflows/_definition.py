@@ -50,7 +50,7 @@ def encoded(rows: object, whose: str) -> list[Any]:
     found = []
     for place, row in enumerate(rows):
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            raise BadEvent(f"{whose}: row {place} is no dict of values by name, but {_s(row)}")
+            raise BadEvent(f"{whose}: row {place} is not a dict of values by name, but {_s(row)}")
         try:
             found.append(encode_params(row))
         except BadEvent as error:

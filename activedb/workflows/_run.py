@@ -632,8 +632,8 @@ class Taking:
         if query_id != batch.query_id:
             raise CheckpointMismatch(
                 f"{where} was fed by the query {query_id} up to its batch {number}, and "
-                f"{batch.query_id} would begin anew: go on with that one's checkpoint, or feed a "
-                "workflow of another name"
+                f"{batch.query_id} would start over: continue with that one's checkpoint, or feed "
+                "a workflow of another name"
             )
         if batch.batch_id > number + 1:
             raise CheckpointMismatch(

@@ -55,7 +55,7 @@ def test_error_shows_line_column_and_caret() -> None:
         ("CREATE QUERY Q PATTERN SEQ(A, A)", (1, 24), "two parts"),
         ("CREATE QUERY Q PATTERN SEQ(A, B{3,2}, C)", (1, 32), "many()"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 5 parsecs", (1, 43), "did you mean 'secs'"),
-        ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 0.1 us", (1, 45), "no whole number"),
+        ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 0.1 us", (1, 45), "not a whole number"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 1 s WITHIN 2 s", (1, 45), "there twice"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) SELECT nxt", (1, 34), "selection strategy"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) CONTEXT latest", (1, 34), "is not a context"),

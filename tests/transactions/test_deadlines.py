@@ -210,7 +210,7 @@ def test_timeout_that_is_none_is_refused_where_it_is_given(bank: Bank, wrong: An
             lambda: t.with_timeout(wrong),
         ]
         for give in gives:
-            with pytest.raises(ConfigurationError, match="no time limit"):
+            with pytest.raises(ConfigurationError, match="not a time limit"):
                 give()
 
 

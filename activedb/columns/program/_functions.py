@@ -239,7 +239,7 @@ class Compiled:
                 return function
             raise NotCompilable(f"{function!r} is not compiled")
         if not isinstance(function, FunctionType):
-            raise NotCompilable(f"{function!r} is no plain function")
+            raise NotCompilable(f"{function!r} is not a plain function")
         name = function.__qualname__
         if function in within:
             raise NotCompilable(f"{name} calls itself")

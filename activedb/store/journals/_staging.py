@@ -373,7 +373,8 @@ def _plain(schema: str) -> str:
     """Return `schema`, checked: it goes into a connection's options and cannot be bound there."""
     if not _SCHEMA.fullmatch(schema):
         raise ConfigurationError(
-            f"{schema!r} is no name for a schema: db_schema takes lower-case letters, digits and _"
+            f"{schema!r} is not a name for a schema: db_schema takes lower-case letters, digits "
+            "and _"
         )
     return schema
 

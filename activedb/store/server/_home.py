@@ -353,7 +353,7 @@ def _recorded(location: Path) -> Path | None:
     # A user with write access to this file must not make root take over an arbitrary folder.
     if home.parent != SHARED_FOLDER or not re.fullmatch(r"activedb-\d+-[0-9a-f]{16}", home.name):
         raise ConfigurationError(
-            f"{location} names {str(home)!r}, which is no folder {SHARED_FOLDER}/activedb-…; "
+            f"{location} names {str(home)!r}, which is not a folder {SHARED_FOLDER}/activedb-…; "
             f"correct the file, or remove it to begin with an empty database"
         )
     return home

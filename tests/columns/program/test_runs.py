@@ -545,7 +545,7 @@ def access_with_a_partial_function(e: Any, access: Any) -> None:
         (access_that_asks, "whether there is a key"),
         (access_of_a_range, "by a range"),
         (access_of_a_window, "without a function that folds it"),
-        (access_of_no_key, "77 is no key"),
+        (access_of_no_key, "77 is not a key"),
         (access_that_writes_text, "depends on the value of x"),
     ],
 )
@@ -616,7 +616,7 @@ def test_versions_are_forgotten_when_no_window_can_reach_them() -> None:
 
 def test_table_of_another_state_is_refused() -> None:
     state = ColumnState(LEDGER.tables)
-    with pytest.raises(DefinitionError, match="no part of this state"):
+    with pytest.raises(DefinitionError, match="is not in this state"):
         state.newest(WINDOWED.tables[0])
     with pytest.raises(DefinitionError, match="has no size"):
         ColumnState([SharedTable("loose")])
