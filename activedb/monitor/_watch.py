@@ -29,7 +29,7 @@ from activedb.events import Occurrence
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import Deadlocks
 from activedb.monitor._records import Raw, RecentTransactions, TransactionRecord
-from activedb.monitor._showing import Params, Showing
+from activedb.monitor._redaction import Params, Redaction
 from activedb.store.sql import Key
 from activedb.transactions import Link, Node, Observer, State
 from lockmgr import DeadlockReport, Edge, Mode, Resource
@@ -214,7 +214,7 @@ class Watch(Observer):
 
     hears_all = False
 
-    def __init__(self, showing: Showing):
+    def __init__(self, redaction: Redaction):
         self.latch = threading.Lock()
         self.lives = RecentTransactions()
         self.rings: Rings[TransactionRecord | RaisedEvent] = Rings(_RECENT_MAX, _EVENTS_MAX)
@@ -223,7 +223,7 @@ class Watch(Observer):
         self.transactions = Histogram()
         self.commits = Histogram()
         self._here = threading.local()
-        self._showing = showing
+        self._redaction = redaction
         # The transaction that triggered each of the most recent firings, by the firing's name.
         self._spawners: OrderedDict[str, int] = OrderedDict()
         self._has_failed = False
@@ -372,7 +372,7 @@ class Watch(Observer):
         if life is None or life.why is not None:
             return
         why = reason(t, error, life.deadlock, lambda other: self._is_below(other, life))
-        shown = None if error is None else self._showing.error(error)
+        shown = None if error is None else self._redaction.error(error)
         with self.latch:
             life.why, life.error = why, shown
             self.lives.add(life, (time.time(), "failed", why, None, None, None, None))
@@ -396,7 +396,7 @@ class Watch(Observer):
             if kind is None:
                 kind = "stream" if t.hierarchy.run.is_batch else "signal"
             now_s = time.time()
-            event = RaisedEvent(now_s, o.name, kind, what, t.id, self._showing.params(o.params))
+            event = RaisedEvent(now_s, o.name, kind, what, t.id, self._redaction.params(o.params))
             with self.latch:
                 self.rings.add(EVENTS, event)
                 life = self.lives.live.get(t.id)
@@ -411,7 +411,7 @@ class Watch(Observer):
             for item in items:
                 rule, o = item.rule, item.occurrence
                 if o.parts:
-                    params = self._showing.params(o.params)
+                    params = self._redaction.params(o.params)
                     match = RaisedEvent(time.time(), rule.name, _MATCH, _MATCH, t.id, params)
                     with self.latch:
                         self.rings.add(EVENTS, match)

@@ -486,7 +486,7 @@ class Dependencies:
     def _await_causal_inferiors(self, node: Node) -> None:
         """Wait for the causal dependents that use the locks of `node`, which has aborted.
 
-        All of them have been doomed, or are about to end anyway.
+        All of them are rollback-only, or are about to end anyway.
         """
         with self.latch:
             found = [h for h in self._causal.values() if _is_in_sphere(h.cause, node)]

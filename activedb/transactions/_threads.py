@@ -309,7 +309,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
 class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
     """Context manager: this thread sleeps until a child of a transaction has ended.
 
-    If that can never happen, the transaction is doomed.
+    If that can never happen, the transaction is marked rollback-only.
     """
 
     _is_refused_first = False
@@ -320,7 +320,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
         self._thread = threading.current_thread().name
 
     def look(self) -> None:
-        """Doom the transaction if no other thread can end the wait."""
+        """Mark the transaction rollback-only if no other thread can end the wait."""
         steps = find_standstill(self._key) if self._sleeper.stalled else None
         while steps is not None:
             soft = next((s for s in steps if s.edge and s.edge.kind is EdgeKind.SOFT), None)
