@@ -250,7 +250,7 @@ class Crossing:
             f"deadlock through the server, and {top.path} is its victim: {'; '.join(said)}"
         )
         deadlock.exhausted = True  # only the end of the hierarchy releases its locks
-        if not top.is_rollback_only:  # its end may take longer than one look
+        if not top.is_rollback_only:  # its end may take longer than one poll
             self._broke()
             if top.observer is not None:
                 top.observer.deadlocked(top, tuple(links))

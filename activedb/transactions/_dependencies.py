@@ -415,7 +415,7 @@ class Dependencies:
                 verdict = self._graph.commit(node.id)
             if verdict.answer is Answer.GO:
                 break
-            on = verdict.because[0].on
+            on = verdict.reasons[0].on
             if verdict.answer is Answer.ABORT:
                 raise _broken(f"{node.path} depends on transaction {on}", None)
             self._await_end(node, on)

@@ -81,7 +81,7 @@ def test_lineage_ids_and_numbers_by_default() -> None:
         (lambda g: g.form("cut", [Piece("a#1", 3, 2)]), LineageError, "no such part: 3/2 of a#1"),
         (lambda g: g.form("cut", ["a>cut#1"]), LineageError, "input batch itself"),
         (lambda g: g.form("cut", ["cut#1"]), NotRecorded, "it is a transaction"),
-        (lambda g: g.execute("cat", ["a#1"]), LineageError, "no program"),
+        (lambda g: g.execute("cat", ["a#1"]), LineageError, "not a program"),
         (lambda g: g.execute("pair", ["x"]), NotRecorded, "no batch 'x'"),
         (lambda g: g.execute("pair"), LineageError, "has an input batch"),
         (lambda g: g.execute("join", [[]]), LineageError, "has an input batch"),
