@@ -270,10 +270,10 @@ class Crossing:
         error: ActiveDBError
         if is_own:
             error = SelfDeadlock(
-                f"{who} would wait at the server for ever, because "
+                f"the wait of {who} at the server would never end, because "
                 f"{_named(stalled, ours, plain)} is open on this same thread and cannot end "
-                f"meanwhile: do the work inside that one, end that one first, or make the call on "
-                f"a thread of its own and let this one go on"
+                f"before it: do the work inside that one, end that one first, or make the call on "
+                f"a thread of its own and let this one continue"
             )
         else:
             error = deadlock = Deadlock(

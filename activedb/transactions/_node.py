@@ -393,7 +393,7 @@ class Node:
         """Make the transaction unusable here. REQUIRES: a forked child of its process."""
         self.rollback_reason = WrongProcess(
             f"transaction {self.path} belongs to process {parent}, which has forked this one, "
-            f"{os.getpid()}, and goes on there: begin one of its own in the child"
+            f"{os.getpid()}, and continues there: begin one of its own in the child"
         )
         self.log = self.observer = self._alarm = None
         self._is_left = True

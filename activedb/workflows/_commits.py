@@ -317,7 +317,7 @@ class Compensating:
         if given is not None and plan != given:
             raise PlanOutdated(
                 f"workflow {name}: something has happened since the compensation of {asked} was "
-                "planned; plan it again, and look whether it is still what you want",
+                "planned; plan it again, and check that the new plan is still right",
                 plan=plan,
             )
         if not plan.is_possible:
