@@ -254,7 +254,7 @@ class Monitor:
     def _check_open(self) -> None:
         """Raise if the database is closed: a statement would open a connection for good."""
         if self._db._closed:
-            raise ConfigurationError("the database is closed; open it again to ask what it has")
+            raise ConfigurationError("the database is closed; open it again to inspect it")
 
     # -- parts of the state ----------------------------------------------------------------
 

@@ -217,7 +217,7 @@ class RemoteMonitor:
 
     def _is_none(self) -> ServerUnreachable:
         return ServerUnreachable(
-            f"what answers at {self.url} is not a monitor of activedb; check the url"
+            f"the server at {self.url} is not a monitor of activedb; check the url"
         )
 
     def _exchange(

@@ -113,15 +113,17 @@ def _said(t: Node, error: BaseException | None, deadlock: int | None) -> str:
         return "It was not told why."
     if isinstance(error, Deadlock):
         if deadlock is None:
-            return "A transaction below it was the victim of a deadlock, and could not go on alone."
+            return (
+                "A transaction below it was the victim of a deadlock, and could not continue alone."
+            )
         return f"It was the victim of deadlock {deadlock}, so that the others could proceed."
     if isinstance(error, RuleInQuarantine):
         return f"Rule {error.rule} is in quarantine, so it is not run."
     if isinstance(error, RuleFailed):
         cause = "" if error.__cause__ is None else f" with {type(error.__cause__).__name__}"
         return (
-            f"Rule {error.rule}, which was triggered in it, failed{cause}, and takes what "
-            f"triggered it along."
+            f"Rule {error.rule}, which was triggered in it, failed{cause}, which "
+            f"aborts the triggering transaction."
         )
     if isinstance(error, TransactionTimeout | TransactionCancelled):
         return _of_kind(error) or ""

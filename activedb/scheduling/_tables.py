@@ -231,7 +231,7 @@ class Parameter:
     name: str
 
     def __bool__(self) -> bool:
-        raise TypeError(f"what is done depends on the value of {self.name}")
+        raise TypeError(f"the operations depend on the value of {self.name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ class Replay:
                 raise DefinitionError("lines of text have no column for time; leave it out")
         if self.unit is not None:
             if self.time is None:
-                raise DefinitionError("unit says what the numbers in time are: give time, too")
+                raise DefinitionError("unit is the unit of the numbers in time: give time, too")
             _require_one_of("times in", self.unit, TIME_UNITS)
         require_seconds("speed_up", self.speed_up)
         require_count("rows_per_batch", self.rows_per_batch)

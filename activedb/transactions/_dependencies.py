@@ -283,7 +283,7 @@ class CausalHierarchy(Hierarchy):
             for scan in self._scans:
                 rows = super().query(scan.statement, scan.tables, scan.dirty, scan.parameters)
                 if [*map(_plain, rows)] != [*map(_plain, scan.rows)]:
-                    raise _changed("what a query found")
+                    raise _changed("the result of a query")
             self._is_alone = True
             self._seen.clear()
             self._scans.clear()
@@ -394,7 +394,7 @@ class Dependencies:
         found: Node | None = node
         while found is not None:
             if found.state is State.ABORTED:
-                raise _broken(f"what was triggered in {node.path} depends on it", found)
+                raise _broken(f"a transaction triggered in {node.path} depends on it", found)
             if found.state is not State.COMMITTED:
                 return found
             found = found.parent

@@ -190,7 +190,7 @@ class Running:
             failed.add_note(f"and it could not be given up: {refused}")
             raise failed
         if self._commits.look(lambda state: failed.transaction in state.due):
-            failed.add_note("its batch was given up but for what others need: it is due for them")
+            failed.add_note("its batch was given up, but other batches need it: it is due for them")
             raise failed
 
     def _refusal(self, failed: ProgramFailed) -> CompensationError | None:

@@ -59,7 +59,7 @@ def test_files_meaningless_value_is_refused(changes: dict[str, Any], said: str) 
         (Replay, {}, "needs a schema, or options="),
         (Replay, {"format": "parquet"}, "a recording of format 'parquet' cannot be read"),
         (Replay, {"format": "text", "time": "at"}, "lines of text have no column for time"),
-        (Replay, {"format": "json", "unit": "s"}, "unit says what the numbers in time are"),
+        (Replay, {"format": "json", "unit": "s"}, "unit is the unit of the numbers in time"),
         (Replay, {"format": "json", "time": "at", "unit": "h"}, "'h' cannot be read; give s, ms"),
         (Replay, {"format": "json", "speed_up": 0}, "speed_up must be positive"),
         (Replay, {"format": "json", "speed_up": "2"}, "speed_up must be"),

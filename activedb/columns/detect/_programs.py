@@ -276,7 +276,7 @@ class Programs:
             return Kind("number", most)
         if isinstance(term, Comparison | In | Between):
             if "text" in names and names != {"text"}:
-                raise BadEvent(f"{term!r} compares texts with what is none")
+                raise BadEvent(f"{term!r} compares texts with other values")
             ordered = isinstance(term, Between) or (
                 isinstance(term, Comparison) and term.operator not in ("=", "!=")
             )

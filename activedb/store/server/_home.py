@@ -126,7 +126,9 @@ def _copy_for(root: Path) -> Path:
             f"install activedb where every user can read it, or do not run as root"
         ) from error
     if not (_is_ours(copy) and _fingerprint(copy) == fingerprint):
-        raise ConfigurationError(f"{copy} changes while it is used; stop what changes it")
+        raise ConfigurationError(
+            f"{copy} changes while it is used; stop the program that changes it"
+        )
     return copy
 
 
