@@ -213,7 +213,7 @@ class Settings(BaseSettings):
             problems = "; ".join(_explain(problem, given) for problem in error.errors())
         except SettingsError:
             problems = (
-                f"the environment variable {_PREFIX}SPARK_CONF is no JSON object; write it as "
+                f"the environment variable {_PREFIX}SPARK_CONF is not a JSON object; write it as "
                 '{"spark.executor.memory": "4g"}'
             )
         # Outside the except clause: pydantic's error would show the secret beside it.
@@ -268,7 +268,7 @@ def _table() -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}; correct the file") from error
     if not isinstance(table, dict):
-        raise ConfigurationError(f"tool.activedb in {path} is no table; write [tool.activedb]")
+        raise ConfigurationError(f"tool.activedb in {path} is not a table; write [tool.activedb]")
     if table:
         check_trusted(path)
     if isinstance(table.get("folder"), str):

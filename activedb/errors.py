@@ -519,7 +519,7 @@ class FiringsLeft(RuleError):
         more = f"; and {len(left) - len(shown)} more" if len(left) > len(shown) else ""
         error = cls(
             f"{len(left)} of the rules that were waited for have not ended: {'; '.join(shown)}"
-            f"{more}; they go on by themselves: wait again, outside of transactions"
+            f"{more}; they continue by themselves: wait again, outside of transactions"
         )
         error.left = dict(left)
         return error

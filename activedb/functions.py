@@ -59,7 +59,7 @@ def checked_function(function: F, what: str, *, may_yield: bool = False) -> F:
         return function
     raise DefinitionError(
         f"{what} is {kind}: calling it would do nothing. Give a plain function, def without async "
-        f"and yield; what is asynchronous can run in it with asyncio.run(…)"
+        f"and yield; it can run asynchronous code with asyncio.run(…)"
     )
 
 
@@ -85,7 +85,7 @@ def checked_result(value: T, what: str, *, may_yield: bool = False) -> T:
     raise DefinitionError(
         f"{what} has returned {'a generator' if is_generator else 'something to be awaited'} "
         f"({type(value).__name__}), so it has done nothing: give a plain function, def without "
-        f"async and yield; what is asynchronous can run in it with asyncio.run(…)"
+        f"async and yield; it can run asynchronous code with asyncio.run(…)"
     )
 
 

@@ -77,7 +77,7 @@ class Histogram:
             ``seconds`` is negative, infinite or not a number.
         """
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"{seconds} s is no duration")
+            raise ValueError(f"{seconds} s is not a duration")
         if seconds <= _SHORTEST_S:
             bucket = 0
         else:
@@ -111,7 +111,7 @@ class Histogram:
             ``q`` is not between 0 and 1.
         """
         if not 0 <= q <= 1:
-            raise ValueError(f"{q} is no quantile; give a number between 0 and 1")
+            raise ValueError(f"{q} is not a quantile; give a number between 0 and 1")
         with self._latch:
             if self._count == 0:
                 return 0.0
@@ -142,7 +142,7 @@ class Histogram:
             If they do not rise, or one is not positive.
         """
         if not all(a < b for a, b in pairwise((0.0, *bounds_s))):
-            raise ValueError(f"{list(bounds_s)} are no rising, positive bounds")
+            raise ValueError(f"{list(bounds_s)} are not rising, positive bounds")
         with self._latch:
             buckets, count, total_s = self._buckets(), self._count, self._total_s
         numbers = [number for number, _ in buckets]

@@ -26,9 +26,6 @@ __all__ = [
     "Verdict",
 ]
 
-# -- replies of the dependency graph, as values, and the errors that it raises ---------------------
-
-
 T = TypeVar("T", bound=Hashable)
 
 
@@ -137,12 +134,12 @@ class Answer(StrEnum):
 class Verdict(Generic[T]):
     """Answer to an attempt, and the dependencies that caused it, oldest first.
 
-    ``because`` is empty for `Answer.GO`. Otherwise its ``on`` are the transactions to wait for, or
+    ``reasons`` is empty for `Answer.GO`. Otherwise its ``on`` are the transactions to wait for, or
     the ones whose end forces the abort.
     """
 
     answer: Answer
-    because: tuple[Dependency[T], ...] = ()
+    reasons: tuple[Dependency[T], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +208,6 @@ class Node(Generic[T]):
     """A live transaction."""
 
     __slots__ = (
-        "because",
         "begin_held",
         "commit_held",
         "dependents",
@@ -219,6 +215,7 @@ class Node(Generic[T]):
         "needs",
         "parent",
         "phase",
+        "reasons",
     )
 
     def __init__(self, name: T, parent: Node[T] | None):
@@ -228,7 +225,7 @@ class Node(Generic[T]):
         self.needs: dict[Edge[T], None] = {}
         self.dependents: dict[tuple[T, DependencyKind], Edge[T]] = {}
         self.begin_held = self.commit_held = 0  # number of `needs` that hold
-        self.because: list[Dependency[T]] = []  # reasons why it must abort
+        self.reasons: list[Dependency[T]] = []  # reasons why it must abort
 
     def line(self) -> Iterator[Node[T]]:
         """Yield the transaction and its superiors, upwards."""
@@ -262,7 +259,7 @@ class Edge(Generic[T]):
         """
         for node in self.on.line():
             yield node
-            if node is self.last or node.because:  # no handing over after an abort
+            if node is self.last or node.reasons:  # no handing over after an abort
                 return
 
 
@@ -282,7 +279,7 @@ def tie(edge: Edge[T]) -> None:
 
 
 def untie(edge: Edge[T]) -> None:
-    """Remove an edge from its dependent; `on` has ended, and its edges go with it."""
+    """Remove an edge from its dependent; `on`, whose edges are discarded, has ended."""
     dependent = edge.dependent
     del dependent.needs[edge]
     dependent.begin_held -= edge.kind.holds_begin
@@ -315,7 +312,7 @@ def refuse_cycle(new: Edge[T]) -> None:
     its parent, so a transaction without dependents has no live children, and no path leads to it.
     """
     start = new.dependent
-    if start.because or not start.dependents:
+    if start.reasons or not start.dependents:
         return  # it will never wait, or no transaction waits for it
     came_by: dict[Node[T], Edge[T]] = {}
     seen = dict.fromkeys(new.line())
@@ -327,7 +324,7 @@ def refuse_cycle(new: Edge[T]) -> None:
                 path.append(came_by[node])
                 node = came_by[node].dependent
             raise DependencyCycle(edge.shown() for edge in (new, *reversed(path)))
-        if node.because:
+        if node.reasons:
             continue  # it will never wait, as it can only abort
         for edge in node.needs:
             if not edge.kind.waits:
@@ -391,7 +388,7 @@ class DependencyGraph(Generic[T]):
     def waits_of(self, name: T) -> tuple[Dependency[T], ...]:
         """Return the dependencies that block this transaction now; empty if it does not wait."""
         node = self._live(name)
-        if node.because or node.phase not in (Phase.BEGINNING, Phase.COMMITTING):
+        if node.reasons or node.phase not in (Phase.BEGINNING, Phase.COMMITTING):
             return ()
         return tuple(edge.shown() for edge in holding(node))
 
@@ -485,8 +482,8 @@ class DependencyGraph(Generic[T]):
             If the transaction is not live, was not allowed to commit, or must abort.
         """
         node = self._live(name)
-        if node.because:
-            raise DependencyUsageError(f"transaction {name} must abort: {node.because[0]}")
+        if node.reasons:
+            raise DependencyUsageError(f"transaction {name} must abort: {node.reasons[0]}")
         if node.phase is not Phase.LEAVING:
             raise DependencyUsageError(f"transaction {name} {node.phase.value}: ask to commit")
         return self._end(node, committed=True)
@@ -527,12 +524,12 @@ class DependencyGraph(Generic[T]):
             untie(edge)
             touched[dependent] = None
             if edge.kind.aborts_dependent(committed=committed):
-                if not dependent.because:
+                if not dependent.reasons:
                     must_abort.append(shown)
-                dependent.because.append(shown)
+                dependent.reasons.append(shown)
         may_begin, may_commit = [], []
         for dependent in touched:
-            if dependent.because:
+            if dependent.reasons:
                 continue
             if dependent.phase is Phase.BEGINNING and not dependent.begin_held:
                 dependent.phase = Phase.ACTIVE
@@ -546,8 +543,8 @@ class DependencyGraph(Generic[T]):
 
 
 def _attempt(node: Node[T], *, waiting: Phase, done: Phase, held: int) -> Verdict[T]:
-    if node.because:
-        return Verdict(Answer.ABORT, tuple(node.because))
+    if node.reasons:
+        return Verdict(Answer.ABORT, tuple(node.reasons))
     node.phase = waiting if held else done
     if held:
         return Verdict(Answer.WAIT, tuple(edge.shown() for edge in holding(node)))

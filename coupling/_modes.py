@@ -19,7 +19,7 @@ class Start(StrEnum):
     """Commit point of the triggering transaction, in its deferred cycles."""
     AFTER_COMMIT = "after the triggering commit"
     AT_EVENT_OR_ABORT = "at the event or the abort"
-    """Event or abort of the triggering transaction, whichever the engine chooses."""
+    """Event or abort of the triggering transaction, whichever the caller chooses."""
     WHEN_TRUE = "when the condition is true"
 
 

@@ -4,7 +4,7 @@ Rules 1 to 5 are those of (Saygin, Ulusoy, Chakravarthy, section 3.1), after (HÃ
 1993); the README describes the additions: the queue, the wait-for graph and escalation.
 
 With inline children a thread runs several transactions, one at a time: the innermost. While that
-transaction waits, no call for another of the thread's transactions can come from the thread.
+transaction waits, the thread can make no call for its other transactions.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def check_thread(transaction: Transaction, rule: str) -> None:
         inner = inner.inline_child
 
 
-# -- lock table: the locking rules and deadlock detection, without threads -------------------------
+# -- lock table ------------------------------------------------------------------------------------
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -131,7 +131,7 @@ def unknown_policy(name: str, known: Iterable[str]) -> LockUsageError:
 
 
 def no_number_of_locks(number: int) -> LockUsageError:
-    return LockUsageError(ESCALATION, None, f"{number} is no number of locks; give 1 or more")
+    return LockUsageError(ESCALATION, None, f"{number} is not a number of locks; give 1 or more")
 
 
 def not_live(rule: str, tid: int) -> LockUsageError:
@@ -139,7 +139,7 @@ def not_live(rule: str, tid: int) -> LockUsageError:
 
 
 def no_number(tid: object) -> LockUsageError:
-    return LockUsageError(BEGIN, None, f"{tid!r} is no number; transactions are known by numbers")
+    return LockUsageError(BEGIN, None, f"{tid!r} is not an integer; transaction ids are integers")
 
 
 def has_begun(tid: int) -> LockUsageError:
@@ -222,7 +222,7 @@ def has_dependents(transaction: Transaction) -> LockUsageError:
 
 def no_superior(heir: int | None, tid: int) -> LockUsageError:
     return LockUsageError(
-        ABORT, tid, f"transaction {heir} is no superior of {tid} and inherits nothing"
+        ABORT, tid, f"transaction {heir} is not a superior of {tid} and inherits nothing"
     )
 
 
@@ -248,7 +248,9 @@ def no_path(tid: int) -> LockUsageError:
 def neither_path_nor_mode(rule: str, tid: int, resource: object, mode: object) -> LockUsageError:
     if not isinstance(mode, Mode):
         return LockUsageError(
-            rule, tid, f"transaction {tid} names {mode!r}, which is no lock mode; see lockmgr.Mode"
+            rule,
+            tid,
+            f"transaction {tid} names {mode!r}, which is not a lock mode; see lockmgr.Mode",
         )
     if resource == ():
         return no_path(tid)

@@ -193,7 +193,7 @@ class SparkFeed:
         return self._beginning.continues
 
     def stop(self) -> None:
-        """Make :meth:`run` return soon, for files after the present ones. Safe on any thread."""
+        """Make :meth:`run` return soon, after the current files. Safe on any thread."""
         self._stop.set()
 
     def run(self, apply: Callable[[AtomicBatch], None]) -> None:
@@ -206,8 +206,8 @@ class SparkFeed:
         Raises
         ------
         ConfigurationError
-            If Spark runs already, without what the source needs; or if executors cannot match, or
-            have to, because the checkpoint began otherwise.
+            If Spark already runs without what the source needs, or if the checkpoint was started
+            with the other setting of ``scale_out``.
         DefinitionError
             If an expression, the schema or an option cannot be understood.
         FeedFailed
@@ -248,8 +248,8 @@ class SparkFeed:
             return None
         if self._beginning.continues is not None:
             raise ConfigurationError(
-                f"stream {self._stream.name!r} has gone on without its first checkpoint, and what "
-                "its patterns need of the time before is in this process: set scale_out to false"
+                f"stream {self._stream.name!r} was resumed without its first checkpoint, so the "
+                "earlier state of its patterns is only in this process: set scale_out to false"
             )
         return MatchingOnExecutors(self._stream, matchable, self._checkpoint, self._future_max_s)
 

@@ -80,7 +80,7 @@ def plan_of(
         why = None
         if not rule.attributes & {*columns}:
             names = ", ".join(sorted(rule.attributes))
-            why = f"rows cannot be dealt out by {names}: it is no parameter, or of a nested type"
+            why = f"rows cannot be dealt out by {names}: not a parameter, or of a nested type"
         else:
             why = _unsendable(rule)
         if why is None:

@@ -40,8 +40,8 @@ def keyable(events: DataFrame) -> list[str]:
 def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
     """Return a row for each route that a row of `events` takes.
 
-    One of the routes of a row is its home, on which it is counted, or passes if it is late. For a
-    row that the process needs, the home is the route past the buckets.
+    One route of a row, its home, counts the row; a late row takes only this route. For a row that
+    the process needs, the home is the route past the buckets.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
     placed = events.select(
         *map(_column, columns),
         _position(order).alias(POSITION),
-        # A time that is not believed does not move the watermark: see `under_watermark`.
+        # A time rejected as from the future does not move the watermark: see `under_watermark`.
         (sf.col("raw").isNull() & (sf.unix_micros(WATERMARK) != sf.col("event_time_us"))).alias(
             IS_FUTURE
         ),

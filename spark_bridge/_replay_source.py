@@ -179,6 +179,6 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset["recording"] != self._fingerprint:
             raise ValueError(
                 f"the recording {self._recording.path} has changed since its replay began (names "
-                "and sizes of its files are not the same): restore it, or begin anew with another "
+                "and sizes of its files are not the same): restore it, or start again with another "
                 "checkpoint"
             )

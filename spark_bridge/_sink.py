@@ -151,7 +151,7 @@ class ActiveDBSink(DataSource):
             If the columns do not fit, or the output mode is not ``append``.
         """
         if overwrite:
-            raise _misfit("activedb keeps what it was given: use outputMode append")
+            raise _misfit("activedb only appends rows: use outputMode append")
         target = _target(self.options)
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         names = [name for name, _ in columns]

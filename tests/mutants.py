@@ -116,11 +116,11 @@ MUTANTS = (
         ("transactions", "firing"),
     ),
     Mutant(
-        "transactions-doomed",
-        "a doom just before the first lock request is lost",
+        "transactions-marked",
+        "a rollback-only mark just before the first lock request is lost",
         "activedb/transactions/_forest.py",
-        "        if node.rollback_reason is not None:  # a doom before",
-        "        if False and node.rollback_reason is not None:  # a doom before",
+        "        if node.rollback_reason is not None:  # a mark before",
+        "        if False and node.rollback_reason is not None:  # a mark before",
         ("transactions",),
     ),
     Mutant(
@@ -132,7 +132,7 @@ MUTANTS = (
         ("transactions",),
     ),
     Mutant(
-        "transactions-doom",
+        "transactions-rollback-only",
         "an abort does not reach the inferiors",
         "activedb/transactions/_node.py",
         "                    found.extend(node._inferiors)",

@@ -155,7 +155,7 @@ def test_settings_without_a_limit_of_the_future_can_be_given_everywhere(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("[tool.activedb\n", "cannot read"), ("[tool]\nactivedb = 3\n", "no table")],
+    [("[tool.activedb\n", "cannot read"), ("[tool]\nactivedb = 3\n", "is not a table")],
 )
 def test_settings_from_a_broken_file_name_it(working_folder: Path, content: str, said: str) -> None:
     (working_folder / "pyproject.toml").write_text(content)
@@ -191,7 +191,7 @@ def test_settings_of_spark_that_are_no_json_say_how_to_write_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ACTIVEDB_SPARK_CONF", "spark.executor.memory=4g")
-    with pytest.raises(ConfigurationError, match="ACTIVEDB_SPARK_CONF is no JSON object"):
+    with pytest.raises(ConfigurationError, match="ACTIVEDB_SPARK_CONF is not a JSON object"):
         Settings.load()
 
 

@@ -233,7 +233,7 @@ class Cycle:
             rules = ", ".join(self.restarts)
             return f"nothing bounds it: {rules} begins a top-level transaction each time"
         if self.delayed:
-            return f"nothing bounds it: time triggers {', '.join(self.delayed)} anew each time"
+            return f"nothing bounds it: time triggers {', '.join(self.delayed)} each time"
         return f"bounded by {' and '.join(self.bounds)}: a run that reaches it fails"
 
 

@@ -521,9 +521,9 @@ def _of_text(text: str) -> Sql:
     try:
         tree = sqlglot.parse_one(text, dialect="postgres")
     except SqlglotError:
-        return Sql(problem="text() that is no SQL as far as can be told here")
+        return Sql(problem="text() that is not recognised as SQL")
     if not isinstance(tree, exp.Query):
-        return Sql(problem="text() that is no SELECT")
+        return Sql(problem="text() that is not a SELECT")
     tables: set[Table | Column] = set()
     for found in tree.find_all(exp.Table):
         name = ".".join(_folded(part) for part in found.parts if isinstance(part, exp.Identifier))

@@ -195,8 +195,8 @@ class Forming:
             or state["numbers"].keys() != self._numbers.keys()
         ):
             raise LineageError(
-                "the state is that of another workflow, with the programs "
-                f"{listed(sorted(state['numbers']))}: go on with that one, or begin anew"
+                "the state belongs to another workflow, with the programs "
+                f"{listed(sorted(state['numbers']))}: continue with that one, or start over"
             )
         self._numbers = {name: state["numbers"][name] for name in self._numbers}
         for key, each in intakes.items():

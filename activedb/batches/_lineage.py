@@ -349,7 +349,7 @@ class Lineage:
         """
         if stream not in self.workflow.sources:
             raise LineageError(
-                f"{stream!r} is no source of the workflow; there are "
+                f"{stream!r} is not a source of the workflow; there are "
                 f"{listed(self.workflow.sources)}"
             )
         number = self._numbers.free(stream, number, f"source {stream!r}")
@@ -492,7 +492,7 @@ class Lineage:
         """
         if source not in self.workflow.sources:
             raise LineageError(
-                f"{source!r} is no source of the workflow; there are "
+                f"{source!r} is not a source of the workflow; there are "
                 f"{listed(self.workflow.sources)}"
             )
         self._ended.add(source)
@@ -725,7 +725,7 @@ class Lineage:
         program = self.workflow.programs.get(name)
         if program is None:
             raise LineageError(
-                f"{name!r} is no program of the workflow; there are "
+                f"{name!r} is not a program of the workflow; there are "
                 f"{listed(self.workflow.programs)}"
             )
         return program

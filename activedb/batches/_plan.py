@@ -43,7 +43,7 @@ class Mode(StrEnum):
     NON_INTRUSIVE = "non-intrusive"
     """The largest prefix of these transactions that affects the completion of no other batch."""
     INDEPENDENT_COVER = "independent cover"
-    """All that an independent scover has triggered, and all that would stand behind that."""
+    """All transactions that an independent source cover triggered, and all that depend on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LostInput:
-    """A transaction that stands although some of its input was withdrawn.
+    """A transaction that is kept although some of its input was withdrawn.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Broken:
     ----------
     requirement : Requirement
     of : str
-        Source batch that becomes incomplete, or the transaction that stands without its input.
+        Source batch that becomes incomplete, or the transaction that is kept without its input.
     reason : str
     """
 
@@ -221,15 +221,15 @@ class CompensationPlan:
             ("Dropped", self.dropped),
             ("Partially dropped", self.partially_dropped),
             ("Withdrawn", self.withdrawn),
-            ("To be taken from those who wait for it", self.to_withdraw),
+            ("To be withdrawn from waiting readers", self.to_withdraw),
         ):
             if what:
                 lines.append(f"{name}: {listed(what)}.")
         for lost in self.lost_input:
             much = "all" if lost.is_all else "a part"
-            basis = "what has triggered it" if lost.triggered_by else "its input"
+            basis = "its triggering transactions" if lost.triggered_by else "its input"
             named = listed((*lost.batches, *lost.triggered_by))
-            lines.append(f"{lost.transaction} stands without {much} of {basis}: {named}.")
+            lines.append(f"{lost.transaction} is kept without {much} of {basis}: {named}.")
         if self.interference:
             lines.append("Interfering: " + "; ".join(map(str, self.interference)) + ".")
         else:
@@ -239,8 +239,8 @@ class CompensationPlan:
         ]
         if self.not_compensable:
             lines.append(
-                "It cannot be carried out: there is no compensating action for "
-                f"{listed(self.not_compensable)}; declare one, or choose batches behind them."
+                "The plan cannot be carried out: there is no compensating action for "
+                f"{listed(self.not_compensable)}; declare one, or choose later batches."
             )
         return lines
 
@@ -335,7 +335,7 @@ def plan_compensation(
     chosen_mode = _mode(mode)
     asked = lineage.in_order({ids} if isinstance(ids, str) else set(ids))
     if not asked:
-        raise LineageError("no batch is given: say what is to be compensated")
+        raise LineageError("no batch is given: name the batches to compensate")
     cover: Cover | None = None
     kept: tuple[Kept, ...] = ()
     if chosen_mode is Mode.INDEPENDENT_COVER:
@@ -343,7 +343,7 @@ def plan_compensation(
         given_up, triggered = cover.sources, transactions_of(lineage, cover.sources)
     elif consecutive or rounds is not None:
         raise LineageError(
-            f"consecutive and rounds are about covers: say {str(Mode.INDEPENDENT_COVER)!r}"
+            f"consecutive and rounds apply only to covers: use mode={str(Mode.INDEPENDENT_COVER)!r}"
         )
     else:
         given_up, triggered = asked, composite(lineage, asked)
@@ -366,7 +366,7 @@ def _mode(mode: Mode | str) -> Mode:
         return Mode(mode)
     except ValueError:
         raise LineageError(
-            f"there is no compensation {mode!r}: say one of {listed(map(repr, map(str, Mode)))}"
+            f"there is no compensation {mode!r}: use one of {listed(map(repr, map(str, Mode)))}"
         ) from None
 
 

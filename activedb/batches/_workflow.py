@@ -332,13 +332,13 @@ def _check_names(programs: list[Program], sources: tuple[str, ...]) -> None:
         for stream in program.reads:
             if stream not in seen:
                 raise UnknownName(
-                    f"program {program.name!r} reads {stream!r}, which is no source and no "
-                    f"program; there are {listed(sorted(seen))}"
+                    f"program {program.name!r} reads {stream!r}, which is neither a source nor "
+                    f"a program; there are {listed(sorted(seen))}"
                 )
         for name in sorted(program.after):
             if name not in names:
                 raise UnknownName(
-                    f"program {program.name!r} comes after {name!r}, which is no program; "
+                    f"program {program.name!r} comes after {name!r}, which is not a program; "
                     f"there are {listed(sorted(names))}"
                 )
 

@@ -119,7 +119,8 @@ def _read(file: Path, reporter: Reporter) -> History:
             return History.of_lines(_counted_lines(lines, reporter))
     except BadLine as error:
         raise ConfigurationError(
-            f"{file} is no recorded history: {error}; write one with db.admin.history().write(path)"
+            f"{file} is not a recorded history: {error}; write one with "
+            "db.admin.history().write(path)"
         ) from error
     except OSError as error:
         raise ConfigurationError(f"cannot read {file}: {error.strerror or error}") from error

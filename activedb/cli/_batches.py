@@ -176,7 +176,7 @@ def compensate(
     if file is None and not plan:
         raise ConfigurationError(
             "name the FILE that defines the workflow, whose compensating actions are to be run; or "
-            "say --plan, to see what would be done"
+            "use --plan to inspect the plan"
         )
     with reporter.own_output(), _database(file, url) as db:
         name = _name(db, workflow)

@@ -88,7 +88,7 @@ def resolve(
     be made, and with 2 if there is no such decision or candidate.
     """
     if bool(choose) == nothing:
-        raise ConfigurationError("say what is made: --choose NUMBER, or --nothing")
+        raise ConfigurationError("state the choice: --choose NUMBER, or --nothing")
     reporter = Reporter(as_json=as_json)
     with (
         reporter.own_output(),

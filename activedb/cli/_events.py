@@ -181,7 +181,7 @@ class EventFile:
             except csv.Error as error:
                 if not header:
                     raise ConfigurationError(
-                        f"{self.title}: the header is no CSV ({error}); check --format"
+                        f"{self.title}: the header is not CSV ({error}); check --format"
                     ) from error
                 yield reader.line_num, Refusal("it is not valid CSV", str(error))
                 continue
@@ -254,7 +254,7 @@ def _parquet(raw: Any) -> Iterator[tuple[int, Row | Refusal]]:
     except pyarrow.ArrowException as error:
         if number:
             raise FeedFailed(f"the Parquet file cannot be read to its end: {error}") from error
-        raise ConfigurationError(f"this is no Parquet file ({error}); check --format") from error
+        raise ConfigurationError(f"this is not a Parquet file ({error}); check --format") from error
 
 
 def _opened(path: Path) -> Any:
@@ -298,7 +298,7 @@ def _begins_as(path: Path) -> str:
 
 def _check_header(title: str, header: tuple[str, ...]) -> None:
     if not _is_text("".join(header)):
-        raise ConfigurationError(f"{title}: the header is no text; check --format and --encoding")
+        raise ConfigurationError(f"{title}: the header is not text; check --format and --encoding")
     for name in header:
         if header.count(name) > 1:
             raise ConfigurationError(
@@ -612,7 +612,7 @@ class Columns:
                 return Occurrence("-", clock(text)).us
             except (BadEvent, OverflowError, TypeError, ValueError):
                 continue
-        raise ConfigurationError(f"{option} {text!r} is no time; the input's are {self.written}")
+        raise ConfigurationError(f"{option} {text!r} is not a time; the input's are {self.written}")
 
     def time_us(self, row: Row) -> int | None:
         """Return the time of a row in microseconds; None if it has none."""

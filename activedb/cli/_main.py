@@ -19,6 +19,7 @@ The statuses are stable: each keeps its meaning. `docs/cli.md` has the same tabl
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import logging
 import os
 import sys
@@ -319,6 +320,22 @@ def follow(
 
 for command in (match, status, top, dashboard, doctor, migrate, bench, roles, grafana):
     app.command()(command)
+
+
+def _fill(commands: typer.Typer) -> None:
+    """Join the lines of each paragraph of the commands' help, so that it fits any terminal.
+
+    Typer keeps a docstring's line breaks in all paragraphs but the first.
+    """
+    for command in commands.registered_commands:
+        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _fill(group.typer_instance)
+
+
+_fill(app)
 
 
 def main() -> None:

@@ -69,7 +69,8 @@ class SimulatedClock:
 
     @property
     def waiting(self) -> int:
-        """Number of threads that wait for a moment: a test waits for it before it advances."""
+        """Number of threads that wait for a moment."""
+        # A test waits for it before it advances the clock.
         with self._latch:
             return len(self._waiters)
 

@@ -40,7 +40,7 @@ _RATES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Measurements of one look.
+    """Measurements of one poll.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Result of one look; shared by all pages and never modified.
+    """Result of one poll; shared by all pages and never modified.
 
     Attributes
     ----------

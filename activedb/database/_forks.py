@@ -76,7 +76,7 @@ def _refusing(part: Any, name: str) -> NoReturn:
     """Refuse any use of an object obtained from a database object before the fork."""
     raise WrongProcess(
         f"this was made by process {_parent} before it forked this one, {os.getpid()}: ask the "
-        f"database object for it again, which connects anew in the child"
+        f"database object for it again, which opens new connections in the child"
     )
 
 

@@ -230,7 +230,7 @@ class Producers:
         """
         if name in self._producers:
             raise ConfigurationError(
-                f"producer {name!r} is registered already: remove it first if it starts anew"
+                f"producer {name!r} is registered already: remove it first if it was restarted"
             )
         if silent_after_us is None:
             silent_after_us = self._silent_after_us
@@ -282,7 +282,7 @@ class Producers:
     def sync(self, name: str, us: int) -> None:
         """Record that `name` sends no more events whose interval begins before `us`; O(1).
 
-        A punctuation or watermark of a stream says that; `NEVER_US` says that the stream has ended.
+        A punctuation or watermark of a stream conveys this; `NEVER_US`: the stream has ended.
         A sync point never decreases: an earlier moment than before has no effect.
 
         Raises
@@ -430,7 +430,7 @@ class Producers:
     def _known_or_new(self, name: str | None, what: str) -> Producer:
         if name is None:
             raise BadEvent(
-                f"{what} does not tell its producer: give it a stamp of its node, or name it"
+                f"{what} does not name its producer: give it a stamp of its node, or name it"
             )
         producer = self._producers.get(name)
         if producer is None:
@@ -444,12 +444,12 @@ class Producers:
         return producer
 
     def _check_clock(self, producer: Producer, stamp: AccuracyInterval) -> None:
-        """Refuse a restarted producer, which does not know what it had promised."""
+        """Refuse a restarted producer, which may have lost its sync point."""
         known, clock = producer.local_clock, stamp.local_clock
         if self._is_atomic and known is not None and clock is not None and clock != known:
             raise BadEvent(
                 f"producer {producer.name!r} has another local clock than before: if it was "
-                "started anew, remove and register it again"
+                "restarted, remove and register it again"
             )
 
     def _known(self) -> str:

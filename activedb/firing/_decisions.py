@@ -341,7 +341,7 @@ class Decisions:
         try:
             self.do_chosen()
         except ActiveDBError:
-            _LOG.warning("what other processes decide is looked for later", exc_info=True)
+            _LOG.warning("decisions by other processes are read later", exc_info=True)
         if self._may_wait({rule.name for rule in self._catalog}):
             self._look_later()
 
@@ -353,7 +353,7 @@ class Decisions:
         try:
             return not rules.isdisjoint(self._rows.unresolved_rules())
         except ActiveDBError:
-            _LOG.warning("what other processes decide is looked for later", exc_info=True)
+            _LOG.warning("decisions by other processes are read later", exc_info=True)
             return True
 
     def _look_later(self) -> None:
@@ -494,8 +494,8 @@ def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -
             number = one if type(one) is int else -1
         if not 0 <= number < len(candidates):
             raise ConfigurationError(
-                f"{one!r} is no candidate of decision {row['id']}: choose among the numbers from 0 "
-                f"to {len(candidates) - 1}, or nothing"
+                f"{one!r} is not a candidate of decision {row['id']}: choose among the numbers "
+                f"from 0 to {len(candidates) - 1}, or nothing"
             )
         found.add(number)
     return sorted(found)
@@ -521,7 +521,7 @@ def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -
         for o in made:
             if same_candidate(o.parts, candidate):
                 return o
-    raise _closed(row, "can no longer be made: it is older than what its detector keeps")
+    raise _closed(row, "can no longer be made: it is older than the state of its detector")
 
 
 def _leaves(candidate: Mapping[str, Any]) -> list[Occurrence]:

@@ -163,7 +163,9 @@ class DurableDetectors:
             for data in found.occurrences:
                 subscription.feed_kept(decode(data))
         except ActiveDBError:
-            _LOG.warning("rule %s begins anew: its state cannot be read", name, exc_info=True)
+            _LOG.warning(
+                "rule %s starts with no state: its state cannot be read", name, exc_info=True
+            )
             subscription.restore(None)
 
     # -- inside ----------------------------------------------------------------------------

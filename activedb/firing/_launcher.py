@@ -419,7 +419,7 @@ class Launcher:
             is_early = any(firing.name in names for names in self._committing.values())
         if is_early:
             again = lambda: self._start_recorded(firing)  # noqa: E731
-            self.restarts.later(firing.name, again, 0, "what triggered it is committing")
+            self.restarts.later(firing.name, again, 0, "the triggering transaction is committing")
         else:
             self._start_behind(firing, 0)
 

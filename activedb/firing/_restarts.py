@@ -157,7 +157,7 @@ class Restarts:
         try:
             each.call()
         except Exception:
-            _LOG.exception("what was to be tried again has failed")
+            _LOG.exception("a retry has failed")
         finally:
             with self._latch:
                 if self._called.get(name) is each:

@@ -302,7 +302,7 @@ def _running_in(t: Node) -> _Running | None:
 
 
 def _fails_after_another(error: Exception, t: Node) -> bool:
-    """Return whether a rule fails by itself in `t`, which another rule's failure has doomed."""
+    """Return whether a rule fails by itself in `t`, which another rule's failure rolls back."""
     reason = t.rollback_reason
     return (
         isinstance(reason, RuleFailed)

@@ -6,7 +6,7 @@ immediate            ─► Runner: children of `t`, now
 deferred             ─► at_commit_point: children of `t`, in cycles
 detached             ─► FiringQueue: top-level transactions, now
 causal, sequential   ─► recorded at_commit_point, started when `t` has ended
-exclusive            ─► an intent, which the end of the run decides
+exclusive            ─► an intent, started or erased when the run ends
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class Triggering:
     def _row_event(
         self, t: Node, spec: TableSpec, old: Row | None, new: Row | None
     ) -> Occurrence | None:
-        """Return the event of a written row; None if no rule or listener hears it."""
+        """Return the event of a written row; None if no rule or listener listens to it."""
         kind = "insert" if old is None else "delete" if new is None else "update"
         catalog = self.catalog
         if (kind, spec.name) in catalog.by_key or catalog.drafts or self.listeners.hears_all:

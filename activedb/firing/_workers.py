@@ -24,12 +24,12 @@ class Worker:
     """Loop that claims as many firings as the threads can run, until it is told to stop.
 
     ```
-      claim ──► start on the pool ──► less than half is left, a hint, or poll_s is over ─┐
-        ▲                                                                                │
-        └────────────────────────────────────────────────────────────────────────────────┘
+      claim ──► start on the pool ──► less than half left, a wake-up, or poll_s passed ─┐
+        ▲                                                                               │
+        └───────────────────────────────────────────────────────────────────────────────┘
     ```
 
-    A hint only ends the wait, so a lost hint costs at most `poll_s`. At the same interval the
+    A wake-up only ends the wait, so a lost one costs at most `poll_s`. At the same interval the
     worker looks for firings of dead processes.
 
     Parameters
@@ -63,11 +63,11 @@ class Worker:
         """
         t = current_transaction()
         if t is not None:
-            raise TransactionStateError(f"{t.path} cannot work for others; do it outside")
+            raise TransactionStateError(f"{t.path} is open; run the worker outside a transaction")
         if isinstance(poll_s, bool) or not isinstance(poll_s, int | float) or not 0 < poll_s < 1e6:
             raise ConfigurationError(f"poll_s takes a positive number of seconds, not {poll_s!r}")
         if not self._latch.acquire(blocking=False):
-            raise TransactionStateError("this database object works already; one call is enough")
+            raise TransactionStateError("this database object is already running a worker")
         try:
             return self._run(stop, poll_s, on_progress or (lambda taken, running: None))
         finally:

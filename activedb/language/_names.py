@@ -107,11 +107,11 @@ def _us(source: Source, at: int, number: str, unit: str) -> int:
     scale = UNITS_US.get(unit.lower())
     if scale is None:
         raise source.error(
-            at, f"{unit!r} is no unit of time; {did_you_mean(unit.lower(), UNITS_US)}"
+            at, f"{unit!r} is not a unit of time; {did_you_mean(unit.lower(), UNITS_US)}"
         )
     us = Fraction(number) * scale
     if us.denominator != 1:
-        raise source.error(at, f"{number} {unit} is no whole number of microseconds")
+        raise source.error(at, f"{number} {unit} is not a whole number of microseconds")
     return int(us)
 
 

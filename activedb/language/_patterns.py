@@ -110,7 +110,7 @@ class EventReader:
         if name.lower() not in moments:
             raise self.source.error(
                 start_of(tree.children[0]),
-                f"{name!r} is no event of transactions; write begin, commit or abort",
+                f"{name!r} is not an event of transactions; write begin, commit or abort",
             )
         return moments[name.lower()]()
 
@@ -234,7 +234,7 @@ class PatternReader(EventReader):
         clauses = [c for c in clauses if c.data not in ("on_stream", "returns")]
         returns = [child for child in children if child.data == "returns"]
         if len(returns) > 1:
-            raise self.source.error(start_of(returns[1]), "RETURN is there twice")
+            raise self.source.error(start_of(returns[1]), "RETURN occurs twice")
 
         def made() -> Query:
             self._event_types = self._types_of(streams)
@@ -269,7 +269,7 @@ class PatternReader(EventReader):
         seen: set[str] = set()
         for clause in clauses:
             if clause.data in seen and clause.data != "where":
-                raise self.source.error(start_of(clause), f"{_shown(clause)} is there twice")
+                raise self.source.error(start_of(clause), f"{_shown(clause)} occurs twice")
             seen.add(clause.data)
             made = self._checked(clause, partial(self._clause, clause, made))
         if quantifier is not None:

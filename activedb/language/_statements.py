@@ -271,7 +271,7 @@ class StatementReader:
         for clause in clauses:
             kind = _OPTIONS.get(clause.data, clause.data)
             if kind in options:
-                raise self.source.error(start_of(clause), f"{_shown(clause)} is there twice")
+                raise self.source.error(start_of(clause), f"{_shown(clause)} occurs twice")
             options[kind] = None
             if clause.data == "each":
                 is_set = clause.children[2].type in ("STATEMENT", "SET")

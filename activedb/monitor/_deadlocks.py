@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from activedb.monitor._records import TransactionRecord
-from activedb.monitor._showing import Showing
+from activedb.monitor._redaction import Redaction
 from activedb.transactions import Link
 from lockmgr import DeadlockReport, Edge, EdgeKind
 
@@ -111,7 +111,7 @@ class Deadlocks:
             policy, is_ordered = "youngest hierarchy", False
         kept = tuple(waits[:_WAITS_MAX])
         ids = dict.fromkeys(each for wait in kept for each in (wait.waiter, wait.blocker))
-        ids[victim] = None  # the victim is the whole hierarchy, on behalf of one of its inferiors
+        ids[victim] = None  # a whole hierarchy, while the waits name its inferiors
         self.total += 1
         found = DeadlockSnapshot(
             self.total,
@@ -127,7 +127,7 @@ class Deadlocks:
         return found
 
 
-def summary(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
+def summary(found: DeadlockSnapshot, redaction: Redaction) -> dict[str, Any]:
     """Return a short description of a deadlock."""
     resources = dict.fromkeys(w.resource for w in found.waits if w.resource is not None)
     return {
@@ -135,18 +135,18 @@ def summary(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
         "at_s": found.at_s,
         "victim": found.victim,
         "ids": [node["id"] for node in found.nodes],
-        "resources": [showing.resource(resource) for resource in resources],
+        "resources": [redaction.resource(resource) for resource in resources],
     }
 
 
-def replay(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
+def replay(found: DeadlockSnapshot, redaction: Redaction) -> dict[str, Any]:
     """Return a deadlock step by step: the waits as they arose, the cycle, the victim."""
     edges = [
         {
             "waiter": wait.waiter,
             "blocker": wait.blocker,
             "kind": wait.kind,
-            "resource": None if wait.resource is None else showing.resource(wait.resource),
+            "resource": None if wait.resource is None else redaction.resource(wait.resource),
             "mode": wait.mode,
         }
         for wait in found.waits
@@ -154,18 +154,18 @@ def replay(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
     names = {node["id"]: _name(node) for node in found.nodes}
     steps = []
     for place, wait in enumerate(found.waits):
-        text = _capital(wait_text(wait, showing, names)) + "."
+        text = _capital(wait_text(wait, redaction, names)) + "."
         steps.append({"text": text, "edges": edges[: place + 1]})
     cycle = "That closes a cycle: no transaction in it can proceed."
     if not found.is_ordered:
         cycle = "Together they are a cycle; which wait came first is not known."
     if found.left_out:
-        cycle += f" {found.left_out} more waits of it are not kept."
+        cycle += f" {found.left_out} further waits were not kept."
     steps.append({"text": cycle, "edges": edges})
     victim = names.get(found.victim, str(found.victim))
     steps.append(
         {
-            "text": f"{_capital(victim)} is the victim (policy: {found.policy}). What it waits for "
+            "text": f"{_capital(victim)} is the victim (policy: {found.policy}). Its request "
             f"is withdrawn, and it aborts.",
             "edges": [edge for edge in edges if edge["waiter"] != found.victim],
         }
@@ -180,7 +180,7 @@ def replay(found: DeadlockSnapshot, showing: Showing) -> dict[str, Any]:
     }
 
 
-def wait_text(wait: Wait, showing: Showing, names: dict[int, str] | None = None) -> str:
+def wait_text(wait: Wait, redaction: Redaction, names: dict[int, str] | None = None) -> str:
     """Describe which transaction waits for which, and why."""
     of = names or {}
     waiter, blocker = of.get(wait.waiter, str(wait.waiter)), of.get(wait.blocker, str(wait.blocker))
@@ -190,7 +190,7 @@ def wait_text(wait: Wait, showing: Showing, names: dict[int, str] | None = None)
             EdgeKind.RETAINED: f"which retains it in {wait.against}",
             EdgeKind.SOFT: f"which has asked earlier for {wait.against}",
         }[EdgeKind(wait.kind)]
-        wanted = f"{wait.mode} on {showing.resource(wait.resource)}"
+        wanted = f"{wait.mode} on {redaction.resource(wait.resource)}"
         return f"{waiter} wants {wanted} and waits for {blocker}, {why}"
     if wait.kind == EdgeKind.COMMIT:
         return f"{waiter} waits for its child {blocker} to end"
@@ -201,9 +201,9 @@ def wait_text(wait: Wait, showing: Showing, names: dict[int, str] | None = None)
     return f"{waiter} waits {wait.kind} for {blocker}"
 
 
-def edge_text(edge: Edge, showing: Showing) -> str:
+def edge_text(edge: Edge, redaction: Redaction) -> str:
     """Describe an edge of the lock manager, like `wait_text`."""
-    return wait_text(_wait(edge), showing)
+    return wait_text(_wait(edge), redaction)
 
 
 def _wait(edge: Edge) -> Wait:

@@ -26,7 +26,7 @@ from activedb.events import encode
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import replay, summary
 from activedb.monitor._records import TransactionRecord
-from activedb.monitor._showing import Showing
+from activedb.monitor._redaction import Redaction
 from activedb.monitor._source import ReadOnly, Subject
 from activedb.monitor._stories import node, short, story
 from activedb.monitor._watch import EVENTS, RECENT, RaisedEvent, Watch
@@ -68,8 +68,8 @@ class Monitor:
         self._db = db
         self._internals = db.admin.internals
         settings = db.settings
-        self._showing = Showing(settings.monitor_values)
-        self.watch = Watch(self._showing)
+        self._redaction = Redaction(settings.monitor_values)
+        self.watch = Watch(self._redaction)
         self._started_s = time.time()
         self._version = importlib.metadata.version("activedb")
         self._totals = Totals()
@@ -117,7 +117,7 @@ class Monitor:
             },
             "forest": {**self._forest(live, glance), "unknown": unknown},
             "locks": self._locks(glance),
-            "deadlocks": [summary(found, self._showing) for found in deadlocks],
+            "deadlocks": [summary(found, self._redaction) for found in deadlocks],
             "aborted": [{**short(life), "why": life.why} for life in aborted],
             "rules": self._rules(),
             "streams": stream_rows(
@@ -150,13 +150,13 @@ class Monitor:
             steps = life.steps()
             found = (watch.lives.get(child) for child in life.children or ())
             children = [child for child in found if child is not None]
-        return story(life, steps, children, self._showing)
+        return story(life, steps, children, self._redaction)
 
     def deadlock(self, n: int) -> dict[str, Any] | None:
         """See `Source`. O(waits of the deadlock)."""
         with self.watch.latch:
             found = self.watch.deadlocks.get(n)
-        return None if found is None else replay(found, self._showing)
+        return None if found is None else replay(found, self._redaction)
 
     def batches(self, workflow: str | None = None, id: str | None = None) -> dict[str, Any]:
         """See `Source`. O(recorded rows)."""
@@ -196,7 +196,7 @@ class Monitor:
         for letter in letters:
             counts[letter.kind] = counts.get(letter.kind, 0) + 1
         shown = [asdict(letter) for letter in letters[-_LETTERS_MAX:]]
-        if not self._showing.values:
+        if not self._redaction.values:
             for letter in shown:
                 letter["payload"], letter["reason"] = "«…»", "«…»"
         return {"counts": counts, "total": len(letters), "letters": shown}
@@ -206,7 +206,7 @@ class Monitor:
         self._check_open()
         found = self._db.decisions.list(open=True)
         shown = [{**each.record(), "texts": each.texts()} for each in found[:_PENDING_MAX]]
-        if not self._showing.values:
+        if not self._redaction.values:
             for row in shown:
                 for part in ("candidates", "certain", "why", "texts"):
                     row[part] = ["«…»"] * len(row[part])
@@ -222,7 +222,7 @@ class Monitor:
         except RowNotFound as error:
             raise DefinitionError(str(error)) from error
         except (RuleFailed, BadEvent) as error:
-            if self._showing.values:
+            if self._redaction.values:
                 raise
             why = (
                 f"rule {error.rule} has failed"
@@ -240,7 +240,7 @@ class Monitor:
                 "firing": each.firing,
                 "rule": each.rule,
                 "run": each.run,
-                "occurrence": encode(each.occurrence) if self._showing.values else "«…»",
+                "occurrence": encode(each.occurrence) if self._redaction.values else "«…»",
             }
             for each in firings[:_PENDING_MAX]
         ]
@@ -258,7 +258,7 @@ class Monitor:
     def _check_open(self) -> None:
         """Raise if the database is closed: a statement would open a connection for good."""
         if self._internals.is_closed():
-            raise ConfigurationError("the database is closed; open it again to ask what it has")
+            raise ConfigurationError("the database is closed; open it again to inspect it")
 
     # -- parts of the state ----------------------------------------------------------------
 
@@ -297,14 +297,14 @@ class Monitor:
         }
 
     def _locks(self, glance: PartialSnapshot) -> dict[str, Any]:
-        showing = self._showing
+        redaction = self._redaction
         return {
             "total": glance.locks_total,
             "waits_total": glance.waits_total,
             "shown": [
                 {
                     "id": lock.tid,
-                    "resource": showing.resource(lock.resource),
+                    "resource": redaction.resource(lock.resource),
                     "mode": lock.mode.name,
                     "held": lock.is_held,
                 }
@@ -313,7 +313,7 @@ class Monitor:
             "queue": [
                 {
                     "id": request.tid,
-                    "resource": showing.resource(request.resource),
+                    "resource": redaction.resource(request.resource),
                     "mode": request.mode.name,
                     "upgrade": request.upgrade,
                 }
@@ -324,7 +324,9 @@ class Monitor:
                     "waiter": edge.waiter,
                     "blocker": edge.waited_for,
                     "kind": str(edge.kind),
-                    "resource": None if edge.resource is None else showing.resource(edge.resource),
+                    "resource": (
+                        None if edge.resource is None else redaction.resource(edge.resource)
+                    ),
                 }
                 for edge in glance.edges
             ],

@@ -171,7 +171,7 @@ FAMILIES = {
         Family(
             "rule_firings",
             "counter",
-            "Runs of rules, by what came of them; a rule in quarantine was not run.",
+            "Runs of rules, by outcome; a rule in quarantine was not run.",
             ("rule", "outcome"),
         ),
         Family("rule_triggered", "counter", "How often a rule was triggered.", ("rule",)),

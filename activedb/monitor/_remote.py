@@ -88,7 +88,7 @@ class RemoteMonitor:
             is_right = False
         if not is_right:
             raise ConfigurationError(
-                f"{url!r} is no address of a monitor; give one like http://127.0.0.1:40123"
+                f"{url!r} is not an address of a monitor; give one like http://127.0.0.1:40123"
             )
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ConfigurationError(
@@ -217,7 +217,7 @@ class RemoteMonitor:
 
     def _is_none(self) -> ServerUnreachable:
         return ServerUnreachable(
-            f"what answers at {self.url} is no monitor of activedb; check the url"
+            f"the server at {self.url} is not a monitor of activedb; check the url"
         )
 
     def _exchange(

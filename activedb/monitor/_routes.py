@@ -143,7 +143,7 @@ def _chosen(text: str | None) -> list[int]:
     """Return the numbers of the chosen candidates, given as ``0,2`` or ``none``."""
     if text is None:
         raise Refused(
-            HTTPStatus.BAD_REQUEST, "say what is made: ?choose=0 (or 0,2), or ?choose=none"
+            HTTPStatus.BAD_REQUEST, "state the choice: ?choose=0 (or 0,2), or ?choose=none"
         )
     if text == "none":
         return []
@@ -153,7 +153,7 @@ def _chosen(text: str | None) -> list[int]:
 def _nothing_there() -> Refused:
     return Refused(
         HTTPStatus.NOT_FOUND,
-        "there is nothing at this path; docs/monitoring.md lists those that there are",
+        "there is nothing at this path; docs/monitoring.md lists the paths",
     )
 
 

@@ -13,7 +13,7 @@ __all__ = ["ReadOnly", "Source", "Subject"]
 
 
 class Subject(Protocol):
-    """A `Database`, which is in a room above this one."""
+    """A `Database`; not imported, since it imports this package."""
 
     settings: Settings
     rules: Any

@@ -6,7 +6,7 @@ from typing import Any
 
 from activedb.monitor._deadlocks import edge_text
 from activedb.monitor._records import Step, TransactionRecord
-from activedb.monitor._showing import Showing
+from activedb.monitor._redaction import Redaction
 
 __all__ = ["node", "short", "story"]
 
@@ -66,7 +66,7 @@ def story(
     life: TransactionRecord,
     steps: list[Step | int],
     children: list[TransactionRecord],
-    showing: Showing,
+    redaction: Redaction,
 ) -> dict[str, Any]:
     """Return the whole record of a transaction."""
     told: list[dict[str, Any]] = []
@@ -78,8 +78,8 @@ def story(
             told.append(_told(at_s, "left out", text, None, None, None))
             continue
         at_s = step.at_s
-        resource = None if step.resource is None else showing.resource(step.resource)
-        text = _text(step, resource, showing)
+        resource = None if step.resource is None else redaction.resource(step.resource)
+        text = _text(step, resource, redaction)
         mode = None if resource is None else step.mode
         told.append(_told(at_s, step.what, text, resource, mode, step.other))
         if step.what == "wrote" and step.resource is not None:
@@ -87,7 +87,7 @@ def story(
             writes.append(
                 {
                     "table": str(table),
-                    "key": ",".join(map(showing.key, key)),
+                    "key": ",".join(map(redaction.key, key)),
                     "kind": "update" if step.about == "write" else step.about,
                 }
             )
@@ -126,7 +126,7 @@ def _told(
     }
 
 
-def _text(step: Step, resource: str | None, showing: Showing) -> str:
+def _text(step: Step, resource: str | None, redaction: Redaction) -> str:
     what, about, other = step.what, step.about, step.other
     match what:
         case "began":
@@ -144,7 +144,7 @@ def _text(step: Step, resource: str | None, showing: Showing) -> str:
         case "lock":
             return f"got {step.mode} on {resource}"
         case "waited" if step.edge is not None:
-            return edge_text(step.edge, showing)
+            return edge_text(step.edge, redaction)
         case "waited":
             return "had to wait"
         case "granted":

@@ -30,7 +30,7 @@ from activedb.firing import RuleListener
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import Deadlocks
 from activedb.monitor._records import Raw, RecentTransactions, TransactionRecord
-from activedb.monitor._showing import Params, Showing
+from activedb.monitor._redaction import Params, Redaction
 from activedb.store.sql import Key
 from activedb.transactions import Link, Node, Observer, State
 from lockmgr import DeadlockReport, Edge, Mode, Resource
@@ -114,15 +114,17 @@ def _said(t: Node, error: BaseException | None, deadlock: int | None) -> str:
         return "It was not told why."
     if isinstance(error, Deadlock):
         if deadlock is None:
-            return "A transaction below it was the victim of a deadlock, and could not go on alone."
+            return (
+                "A transaction below it was the victim of a deadlock, and could not continue alone."
+            )
         return f"It was the victim of deadlock {deadlock}, so that the others could proceed."
     if isinstance(error, RuleInQuarantine):
         return f"Rule {error.rule} is in quarantine, so it is not run."
     if isinstance(error, RuleFailed):
         cause = "" if error.__cause__ is None else f" with {type(error.__cause__).__name__}"
         return (
-            f"Rule {error.rule}, which was triggered in it, failed{cause}, and takes what "
-            f"triggered it along."
+            f"Rule {error.rule}, which was triggered in it, failed{cause}, which "
+            f"aborts the triggering transaction."
         )
     if isinstance(error, TransactionTimeout | TransactionCancelled):
         return _of_kind(error) or ""
@@ -213,7 +215,7 @@ class Watch(Observer, RuleListener):
         of their work to the end.
     """
 
-    def __init__(self, showing: Showing):
+    def __init__(self, redaction: Redaction):
         self.latch = threading.Lock()
         self.lives = RecentTransactions()
         self.rings: Rings[TransactionRecord | RaisedEvent] = Rings(_RECENT_MAX, _EVENTS_MAX)
@@ -222,7 +224,7 @@ class Watch(Observer, RuleListener):
         self.transactions = Histogram()
         self.commits = Histogram()
         self._here = threading.local()
-        self._showing = showing
+        self._redaction = redaction
         # The transaction that triggered each of the most recent firings, by the firing's name.
         self._spawners: OrderedDict[str, int] = OrderedDict()
         self._has_failed = False
@@ -371,7 +373,7 @@ class Watch(Observer, RuleListener):
         if life is None or life.why is not None:
             return
         why = reason(t, error, life.deadlock, lambda other: self._is_below(other, life))
-        shown = None if error is None else self._showing.error(error)
+        shown = None if error is None else self._redaction.error(error)
         with self.latch:
             life.why, life.error = why, shown
             self.lives.add(life, (time.time(), "failed", why, None, None, None, None))
@@ -395,7 +397,7 @@ class Watch(Observer, RuleListener):
             if kind is None:
                 kind = "stream" if t.hierarchy.run.is_batch else "signal"
             now_s = time.time()
-            event = RaisedEvent(now_s, o.name, kind, what, t.id, self._showing.params(o.params))
+            event = RaisedEvent(now_s, o.name, kind, what, t.id, self._redaction.params(o.params))
             with self.latch:
                 self.rings.add(EVENTS, event)
                 life = self.lives.live.get(t.id)
@@ -410,7 +412,7 @@ class Watch(Observer, RuleListener):
             for item in items:
                 rule, o = item.rule, item.occurrence
                 if o.parts:
-                    params = self._showing.params(o.params)
+                    params = self._redaction.params(o.params)
                     match = RaisedEvent(time.time(), rule.name, _MATCH, _MATCH, t.id, params)
                     with self.latch:
                         self.rings.add(EVENTS, match)

@@ -42,7 +42,7 @@ class View:
         """
         ref = self._with_key(ref)
         if not any(_covers(declared, ref) for declared in (*self._may_read, *self._may_write)):
-            raise AccessError(f"{ref!r} is read, but not among what its s-transaction declared")
+            raise AccessError(f"{ref!r} is read, but not declared by its s-transaction")
         if ref.window_us is not None or not self._writes:
             return self._read(ref)
         if isinstance(ref.key, Range):
@@ -64,7 +64,7 @@ class View:
             raise AccessError(f"{ref!r} is read, not written: one key at a time is written")
         ref = self._with_key(ref)
         if not any(_covers(declared, ref) for declared in self._may_write):
-            raise AccessError(f"{ref!r} is written, but not among what its s-transaction declared")
+            raise AccessError(f"{ref!r} is written, but not declared by its s-transaction")
         kept = ref.table.check_value(value)
         self._writes[ref.table.name, ref.key] = (ref.table, ref.key, kept)
 
@@ -177,7 +177,7 @@ class Access:
         """
         _check_refs(sources)
         if not sources:
-            raise DefinitionError("READ takes what is to be read, such as accounts[7]")
+            raise DefinitionError("READ takes the row to read, such as accounts[7]")
         if function is not None:
             checked_function(function, f"the function of a READ of table {sources[0].table.name}")
         self.operations.append(Read(sources, function, tuple(args)))
@@ -236,4 +236,4 @@ class Access:
 def _check_refs(refs: Iterable[object]) -> None:
     for ref in refs:
         if not isinstance(ref, Ref):
-            raise DefinitionError(f"what is accessed is written accounts[7], and is not {ref!r}")
+            raise DefinitionError(f"an access is written accounts[7], not {ref!r}")

@@ -29,7 +29,7 @@ class PickledError(NamedTuple):
     name, text : str
         Name of its class, and its text.
     notes : list of str
-    cause, context : Packed or None
+    cause, context : PickledError or None
     is_explicit : bool
         Whether it was raised from its cause, so that the context is not displayed.
     """

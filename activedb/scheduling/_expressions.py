@@ -36,7 +36,7 @@ _PLAIN = (*_NUMBERS, str, bytes, type(None))
 _PARTS_MAX = 100  # per access; names may refer to each other, and expand to large expressions
 
 
-_TOO_MUCH = ast.Slice()  # a node that is never interpreted on its own
+_TOO_LARGE = ast.Slice()  # a node that is never interpreted on its own
 
 
 class Unclear(Exception):
@@ -156,7 +156,7 @@ class Expressions:
         while True:
             self._parts_left -= 1
             if self._parts_left < 0:
-                return _TOO_MUCH
+                return _TOO_LARGE
             if isinstance(node, ast.NamedExpr):
                 node = node.value
                 continue

@@ -66,7 +66,7 @@ class Program:
         self.tables = tuple(tables)
         for table in self.tables:
             if not isinstance(table, SharedTable):
-                raise DefinitionError(f"program {name}: {table!r} is no SharedTable")
+                raise DefinitionError(f"program {name}: {table!r} is not a SharedTable")
         self.rules: list[Rule] = []
         self.types: tuple[str, ...] = ()
         self._accesses: dict[str, StateAccess] = {}
@@ -207,7 +207,7 @@ class Program:
 
     def _define(self, type_: str, access: StateAccess) -> None:
         if not isinstance(type_, str) or not type_:
-            raise DefinitionError(f"program {self.name}: {type_!r} is no event type")
+            raise DefinitionError(f"program {self.name}: {type_!r} is not an event type")
         if type_ in self._accesses:
             raise DefinitionError(f"program {self.name} has a state access for {type_} already")
         self._accesses[type_] = access

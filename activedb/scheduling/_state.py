@@ -244,7 +244,7 @@ class State:
         """
         found = self._versions.get(table)
         if found is None:
-            raise DefinitionError(f"shared table {table.name} is no part of this state")
+            raise DefinitionError(f"shared table {table.name} is not in this state")
         return found
 
     def __iter__(self) -> Iterator[Versions]:

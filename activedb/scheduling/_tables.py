@@ -159,20 +159,21 @@ class SharedTable:
             if not isinstance(key, bool) and isinstance(key, int) and 0 <= key < self.size:
                 return
             raise AccessError(
-                f"{key!r} is no key of table {self.name}: its keys are the whole numbers from 0 to "
-                f"{self.size - 1}"
+                f"{key!r} is not a key of table {self.name}: its keys are the whole numbers from 0 "
+                f"to {self.size - 1}"
             )
         if self.key is not None:
             if isinstance(key, self.key) and (self.key is not int or not isinstance(key, bool)):
                 return
             raise AccessError(
-                f"{key!r} is no key of table {self.name}: its keys are of type {self.key.__name__}"
+                f"{key!r} is not a key of table {self.name}: its keys are of type "
+                f"{self.key.__name__}"
             )
         try:
             hash(key)
         except TypeError:
             raise AccessError(
-                f"{key!r} is no key of table {self.name}: it cannot be hashed"
+                f"{key!r} is not a key of table {self.name}: it cannot be hashed"
             ) from None
 
     def check_value(self, value: Any) -> Any:
@@ -203,7 +204,7 @@ class SharedTable:
                 return float(value)
             except (TypeError, ValueError, OverflowError):
                 pass
-        raise AccessError(f"{value!r} is no value of table {self.name}: its values are numbers")
+        raise AccessError(f"{value!r} is not a value of table {self.name}: its values are numbers")
 
     def __repr__(self) -> str:
         return self.name
@@ -230,7 +231,7 @@ class Parameter:
     name: str
 
     def __bool__(self) -> bool:
-        raise TypeError(f"what is done depends on the value of {self.name}")
+        raise TypeError(f"the operations depend on the value of {self.name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class _Stand(Parameter):
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__"):
             return super().__getattribute__(name)
-        _refuse(f"what is done depends on the value of {_name(self)}")
+        _refuse(f"its operations depend on the value of {_name(self)}")
 
 
 def _name(stand: Parameter) -> str:
@@ -51,7 +51,7 @@ def _name(stand: Parameter) -> str:
 
 
 def _look(stand: _Stand, *args: object) -> NoReturn:
-    _refuse(f"what is done depends on the value of {_name(stand)}")
+    _refuse(f"its operations depend on the value of {_name(stand)}")
 
 
 _OPERATIONS = """
@@ -72,16 +72,16 @@ class _TracedEvent(Mapping[str, Any]):
         return _Stand(name)
 
     def get(self, name: str, default: object = None) -> NoReturn:
-        _refuse(f"what is done depends on whether there is a {name}")
+        _refuse(f"its operations depend on whether there is a {name}")
 
     def __contains__(self, name: object) -> NoReturn:
-        _refuse(f"what is done depends on whether there is a {name}")
+        _refuse(f"its operations depend on whether there is a {name}")
 
     def __iter__(self) -> NoReturn:
-        _refuse("what is done depends on which parameters there are")
+        _refuse("its operations depend on which parameters there are")
 
     def __len__(self) -> NoReturn:
-        _refuse("what is done depends on how many parameters there are")
+        _refuse("its operations depend on how many parameters there are")
 
 
 def traced(program: Program, type_: str) -> tuple[Operation, ...]:
@@ -144,7 +144,7 @@ def _check_code(access: object, seen: set[object]) -> None:
     of operations.
     """
     if not isinstance(access, FunctionType):
-        raise NotTraceable("it is no function of Python, whose code could be looked at")
+        raise NotTraceable("its source is unavailable: it isn't a Python function")
     codes = [access.__code__]
     while codes:
         code = codes.pop()
@@ -155,9 +155,9 @@ def _check_code(access: object, seen: set[object]) -> None:
         for instruction in dis.get_instructions(code):
             name = instruction.opname
             if name == "IS_OP" or (name.startswith("POP_JUMP_") and name.endswith("_NONE")):
-                raise NotTraceable("what is done depends on whether something is something")
+                raise NotTraceable("its operations depend on the identity or type of a value")
             if "LOAD" in name and instruction.argval in _TELLING:
-                raise NotTraceable(f"what is done may depend on what {instruction.argval} tells")
+                raise NotTraceable(f"its operations may depend on {instruction.argval}")
         called = [access.__globals__.get(name) for name in code.co_names]
         for value in (*called, *_cells(access)):
             if isinstance(value, FunctionType) and value.__code__ not in seen:

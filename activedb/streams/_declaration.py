@@ -254,7 +254,7 @@ class Replay:
                 raise DefinitionError("lines of text have no column for time; leave it out")
         if self.unit is not None:
             if self.time is None:
-                raise DefinitionError("unit says what the numbers in time are: give time, too")
+                raise DefinitionError("unit is the unit of the numbers in time: give time, too")
             _require_one_of("times in", self.unit, TIME_UNITS)
         require_seconds("speed_up", self.speed_up)
         require_count("rows_per_batch", self.rows_per_batch)
@@ -488,8 +488,8 @@ class StreamDeclaration:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise DefinitionError(
-                f"{self.name!r} is no name for a stream: use a letter or _, then letters, digits "
-                "and _, at most 63 characters"
+                f"{self.name!r} is not a name for a stream: use a letter or _, then letters, "
+                "digits and _, at most 63 characters"
             )
         try:
             self._check_membership()

@@ -71,7 +71,7 @@ class FutureLimit:
         raise BadEvent(
             f"{what} is of {_shown(low_us)} at the earliest, but it is {now.isoformat()} here, and "
             f"a timestamp may be at most {self._max_s:g} s ahead: correct the clock or the "
-            "timestamps of whoever sends it, give it a stamp with its clock's error, or raise the "
+            "sender's timestamps, give it a stamp with its clock's error, or raise the "
             "setting future_max_s"
         )
 

@@ -227,7 +227,7 @@ def _why_here(
     if subscription.reads:
         return "its predicates read the store"
     if rule.partials_max is not None or rule.on_full is not OnFull.DROP_OLDEST:
-        return "it bounds what it keeps of all keys together (partials_max, on_full)"
+        return "it bounds its state of all keys together (partials_max, on_full)"
     if not isinstance(rule.on_uncertain, str):
         return "a function of its own decides about uncertain order"
     if not keys_of(rule.on):

@@ -247,6 +247,6 @@ class Membership:
 def _check_name(name: str | None) -> None:
     if name is not None and not (0 < len(name) <= _NAME_MAX and is_storable(name)):
         raise BadEvent(
-            f"{name!r} is no name for a producer: use at most {_NAME_MAX} characters that a "
+            f"{name!r} is not a name for a producer: use at most {_NAME_MAX} characters that a "
             "database can keep"
         )

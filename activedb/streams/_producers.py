@@ -56,7 +56,7 @@ class StreamProducers:
         silent_after: float | timedelta | None = None,
         in_order: bool = True,
     ) -> int | None:
-        """Add a producer: from now on stability requires it.
+        """Add a producer: stability then depends on it.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class StreamProducers:
         ------
         BadEvent
             If membership is atomic and the stamp's node is not registered, or if the stamp is from
-            the future (setting `future_max_s`); no sync point has moved then.
+            the future (setting `future_max_s`); sync points are unchanged.
         ProducerSilent
             As for `check`; the heartbeat has not been taken then.
         """

@@ -364,12 +364,14 @@ class Programs:
     ) -> None:
         """Register a program on a stream; see `Stream.program`."""
         if not isinstance(program, Program):
-            raise DefinitionError(f"{program!r} is no program: make one with Program(name, tables)")
+            raise DefinitionError(
+                f"{program!r} is not a program: make one with Program(name, tables)"
+            )
         name = program.name
         if len(name) > _NAME_MAX or not is_storable(name):
             raise DefinitionError(
-                f"{name!r} is no name for a durable program: at most {_NAME_MAX} characters that a "
-                "database can keep"
+                f"{name!r} is not a name for a durable program: at most {_NAME_MAX} characters "
+                "that a database can keep"
             )
         if any(name == d.program.name for of in self._of.values() for d in of.programs):
             raise DefinitionError(f"there is a program named {name!r} already")
@@ -510,6 +512,6 @@ def _scheduler(given: str | Scheduler | None, known: ProgramsOfStream | None) ->
         return known.scheduler if known and known.scheduler.name == given else _SCHEDULERS[given]()
     if not all(callable(getattr(given, method, None)) for method in ("add", "run")):
         raise DefinitionError(
-            f"{given!r} is no scheduler: give its name, or an object of its class"
+            f"{given!r} is not a scheduler: give its name, or an object of its class"
         )
     return given

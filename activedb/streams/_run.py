@@ -200,7 +200,7 @@ class StreamRun:
         if self._parts is not self._by_rows:
             keeps_here = "the stream is processed in columns"
         elif stream.producer is not None or self._membership is not None:
-            keeps_here = "its producers tell what is complete"
+            keeps_here = "its producers determine which events are complete"
         elif stream.accuracy is not None:
             keeps_here = "its timestamps are intervals, whose order may be uncertain"
         return matchable(
@@ -290,7 +290,7 @@ class StreamRun:
             return
         if punctuation_us is not None:
             raise ConfigurationError(
-                f"stream {self.stream.name} needs no punctuation: its producers tell what is stable"
+                f"stream {self.stream.name} needs no punctuation: its producers determine stability"
             )
         with self.hearing():
             # First, as the callback for a silent producer may remove it, which is a feed, too.

@@ -210,7 +210,7 @@ class STransactions:
         self, t: Node, subscription: Subscription, due_us: int, refused: RefusedBy
     ) -> list[Triggered]:
         """Continue after a time at which a detector failed; return its other matches."""
-        with suppress(BadEvent):  # its state has something that cannot be written
+        with suppress(BadEvent):  # its state contains a value that cannot be encoded
             return self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
         # It would fail repeatedly, so the state of the detector is dropped.
         subscription.restore(None)
@@ -299,7 +299,7 @@ class MatchedElsewhere:
             self._found[place] = Completion(each.arrival, found)
 
     def alone(self, rows: Iterable[Arrival]) -> list[Arrival]:
-        """Return the completing events that arrive only for their matches and are not rows.
+        """Return the completing events that are not rows, but sent only for their matches.
 
         Whether an event is a row was decided on its arrival, possibly under different rules.
 
@@ -420,7 +420,7 @@ def placed(arrivals: Arrivals, matched: Matched | None) -> Arrivals:
             o = arrival.occurrence
             error = BadEvent(
                 f"event {o.name!r} is of {o.timestamp}, which was too far ahead of the clock when "
-                "its batch was planned: correct the timestamps of whoever sends it, or raise the "
+                "its batch was planned: correct the sender's timestamps, or raise the "
                 "setting future_max_s"
             )
             shown = {"type": o.name, "timestamp": str(o.timestamp)}

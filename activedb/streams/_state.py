@@ -300,9 +300,10 @@ class StreamState:
     def _check_resumes(self, last: LedgerEntry, continues: str, batch_id: int) -> None:
         if (continues, batch_id) != (last.query_id, last.batch_id + 1):
             raise CheckpointMismatch(
-                f"stream {self.stream.name}: this checkpoint goes on with batch {batch_id}, behind "
-                f"query {continues}, but this database stopped at batch {last.batch_id} of query "
-                f"{last.query_id}. Use the checkpoint of that query; or, if it is lost, {_RESUME}"
+                f"stream {self.stream.name}: this checkpoint continues with batch {batch_id}, "
+                f"after query {continues}, but this database stopped at batch {last.batch_id} of "
+                f"query {last.query_id}. Use the checkpoint of that query; or, if it is lost, "
+                f"{_RESUME}"
             )
 
     def check_same(self, query_id: str, batch_id: int, position: Position | None) -> None:

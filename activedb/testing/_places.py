@@ -28,7 +28,7 @@ class ScratchServer:
     Attributes
     ----------
     url : str
-        Secret: it may have a password.
+        May contain a password; don't log it.
 
     Raises
     ------

@@ -126,7 +126,7 @@ def explain(
         run.rule for run in seen.runs if run.outcome == "acted" and run.fate == "committed"
     )
     del others[name]
-    lines.append(f"what else has fired: {_counted(others) or 'nothing'}")
+    lines.append(f"other rules that fired: {_counted(others) or 'nothing'}")
     return "\n".join(lines)
 
 
@@ -203,7 +203,7 @@ def _why_not_triggered(db: Database, rule: RegisteredRule, seen: Seen) -> Iterat
         if rule.subscription.is_timed:
             yield "it waits for a time, too: advance the clock, then db.wait_idle()"
     else:
-        yield f"none of these was raised; what was raised: {_counted(names) or 'nothing'}"
+        yield f"none of these was raised; the events raised: {_counted(names) or 'nothing'}"
         for kind, name in sorted(rule.rule.on.keys):
             if kind == "event" and names:
                 near = did_you_mean(name, [each for of, each in seen.raised if of == kind])

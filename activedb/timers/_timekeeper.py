@@ -236,7 +236,7 @@ class Timekeeper:
                 if not self._do_next(subscription, due_us):
                     break
         except SYSTEMIC:
-            _LOG.warning("what is due of rule %s waits", subscription.rule.name, exc_info=True)
+            _LOG.warning("due matches of rule %s wait", subscription.rule.name, exc_info=True)
             again_us = self._now_us() + _AGAIN_AFTER_US
         except Exception:
             _LOG.exception("rule %s cannot be told the time", subscription.rule.name)

@@ -37,10 +37,10 @@ class Attempt(Protocol):
     """Transaction of one try of a child."""
 
     def interrupt(self, reason: ActiveDBError) -> object:
-        """Doom it, and end its statements on the server."""
+        """Mark it rollback-only, and end its statements on the server."""
 
     def mark_rollback_only(self, reason: ActiveDBError) -> object:
-        """Doom it."""
+        """Make it abort at its next step, for `reason`."""
 
 
 class Child(Generic[T]):
@@ -177,8 +177,8 @@ def add_sibling_notes(
 
     Parameters
     ----------
-    doom : ActiveDBError, optional
-        The reason for which the children were told to abort; repetitions of it are left out.
+    own : ActiveDBError, optional
+        The reason for which the children were marked rollback-only; repetitions of it are left out.
     """
     for child in children:
         other = child.unseen_error()
@@ -190,5 +190,5 @@ def add_sibling_notes(
 
 
 def is_again(error: BaseException, own: ActiveDBError | None) -> bool:
-    """Return whether `error` only repeats the reason `own`, for which transactions were doomed."""
+    """Return whether `error` only repeats `own`, the reason why transactions are rolled back."""
     return own is not None and type(error) is type(own) and error.args == own.args

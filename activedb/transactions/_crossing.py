@@ -250,7 +250,7 @@ class Crossing:
             f"deadlock through the server, and {top.path} is its victim: {'; '.join(said)}"
         )
         deadlock.exhausted = True  # only the end of the hierarchy releases its locks
-        if not top.is_rollback_only:  # its end may take longer than one look
+        if not top.is_rollback_only:  # its end may take longer than one poll
             self._broke()
             if top.observer is not None:
                 top.observer.deadlocked(top, tuple(links))
@@ -270,10 +270,10 @@ class Crossing:
         error: ActiveDBError
         if is_own:
             error = SelfDeadlock(
-                f"{who} would wait at the server for ever, because "
+                f"the wait of {who} at the server would never end, because "
                 f"{_named(stalled, ours, plain)} is open on this same thread and cannot end "
-                f"meanwhile: do the work inside that one, end that one first, or make the call on "
-                f"a thread of its own and let this one go on"
+                f"before it: do the work inside that one, end that one first, or make the call on "
+                f"a thread of its own and let this one continue"
             )
         else:
             error = deadlock = Deadlock(

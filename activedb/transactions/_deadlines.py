@@ -49,7 +49,7 @@ class Limit:
         is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
         if not is_number or not 0 < timeout_s < math.inf:
             raise ConfigurationError(
-                f"timeout {timeout_s!r} is no time limit; give seconds greater than 0, or None "
+                f"timeout {timeout_s!r} is not a time limit; give seconds greater than 0, or None "
                 f"for no limit"
             )
         return cls(timeout_s, time.monotonic() + timeout_s)

@@ -283,7 +283,7 @@ class CausalHierarchy(Hierarchy):
             for scan in self._scans:
                 rows = super().query(scan.statement, scan.tables, scan.dirty, scan.parameters)
                 if [*map(_plain, rows)] != [*map(_plain, scan.rows)]:
-                    raise _changed("what a query found")
+                    raise _changed("the result of a query")
             self._is_alone = True
             self._seen.clear()
             self._scans.clear()
@@ -394,7 +394,7 @@ class Dependencies:
         found: Node | None = node
         while found is not None:
             if found.state is State.ABORTED:
-                raise _broken(f"what was triggered in {node.path} depends on it", found)
+                raise _broken(f"a transaction triggered in {node.path} depends on it", found)
             if found.state is not State.COMMITTED:
                 return found
             found = found.parent
@@ -415,7 +415,7 @@ class Dependencies:
                 verdict = self._graph.commit(node.id)
             if verdict.answer is Answer.GO:
                 break
-            on = verdict.because[0].on
+            on = verdict.reasons[0].on
             if verdict.answer is Answer.ABORT:
                 raise _broken(f"{node.path} depends on transaction {on}", None)
             self._await_end(node, on)
@@ -486,7 +486,7 @@ class Dependencies:
     def _await_causal_inferiors(self, node: Node) -> None:
         """Wait for the causal dependents that use the locks of `node`, which has aborted.
 
-        All of them have been doomed, or are about to end anyway.
+        All of them are rollback-only, or are about to end anyway.
         """
         with self.latch:
             found = [h for h in self._causal.values() if _is_in_sphere(h.cause, node)]

@@ -301,9 +301,8 @@ class Forest:
         with node.kin.latch:
             parent._inferiors[node] = None
             hierarchy.members.add(number)
-            node.rollback_reason = (
-                parent.rollback_reason
-            )  # a later doom of the parent reaches this node
+            # A later mark of the parent reaches this node.
+            node.rollback_reason = parent.rollback_reason
 
     def enrol(self, node: Node) -> None:
         """Make a live node, with its superiors, known to the lock manager. O(depth).
@@ -334,8 +333,8 @@ class Forest:
             parent.offer_line()
         node.is_prepared = True
         self.enrol(node)
-        if node.rollback_reason is not None:  # a doom before could not be told to the lock manager
-            raise self._doom_of(node)
+        if node.rollback_reason is not None:  # a mark before did not reach the lock manager
+            raise self._rollback_error(node)
 
     def acquire(self, node: Node, resource: tuple[object, ...], mode: Mode) -> None:
         """Acquire a lock for `node`, waiting if necessary.
@@ -392,7 +391,7 @@ class Forest:
                     f"{node.path} waited for longer than lock_timeout_ms: {error}"
                 ) from error
             except WaitCancelled:
-                raise self._doom_of(node) from None
+                raise self._rollback_error(node) from None
             finally:
                 if is_anybody_stalled():
                     wait_is_over(node)
@@ -412,7 +411,7 @@ class Forest:
         except LockWaitTimeout:
             return False
         except WaitCancelled:
-            raise self._doom_of(node) from None
+            raise self._rollback_error(node) from None
         return True
 
     def await_end(self, node: Node, of: int) -> None:
@@ -429,7 +428,7 @@ class Forest:
         except LockDeadlock as error:
             raise self._deadlock(node, error) from error
         except WaitCancelled:
-            raise self._doom_of(node) from None
+            raise self._rollback_error(node) from None
         finally:
             if is_anybody_stalled():
                 wait_is_over(node)
@@ -450,10 +449,10 @@ class Forest:
             who = node.path if thread is None else f"a child of {node.path}"
             here = "this same thread" if thread is None else "the thread that waits for that child"
             return SelfDeadlock(
-                f"{who} would wait for ever ({found.why}), because {stalled.description} is open "
-                f"on {here}, {thread or threading.current_thread().name!r}, and cannot end "
-                f"meanwhile: do the work inside {stalled.description}, end that one first, or make "
-                f"the call on a thread of its own and let this one go on (asyncio.to_thread)"
+                f"the wait of {who} would never end ({found.why}), because {stalled.description} "
+                f"is open on {here}, {thread or threading.current_thread().name!r}, and cannot end "
+                f"before it: do the work inside {stalled.description}, end that one first, or make "
+                f"the call on a thread of its own and let this one continue (asyncio.to_thread)"
             )
         deadlock = Deadlock(
             f"deadlock through threads that have several transactions open, and {node.path} is "
@@ -465,7 +464,7 @@ class Forest:
         deadlock.breaker = 0 if stalled is None else stalled.id
         return deadlock
 
-    def _doom_of(self, node: Node) -> ActiveDBError:
+    def _rollback_error(self, node: Node) -> ActiveDBError:
         reason = node.rollback_reason or TransactionAborted(f"{node.path} was cancelled")
         return reason.again()
 

@@ -556,10 +556,11 @@ class Hierarchy:
 
 
 class Kin:
-    """Latch of one hierarchy's links, dooms, states and workspaces, and its pausing threads.
+    """Latch of one hierarchy's links, states, workspaces and rollback reasons; its pausing threads.
 
     The latch is held for moments only, never during a call to the store, so that a transaction can
-    be doomed while the server works for it. Only the lock manager's latch is taken under it.
+    be marked rollback-only while the server works for it. Only the lock manager's latch is taken
+    under it.
     """
 
     __slots__ = ("_pausing", "latch")

@@ -356,7 +356,7 @@ class _Inside(Node):
 
     @property
     def is_active(self) -> bool:
-        """True if it can have children: it has neither ended nor been doomed."""
+        """True if it can have children: it has not ended and is not rollback-only."""
         return self.state is State.ACTIVE and not self.is_rollback_only
 
     def adopt(self) -> None:

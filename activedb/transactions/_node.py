@@ -393,7 +393,7 @@ class Node:
         """Make the transaction unusable here. REQUIRES: a forked child of its process."""
         self.rollback_reason = WrongProcess(
             f"transaction {self.path} belongs to process {parent}, which has forked this one, "
-            f"{os.getpid()}, and goes on there: begin one of its own in the child"
+            f"{os.getpid()}, and continues there: begin one of its own in the child"
         )
         self.log = self.observer = self._alarm = None
         self._is_left = True
@@ -496,26 +496,26 @@ class Node:
     def mark_rollback_only(self, reason: ActiveDBError) -> list[Node]:
         """Make this transaction and its live inferiors abort with this error, at the next step.
 
-        May be called on any thread. A transaction that is already doomed keeps its first reason.
-        Returns the newly doomed transactions. O(inferiors that are not doomed yet).
+        May be called on any thread. A transaction that is rollback-only already keeps its first
+        reason. Returns the newly marked transactions. O(inferiors that are not marked yet).
         """
-        doomed: list[Node] = []
+        marked: list[Node] = []
         with self.kin.latch:
             found = [self]
             for node in found:  # grows while it is walked
-                # Inferiors of a doomed transaction are doomed too: `Forest.begin` ensures it.
+                # Inferiors of a marked transaction are marked too: `Forest.begin` ensures it.
                 if node.rollback_reason is None and not node.state.is_final:
                     node.rollback_reason = reason
-                    doomed.append(node)
+                    marked.append(node)
                     found.extend(node._inferiors)
-            if doomed:
+            if marked:
                 self.kin.notify_all()
-        for node in doomed:
+        for node in marked:
             self.forest.locks.cancel(node.id)
-        return doomed
+        return marked
 
     def _stop(self, reason: ActiveDBError) -> None:
-        """Doom this transaction, which aborts; for a top-level one, end its statements, too.
+        """Mark this transaction rollback-only; for a top-level one, end its statements, too.
 
         Not for a subtransaction, because a cancelled statement breaks the whole flat transaction.
         """
@@ -525,9 +525,9 @@ class Node:
             self.mark_rollback_only(reason)
 
     def interrupt(self, reason: ActiveDBError) -> bool:
-        """Doom this transaction, and end its statements on the server; from any thread.
+        """Mark this transaction rollback-only, and end its statements on the server; on any thread.
 
-        Returns whether it was live and not doomed yet.
+        Returns whether it was live and not marked yet.
         """
         is_news = bool(self.mark_rollback_only(reason))
         if is_news:
@@ -546,7 +546,7 @@ class Node:
             sphere = [self]
             for node in sphere:  # grows while it is walked
                 sphere.extend(node._inferiors)
-        # Spare the statements of siblings: a doomed transaction's thread runs only its own
+        # Spare the statements of siblings: the thread of this transaction runs only its own
         # statements and those of its inferiors.
         threads = None if self.parent is None else {node._thread for node in sphere}
         try:
@@ -621,8 +621,8 @@ class Node:
     def _abort(self, cause: BaseException | None = None) -> None:
         """Abort with all live inferiors, whose own errors become notes of `cause`.
 
-        Running children are doomed and joined, even if the wait is interrupted. Then the rest of
-        the sphere, subtransactions left open on this thread, ends from the leaves up.
+        Running children are marked rollback-only and joined, even if the wait is interrupted. Then
+        the rest of the sphere, subtransactions left open on this thread, ends from the leaves up.
         """
         if self.state.is_final:
             return
@@ -705,7 +705,7 @@ class Node:
         )
 
     def _raise_rollback_reason_instead_of(self, error: BaseException) -> None:
-        """Raise the reason of the doom, if `error` is only the store's reaction to it."""
+        """Raise the reason of the rollback, if `error` is only the store's reaction to it."""
         reason = self.rollback_reason
         if isinstance(reason, TransactionAborted) and reason.transaction == self.id:
             return  # its own abort; `error` is the reason for it

@@ -36,9 +36,9 @@ class Offers:
         return self._awaited.get(tid)
 
     def await_one(
-        self, kin: Kin, edge: Edge, is_doomed: Callable[[], bool], until_s: float
+        self, kin: Kin, edge: Edge, is_rollback_only: Callable[[], bool], until_s: float
     ) -> bool:
-        """Wait until the superior no longer holds the lock of `edge`, or `is_doomed()` is true.
+        """Wait until the superior no longer holds the lock of `edge`, or the child must abort.
 
         Returns False if the wait would be a deadlock, or at `until_s` on the monotonic clock.
 
@@ -55,7 +55,7 @@ class Offers:
         child, superior = edge.waiter, edge.waited_for
 
         def is_over() -> bool:
-            return is_doomed() or not locks.holds(superior, resource, mode)
+            return is_rollback_only() or not locks.holds(superior, resource, mode)
 
         with self._latch:
             self._awaited[child] = superior

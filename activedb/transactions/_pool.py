@@ -4,13 +4,13 @@
   submit ──► queue ──► a thread, while fewer than `threads` run
                            │
   wait ──┬─ not begun, the stack is shallow: run it here
-         ├─ not begun, the stack is deep: a substitute runs it ───────────┐
+         ├─ not begun, the stack is deep: a helper runs it ───────────────┐
          └─ begun on another thread: let the next queued task run ────────┴─► sleep
 ```
 
 A thread that waits for a task that no thread has taken yet runs it itself, so a parent never
 waits for a child that waits for a thread. If that would pile up too many tasks on one stack, a
-substitute thread runs the task while the waiter sleeps, as in the managed blocking of (Lea, "A
+helper thread runs the task while the waiter sleeps, as in the managed blocking of (Lea, "A
 Java fork/join framework", 2000).
 """
 
@@ -150,7 +150,7 @@ class Pool:
         return task
 
     def wait(self, task: Task[T]) -> None:
-        """Return when `task` is done; if no thread has begun it, run it here or on a substitute."""
+        """Return when `task` is done; if no thread has begun it, run it here or on a helper."""
         sleeper: _Sleeper | None = None
         must_wake = False
         with self._latch:

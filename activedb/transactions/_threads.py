@@ -1,8 +1,8 @@
 """Detection of waits that only the waiting thread itself could end.
 
-A transaction that is open on a thread goes on, and ends, on that thread alone. So while the thread
-sleeps in a wait of one transaction, every other transaction open on it, except for superiors of
-the first, waits until that wait is over. The lock manager knows nothing of threads, so this module
+A transaction that is open on a thread continues, and ends, on that thread alone. So while the
+thread sleeps in a wait of one transaction, every other transaction open on it, except for superiors
+of the first, waits until that wait is over. The lock manager does not know threads, so this module
 adds these edges::
 
     outer, open on the thread ──THREAD──► inner, in whose wait the thread sleeps
@@ -80,7 +80,7 @@ class _Here(threading.local):
 
 _by_thread: WeakValueDictionary[int, OpenNodes] = WeakValueDictionary()
 here = _Here()
-"""Local to the calling thread: `nodes` are the transactions open on it."""
+"""Holder of `nodes`, the transactions open on the calling thread; each one entered adds itself."""
 
 
 def _no_transactions() -> Iterable[int]:
@@ -100,9 +100,9 @@ class _Sleeper:
     node : Node or None
         Transaction in whose wait the thread sleeps.
     stalled : tuple of Node
-        Open transactions that cannot go on meanwhile.
+        Open transactions that cannot continue until then.
     plain : tuple of PlainUse
-        Connections with plain SQL of the users that cannot go on either.
+        Connections with plain SQL of the users that cannot continue either.
     tops : callable
         Returns the ids of the top-level transactions that the thread sleeps for.
     awaited : callable
@@ -309,7 +309,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
 class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
     """Context manager: this thread sleeps until a child of a transaction has ended.
 
-    If that can never happen, the transaction is doomed.
+    If that can never happen, the transaction is marked rollback-only.
     """
 
     _is_refused_first = False
@@ -320,7 +320,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
         self._thread = threading.current_thread().name
 
     def look(self) -> None:
-        """Doom the transaction if no other thread can end the wait."""
+        """Mark the transaction rollback-only if no other thread can end the wait."""
         steps = find_standstill(self._key) if self._sleeper.stalled else None
         while steps is not None:
             soft = next((s for s in steps if s.edge and s.edge.kind is EdgeKind.SOFT), None)
@@ -418,8 +418,8 @@ def _why_never(key: Key, sleeper: _Sleeper, thread: int) -> ActiveDBError | None
         return None
     if waiting.hierarchy.top_id in sleeper.tops():
         return SelfDeadlock(
-            f"{waiting.path} would wait for ever, because SQL on db.connection() is open on the "
-            f"thread that waits for it: end that first"
+            f"the wait of {waiting.path} would never end, because SQL on db.connection() is open "
+            f"on the thread that waits for it: end that first"
         )
     deadlock = Deadlock(
         f"deadlock through a thread that has SQL on db.connection() open, and {waiting.path} is "

@@ -192,8 +192,8 @@ class _Commit:
         if commits._is_stale or commits._state.place != place:
             self._was_late = True
             raise SerializationConflict(
-                f"another transaction of workflow {commits.name} came in between: what is recorded "
-                "is read anew, and this is tried again"
+                f"another transaction of workflow {commits.name} came in between: the record "
+                "is read again, and this is retried"
             )
         state, recorded = commits._state, Recorded()
         due = list(state.due)
@@ -317,14 +317,14 @@ class Compensating:
         if given is not None and plan != given:
             raise PlanOutdated(
                 f"workflow {name}: something has happened since the compensation of {asked} was "
-                "planned; plan it again, and look whether it is still what you want",
+                "planned; plan it again, and check that the new plan is still right",
                 plan=plan,
             )
         if not plan.is_possible:
             raise NotCompensable(
                 f"workflow {name}: there is no compensating action for "
                 f"{listed(plan.not_compensable)}, which {asked} has triggered: define one with "
-                "@program.compensation, or compensate a batch behind them",
+                "@program.compensation, or compensate a batch after them",
                 plan=plan,
             )
         if plan.is_interfering and not allow_interference:

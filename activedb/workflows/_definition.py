@@ -50,7 +50,7 @@ def encoded(rows: object, whose: str) -> list[Any]:
     found = []
     for place, row in enumerate(rows):
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            raise BadEvent(f"{whose}: row {place} is no dict of values by name, but {_s(row)}")
+            raise BadEvent(f"{whose}: row {place} is not a dict of values by name, but {_s(row)}")
         try:
             found.append(encode_params(row))
         except BadEvent as error:
@@ -66,7 +66,7 @@ def decoded(rows: Iterable[Any]) -> list[Row]:
 def given_out(program: str, rows: object) -> list[Any] | None:
     """Return the output of a program, encoded; None if there is none. Raises as `encoded`."""
     checked_result(rows, f"program {program}", may_yield=True)
-    return None if rows is None else encoded(rows, f"what program {program} gives out")
+    return None if rows is None else encoded(rows, f"the output of program {program}")
 
 
 def part_of(rows: Sequence[Row], piece: Piece) -> list[Row]:
@@ -201,7 +201,9 @@ class WorkflowProgram:
             workflow runs already.
         """
         if self.is_closed:
-            raise WorkflowError(f"program {self.name!r} runs already: define what undoes it first")
+            raise WorkflowError(
+                f"program {self.name!r} runs already: define its compensation first"
+            )
         if self.action is not None:
             raise WorkflowError(f"program {self.name!r} has a compensating action already")
         whose = f"the compensating action of {self.name!r}"

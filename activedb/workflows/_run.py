@@ -190,7 +190,7 @@ class Running:
             failed.add_note(f"and it could not be given up: {refused}")
             raise failed
         if self._commits.look(lambda state: failed.transaction in state.due):
-            failed.add_note("its batch was given up but for what others need: it is due for them")
+            failed.add_note("its batch was given up, but other batches need it: it is due for them")
             raise failed
 
     def _refusal(self, failed: ProgramFailed) -> CompensationError | None:
@@ -632,8 +632,8 @@ class Taking:
         if query_id != batch.query_id:
             raise CheckpointMismatch(
                 f"{where} was fed by the query {query_id} up to its batch {number}, and "
-                f"{batch.query_id} would begin anew: go on with that one's checkpoint, or feed a "
-                "workflow of another name"
+                f"{batch.query_id} would start over: continue with that one's checkpoint, or feed "
+                "a workflow of another name"
             )
         if batch.batch_id > number + 1:
             raise CheckpointMismatch(

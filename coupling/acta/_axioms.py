@@ -32,7 +32,7 @@ AXIOMS: dict[int, str] = {
     "outcomes only of operations one is responsible for.",
     8: "A transaction sees the current state of objects.",
     9: "A top-level transaction invokes no operation that conflicts with one in progress.",
-    10: "Objects are atomic: what is undone leaves no trace in what is not.",
+    10: "Objects are atomic: undone operations leave no trace in the others.",
     11: "A transaction that commits is in no cycle of conflicts.",
     12: "Operations are committed by top-level transactions that commit.",
     13: "A top-level transaction that commits, commits every operation it is responsible for.",
@@ -41,18 +41,20 @@ AXIOMS: dict[int, str] = {
     16: "A transaction that begins has no parent.",
     17: "A subtransaction invokes no operation that conflicts with one in progress outside its "
     "line.",
-    18: "Who spawns in immediate or deferred mode is the parent.",
+    18: "The transaction that spawns in immediate or deferred mode is the parent.",
     19: "A child aborts when its parent aborts before it has committed, and a parent commits after "
     "its children have ended.",
-    20: "What is spawned in a detached mode has no parent.",
-    21: "What is spawned in causally dependent mode aborts if the spawning transaction aborts.",
-    22: "What is spawned in sequential mode starts after the commit of the spawning transaction.",
-    23: "What is spawned in exclusive mode commits only after the abort of the spawning "
+    20: "A transaction spawned in a detached mode has no parent.",
+    21: "A transaction spawned in causally dependent mode aborts if the spawning transaction "
+    "aborts.",
+    22: "A transaction spawned in sequential mode starts after the commit of the spawning "
+    "transaction.",
+    23: "A transaction spawned in exclusive mode commits only after the abort of the spawning "
     "transaction.",
     24: "A subtransaction commits if and only if it delegates its access set to its parent.",
-    25: "A transaction touches again what an inferior has touched only once it is responsible for "
-    "that.",
-    26: "The ancestors of a child are its parent and the ancestors of that one.",
+    25: "A transaction touches an object that an inferior has touched only after that object was "
+    "delegated to it.",
+    26: "The ancestors of a child are its parent and the ancestors of its parent.",
     27: "A deferred child starts to work when its parent has finished its own operations.",
     28: "A child deferred to the next cycle works after all of the cycle before.",
     29: "Deferred children of one cycle work in the order of their priorities.",
@@ -110,7 +112,8 @@ def _significant(life: RecordedTransaction) -> Iterator[Violation]:
             yield Violation(
                 1,
                 life.id,
-                f"transaction {life.id} is top-level and delegates, which is no event of its kind",
+                f"transaction {life.id} is top-level and delegates, which only a subtransaction "
+                "may do",
                 (position,),
             )
         return

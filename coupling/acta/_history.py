@@ -304,7 +304,7 @@ class _Fields:
     def number(self, name: str) -> int:
         value = self.take(name)
         if type(value) is not int:
-            raise ValueError(f"{name!r} is no whole number: {json.dumps(value)[:60]}")
+            raise ValueError(f"{name!r} is not a whole number: {json.dumps(value)[:60]}")
         return value
 
     def number_or_none(self, name: str, *, required: bool = False) -> int | None:
@@ -320,13 +320,13 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, list) or any(type(number) is not int for number in value):
-            raise ValueError(f"{name!r} is no list of whole numbers")
+            raise ValueError(f"{name!r} is not a list of whole numbers")
         return tuple(value)
 
     def path(self, name: str) -> tuple[str, ...]:
         value = self.take(name)
         if not isinstance(value, list) or not value or any(type(p) is not str for p in value):
-            raise ValueError(f"{name!r} is no list of one or more strings")
+            raise ValueError(f"{name!r} is not a list of one or more strings")
         return tuple(value)
 
     def finish(self) -> None:
@@ -373,7 +373,7 @@ def _event(number: int, line: str | bytes) -> Event:
     try:
         record = json.loads(line)
         if not isinstance(record, dict):
-            raise ValueError("this is no JSON object")
+            raise ValueError("this is not a JSON object")
         fields = _Fields(record)
         name = fields.take("event")
         reader = _READERS.get(name) if isinstance(name, str) else None
@@ -383,7 +383,7 @@ def _event(number: int, line: str | bytes) -> Event:
         event = reader(fields)
         fields.finish()
     except json.JSONDecodeError as error:
-        raise BadLine(number, f"this is no JSON: {error.msg}") from error
+        raise BadLine(number, f"this is not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise BadLine(number, str(error)) from error
     return event

@@ -185,7 +185,7 @@ class Responsibility:
                 missing = min(set(access).difference(handed))
                 wrong = f"and keeps operation {self._at(missing).number} of its access set"
         if not life.is_child or not life.commits:
-            wrong = "and is no subtransaction that commits"
+            wrong = "and is not a subtransaction that commits"
         elif event.to != life.parent:
             wrong = f"which is not its parent {life.parent}"
         elif len(life.delegates) > 1 and position != life.delegates[0]:
@@ -205,7 +205,7 @@ class Responsibility:
         if isinstance(event, CommitOperation):
             doing = "commits"
             if life.is_child or not life.commits:
-                why = "is no top-level transaction" if life.is_child else "does not commit"
+                why = "is not a top-level transaction" if life.is_child else "does not commit"
                 yield Violation(
                     12,
                     t,

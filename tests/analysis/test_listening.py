@@ -159,7 +159,7 @@ def test_edge_into_a_conjunction_triggers_by_any_of_its_parts() -> None:
 def test_cycle_through_time_is_bounded_by_nothing(on: Expression) -> None:
     (cycle,) = analyze([rule("again", on, raises=["A"])]).cycles
     assert (cycle.is_bounded, cycle.is_certain, cycle.delayed) == (False, True, ("again",))
-    assert cycle.ending == "nothing bounds it: time triggers again anew each time"
+    assert cycle.ending == "nothing bounds it: time triggers again each time"
     assert analyze([rule("again", on, raises=["B"])]).terminates is Verdict.SURE
 
 

@@ -127,7 +127,7 @@ def test_compensation_of_what_has_called_another_says_that_this_one_stands_witho
     plan = plan_compensation(lineage, "a#1", Mode.NON_INTRUSIVE)
     assert plan.order == ("q#1", "p#1")
     assert plan.lost_input == (LostInput("called#1", (), ("q#1",), True),)
-    assert "called#1 stands without all of what has triggered it: q#1." in plan.explain()
+    assert "called#1 is kept without all of its triggering transactions: q#1." in plan.explain()
 
 
 def test_compensation_overlap_without_completion_closes() -> None:
@@ -256,7 +256,7 @@ def test_compensation_bad_questions_are_refused() -> None:
         plan_compensation(lineage, [])
     with pytest.raises(LineageError, match="'full', 'non-intrusive', 'independent cover'"):
         plan_compensation(lineage, "a1", "gentle")
-    with pytest.raises(LineageError, match="are about covers"):
+    with pytest.raises(LineageError, match="apply only to covers"):
         plan_compensation(lineage, "a1", "full", consecutive=True)
     with pytest.raises(LineageError, match="at least one round"):
         independent_scover(lineage, "a1", rounds=0)

@@ -125,6 +125,6 @@ def test_forming_same_number_twice_is_refused_and_changes_nothing() -> None:
 def test_forming_state_of_another_workflow_is_refused() -> None:
     other = Workflow([Program("q", "a")], sources="a")
     with pytest.raises(
-        LineageError, match="state is that of another workflow, with the programs p"
+        LineageError, match="state belongs to another workflow, with the programs p"
     ):
         Forming(other, one(merged(2)).state())

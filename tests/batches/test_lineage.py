@@ -69,7 +69,7 @@ def test_lineage_ids_and_numbers_by_default() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda g: g.arrive("c"), LineageError, "no source .* there are a, b"),
+        (lambda g: g.arrive("c"), LineageError, "not a source .* there are a, b"),
         (lambda g: g.arrive("a", 1), RecordedTwice, "number 1"),
         (lambda g: g.arrive("a", 0), LineageError, "from 1 on"),
         (lambda g: g.arrive("a", id="b#1"), RecordedTwice, "'b#1'"),
@@ -81,7 +81,7 @@ def test_lineage_ids_and_numbers_by_default() -> None:
         (lambda g: g.form("cut", [Piece("a#1", 3, 2)]), LineageError, "no such part: 3/2 of a#1"),
         (lambda g: g.form("cut", ["a>cut#1"]), LineageError, "input batch itself"),
         (lambda g: g.form("cut", ["cut#1"]), NotRecorded, "it is a transaction"),
-        (lambda g: g.execute("cat", ["a#1"]), LineageError, "no program"),
+        (lambda g: g.execute("cat", ["a#1"]), LineageError, "not a program"),
         (lambda g: g.execute("pair", ["x"]), NotRecorded, "no batch 'x'"),
         (lambda g: g.execute("pair"), LineageError, "has an input batch"),
         (lambda g: g.execute("join", [[]]), LineageError, "has an input batch"),
@@ -98,7 +98,7 @@ def test_lineage_ids_and_numbers_by_default() -> None:
         (lambda g: g.succeed("cut#1"), LineageError, "has not failed: it is executed"),
         (lambda g: g.succeed("cut#2", output="a#1"), RecordedTwice, "'a#1'"),
         (lambda g: g.compensate(["cut#1", "cut#9"]), NotRecorded, "'cut#9'"),
-        (lambda g: g.end("cut"), LineageError, "no source"),
+        (lambda g: g.end("cut"), LineageError, "not a source"),
         (lambda g: g.sources_of("x"), NotRecorded, "'x'"),
         (lambda g: g.next_of("x"), NotRecorded, "'x'"),
         (lambda g: lineage_of(g, "cut#1"), NotRecorded, "it is a transaction"),

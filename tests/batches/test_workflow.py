@@ -54,7 +54,11 @@ def test_workflow_graph_is_a_copy() -> None:
         (lambda: Workflow([], sources="a"), WorkflowError, "at least one program"),
         (lambda: Workflow([Program("p", "q")], sources="a"), UnknownName, "reads 'q'"),
         (lambda: Workflow([Program("p", "a", after="q")], sources="a"), UnknownName, "after 'q'"),
-        (lambda: Workflow([Program("p", "a", after="a")], sources="a"), UnknownName, "no program"),
+        (
+            lambda: Workflow([Program("p", "a", after="a")], sources="a"),
+            UnknownName,
+            "not a program",
+        ),
         (lambda: Workflow([Program("p", "a")] * 2, sources="a"), DefinedTwice, "'p' is defined"),
         (lambda: Workflow([Program("a", "a")], sources="a"), DefinedTwice, "'a' is defined"),
         (lambda: Workflow([Program("p", "a")], sources=["a", "a"]), DefinedTwice, "twice"),

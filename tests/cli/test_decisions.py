@@ -101,7 +101,7 @@ def test_decisions_are_listed_shown_and_made(call: Caller, database_url: str) ->
         assert (counted["rule"], counted["status"]) == ("closed", "open")
 
         wrong = call("decisions", "resolve", first["id"], "--choose", "9", *place)
-        assert (wrong.status, "no candidate" in wrong.err) == (2, True)
+        assert (wrong.status, "not a candidate" in wrong.err) == (2, True)
         assert call("decisions", "resolve", first["id"], *place).status == 2
         assert call("decisions", "resolve", "none", "--nothing", *place).status == 2
         assert call("decisions", "show", "none", *place).status == 2

@@ -130,7 +130,7 @@ BROKEN: list[tuple[int, str, tuple[int, tuple[int, ...], str]]] = [
     (
         12,
         "begin 1; imm 1 2; write 2 a; commit_operation 2 1; delegate 2 1; commit 2; commit 1",
-        (2, (3,), "transaction 2 commits operation 1 and is no top-level transaction"),
+        (2, (3,), "transaction 2 commits operation 1 and is not a top-level transaction"),
     ),
     (12, "begin 1; write 1 a; commit_operation 1 1; abort 1", (1, (2,), "and does not commit")),
     (
@@ -211,7 +211,11 @@ BROKEN: list[tuple[int, str, tuple[int, tuple[int, ...], str]]] = [
         "begin 1; begin 2; imm 1 3; delegate 3 2; commit 3; commit 2; commit 1",
         (3, (3,), "which is not its parent 1"),
     ),
-    (24, "begin 1; imm 1 2; delegate 2 1; abort 2; commit 1", (2, (2,), "no subtransaction that")),
+    (
+        24,
+        "begin 1; imm 1 2; delegate 2 1; abort 2; commit 1",
+        (2, (2,), "not a subtransaction that"),
+    ),
     (
         25,
         "begin 1; imm 1 2; write 2 a; read 1 a; delegate 2 1; commit 2; commit 1",

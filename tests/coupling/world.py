@@ -138,8 +138,8 @@ class World:
         attempt = self.graph.begin if event == "begin" else self.graph.commit
         verdict = attempt(name)
         assert verdict.answer == self._judge(event, name), verdict
-        assert bool(verdict.because) is (verdict.answer is not Answer.GO)
-        for edge in verdict.because:
+        assert bool(verdict.reasons) is (verdict.answer is not Answer.GO)
+        for edge in verdict.reasons:
             assert edge.dependent == name
             kin = [e for e in self.edges if e[:2] == (name, edge.kind)]
             assert any(edge.on in line_of(self.parents, e) for e in kin)

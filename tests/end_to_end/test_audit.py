@@ -86,7 +86,7 @@ def test_audit_of_very_many_violations_shows_the_first_and_says_so(audit: Audit)
     ("content", "says"),
     [
         (None, "No such file"),
-        (b'{"event":"begin","by":1}\nnonsense\n', "line 2: this is no JSON"),
+        (b'{"event":"begin","by":1}\nnonsense\n', "line 2: this is not JSON"),
         (b'{"event":"begin"}\n', "line 1: 'by' is missing"),
         (b"\xff\xfe\n", "line 1"),
     ],

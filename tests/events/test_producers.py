@@ -145,7 +145,7 @@ def test_event_of_an_unregistered_producer_is_refused_if_membership_is_atomic() 
 def test_event_that_does_not_tell_its_producer_is_refused() -> None:
     for membership in ("atomic", "weak"):
         producers = Producers(membership)
-        with pytest.raises(BadEvent, match="event 'A' does not tell its producer"):
+        with pytest.raises(BadEvent, match="event 'A' does not name its producer"):
             producers.observe(Occurrence("A", 1))
 
 
@@ -292,7 +292,7 @@ def test_restored_producers_are_those_that_were_recorded() -> None:
     assert (list(again), again.sync_us(), again.local_sync_us("p")) == (["p", "q"], 5, 89)
     with pytest.raises(BadEvent, match="not registered for"):
         again.observe(event("p", 20, 30, name="B"))
-    with pytest.raises(BadEvent, match="started anew"):
+    with pytest.raises(BadEvent, match="was restarted"):
         again.observe(event("p", 20, 30, 200, clock=LocalClock("boot-2")))
     again.observe(event("q", 1, 2))
     assert again.sync_us() == 5

@@ -397,7 +397,7 @@ def test_event_refused_leaves_everything_as_it_was() -> None:
     for refused, match in (
         (event("p", 5, 6, name="B"), "not among the event types"),
         (event("q", 5, 6), "not registered"),
-        (occurrence("A", timestamp=1), "does not tell its producer"),
+        (occurrence("A", timestamp=1), "does not name its producer"),
     ):
         with pytest.raises(BadEvent, match=match):
             stabilizer.add(refused)

@@ -593,7 +593,7 @@ def test_causal_rules_of_parallel_transfers_see_what_is_committed_in_the_end(
 ) -> None:
     """Each transfer raises its event between its two updates, when the sum is wrong.
 
-    A rule that has seen that has locked what it saw, so it has to give way; what commits has seen
+    A rule that has seen that has locked what it saw, so it is rolled back; one that commits saw
     the right sum. A second program that takes no part moves money between other accounts.
     """
     db, a, rng = ledger.db, ledger.accounts, drawn("causal", seed)

@@ -142,7 +142,7 @@ def test_choice_without_meaning_is_refused_and_stays_open(ledger: Ledger) -> Non
     figure_3(ledger)
     decision = first(ledger)
     for wrong in (7, -1, True, "0", {"A": 1}):
-        with pytest.raises(ConfigurationError, match="no candidate"):
+        with pytest.raises(ConfigurationError, match="is not a candidate"):
             ledger.db.decisions.resolve(decision.id, [wrong])  # type: ignore[list-item]
     with pytest.raises(RowNotFound, match="no decision 'none'"):
         ledger.db.decisions.resolve("none", [])

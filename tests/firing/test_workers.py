@@ -328,7 +328,7 @@ def test_worker_inside_a_transaction_or_twice_is_refused(there: Place) -> None:
         db.run_worker()
     with working(db):
         until(lambda: db._worker._latch.locked())
-        with pytest.raises(TransactionStateError, match="works already"):
+        with pytest.raises(TransactionStateError, match="already running a worker"):
             db.run_worker()
 
 

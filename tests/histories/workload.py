@@ -128,7 +128,7 @@ class Client:
         unasked: list[Settle] = []
 
         def attempt(t: Transaction) -> None:
-            if names:  # it is tried again, so what was tried before has come to nothing
+            if names:  # it is retried, so the try before was rolled back
                 self._recorder.end(names[-1], Outcome.ABORTED)
             names.append(f"{self._name}{self._next(self._numbers)}")
             unasked[:] = self._body(t, program, names[-1], None)

@@ -55,8 +55,8 @@ def test_error_shows_line_column_and_caret() -> None:
         ("CREATE QUERY Q PATTERN SEQ(A, A)", (1, 24), "two parts"),
         ("CREATE QUERY Q PATTERN SEQ(A, B{3,2}, C)", (1, 32), "many()"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 5 parsecs", (1, 43), "did you mean 'secs'"),
-        ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 0.1 us", (1, 45), "no whole number"),
-        ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 1 s WITHIN 2 s", (1, 45), "there twice"),
+        ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 0.1 us", (1, 45), "not a whole number"),
+        ("CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 1 s WITHIN 2 s", (1, 45), "occurs twice"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) SELECT nxt", (1, 34), "selection strategy"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) CONTEXT latest", (1, 34), "is not a context"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) SKIP past_lst", (1, 34), "skip strategy"),
@@ -87,7 +87,7 @@ def test_error_shows_line_column_and_caret() -> None:
         ("CREATE QUERY Q PATTERN A WHERE x = INTERVAL '5'", (1, 45), "INTERVAL '5 min'"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) RETURN A.x, B.x", (1, 46), "returned twice"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) RETURN A.x + 1", (1, 41), "AS total"),
-        ("CREATE QUERY Q PATTERN SEQ(A, B) RETURN A.x RETURN B.y", (1, 45), "there twice"),
+        ("CREATE QUERY Q PATTERN SEQ(A, B) RETURN A.x RETURN B.y", (1, 45), "occurs twice"),
         # SQL
         (RULE + "BEGIN UPDATE lag SET id = 1 END", (3, 14), "did you mean 'log'"),
         (RULE + "BEGIN UPDATE log SET nte = 1 END", (3, 22), "did you mean 'note'"),
@@ -127,7 +127,7 @@ def test_error_shows_line_column_and_caret() -> None:
         # rules
         (RULE + "CALL os:system", (3, 1), "not allowed here"),
         (RULE + "COUPLING soon SIGNAL s", (2, 13), "'immediate', 'deferred'"),
-        (RULE + "PRIORITY 1 PRIORITY 2 SIGNAL s", (3, 12), "there twice"),
+        (RULE + "PRIORITY 1 PRIORITY 2 SIGNAL s", (3, 12), "occurs twice"),
         (RULE + "PRIORITY 1.5 SIGNAL s", (3, 10), "whole number"),
         (RULE + "AFTER R2 COUPLING detached SIGNAL s", (2, 13), "by itself"),
         (RULE + "FOR EACH STATEMENT COUPLING deferred WHEN NEW.x = 1 SIGNAL s", (3, 43), "NEW"),

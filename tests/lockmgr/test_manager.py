@@ -427,8 +427,8 @@ def test_wait_longer_than_any_clock_is_no_error(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("resource", "mode", "text"),
     [
-        (A, 4, "4, which is no lock mode"),
-        (A, None, "None, which is no lock mode"),
+        (A, 4, "4, which is not a lock mode"),
+        (A, None, "None, which is not a lock mode"),
         ("abc", Mode.S, "'abc'; a resource is a tuple"),
         (["a"], Mode.S, r"\['a'\]; a resource is a tuple"),
         ((), Mode.S, "an empty path"),
@@ -462,5 +462,5 @@ def test_downgrade_to_what_is_no_mode_is_refused_and_changes_nothing(mode: Any) 
         with pytest.raises((LockUsageError, TypeError)) as refused:
             downgrade(1, A, mode)
         if _core.__file__.endswith(".py"):
-            assert refused.match("which is no lock mode")
+            assert refused.match("which is not a lock mode")
     assert table.dump() == before

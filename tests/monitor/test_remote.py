@@ -89,7 +89,7 @@ def test_remote_whose_process_has_ended_says_so(memory: Callable[..., Watched]) 
     "http://[bad", "http://h:99999", "http://h:x", "http://.a",
 ])  # fmt: skip
 def test_remote_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="no address of a monitor"):
+    with pytest.raises(ConfigurationError, match="not an address of a monitor"):
         RemoteMonitor(url)
 
 

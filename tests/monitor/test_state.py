@@ -260,8 +260,8 @@ def test_state_hides_values_unless_asked_to_show_them(memory: Any) -> None:
     assert watched.monitor.letters()["letters"][0]["reason"] == "«…»"
 
 
-def test_showing_of_values_is_short_and_survives_odd_ones() -> None:
-    from activedb.monitor._showing import Showing
+def test_redaction_of_values_is_short_and_survives_odd_ones() -> None:
+    from activedb.monitor._redaction import Redaction
 
     class Odd:
         __hash__ = None  # type: ignore[assignment]
@@ -269,7 +269,7 @@ def test_showing_of_values_is_short_and_survives_odd_ones() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    shown, hidden = Showing(True), Showing(False)
+    shown, hidden = Redaction(True), Redaction(False)
     assert shown.param(Odd()) == "«Odd»"
     assert hidden.key((Odd(), 1)).startswith("«Odd»,«int ")
     assert len(shown.param("x" * 10_000)) < 100
@@ -280,7 +280,7 @@ def test_showing_of_values_is_short_and_survives_odd_ones() -> None:
     assert (len(many), many[-1]) == (21, ("…", "80 more"))
     assert hidden.key((1,)) != hidden.key((2,))
     assert hidden.key((1,)) == hidden.key((1,))
-    assert hidden.key((1,)) != Showing(False).key((1,))
+    assert hidden.key((1,)) != Redaction(False).key((1,))
 
 
 def test_deadlock_is_replayed_in_the_order_in_which_it_arose(watched: Watched) -> None:

@@ -167,8 +167,8 @@ def test_story_of_rules_says_which_failed_and_what_it_took_along(watched: Watche
     assert rule["coupling"] == "immediate"
     top = only_ended(watched, parent=None)
     assert top["why"].startswith(
-        "Rule guard, which was triggered in it, failed with ValueError, and takes what triggered "
-        "it along."
+        "Rule guard, which was triggered in it, failed with ValueError, which aborts the "
+        "triggering transaction."
     )
     whats = [step["what"] for step in top["steps"]]
     assert whats.index("wrote") < whats.index("event") < whats.index("triggered")
@@ -200,8 +200,8 @@ def test_story_of_a_rule_beside_one_that_failed_says_who_takes_it_along(watched:
         f"Its superior {top['id']} had to abort, and takes it along."
     )
     assert top["why"] == (
-        "Rule bad, which was triggered in it, failed with ValueError, and takes what triggered it "
-        "along."
+        "Rule bad, which was triggered in it, failed with ValueError, which aborts the "
+        "triggering transaction."
     )
 
 

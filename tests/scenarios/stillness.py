@@ -143,7 +143,7 @@ class Stillness:
                 top_of(name) for name in waited if top_of(name) != top_of(step.name)
             )
         if any(reaches(tops, top, top) for top in crossing):
-            return None  # a deadlock through the server: somebody will have to give way
+            return None  # a deadlock through the server: one of them will be the victim
         return counters, waits
 
     def _here(self) -> tuple[list[tuple[int, ...]], dict[str, set[str]]]:

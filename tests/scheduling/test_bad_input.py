@@ -221,7 +221,8 @@ def test_s_transaction_with_several_failures_has_the_reason_of_the_first(shop: S
 @pytest.mark.parametrize("key", ["text", 1.0, True, None, [1]])
 def test_access_with_a_key_of_the_wrong_type_is_refused(shop: Shop, key: Any) -> None:
     reason = shop.refused(event("ADD", 20, account=key, amount=5))
-    assert reason == f"AccessError: {key!r} is no key of table accounts: its keys are of type int"
+    told = f"AccessError: {key!r} is not a key of table accounts: its keys are of type int"
+    assert reason == told
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -234,7 +235,7 @@ def test_body_with_a_key_of_the_wrong_type_is_refused_or_aborts(shop: Shop, decl
         t.write(bad_key, 5)
 
     reason = shop.refused() if declared else shop.aborted().reason
-    assert reason == ("AccessError: 'text' is no key of table accounts: its keys are of type int")
+    assert reason == "AccessError: 'text' is not a key of table accounts: its keys are of type int"
 
 
 def test_computed_key_of_the_wrong_type_aborts(shop: Shop) -> None:
@@ -244,7 +245,7 @@ def test_computed_key_of_the_wrong_type_aborts(shop: Shop) -> None:
         access.write(shop.accounts.computed(str, reads=(shop.accounts[1],)), operator.neg)
 
     reason = shop.aborted().reason
-    assert reason == "AccessError: '101' is no key of table accounts: its keys are of type int"
+    assert reason == "AccessError: '101' is not a key of table accounts: its keys are of type int"
 
 
 def test_key_that_cannot_be_hashed_is_refused(shop: Shop) -> None:
@@ -256,7 +257,7 @@ def test_key_that_cannot_be_hashed_is_refused(shop: Shop) -> None:
         access.read(table[[1]])
 
     shop.run = ProgramRun(shop.program, SerialOrder())
-    assert shop.refused() == "AccessError: [1] is no key of table any: it cannot be hashed"
+    assert shop.refused() == "AccessError: [1] is not a key of table any: it cannot be hashed"
 
 
 @pytest.mark.parametrize("key", [-1, 3, True, "1", 1.0])
@@ -280,7 +281,7 @@ def test_value_that_is_no_number_in_a_sized_table_aborts() -> None:
     results = run.feed(events, 10)
     reasons = [t.outcome and t.outcome.reason for t in results.transactions]
     assert reasons == [
-        "AccessError: 'text' is no value of table seats: its values are numbers",
+        "AccessError: 'text' is not a value of table seats: its values are numbers",
         None,
         None,
     ]
@@ -390,7 +391,7 @@ def _bad_accesses(shop: Shop) -> list[tuple[str, Callable[[Access], None]]]:
         ("longer than 0 seconds", lambda a: a.read(accounts[1].window(0))),
         ("a microsecond or more", lambda a: a.read(accounts[1].window(1e-9))),
         ("a range has no window", lambda a: a.read(accounts.range().window(1e-6))),
-        ("READ takes what is to be read", lambda a: a.read()),
+        ("READ takes the row to read", lambda a: a.read()),
         ("is written accounts[7]", lambda a: a.read(accounts)),
         ("is written accounts[7]", lambda a: a.write(1, abs)),
         ("is written accounts[7]", lambda a: a.write(accounts[1], abs, reads=(1,))),
@@ -399,9 +400,9 @@ def _bad_accesses(shop: Shop) -> list[tuple[str, Callable[[Access], None]]]:
         ("takes a function", lambda a: a.write(accounts[1], 5)),
         ("is written accounts[7]", lambda a: a.body(_raise, {}, [1], [])),
         ("is read, not written", lambda a: a.body(_raise, {}, [], [accounts[1].window(1e-6)])),
-        ("no key of table accounts", lambda a: a.read(accounts[1], accounts["a"])),
+        ("not a key of table accounts", lambda a: a.read(accounts[1], accounts["a"])),
         (
-            "no key of table accounts",
+            "not a key of table accounts",
             lambda a: a.read(shop.names.computed(str, reads=(accounts["a"],))),
         ),
     ]

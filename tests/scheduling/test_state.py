@@ -117,7 +117,7 @@ def test_write_at_a_place_taken_replaces_and_take_back_removes() -> None:
 def test_state_of_other_tables_is_refused() -> None:
     table = SharedTable("t")
     state = State([table])
-    with pytest.raises(DefinitionError, match="no part of this state"):
+    with pytest.raises(DefinitionError, match="is not in this state"):
         state.of(SharedTable("t"))
     with pytest.raises(DefinitionError, match="two shared tables are called t"):
         State([table, SharedTable("t")])

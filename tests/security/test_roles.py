@@ -334,7 +334,7 @@ def test_statements_twice_change_nothing(roles: TwoRoles) -> None:
 @pytest.mark.parametrize("which", ["schema", "owner", "runner"])
 def test_names_that_are_none_are_refused(which: str, name: str) -> None:
     names = {"schema": "shop", "owner": "one", "runner": "two", which: name}
-    with pytest.raises(ConfigurationError, match="is no name for a role or schema here"):
+    with pytest.raises(ConfigurationError, match="is not a name for a role or schema here"):
         role_statements(**names)
 
 

@@ -1,4 +1,4 @@
-"""Waiting awake: who looks, when, and for how long."""
+"""Polling with wake-ups: which process checks, when, and for how long."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ def test_intents_of_a_dead_process_fall_due_when_they_are_claimed(server_place: 
     others.die()
     (taken,) = ours.journal.claim(10, knows=lambda rule: rule == "rule")
     assert (taken["firing"], taken["intent"]) == ("i", False)
-    # That of a rule that is not known here has fallen due as well, and is everybody's.
+    # The intent of a rule unknown here is due as well, for any process.
     assert (ours.rows()["j"]["intent"], ours.rows()["j"]["holder"]) == (False, None)
 
 

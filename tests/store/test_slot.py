@@ -767,7 +767,7 @@ def test_plain_server_with_logical_decoding_is_followed_and_says_what_it_refuses
         with pytest.raises(ConfigurationError, match="cannot be read any more"):
             told(slot)
         slot.close()
-        with pytest.raises(ConfigurationError, match="left alone for so long"):
+        with pytest.raises(ConfigurationError, match="unused for so long"):
             slot.open([Tables().spec(things)])
 
 

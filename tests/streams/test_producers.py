@@ -574,7 +574,7 @@ def test_restart_keeps_events_stamps_producers_and_sync_points(where: Place) -> 
     with pytest.raises(ConfigurationError, match="registered already"):
         producers.register("P")
     stream.feed([Occurrence("A", stamp("P", 80, 81, 1, boot="again"), {"n": 0})])
-    assert "started anew" in ledger.letters()[0]["reason"]
+    assert "was restarted" in ledger.letters()[0]["reason"]
     stream.feed([sent("A5", "P", 80, 81, 9_500)])
     stream.feed([sent("A6", "P", 90, 91, 9_900)])
     assert ledger.lines() == []

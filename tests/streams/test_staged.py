@@ -351,7 +351,7 @@ def test_what_cannot_be_taken_is_refused_with_the_reason(where: Place, spark: Sp
         ("nonsense", None, InvalidURL, "cannot write to 'nonsense'"),
         ("postgresql://me:geheim@127.0.0.1:1/d", None, ServerUnreachable, r"//me:\*\*\*@127"),
         (None, "nowhere", ConfigurationError, "activedb's tables are not in schema nowhere"),
-        (None, "a b", ConfigurationError, "'a b' is no name for a schema"),
+        (None, "a b", ConfigurationError, "'a b' is not a name for a schema"),
     ],
 )
 def test_place_that_cannot_be_written_to_is_refused(

@@ -94,7 +94,7 @@ def test_firings_are_asserted_and_explained_in_memory_and_on_postgres(sub_run: S
     assert text.count("rule 'tell' has not fired, and should have once") >= 2
     assert "update orders(id=7, state='lost'): its condition was false" in text
     assert "update orders(id=9, state='shipped'): it failed: KeyError: 'mail'" in text
-    assert "what else has fired: count 2 times" in text
+    assert "other rules that fired: count 2 times" in text
     assert "_witness.py" not in text, "the failure is shown where the test asserts"
 
 

@@ -93,7 +93,7 @@ def test_timeout_ends_a_wait_for_a_lock_at_once(holder: Bank) -> None:
     assert time.monotonic() - began < PATIENCE_S  # half of lock_timeout_ms
 
 
-def test_timeout_dooms_every_inferior(holder: Bank) -> None:
+def test_timeout_rolls_back_every_inferior(holder: Bank) -> None:
     def deeper(t: Transaction, depth: int) -> None:
         if depth:
             t.spawn(deeper, depth - 1).result()
@@ -210,7 +210,7 @@ def test_timeout_that_is_none_is_refused_where_it_is_given(bank: Bank, wrong: An
             lambda: t.with_timeout(wrong),
         ]
         for give in gives:
-            with pytest.raises(ConfigurationError, match="no time limit"):
+            with pytest.raises(ConfigurationError, match="not a time limit"):
                 give()
 
 

@@ -177,8 +177,8 @@ def test_deep_hierarchy_that_is_cancelled_at_the_top_ends_everywhere(
     assert bank.committed() == {1: 0}
 
 
-def test_doom_that_races_with_the_begin_of_children_misses_none(where: Place) -> None:
-    """Whoever begins under a doomed superior is doomed, however the two threads interleave."""
+def test_rollback_only_mark_that_races_with_the_begin_of_children_misses_none(where: Place) -> None:
+    """A child of a rollback-only superior is rollback-only, however the threads interleave."""
     bank = big_bank(where, 4)
     for _ in range(30):
         tops: list[Transaction] = []
@@ -188,7 +188,7 @@ def test_doom_that_races_with_the_begin_of_children_misses_none(where: Place) ->
             begun.append(t)
             if t.parent is None:
                 tops.append(t)
-            while True:  # only the doom ends it
+            while True:  # only the mark ends it
                 with t.subtransaction() as s:
                     begun.append(s)
                     s.spawn(lambda r: begun.append(r))

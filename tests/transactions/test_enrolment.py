@@ -174,20 +174,20 @@ def test_wait_for_a_hierarchy_whose_child_without_locks_is_open_on_the_thread_is
     assert bank.committed()[1] == 10
 
 
-def test_doom_just_before_the_first_request_is_not_lost(bank: Bank) -> None:
+def test_rollback_only_mark_just_before_the_first_request_is_not_lost(bank: Bank) -> None:
     forest = forest_of(bank)
     got: list[object] = []
     with bank.db.transaction() as t:
         s = t.subtransaction()
         enrol = forest.enrol
 
-        def doomed_first(node: Node) -> None:
+        def marked_first(node: Node) -> None:
             if node is node_of(s):
                 node.mark_rollback_only(TransactionAborted("from elsewhere", transaction=0))
             enrol(node)
 
         with (
-            patch.object(forest, "enrol", doomed_first),
+            patch.object(forest, "enrol", marked_first),
             pytest.raises(TransactionAborted, match="from elsewhere"),
             s,
         ):

@@ -158,7 +158,7 @@ def test_program_that_gives_out_no_rows_fails_and_leaves_nothing(db: Database) -
         of.add(t, "wrong", 1)
         return [1, 2]
 
-    with pytest.raises(ProgramFailed, match=r"what program wrong gives out: row 0 is no dict"):
+    with pytest.raises(ProgramFailed, match=r"the output of program wrong: row 0 is not a dict"):
         of.run.feed("a", rows_of("x"))
     assert of.written() == ["P1(x)"]
 

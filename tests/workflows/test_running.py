@@ -218,13 +218,13 @@ def test_rules_of_a_transaction_run_with_it(db: Database) -> None:
 
 def test_feed_row_that_is_none_takes_nothing(db: Database) -> None:
     of = marking(db, [Program("P1", "a")])
-    with pytest.raises(BadEvent, match=r"a batch of a: row 1 is no dict .* but 7"):
+    with pytest.raises(BadEvent, match=r"a batch of a: row 1 is not a dict .* but 7"):
         of.run.feed("a", [{"of": "x"}, 7])  # type: ignore[list-item]
     with pytest.raises(BadEvent, match="row 0: parameter 'of'"):
         of.run.feed("a", [{"of": object()}])
     with pytest.raises(BadEvent, match="is a list of rows"):
         of.run.feed("a", {"of": "x"})  # type: ignore[dict-item]
-    with pytest.raises(ConfigurationError, match="no source 'b'"):
+    with pytest.raises(ConfigurationError, match="not a source 'b'"):
         of.run.feed("b", [])
     with db.transaction(), pytest.raises(TransactionStateError, match="outside of transactions"):
         of.run.feed("a", [])

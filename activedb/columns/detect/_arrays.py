@@ -13,11 +13,11 @@ import numpy.typing as npt
 from activedb.events import Context
 
 __all__ = [
+    "BEFORE_ALL_US",
     "CHRONICLE",
     "CONTEXTS",
     "CONTINUOUS",
     "CUMULATIVE",
-    "NEVER_US",
     "RECENT",
     "UNRESTRICTED",
     "Array",
@@ -35,8 +35,8 @@ CONTEXTS = (
 )
 UNRESTRICTED, RECENT, CHRONICLE, CONTINUOUS, CUMULATIVE = range(5)
 
-NEVER_US = -(2**63)
-"""The time before all others."""
+BEFORE_ALL_US = -(2**63)
+"""Sentinel that sorts before every time."""
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._arrays import CUMULATIVE, NEVER_US, RECENT, Arrivals, Choices
+from activedb.columns.detect._arrays import BEFORE_ALL_US, CUMULATIVE, RECENT, Arrivals, Choices
 from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._nodes import (
     EVENT_COLUMNS,
@@ -125,7 +125,7 @@ class _Ring:
 
     @staticmethod
     def _no_keys(count: int, width: int) -> Ints:
-        return np.full((count, width), NEVER_US, np.int64)
+        return np.full((count, width), BEFORE_ALL_US, np.int64)
 
     @property
     def partials(self) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from activedb.columns.detect._arrays import NEVER_US, Array
+from activedb.columns.detect._arrays import BEFORE_ALL_US, Array
 from activedb.compiler import jit
 
 __all__ = [
@@ -253,7 +253,7 @@ def floor_of(
     keys: Array, key: int, source: int, part: int, us: int, parts: int, gap_us: int
 ) -> int:
     """Return the time before which no event of `source` can lead to one of `part` at `us`."""
-    floor = NEVER_US
+    floor = BEFORE_ALL_US
     for between in range(source + 1, part + 1):
         place = parts + 2 * between
         barred = keys[key, place]

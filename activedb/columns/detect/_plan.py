@@ -234,7 +234,7 @@ def _primitive(one: Expression) -> str | None:
     if one.schedule is not None:
         return f"{one!r} is a clock event"
     if one.key[0] != "event":
-        return f"{one!r} is no event of a stream"
+        return f"{one!r} is not an event of a stream"
     if one.reading is not None or _is_reading(one.predicate):
         return f"{one!r} reads the shared store"
     return None

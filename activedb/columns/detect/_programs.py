@@ -62,12 +62,12 @@ def why_no_program(term: object) -> str | None:
         if not known:
             return f"{one!r} cannot be compiled"
     if not isinstance(term, Comparison | And | Or | Not | IsNull | In | Between):
-        return f"{term!r} is no condition"
+        return f"{term!r} is not a condition"
     for one in term.walk():
         if isinstance(one, And | Or | Not):
             for condition in one.operands:
                 if not isinstance(condition, Comparison | And | Or | Not | IsNull | In | Between):
-                    return f"{condition!r} is no condition"
+                    return f"{condition!r} is not a condition"
     return None
 
 
@@ -265,7 +265,7 @@ class Programs:
         names = {kind.name for kind in found} - {"null"}
         if isinstance(term, Arithmetic | Negative):
             if names - {"number"}:
-                raise BadEvent(f"{term!r} computes with what is no number")
+                raise BadEvent(f"{term!r} uses a non-numeric value")
             sizes = [kind.most for kind in found]
             is_product = isinstance(term, Arithmetic) and term.operator == "*"
             most = sizes[0] * sizes[1] if is_product else sum(sizes)
@@ -276,7 +276,7 @@ class Programs:
             return Kind("number", most)
         if isinstance(term, Comparison | In | Between):
             if "text" in names and names != {"text"}:
-                raise BadEvent(f"{term!r} compares texts with what is none")
+                raise BadEvent(f"{term!r} compares texts with other values")
             ordered = isinstance(term, Between) or (
                 isinstance(term, Comparison) and term.operator not in ("=", "!=")
             )

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from activedb.columns.detect._arrays import (
+    BEFORE_ALL_US,
     CHRONICLE,
     CONTINUOUS,
     CUMULATIVE,
-    NEVER_US,
     RECENT,
     Array,
     Arrivals,
@@ -313,7 +313,7 @@ def _take(
         t = us[e]
         key = keys_of[e]
         mask = masks[e]
-        start = NEVER_US
+        start = BEFORE_ALL_US
         if window_us >= 0:
             start = t - window_us
             while base < top and ring[base & slots, US] < start:

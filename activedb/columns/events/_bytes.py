@@ -40,9 +40,9 @@ def pieces_of(count: int) -> list[slice]:
 
 
 def arrays_to_bytes(arrays: Mapping[str, Column], more: Any = None) -> bytes:
-    """Encode arrays of one length, and a JSON-serialisable value.
+    """Encode arrays of one length, and `more`, any JSON-serialisable value.
 
-    Integers are stored as offsets from their minimum, in the narrowest width that fits.
+    Integers are stored as offsets from their minimum (``least``), in the narrowest width that fits.
     """
     parts: list[bytes] = []
     columns = []
@@ -183,12 +183,12 @@ def places_of_bytes(data: bytes) -> list[tuple[str, Ints]]:
 
 
 def noted_places(notes: Iterable[bytes]) -> list[tuple[str, Ints]]:
-    """Decode several results of `places_to_bytes`, one after the other."""
+    """Decode several results of `places_to_bytes`, in sequence."""
     return [named for data in notes for named in places_of_bytes(data)]
 
 
 def note_to_bytes(note: Mapping[str, Any]) -> bytes:
-    """Encode a JSON-serialisable note."""
+    """Encode a note: a JSON-serialisable record without arrays."""
     return arrays_to_bytes({}, note)
 
 

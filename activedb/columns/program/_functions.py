@@ -57,7 +57,7 @@ def misuse_of_array(annotation: Any) -> str | None:
             if expression.op == "call":
                 if _may_be_called(annotation.typemap[expression.func.name]):
                     continue
-                return "hands a window, or an array, to what is not known"
+                return "passes a window, or an array, to an unknown function"
             if expression.op in ("getitem", "static_getitem", "typed_getitem"):
                 return "takes a part of a window, or of an array, by its number"
             return f"does {expression.op} with a window, or an array"
@@ -239,14 +239,14 @@ class Compiled:
                 return function
             raise NotCompilable(f"{function!r} is not compiled")
         if not isinstance(function, FunctionType):
-            raise NotCompilable(f"{function!r} is no plain function")
+            raise NotCompilable(f"{function!r} is not a plain function")
         name = function.__qualname__
         if function in within:
             raise NotCompilable(f"{name} calls itself")
         if function.__defaults__ or function.__kwdefaults__:
             raise NotCompilable(f"{name} has default values")
         if any(cell == CellType() for cell in function.__closure__ or ()):
-            raise NotCompilable(f"{name} refers to what is not there yet")
+            raise NotCompilable(f"{name} is not defined yet")
         _check_code(function, function.__code__)
         around = (*within, function)
         known_names = function.__globals__

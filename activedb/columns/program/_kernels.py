@@ -197,9 +197,9 @@ def kernel(first, last, todo, done, now, first_edge, edge_to, edge_next, waits, 
 
 _OPERATION = """\
 @njit
-def {name}({taken}):
+def {name}({arguments}):
     try:
-        value = {function}({taken})
+        value = {function}({arguments})
     except Exception:
         return BACK, 0.0
     s, number = number_of(value)
@@ -208,9 +208,9 @@ def {name}({taken}):
 
 _COMPUTED = """\
 @njit
-def {name}({taken}):
+def {name}({arguments}):
     try:
-        key = {function}({taken})
+        key = {function}({arguments})
     except Exception:
         return BACK, 0
     return key_of(key, {size})
@@ -270,27 +270,27 @@ class _KernelWriter(Writer):
     def column(self, place: int) -> str:
         return f"c{place}[i]"
 
-    def computed(self, name: str, ref: Ref, function: str, taken: list[str]) -> None:
-        wrapper = self._wrapper(_COMPUTED, function, taken, size=ref.table.size)
+    def computed(self, name: str, ref: Ref, function: str, arguments: list[str]) -> None:
+        wrapper = self._wrapper(_COMPUTED, function, arguments, size=ref.table.size)
         self.lines += [
             f"{name} = 0",
             "if s == 0:",
-            f"    s, {name} = {wrapper}({', '.join(taken)})",
+            f"    s, {name} = {wrapper}({', '.join(arguments)})",
         ]
 
-    def operation(self, name: str, number: int, template: Template, taken: list[str]) -> None:
+    def operation(self, name: str, number: int, template: Template, arguments: list[str]) -> None:
         assert template.function is not None
         wrapper = self._wrapper(
             _OPERATION,
-            self.named(template.function),
-            taken,
+            self.name_of_function(template.function),
+            arguments,
             given_none=1 if isinstance(template, Write) else "BACK",
         )
-        self.lines += ["if s == 0:", f"    s, {name} = {wrapper}({', '.join(taken)})"]
+        self.lines += ["if s == 0:", f"    s, {name} = {wrapper}({', '.join(arguments)})"]
         if number:
             self.lines += ["    if s == 1:", f"        s = {number + 1}"]
 
-    def twice(self, key: str, other: str) -> None:
+    def check_written_twice(self, key: str, other: str) -> None:
         self.lines += [f"if s == 0 and {key} == {other}:", "    s = BACK"]
 
     def effects(self, writes: list[str], results: list[str]) -> None:
@@ -298,9 +298,9 @@ class _KernelWriter(Writer):
         if kept:
             self.lines += ["if s == 0:", *(f"    {line}" for line in (*writes, *kept))]
 
-    def _wrapper(self, text: str, function: str, taken: list[str], **rest: object) -> str:
-        names = ", ".join(f"a{place}" for place in range(len(taken)))
-        body = text.format(name="{name}", taken=names, function=function, **rest)
+    def _wrapper(self, text: str, function: str, arguments: list[str], **rest: object) -> str:
+        names = ", ".join(f"a{place}" for place in range(len(arguments)))
+        body = text.format(name="{name}", arguments=names, function=function, **rest)
         if body not in self._wrappers:
             name = f"call{len(self._wrappers)}"
             self._wrappers[body] = name

@@ -121,15 +121,17 @@ class _LoopWriter(Writer):
     def column(self, place: int) -> str:
         return f"p{place}"
 
-    def computed(self, name: str, ref: Ref, function: str, taken: list[str]) -> None:
+    def computed(self, name: str, ref: Ref, function: str, arguments: list[str]) -> None:
         self.lines += [
-            f"{name} = {function}({', '.join(taken)})",
-            f"{self.named(ref.table.check_key)}({name})",
+            f"{name} = {function}({', '.join(arguments)})",
+            f"{self.name_of_function(ref.table.check_key)}({name})",
         ]
 
-    def operation(self, name: str, number: int, template: Template, taken: list[str]) -> None:
+    def operation(self, name: str, number: int, template: Template, arguments: list[str]) -> None:
         assert template.function is not None
-        self.lines.append(f"{name} = {self.named(template.function)}({', '.join(taken)})")
+        self.lines.append(
+            f"{name} = {self.name_of_function(template.function)}({', '.join(arguments)})"
+        )
         if not isinstance(template, Write):
             return
         self.lines += [
@@ -141,10 +143,10 @@ class _LoopWriter(Writer):
             f"    if {name} is REMOVED:",
             "        keep(alone(i))",
             "        continue",
-            f"    {name} = {self.named(template.targets[0].table.check_value)}({name})",
+            f"    {name} = {self.name_of_function(template.targets[0].table.check_value)}({name})",
         ]
 
-    def twice(self, key: str, other: str) -> None:
+    def check_written_twice(self, key: str, other: str) -> None:
         self.lines += [f"if {key} == {other}:", "    keep(alone(i))", "    continue"]
 
     def effects(self, writes: list[str], results: list[str]) -> None:

@@ -486,7 +486,7 @@ class ColumnRun:
         ]
         for name, column in given:
             if column.dtype == object:
-                return f"{name} has values that are no numbers, or of several kinds"
+                return f"{name} has values that are not numbers, or of several kinds"
         from activedb.columns.program._functions import NotCompilable
 
         try:

@@ -394,7 +394,7 @@ class ColumnState:
         for place, other in enumerate(self.tables):
             if other is table:
                 return place
-        raise DefinitionError(f"shared table {table.name} is no part of this state")
+        raise DefinitionError(f"shared table {table.name} is not in this state")
 
     def column(self, table: SharedTable) -> Column:
         """Return the newest value of every key; the initial value for keys never written."""

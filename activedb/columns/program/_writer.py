@@ -72,9 +72,9 @@ class Writer(ABC):
             if template.function is None:
                 results += values
                 continue
-            taken = [*values, *map(self._argument, template.args)]
+            arguments = [*values, *map(self._argument, template.args)]
             name = f"r{self._code}_{number}"
-            self.operation(name, number, template, taken)
+            self.operation(name, number, template, arguments)
             if isinstance(template, Write):
                 table = self.layout.number(template.targets[0].table)
                 written.append(TableWrite(table, key, name, len(results)))
@@ -82,7 +82,7 @@ class Writer(ABC):
         for place, write in enumerate(written):
             for other in written[:place]:
                 if other.table == write.table:
-                    self.twice(other.key, write.key)
+                    self.check_written_twice(other.key, write.key)
         self.effects([line for write in written for line in self._write(write)], results)
 
     @abstractmethod
@@ -90,22 +90,22 @@ class Writer(ABC):
         """Return the expression for a row's value in a column."""
 
     @abstractmethod
-    def computed(self, name: str, ref: Ref, function: str, taken: list[str]) -> None:
+    def computed(self, name: str, ref: Ref, function: str, arguments: list[str]) -> None:
         """Emit the computation of a key."""
 
     @abstractmethod
-    def operation(self, name: str, number: int, template: Template, taken: list[str]) -> None:
+    def operation(self, name: str, number: int, template: Template, arguments: list[str]) -> None:
         """Emit the call of an operation's function."""
 
     @abstractmethod
-    def twice(self, key: str, other: str) -> None:
+    def check_written_twice(self, key: str, other: str) -> None:
         """Emit the check whether a key is written twice."""
 
     @abstractmethod
     def effects(self, writes: list[str], results: list[str]) -> None:
         """Emit all writes and store the results."""
 
-    def named(self, value: Callable[..., Any]) -> str:
+    def name_of_function(self, value: Callable[..., Any]) -> str:
         """Return the name of a function in the text."""
         for name, other in self.functions.items():
             if other is value:
@@ -120,9 +120,9 @@ class Writer(ABC):
         if not isinstance(ref.key, Computed):
             return str(int(ref.key))
         values = [self._value(read) for read in ref.key.reads]
-        taken = [*values, *map(self._argument, ref.key.args)]
+        arguments = [*values, *map(self._argument, ref.key.args)]
         name = f"q{self._code}_{len(self.lines)}"
-        self.computed(name, ref, self.named(ref.key.function), taken)
+        self.computed(name, ref, self.name_of_function(ref.key.function), arguments)
         return name
 
     def _value(self, ref: Ref) -> str:

@@ -89,7 +89,7 @@ class Pool:
             raise self._failure
 
     def access(self, at: At, what: str, locks: Collection[Lock] = ()) -> None:
-        """Block until an s-transaction has `locks` and may make the access.
+        """Acquire `locks` for an s-transaction, then wait for permission to access.
 
         The call is made while a user's function reads. So any failure is recorded in the run first:
         it is not an error of the function, and the function cannot hide it.

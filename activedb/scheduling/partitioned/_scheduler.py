@@ -158,14 +158,14 @@ class Partitioned:
             if reason is not None:
                 return DefinitionError(
                     f"{named(transaction)}: parameters or functions cannot be sent to other "
-                    f"processes ({reason}): use nothing in them but what can be pickled, {INSTEAD}"
+                    f"processes ({reason}): use only values that can be pickled, {INSTEAD}"
                 )
         for table, keys in part:
             reason = dumped(keys, self._runner.dumps)
             if reason is not None:
                 return DefinitionError(
                     f"table {table.name}: a key or value cannot be sent to other processes "
-                    f"({reason}): keep what can be pickled, {INSTEAD}"
+                    f"({reason}): keep values that can be pickled, {INSTEAD}"
                 )
         return DefinitionError(f"s-transactions cannot be pickled together: {said(error)}")
 
@@ -184,7 +184,7 @@ def _read(data: bytes, transactions: Sequence[STransaction]) -> Done:
     try:
         answer = loads(data)
     except Exception as error:  # user-defined classes may raise anything
-        answer = Failed(None, "what has come of them cannot be read here", said(error))
+        answer = Failed(None, "their results cannot be read here", said(error))
     if isinstance(answer, RaisedError):
         raise restored(answer.error)
     if isinstance(answer, Failed):

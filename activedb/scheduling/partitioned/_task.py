@@ -255,7 +255,7 @@ class Programs:
         except Exception as error:
             raise DefinitionError(
                 f"program {program.name}: the state access for {type_} cannot be sent to other "
-                f"processes ({said(error)}): use nothing in it but what can be pickled, {INSTEAD}"
+                f"processes ({said(error)}): use only values that can be pickled, {INSTEAD}"
             ) from error
 
 
@@ -459,4 +459,4 @@ def _failed(done: Done, dumps: Callable[[Any], bytes]) -> Failed:
         reason = dumped((key, value), dumps)
         if reason is not None:
             return Failed(number, f"what it writes for key {key!r} cannot be sent back", reason)
-    return Failed(None, "what has come of it cannot be sent back", "together it cannot be pickled")
+    return Failed(None, "its results cannot be sent back", "together it cannot be pickled")

@@ -54,7 +54,7 @@ class Aborts:
         for node in sorted(failed, key=lambda node: node.vertices[0].number):
             if node.failures and not node.aborted:
                 self.abort(node)
-        self._execution.stirred = True
+        self._execution.may_have_work = True
         self.seconds += time.perf_counter() - began_s
 
     def abort(self, node: Node) -> None:
@@ -80,7 +80,7 @@ class Aborts:
             if not vertex.waits and not vertex.settled:
                 resolved.append(vertex)
         self._roll_back(affected)
-        # Rollback does not reach these: the operations that depend on them are later.
+        # Rollback does not reach these: operations that depend on them are numbered after them.
         execution.settle(resolved)
 
     def _roll_back(self, affected: list[int]) -> None:
@@ -153,7 +153,7 @@ class Aborts:
             execution.exploration.put(vertex)
 
 
-# -- stateful TPG: effects of the run, the failure and the abort of an operation on the others -----
+# -- execution: states of the operations, and the moves between them -------------------------------
 
 
 RUNS_MAX = 5
@@ -193,7 +193,7 @@ class Execution:
         Number of runs begun, speculative ones included, and its upper bound.
     gave_up : bool
         Whether the bound was reached: operations that are not settled are left to `run_rest`.
-    stirred : bool
+    may_have_work : bool
         Whether there may be operations for workers that got `Take.WAIT`; the caller that wakes them
         resets it to False.
     failed : list of Node
@@ -219,7 +219,7 @@ class Execution:
         self.runs = 0
         self.runs_max = RUNS_MAX * graph.operations
         self.gave_up = False
-        self.stirred = False
+        self.may_have_work = False
         self.failed: list[Node] = []
         self.aborts = Aborts(self)
         self._on_move = on_move
@@ -244,7 +244,7 @@ class Execution:
             taken = self._speculation.take() or taken
         if isinstance(taken, Vertex):
             if self.runs >= self.runs_max:
-                self.gave_up = self.stirred = True
+                self.gave_up = self.may_have_work = True
                 return self._ended()
             taken.running = True
             self.running += 1
@@ -278,7 +278,7 @@ class Execution:
         self.running -= 1
         vertex.running = False
         if not self.running:
-            self.stirred = True
+            self.may_have_work = True
         if self.gave_up:
             return  # `run_rest` runs it again
         resolved: list[Vertex] = []
@@ -333,7 +333,7 @@ class Execution:
             self.failed.append(node)
             resolved.append(vertex)
         else:
-            self.stirred = True
+            self.may_have_work = True
             self.exploration.fail(worker, vertex)
 
     # -- dependencies ----------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Execution:
                     other.blocked -= 1
                     if not other.blocked and other.ready:
                         self.exploration.put_group(other)
-                        self.stirred = True
+                        self.may_have_work = True
                 if not child.waits:
                     self._resolve(child, resolved)
 

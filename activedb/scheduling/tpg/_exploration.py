@@ -23,7 +23,7 @@ class Take(Enum):
     WAIT = auto()
     """No operation now; other workers are running some."""
     DONE = auto()
-    """No operation any more."""
+    """All operations have been taken."""
 
 
 class Exploration(ABC):
@@ -70,7 +70,7 @@ class Exploration(ABC):
 
     def put(self, vertex: Vertex) -> None:
         """Queue an operation that has become RDY."""
-        self._execution.stirred = True
+        self._execution.may_have_work = True
         group = vertex.unit
         if group is None:
             self._enqueue(vertex)
@@ -94,7 +94,7 @@ class Exploration(ABC):
                 return vertex
             group.running = False
             self._held[worker] = None
-            self._execution.stirred = True
+            self._execution.may_have_work = True
         return self._choose(worker)
 
     def _next_of(self, group: Group) -> Vertex | None:
@@ -207,7 +207,7 @@ class BreadthFirst(Exploration):
                 self._stratum = 0
             elif self._ready:
                 self._stratum = self._ready[0][0]
-                self._execution.stirred = True
+                self._execution.may_have_work = True
             elif self._aborted_failed():
                 self._stratum = 0
             else:

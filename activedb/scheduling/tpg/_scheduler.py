@@ -403,8 +403,8 @@ class _Crew:
         Workers are not woken if the only operation available was just taken from `taken_from`.
         """
         for execution in self._executions:
-            if execution.stirred:
-                execution.stirred = False
+            if execution.may_have_work:
+                execution.may_have_work = False
                 if execution is not taken_from or execution.exploration.feeds_others():
                     self._stirs += 1
                     if self._waiting:

@@ -161,7 +161,7 @@ def _refused_reference(
     if is_child:
         message = (
             f"table {child}: {said} refers to no row of {parent} (foreign key {name}); insert "
-            f"that row first, or refer to one that is there"
+            f"that row first, or refer to an existing row"
         )
     else:
         message = (

@@ -100,7 +100,7 @@ class StagedJournal:
             .order_by(c.batch_id)
             .limit(1)
         )
-        with translate_errors("read what is published"), self._store.short() as connection:
+        with translate_errors("read published rows"), self._store.short() as connection:
             row = connection.execute(statement).first()
         if row is None:
             return None
@@ -119,7 +119,7 @@ class StagedJournal:
             )
             .order_by(c.place, c.piece)
         )
-        with translate_errors("read what is staged"), self._store.short() as connection:
+        with translate_errors("read staged rows"), self._store.short() as connection:
             return [bytes(data) for data in connection.scalars(statement)]
 
     def taken(self, batch: StagedBatch, known: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class StagedJournal:
             sinks.c.name == self._stream,
             sinks.c.query_id == batch.query_id,
         )
-        with translate_errors("delete what is taken"), self._store.short() as connection:
+        with translate_errors("delete taken rows"), self._store.short() as connection:
             gone = connection.execute(
                 delete(staged_batches).where(c.stream == self._stream, c.batch_id == batch.batch_id)
             )
@@ -373,7 +373,8 @@ def _plain(schema: str) -> str:
     """Return `schema`, checked: it goes into a connection's options and cannot be bound there."""
     if not _SCHEMA.fullmatch(schema):
         raise ConfigurationError(
-            f"{schema!r} is no name for a schema: db_schema takes lower-case letters, digits and _"
+            f"{schema!r} is not a name for a schema: db_schema takes lower-case letters, digits "
+            "and _"
         )
     return schema
 

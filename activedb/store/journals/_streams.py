@@ -75,7 +75,7 @@ class ColumnJournal:
             .order_by(c.sequence, c.piece)
         )
         found: dict[ColumnNote, list[bytes]] = {}
-        with translate_errors("read what is noted in columns"), self._store.short() as connection:
+        with translate_errors("read notes in columns"), self._store.short() as connection:
             for row in connection.execute(statement):
                 found.setdefault(ColumnNote(row.name), []).append(bytes(row.data))
         return found
@@ -143,7 +143,7 @@ class ColumnJournal:
             kept_columns.c.sequence, kept_columns.c.piece
         )
         statement = statement.where(*conditions)
-        with translate_errors("read what is kept in columns"), self._store.short() as connection:
+        with translate_errors("read kept columns"), self._store.short() as connection:
             return [bytes(row.data) for row in connection.execute(statement)]
 
 

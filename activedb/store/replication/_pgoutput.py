@@ -182,7 +182,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Truncation of tables."""
+    """Truncation of tables.
+
+    `cascades` and `restarts` are the statement's options CASCADE and RESTART IDENTITY.
+    """
 
     relations: tuple[int, ...]
     cascades: bool
@@ -412,7 +415,7 @@ class ChangedRows:
         if not found >= set(spec.key_columns):
             raise StoreError(
                 f"table {spec.name} has no column {', '.join(set(spec.key_columns) - found)} at "
-                f"the server, or did not have it when a change was made that is to be followed"
+                f"the server, or did not have it when a change to be followed was made"
             )
 
     def whole(self, values: Sequence[Value]) -> Row:
@@ -425,7 +428,7 @@ class ChangedRows:
         return self._shown(row)
 
     def key_alone(self, values: Sequence[Value]) -> Row:
-        """Return the identifying columns of a row of which only these are sent."""
+        """Return the key columns of a row of which only the key was sent."""
         return MappingProxyType(
             {name: load(values[place]) for place, name, is_key, load in self._columns if is_key}
         )

@@ -80,9 +80,10 @@ _OPEN = text(
 )
 _REFUSED = {
     "42501": "the role lacks a right for it: follow once as the tables' owner, with REPLICATION",
-    "42704": "the slot or its publication was dropped: db.changes.unfollow(slot), and follow anew",
+    "42704": "the slot or its publication was dropped: db.changes.unfollow(slot), "
+    "then follow again",
     "53400": "the server has no room for another slot: drop one, or raise max_replication_slots",
-    "55000": "the slot cannot be read any more: db.changes.unfollow(slot), and follow anew",
+    "55000": "the slot cannot be read any more: db.changes.unfollow(slot), then follow again",
     "55006": "another program reads the slot: end that, or choose another name with slot=",
 }
 
@@ -239,12 +240,13 @@ class Slot:
             publication.create()
             connection.execute(insert(followers).values(slot=self.name))
             return True, None
-        anew = (
-            f"db.changes.unfollow({self.name!r}), and follow anew; changes since then are not told"
+        again = (
+            f"db.changes.unfollow({self.name!r}), then follow again; changes since then are not "
+            "reported"
         )
         if slot is None:
             if row.lsn is not None:
-                raise ConfigurationError(f"slot {self.name} has been dropped: {anew}")
+                raise ConfigurationError(f"slot {self.name} has been dropped: {again}")
             return True, None
         if slot.plugin != "pgoutput" or not slot.is_here:
             raise ConfigurationError(
@@ -253,17 +255,17 @@ class Slot:
             )
         if slot.wal_status == "lost":
             raise ConfigurationError(
-                f"slot {self.name} was left alone for so long that the server has dropped its log "
-                f"(max_slot_wal_keep_size): {anew}"
+                f"slot {self.name} was unused for so long that the server has dropped its log "
+                f"(max_slot_wal_keep_size): {again}"
             )
         if not publication.exists():
-            raise ConfigurationError(f"publication {self.name} has been dropped: {anew}")
+            raise ConfigurationError(f"publication {self.name} has been dropped: {again}")
         self.lsn = row.lsn or 0
         head, _ = connection.execute(_HEAD).one()
         if self.lsn > head:
             raise ConfigurationError(
                 f"slot {self.name} was followed to {lsn_text(self.lsn)}, and the server's log "
-                f"ends at {lsn_text(int(head))}: it has been restored from a backup. {anew}"
+                f"ends at {lsn_text(int(head))}: it has been restored from a backup. {again}"
             )
         return row.lsn is None, int(slot.confirmed)
 

@@ -114,7 +114,7 @@ def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> Activ
         )
     if state == _UNSUPPORTED and "cached plan" in text:
         return SerializationConflict(
-            f"cannot {doing}: the table was altered meanwhile; retry the transaction"
+            f"cannot {doing}: the table has been altered; retry the transaction"
         )
     if state == _CANCELLED:
         return StatementCancelled(f"cannot {doing}: {text}")

@@ -74,7 +74,7 @@ class UsersPipe:
             fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 os.close(fd)
-                raise OSError(f"{path} is no pipe")
+                raise OSError(f"{path} is not a pipe")
         except OSError as error:
             logger.info(_NOT_WATCHED, home, error)
             return None

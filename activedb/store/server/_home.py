@@ -126,7 +126,9 @@ def _copy_for(root: Path) -> Path:
             f"install activedb where every user can read it, or do not run as root"
         ) from error
     if not (_is_ours(copy) and _fingerprint(copy) == fingerprint):
-        raise ConfigurationError(f"{copy} changes while it is used; stop what changes it")
+        raise ConfigurationError(
+            f"{copy} changes while it is used; stop the program that changes it"
+        )
     return copy
 
 
@@ -353,7 +355,7 @@ def _recorded(location: Path) -> Path | None:
     # A user with write access to this file must not make root take over an arbitrary folder.
     if home.parent != SHARED_FOLDER or not re.fullmatch(r"activedb-\d+-[0-9a-f]{16}", home.name):
         raise ConfigurationError(
-            f"{location} names {str(home)!r}, which is no folder {SHARED_FOLDER}/activedb-…; "
+            f"{location} names {str(home)!r}, which is not a folder {SHARED_FOLDER}/activedb-…; "
             f"correct the file, or remove it to begin with an empty database"
         )
     return home

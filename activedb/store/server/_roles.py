@@ -127,8 +127,8 @@ def role_statements(*, schema: str, owner: str, runner: str) -> str:
     for name in (schema, owner, runner):
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"{name!r} is no name for a role or schema here: take at most 63 letters, digits, "
-                f"_ and -, a letter or _ first"
+                f"{name!r} is not a name for a role or schema here: take at most 63 letters, "
+                f"digits, _ and -, a letter or _ first"
             )
     if owner == runner:
         raise ConfigurationError(

@@ -152,7 +152,7 @@ class ExternalSession(Session):
         One round trip if changes are followed, otherwise none.
         """
         if self._is_followed:
-            with Use(self, "mark what is written") as connection:
+            with Use(self, "mark written rows") as connection:
                 set_local_mark(
                     connection, self._store.raised(self._store.schema) if is_raised else ""
                 )

@@ -110,8 +110,8 @@ class MemoryStore(Store):
     def slot(self, name: str) -> Slot:
         raise ConfigurationError(
             "memory:// belongs to one process: no other program can change its rows, so there is "
-            "nothing to follow. Changes by others are followed on a Postgres: set ACTIVEDB_URL, or "
-            "leave the URL out for the embedded one"
+            "nothing to follow. Use Postgres to follow changes by other programs: set "
+            "ACTIVEDB_URL, or leave the URL out for the embedded one"
         )
 
     def latch(self) -> _Turn:
@@ -146,7 +146,8 @@ class MemoryStore(Store):
 
     def check_same_database(self, connection: Connection) -> None:
         raise ConfigurationError(
-            "memory:// has connections of its own: hand over one of `with db.connection() as …`"
+            "memory:// has connections of its own: pass a connection from "
+            "`with db.connection() as …`"
         )
 
     def latch_of(self, connection: Connection) -> Latch:
@@ -286,8 +287,8 @@ class _Turn:
             if kept is not None and kept.thread == here:
                 raise SelfDeadlock(
                     "memory:// has one connection, and a block of db.connection() on this same "
-                    "thread keeps it from its first statement on: it would be waited for for "
-                    "ever; end that block first, or hand its connection over, "
+                    "thread keeps it from its first statement on, so the wait would never "
+                    "end; end that block first, or pass its connection, "
                     "db.transaction(connection=…)"
                 )
             never = None if kept is None else kept.hopeless_wait_error(here)

@@ -407,7 +407,7 @@ class Ownership:
         self._owned.pop(owned.spec, None)
         return TableOwned(
             f"table {owned.spec.name} has had another owner or user since this process lost its "
-            f"connection; what is in memory is of no use any more: own() it again"
+            f"connection; its rows in memory are no longer valid: own() it again"
         )
 
     def _refusal(self, connection: Connection, spec: TableSpec) -> TableOwned:

@@ -234,7 +234,7 @@ class Session(FlatTransaction):
             self._about_to_write(connection, changes)
             self._write(connection, changes, log, lambda: self._store.trigger("inside flush"))
             for also in durable:
-                with translate_errors("write what must be durable with the commit"):
+                with translate_errors("write the records of the commit"):
                     also(connection)
 
     def commit(

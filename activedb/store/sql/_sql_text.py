@@ -316,7 +316,7 @@ class _Reader:
             if isinstance(node, exp.Anonymous) and _READ_BEHIND.fullmatch(str(node.this).lower()):
                 raise _refusal(
                     self._text,
-                    f"what {node.this}() does is not to be seen in the statement; write it out",
+                    f"the effect of {node.this}() is not visible in the statement; write it out",
                 )
 
     # -- tables ----------------------------------------------------------------------------

@@ -324,7 +324,7 @@ class TableSpec:
         if isinstance(value, str) and not is_storable(value):
             raise InvalidRow(
                 f"table {self.name}: column {name} cannot keep {value!r}: NUL and halves of "
-                f"surrogate pairs are no text to a database"
+                f"surrogate pairs are not text to a database"
             )
         if isinstance(value, datetime.datetime) and value.tzinfo is None and name in self._zoned:
             raise InvalidRow(

@@ -37,9 +37,9 @@ def _why_not(
         return "its late events are kept, but no rule receives them"
     if others:
         kind, name = min(others)
-        return f"{kind} {name} is no event of it, while all that the rule hears must be"
+        return f"{kind} {name} is not an event of it, while all that the rule hears must be"
     if rule.partials_max is not None:
-        return "what a rule keeps there is bounded by its window, not by partials_max"
+        return "the state of a rule there is bounded by its window, not by partials_max"
     if rule.on_many is not OnMany.REFUSE:
         return "an event that completes too many matches is refused there: leave out on_many"
     detector = Detector(rule.on)

@@ -169,7 +169,7 @@ def test_columnar_detector_of_events_without_the_key_refuses_them_only_if_a_part
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"x": "text"}, "computes with what is no number"),
+        ({"x": "text"}, "uses a non-numeric value"),
         ({"x": 2**53 + 2}, "compiled conditions"),
         ({"x": [1]}, "compiled conditions do not compare"),
         ({}, "have no attribute 'x'"),

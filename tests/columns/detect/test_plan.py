@@ -51,7 +51,7 @@ def test_supports_of_a_sequence_of_primitive_events_has_no_reason_against_it(
         (seq(A, B).reading(lambda t, parts: True), "reads the shared store"),
         (seq(event("A", reading=lambda t, o: True), B), "reads the shared store"),
         (seq(A, seq(B, C)), "not a primitive event"),
-        (seq(A, Primitive(("insert", "t"))), "no event of a stream"),
+        (seq(A, Primitive(("insert", "t"))), "not an event of a stream"),
         (seq(A, at(5)), "clock event"),
         (seq(A, many(B, 1, 3), C), "no window"),
         (seq(many(A, 0), B).within(5), "may be empty"),

@@ -85,13 +85,13 @@ def test_table_without_times_is_refused() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        (np.array([0, 4, 1]), "AccessError: 4 is no key of table counters"),
-        (np.array([0, -1, 1]), "AccessError: -1 is no key"),
-        ([0, None, 1], "AccessError: None is no key"),
-        ([0, "1", 1], "AccessError: '1' is no key"),
-        ([0, True, 1], "AccessError: True is no key"),
-        ([0, float("nan"), 1], "AccessError: nan is no key"),
-        ([0, 2**70, 1], "AccessError: 1180591620717411303424 is no key"),
+        (np.array([0, 4, 1]), "AccessError: 4 is not a key of table counters"),
+        (np.array([0, -1, 1]), "AccessError: -1 is not a key"),
+        ([0, None, 1], "AccessError: None is not a key"),
+        ([0, "1", 1], "AccessError: '1' is not a key"),
+        ([0, True, 1], "AccessError: True is not a key"),
+        ([0, float("nan"), 1], "AccessError: nan is not a key"),
+        ([0, 2**70, 1], "AccessError: 1180591620717411303424 is not a key"),
     ],
 )
 def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys: Any, said: str) -> None:
@@ -108,9 +108,9 @@ def test_keys_that_are_floats_are_refused_as_the_general_way_does() -> None:
     )
     newest, refused = fed(batch)
     assert newest == {}
-    assert [reason[:26] for _, reason in refused] == [
-        "AccessError: 0.0 is no key",
-        "AccessError: nan is no key",
+    assert [reason[:29] for _, reason in refused] == [
+        "AccessError: 0.0 is not a key",
+        "AccessError: nan is not a key",
     ]
 
 

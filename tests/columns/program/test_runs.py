@@ -528,25 +528,25 @@ def access_with_a_partial_function(e: Any, access: Any) -> None:
 @pytest.mark.parametrize(
     ("access", "why"),
     [
-        (access_that_branches, "depends on the value of x"),
-        (access_that_compares, "depends on the value of x"),
-        (access_that_asks_for_none, "whether something is something"),
-        (access_that_lets_another_ask, "whether something is something"),
-        (access_that_catches, "depends on the value of x"),
-        (access_that_asks_within, "whether something is something"),
+        (access_that_branches, "depend on the value of x"),
+        (access_that_compares, "depend on the value of x"),
+        (access_that_asks_for_none, "depend on the identity or type of a value"),
+        (access_that_lets_another_ask, "depend on the identity or type of a value"),
+        (access_that_catches, "depend on the value of x"),
+        (access_that_asks_within, "depend on the identity or type of a value"),
         (access_that_gives_a_list, "put_all holds a parameter"),
         (access_that_gives_all, "put_all holds a parameter"),
-        (access_that_calls_a_method, "depends on the value of x"),
-        (access_that_tells, "what isinstance tells"),
+        (access_that_calls_a_method, "depend on the value of x"),
+        (access_that_tells, "may depend on isinstance"),
         (access_that_closes_over_the_event, "holds a parameter"),
         (access_that_closes_over_a_parameter, "holds a parameter"),
         (access_with_a_partial_function, "holds a parameter"),
-        (access_that_counts, "depends on the value of key"),
+        (access_that_counts, "depend on the value of key"),
         (access_that_asks, "whether there is a key"),
         (access_of_a_range, "by a range"),
         (access_of_a_window, "without a function that folds it"),
-        (access_of_no_key, "77 is no key"),
-        (access_that_writes_text, "depends on the value of x"),
+        (access_of_no_key, "77 is not a key"),
+        (access_that_writes_text, "depend on the value of x"),
     ],
 )
 def test_program_that_cannot_run_in_columns_says_why(access: Any, why: str) -> None:
@@ -616,7 +616,7 @@ def test_versions_are_forgotten_when_no_window_can_reach_them() -> None:
 
 def test_table_of_another_state_is_refused() -> None:
     state = ColumnState(LEDGER.tables)
-    with pytest.raises(DefinitionError, match="no part of this state"):
+    with pytest.raises(DefinitionError, match="is not in this state"):
         state.newest(WINDOWED.tables[0])
     with pytest.raises(DefinitionError, match="has no size"):
         ColumnState([SharedTable("loose")])

@@ -317,7 +317,7 @@ def test_access_beyond_a_rules_own_sets_aborts_even_if_another_rule_may() -> Non
     ("writes", "reason"),
     [
         (lambda o: [counts[o.params["missing"]]], "KeyError: 'missing'"),
-        (lambda o: [counts[o.params["k"]]], "AccessError: 1 is no key of table counts"),
+        (lambda o: [counts[o.params["k"]]], "AccessError: 1 is not a key of table counts"),
         (lambda o: [SharedTable("foreign")[1]], "DefinitionError: program rules accesses foreign"),
     ],
 )

@@ -79,8 +79,8 @@ class Simulation:
                 del self.running[worker]
                 execution.finish(worker, vertex, *evaluated)
         verify(execution)
-        if execution.stirred:
-            execution.stirred = False
+        if execution.may_have_work:
+            execution.may_have_work = False
             self._waiting.clear()
         return found
 

@@ -116,7 +116,7 @@ def test_error_in_what_is_run_alone_leaves_nothing(decision: Decision | None) ->
 def test_table_of_another_state_ends_the_run_with_the_error() -> None:
     other = SharedTable("other")
     foreign = s_transaction(1, write(other[1], table[1]))
-    with pytest.raises(Exception, match="no part of this state"):
+    with pytest.raises(Exception, match="is not in this state"):
         run(TPG(2, Decision()), foreign)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 A, B = adb.event("A"), adb.event("B")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "late": ({"on": adb.late("input")}, "late events"),
-    "mixed": ({"on": adb.any_of(A, adb.event("OTHER"))}, "event OTHER is no event of it"),
+    "mixed": ({"on": adb.any_of(A, adb.event("OTHER"))}, "event OTHER is not an event of it"),
     "clock": ({"on": adb.any_of(A, adb.every(60))}, "EVERY 60s"),
     "reading": ({"on": adb.event("A", reading=lambda t, o: True)}, "reads the shared store"),
     "timed": ({"on": adb.seq(A, ~B).within(5)}, "may end with a negation"),

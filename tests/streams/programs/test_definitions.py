@@ -93,14 +93,14 @@ def define(**given: Any) -> Callable[..., object]:
 
 
 WRONG: list[tuple[Callable[..., object], str]] = [
-    (define(program=lambda s, k: 3), "3 is no program"),
+    (define(program=lambda s, k: 3), "3 is not a program"),
     (define(program=lambda s, k: counting("x" * 201, s)), "at most 200 characters"),
     (define(program=lambda s, k: Program("empty", [s])), "takes no events yet"),
     (define(program=lambda s, k: counting("one", s, "Z")), "does not have; there are 'A', 'B'"),
     (define(tables=lambda s, k: {}), "say where the rows of shared are kept"),
     (define(tables=lambda s, k: {s: k, SharedTable("x"): k}), "none of its tables"),
     (define(scheduler=lambda s, k: "seriel"), "did you mean 'serial'"),
-    (define(scheduler=lambda s, k: 3), "3 is no scheduler"),
+    (define(scheduler=lambda s, k: 3), "3 is not a scheduler"),
     (define(outputs=lambda s, k: k), "a table of their own"),
     (another_stream, "two streams have no common order"),
     (same_rows, "the rows of two shared tables"),

@@ -223,7 +223,7 @@ def test_what_is_no_candidate_is_refused(db: adb.Database) -> None:
     stream, _, _ = noting(db)
     feed(db, stream, OVERLAPPING, 5)
     (decision,) = db.decisions
-    with pytest.raises(ConfigurationError, match="is no candidate"):
+    with pytest.raises(ConfigurationError, match="is not a candidate"):
         db.decisions.resolve(decision.id, [1])
     assert decision.id == next(iter(db.decisions)).id
 

@@ -72,7 +72,7 @@ def test_event_that_is_refused_becomes_a_dead_letter_and_the_others_stand(
     assert opened.rows()["accounts"] == {1: 5}
     first, second = db.dead_letters.list()
     assert (first.source, first.identity, first.error) == ("input", "0.1.bank", "AccessError")
-    assert "'x' is no key of table accounts" in first.reason
+    assert "'x' is not a key of table accounts" in first.reason
     assert second.reason == "program bank: it lacks 'n'"
     run = opened.stream.run
     assert run.totals() == {"events": 3, "late": 0, "dead": 2}

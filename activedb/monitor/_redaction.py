@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from hashlib import blake2b
 from itertools import islice
 
-__all__ = ["Params", "Showing"]
+__all__ = ["Params", "Redaction"]
 
 _CHARS_MAX = 60
 _ERROR_CHARS_MAX = 500
@@ -32,7 +32,7 @@ Params = tuple[tuple[str, str], ...]
 """Names and texts of an event's parameters; kept instead of the values, which may be large."""
 
 
-class Showing:
+class Redaction:
     """Conversion of keys, parameters and errors to texts of bounded length.
 
     Parameters
