@@ -39,7 +39,7 @@ def check_compiler(what: str, instead: str) -> None:
     if not has_compiler():
         raise ConfigurationError(
             f"{what} is compiled by numba, which is not installed: pip install "
-            f"'activedb[columnar]', or use {instead}, which does without it"
+            f"'.[columnar]', or use {instead}, which does without it"
         )
 
 

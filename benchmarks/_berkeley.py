@@ -58,7 +58,7 @@ class Berkeley:
         except ImportError as error:
             print(
                 f"no Berkeley DB to compare with ({error}); to have it: "
-                "pip install 'activedb[berkeleydb]' (Debian/Ubuntu: it builds with libdb-dev)",
+                "pip install '.[berkeleydb]' (Debian/Ubuntu: it builds with libdb-dev)",
                 file=sys.stderr,
             )
             return None

@@ -67,7 +67,7 @@ class BoboCEP:
                 importlib.import_module("bobocep.cep.gen.event_id"),
             )
         except ModuleNotFoundError:
-            print("no bobocep: pip install 'activedb[bench]'", file=sys.stderr)
+            print("no bobocep: pip install '.[bench]'", file=sys.stderr)
             return None
 
     def on_decider_update(

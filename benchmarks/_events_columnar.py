@@ -56,7 +56,7 @@ class DuckDB:
         try:
             package = importlib.import_module("duckdb")
         except ModuleNotFoundError:
-            print("no duckdb: pip install 'activedb[bench]'", file=sys.stderr)
+            print("no duckdb: pip install '.[bench]'", file=sys.stderr)
             return None
         return cls(package, events)
 

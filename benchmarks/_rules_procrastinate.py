@@ -74,7 +74,7 @@ class Procrastinate:
         except ImportError as error:
             print(
                 f"no procrastinate to compare with ({error}); to have it: "
-                "pip install 'activedb[bench]'",
+                "pip install '.[bench]'",
                 file=sys.stderr,
             )
             return None

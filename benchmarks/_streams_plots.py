@@ -217,5 +217,5 @@ def matplotlib_figure() -> ModuleType:
         return importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError:
         raise SystemExit(
-            "the figures are drawn by matplotlib; install it: pip install 'activedb[bench]'"
+            "the figures are drawn by matplotlib; install it: pip install '.[bench]'"
         ) from None

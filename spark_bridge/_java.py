@@ -31,7 +31,7 @@ def check_tools() -> str:
     for module in ("pyspark", "pyarrow"):
         if find_spec(module) is None:
             raise ConfigurationError(
-                f"{module} is not installed; install it with: pip install 'activedb[spark]'"
+                f"{module} is not installed; install it with: pip install '.[spark]'"
             )
     return f"{_check_java()}, pyspark {version('pyspark')}"
 

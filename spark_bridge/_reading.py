@@ -232,7 +232,7 @@ def _check_own_sources() -> None:
     if not has_own_sources():
         raise ConfigurationError(
             f"replays and sockets need Spark 4.2 or newer, and this is {pyspark.__version__}: "
-            "pip install 'activedb[spark]'"
+            "pip install '.[spark]'"
         )
 
 

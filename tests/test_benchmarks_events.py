@@ -80,7 +80,7 @@ def test_events_benchmark_without_peers_prints_every_metric_as_json(
         assert metric["value"] > 0
         assert metric["runs"] == 1
         assert metric["peer"] == ("by hand" if BESIDE.get(name) == "by hand" else None)
-    assert "pip install 'activedb[bench]'" in printed.err
+    assert "pip install '.[bench]'" in printed.err
 
 
 @pytest.mark.long

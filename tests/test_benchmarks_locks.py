@@ -68,7 +68,7 @@ def test_locks_benchmark_without_the_peer_prints_every_metric_as_json(
         assert metric["peer"] is metric["peer_value"] is metric["ratio"] is None
     said = [line for line in printed.err.splitlines() if "Berkeley DB" in line]
     assert len(said) == 1
-    assert "pip install 'activedb[berkeleydb]'" in said[0]
+    assert "pip install '.[berkeleydb]'" in said[0]
 
 
 @pytest.mark.long

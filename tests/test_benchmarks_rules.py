@@ -66,7 +66,7 @@ def test_rules_benchmark_without_procrastinate_prints_every_metric_as_json(
         assert metric["peer"] == ("trigger" if name in COMPARED else None)
     said = [line for line in printed.err.splitlines() if "no procrastinate" in line]
     assert len(said) == 1
-    assert "pip install 'activedb[bench]'" in said[0]
+    assert "pip install '.[bench]'" in said[0]
     assert "fsync" in printed.err  # which server it was, and whether it waits for the disk
 
 

@@ -77,7 +77,7 @@ def is_private(name: str) -> bool:
 
 
 def private_names(tree: ast.Module) -> Iterator[str]:
-    """The private attributes that a module defines: methods, fields, and what is set on ``self``."""
+    """The private attributes that a module defines: methods, fields, and those set on ``self``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for each in node.body:

@@ -126,7 +126,7 @@ def _extras() -> Iterator[Finding]:
             continue
         versions = {name: _version(name) for name in names}
         missing = [name for name, version in versions.items() if version is None]
-        install = f"pip install 'activedb[{extra}]'"
+        install = f"pip install '.[{extra}]'"
         if len(missing) == len(names):
             yield Finding(f"extra {extra}", "note", "not installed", f"if you need it: {install}")
         elif missing:
@@ -152,7 +152,7 @@ def _java() -> Iterator[Finding]:
             "java",
             "note",
             "not checked, because Spark is not installed",
-            "for activedb run and demo: pip install 'activedb[spark]', and install JDK 17 or newer",
+            "for activedb run and demo: pip install '.[spark]', and install JDK 17 or newer",
         )
         return
     try:

@@ -89,7 +89,7 @@ def _serve() -> Callable[..., None]:
         if (error.name or "").split(".")[0] == "activedb":
             raise
         raise ConfigurationError(
-            f"the dashboard needs {error.name}: pip install 'activedb[dashboard]'"
+            f"the dashboard needs {error.name}: pip install '.[dashboard]'"
         ) from error
     return serve
 

@@ -29,5 +29,5 @@ def needed(module: str, what: str) -> Any:
     except ImportError as missing:
         name = (missing.name or module).partition(".")[0].replace("_", "-")
         raise ConfigurationError(
-            f"{what} {name}, which is not installed: pip install 'activedb[otel]'"
+            f"{what} {name}, which is not installed: pip install '.[otel]'"
         ) from missing

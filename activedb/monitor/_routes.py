@@ -100,7 +100,7 @@ def _get(
             raise Refused(
                 HTTPStatus.NOT_FOUND,
                 "metrics need prometheus-client, which is not installed where the monitor runs: "
-                "pip install 'activedb[otel]'",
+                "pip install '.[otel]'",
             )
         case ["api", "state"]:
             since = _one(query, "since")

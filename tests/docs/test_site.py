@@ -60,7 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site."""
     for module in ("material", "mkdocstrings"):
         if importlib.util.find_spec(module) is None:
-            pytest.skip("MkDocs is not installed: pip install 'activedb[docs]'")
+            pytest.skip("MkDocs is not installed: pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],

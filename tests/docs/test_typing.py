@@ -107,7 +107,7 @@ def test_python_of_the_pages_passes_mypy(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_pyright_agrees(tmp_path: Path) -> None:
     if importlib.util.find_spec("basedpyright") is None:
-        pytest.skip("pyright is not installed: pip install 'activedb[pyright]'")
+        pytest.skip("pyright is not installed: pip install '.[pyright]'")
     wrong = USE + "\n" + "\n".join(line for line, _ in WRONG)
     (tmp_path / "use.py").write_text(USE, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")

@@ -190,7 +190,7 @@ def test_what_needs_an_extra_says_which(
         pytest.skip("extras are installed")
     done = fresh.run(*command)
     assert done.returncode == (2 if command[0] == "activedb" else 1), done.stderr
-    assert f"pip install 'activedb[{extra}]'" in done.stderr.strip().splitlines()[-1], done.stderr
+    assert f"pip install '.[{extra}]'" in done.stderr.strip().splitlines()[-1], done.stderr
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ try:
     import pyarrow  # noqa: F401
 except ModuleNotFoundError as missing:
     raise ConfigurationError(
-        f"columns of events need {missing.name}: pip install 'activedb[columnar]'"
+        f"columns of events need {missing.name}: pip install '.[columnar]'"
     ) from missing
 
 from activedb.columns.detect._columns import ABSENT, EventColumns

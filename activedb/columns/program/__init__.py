@@ -8,7 +8,7 @@ try:
     import numpy  # noqa: F401
 except ModuleNotFoundError as missing:
     raise ConfigurationError(
-        f"programs over columns need {missing.name}: pip install 'activedb[columnar]'"
+        f"programs over columns need {missing.name}: pip install '.[columnar]'"
     ) from missing
 
 from activedb.columns.program._batch import EventBatch

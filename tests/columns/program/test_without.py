@@ -33,7 +33,7 @@ from activedb.errors import ConfigurationError
 try:
     import activedb.columns.program
 except ConfigurationError as error:
-    assert "pip install 'activedb[columnar]'" in str(error)
+    assert "pip install '.[columnar]'" in str(error)
 else:
     raise AssertionError("it was imported")
 """
