@@ -324,7 +324,7 @@ def test_firings_in_memory_run_here_though_others_should_run_them() -> None:
 
 def test_worker_inside_a_transaction_or_twice_is_refused(there: Place) -> None:
     db = there.open()
-    with db.transaction(), pytest.raises(TransactionStateError, match="do it outside"):
+    with db.transaction(), pytest.raises(TransactionStateError, match="run the worker outside"):
         db.run_worker()
     with working(db):
         until(lambda: db._worker._latch.locked())

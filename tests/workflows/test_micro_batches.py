@@ -98,7 +98,7 @@ def test_apply_checkpoint_of_another_query_is_refused(db: Database) -> None:
         of.run.apply(batch_of(1, "y", query="other"))
     with pytest.raises(CheckpointMismatch, match="missing"):
         of.run.apply(batch_of(2, "y"))
-    with pytest.raises(ConfigurationError, match="not a source"):
+    with pytest.raises(ConfigurationError, match="has no source"):
         of.run.apply(AtomicBatch("b", "q", 1, Columns([]), None))
     assert _written_once(of)
 

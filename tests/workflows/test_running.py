@@ -224,7 +224,7 @@ def test_feed_row_that_is_none_takes_nothing(db: Database) -> None:
         of.run.feed("a", [{"of": object()}])
     with pytest.raises(BadEvent, match="is a list of rows"):
         of.run.feed("a", {"of": "x"})  # type: ignore[dict-item]
-    with pytest.raises(ConfigurationError, match="not a source 'b'"):
+    with pytest.raises(ConfigurationError, match="no source 'b'"):
         of.run.feed("b", [])
     with db.transaction(), pytest.raises(TransactionStateError, match="outside of transactions"):
         of.run.feed("a", [])
