@@ -73,8 +73,7 @@ class Procrastinate:
             package = importlib.import_module("procrastinate")
         except ImportError as error:
             print(
-                f"no procrastinate to compare with ({error}); to have it: "
-                "pip install '.[bench]'",
+                f"no procrastinate to compare with ({error}); to have it: pip install '.[bench]'",
                 file=sys.stderr,
             )
             return None
