@@ -171,7 +171,7 @@ def test_figures_without_matplotlib_name_the_extra_before_anything_is_measured(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(SystemExit, match=r"activedb\[bench\]"):
+    with pytest.raises(SystemExit, match=r"\.\[bench\]"):
         locks.main(["--figures", str(tmp_path / "new")])
     assert not (tmp_path / "new").exists()
 

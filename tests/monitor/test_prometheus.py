@@ -390,7 +390,7 @@ def test_collector_without_its_library_says_what_to_install(
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'activedb\[otel\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[otel\]'"):
         collector(db)
     with pytest.raises(ConfigurationError, match="prometheus-client"):
         Exposition(db)

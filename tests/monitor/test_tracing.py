@@ -527,6 +527,6 @@ def test_trace_without_its_library_says_what_to_install(
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=r"opentelemetry.*pip install 'activedb\[otel\]'"):
+    with pytest.raises(ConfigurationError, match=r"opentelemetry.*pip install '\.\[otel\]'"):
         trace(db)
     assert db._forest.observer is None

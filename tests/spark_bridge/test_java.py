@@ -98,5 +98,5 @@ except JavaNotFound as error:
 
 def test_pyspark_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_java, "find_spec", lambda module: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'activedb\[spark\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install '\.\[spark\]'"):
         check_tools()

@@ -204,7 +204,7 @@ def test_checkpoint_that_has_lost_where_it_began_is_refused() -> None:
         run.apply(adb.AtomicBatch("x", "r", 2, ROW, None, continues="q"))
         with pytest.raises(CheckpointMismatch, match=r"activedb\.json"):
             run.apply(adb.AtomicBatch("x", "r", 1, ROW, None))
-        with pytest.raises(CheckpointMismatch, match="behind query q"):
+        with pytest.raises(CheckpointMismatch, match="after query q"):
             run.apply(adb.AtomicBatch("x", "s", 3, ROW, None, continues="q"))
         run.apply(adb.AtomicBatch("x", "r", 3, ROW, None, continues="q"))
         assert run.waiting == 4

@@ -54,7 +54,7 @@ from activedb.columns.detect import ColumnarDetector, EventColumns, detector_for
 from activedb.errors import ConfigurationError
 from activedb.events import event, occurrence, seq
 pattern = seq(event("A"), event("B"))
-with pytest.raises(ConfigurationError, match="pip install 'activedb"):
+with pytest.raises(ConfigurationError, match="pip install '"):
     ColumnarDetector(pattern)
 detector = detector_for(pattern)
 events = [occurrence("A", timestamp=1), occurrence("B", timestamp=2)]
