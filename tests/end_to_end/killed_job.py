@@ -20,6 +20,9 @@ from typing import Any
 
 import sqlalchemy
 
+from activedb.store.journals import _streams as journal
+from activedb.store.sql import TableSpec
+
 POINT, _, COUNT = os.environ["KILL_AT"].partition(":")
 _latch = threading.Lock()
 _reached = 0
@@ -38,11 +41,19 @@ def reach(point: str) -> None:
 
 def before_statement(*arguments: Any) -> None:
     statement = arguments[2]
-    if statement.startswith("INSERT INTO activedb_ledger"):
+    if statement.startswith("INSERT INTO activedb_pending_firings") and "DO UPDATE" in statement:
+        reach("detached")
+
+
+_insert_rows = journal.insert_rows  # type: ignore[attr-defined]
+
+
+def insert_rows(connection: Any, spec: TableSpec, rows: Any) -> None:
+    # The driver executes these itself: SQLAlchemy tells of no statement.
+    if spec.table.name == "activedb_ledger":
         _in_batch.yes = True
         reach("ledger")
-    elif statement.startswith("INSERT INTO activedb_pending_firings") and "DO UPDATE" in statement:
-        reach("detached")
+    _insert_rows(connection, spec, rows)
 
 
 def before_commit(connection: Any) -> None:
@@ -57,6 +68,7 @@ def after_return_to_pool(*arguments: Any) -> None:
         reach("committed")
 
 
+journal.insert_rows = insert_rows  # type: ignore[attr-defined]
 sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", before_statement)
 sqlalchemy.event.listen(sqlalchemy.Engine, "commit", before_commit)
 sqlalchemy.event.listen(sqlalchemy.pool.Pool, "checkin", after_return_to_pool)
