@@ -33,10 +33,10 @@ class Connection(H11Protocol):
 
     _since_s: float  # when the client connected, or was given the last answer
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Make room for a new connection, or turn it away."""
         self._since_s = self.loop.time()
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", transport))
         if len(self.connections) > CONNECTIONS_MAX:
             self._make_room()
         self._end_if_slow()

@@ -177,7 +177,7 @@ class Access:
         """
         _check_refs(sources)
         if not sources:
-            raise DefinitionError("READ takes the row to read, such as accounts[7]")
+            raise DefinitionError("READ takes the keys to read, such as accounts[7]")
         if function is not None:
             checked_function(function, f"the function of a READ of table {sources[0].table.name}")
         self.operations.append(Read(sources, function, tuple(args)))

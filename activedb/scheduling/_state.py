@@ -212,6 +212,13 @@ class Versions:
             return sum(map(len, self._of.values()))
 
 
+class _OfTables(dict[SharedTable, Versions]):
+    """Versions by table; a table of another state is refused."""
+
+    def __missing__(self, table: SharedTable) -> Versions:
+        raise DefinitionError(f"shared table {table.name} is not in this state")
+
+
 class State:
     """Shared tables by name, with their versions, which s-transactions read and write.
 
@@ -226,7 +233,7 @@ class State:
     """
 
     def __init__(self, tables: Iterable[SharedTable]):
-        self._versions: dict[SharedTable, Versions] = {}
+        self._versions = _OfTables()
         names: set[str] = set()
         for table in tables:
             if table.name in names:
@@ -242,10 +249,7 @@ class State:
         DefinitionError
             If the table is not part of the state.
         """
-        found = self._versions.get(table)
-        if found is None:
-            raise DefinitionError(f"shared table {table.name} is not in this state")
-        return found
+        return self._versions[table]
 
     def __iter__(self) -> Iterator[Versions]:
         return iter(self._versions.values())
@@ -253,9 +257,7 @@ class State:
     def value(self, ref: Ref, before: At) -> Any:
         """Return the value of a reference at a place: a list for a window, a dict for a range."""
         table, key = ref.table, ref.key
-        versions = self._versions.get(table)
-        if versions is None:
-            versions = self.of(table)  # raises
+        versions = self._versions[table]
         if type(key) not in table.plain_keys:
             if type(key) is Range:
                 return versions.between(key.low, key.high, before)
@@ -271,10 +273,7 @@ class State:
     def write(self, writes: Writes, at: At) -> None:
         """Add versions at a place."""
         for table, key, value in writes:
-            versions = self._versions.get(table)
-            if versions is None:
-                versions = self.of(table)  # raises
-            versions.write(key, at, value)
+            self._versions[table].write(key, at, value)
 
     def take_back(self, writes: Writes, at: At) -> None:
         """Remove the versions that `write` has added."""

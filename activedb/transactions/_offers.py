@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from operator import methodcaller
 
 from activedb.transactions._hierarchy import Kin
 from lockmgr import Edge, EdgeKind, LockManager
@@ -65,7 +66,7 @@ class Offers:
                 if left_s <= 0 or self._is_blocked_by(superior, child):
                     return False
                 pause_s = min(left_s, _LOOK_EVERY_S)
-                kin.pause(lambda event, s=pause_s: event.wait(s), is_over)  # type: ignore[misc]
+                kin.pause(methodcaller("wait", pause_s), is_over)
             return True
         finally:
             with self._latch:

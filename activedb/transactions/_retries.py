@@ -35,11 +35,10 @@ _CAUSES: dict[type[Exception], str] = {
 
 
 class Superior(Protocol):
-    """Transaction within which attempts are made, or around which they are."""
+    """Transaction within which attempts are made; a `Node`, as far as retries look at it."""
 
     @property
-    def id(self) -> int:
-        """See `Node`, as for the others."""
+    def id(self) -> int: ...
 
     @property
     def parent(self) -> Superior | None: ...

@@ -17,11 +17,11 @@ import runpy
 import signal
 import threading
 from typing import Any
+from unittest import mock
 
 import sqlalchemy
 
-from activedb.store.journals import _streams as journal
-from activedb.store.sql import TableSpec
+from activedb.store.journals import StreamJournal
 
 POINT, _, COUNT = os.environ["KILL_AT"].partition(":")
 _latch = threading.Lock()
@@ -45,15 +45,13 @@ def before_statement(*arguments: Any) -> None:
         reach("detached")
 
 
-_insert_rows = journal.insert_rows  # type: ignore[attr-defined]
+_write = StreamJournal.write
 
 
-def insert_rows(connection: Any, spec: TableSpec, rows: Any) -> None:
-    # The driver executes these itself: SQLAlchemy tells of no statement.
-    if spec.table.name == "activedb_ledger":
-        _in_batch.yes = True
-        reach("ledger")
-    _insert_rows(connection, spec, rows)
+def write(journal: StreamJournal, *arguments: Any, **named: Any) -> None:
+    _in_batch.yes = True
+    reach("ledger")
+    _write(journal, *arguments, **named)
 
 
 def before_commit(connection: Any) -> None:
@@ -68,7 +66,8 @@ def after_return_to_pool(*arguments: Any) -> None:
         reach("committed")
 
 
-journal.insert_rows = insert_rows  # type: ignore[attr-defined]
+# SQLAlchemy reports no statement here, since the driver inserts the ledger row itself.
+mock.patch.object(StreamJournal, "write", write).start()
 sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", before_statement)
 sqlalchemy.event.listen(sqlalchemy.Engine, "commit", before_commit)
 sqlalchemy.event.listen(sqlalchemy.pool.Pool, "checkin", after_return_to_pool)

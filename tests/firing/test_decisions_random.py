@@ -44,7 +44,7 @@ def happened(chance: Random, world: int) -> list[tuple[Occurrence, int]]:
 
 
 def numbers_of(parts: Any) -> tuple[Any, ...]:
-    """What a match is told by: its events by part."""
+    """Identify a match by the numbers of its events, part by part."""
     return tuple(sorted((name, _numbers(found)) for name, found in parts.items()))
 
 
@@ -55,7 +55,7 @@ def _numbers(found: Any) -> Any:
 
 
 def made_in(expression: adb.Expression, events: list[tuple[Occurrence, int]]) -> list[Any]:
-    """What the pattern makes in the world with these times."""
+    """Return the matches of the pattern if the events happened at these times."""
     detector = Detector(expression)
     found = []
     for o, us in events:

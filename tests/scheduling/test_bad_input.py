@@ -391,7 +391,7 @@ def _bad_accesses(shop: Shop) -> list[tuple[str, Callable[[Access], None]]]:
         ("longer than 0 seconds", lambda a: a.read(accounts[1].window(0))),
         ("a microsecond or more", lambda a: a.read(accounts[1].window(1e-9))),
         ("a range has no window", lambda a: a.read(accounts.range().window(1e-6))),
-        ("READ takes the row to read", lambda a: a.read()),
+        ("READ takes the keys to read", lambda a: a.read()),
         ("is written accounts[7]", lambda a: a.read(accounts)),
         ("is written accounts[7]", lambda a: a.write(1, abs)),
         ("is written accounts[7]", lambda a: a.write(accounts[1], abs, reads=(1,))),
