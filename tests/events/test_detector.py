@@ -14,6 +14,7 @@ from activedb.events import (
     Occurrence,
     event,
     inserted,
+    many,
     occurrence,
     seq,
     updated,
@@ -340,6 +341,17 @@ def test_trim_keeps_what_a_match_ending_then_can_still_need() -> None:
     assert detector.partials == 2
     assert detector.feed(at("B", 6)) == []
     assert len(detector.feed(at("B", 6.5))) == 1
+
+
+def test_trim_keeps_what_keeps_an_earlier_event_from_being_the_next() -> None:
+    expression = seq(~N, many(B, 0, 1), A).where(lambda parts: True).within(3)
+    detector = Detector(expression.selecting("next").skipping("past_last"))
+    for o in (at("N", 0), at("B", 1), at("A", 3)):
+        assert detector.feed(o) == []
+    detector.trim(4_000_000)
+    # N at 0 is in the window that A at 3 ends, so that A at 4 is the next one after B.
+    (match,) = detector.feed(at("A", 4))
+    assert [o.us for o in match.constituents] == [1_000_000, 4_000_000]
 
 
 def test_trim_without_a_window_forgets_nothing() -> None:

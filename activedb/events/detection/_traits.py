@@ -205,12 +205,14 @@ def window_of(
     """Return how far before the end of its occurrences a combination must keep events.
 
     That is its window; or twice the window, if negations before the first constituent are evaluated
-    at the end of the window. If its parent has no use for longer occurrences, it is that bound.
+    at the end of the window, or for an earlier event that may be the next one. If its parent has no
+    use for longer occurrences, it is that bound.
     """
     window_us = expression.window_us
     if isinstance(expression, Sequence) and begins_negated(expression):
         # The whole window is kept, whatever the bound.
-        if window_us is not None and (times_out or ends_by_time(expression)):
+        looks_back = times_out or ends_by_time(expression) or expression.selection is Selection.NEXT
+        if window_us is not None and looks_back:
             return 2 * window_us
         return window_us
     return lasting_us(expression, bound_us)
