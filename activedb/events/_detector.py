@@ -114,6 +114,7 @@ class Detector:
         "_choices",
         "_clocks",
         "_expired",
+        "_forgettings",
         "_is_marked",
         "_log",
         "_memoryless",
@@ -175,6 +176,11 @@ class Detector:
         if name is not None:
             root.name = name
         self._nodes = tuple(root.walk())
+        self._forgettings = [
+            node.forgetting
+            for node in self._nodes
+            if isinstance(node, SequenceNode) and node.forgetting is not None
+        ]
         self._clocks = Clocks(self._nodes)
         tree = tuple(walk(expression))
         self.is_timed = bool(self._clocks) or any(is_timed(e) for e in tree)
@@ -383,8 +389,6 @@ class Detector:
 
     def _do(self, record: Record, reader: Reader, *, refuses: bool = True) -> list[Entry]:
         self._shared.misses = False
-        self._shared.step += 1
-        record.step = self._shared.step
         # Redoing a step never refuses an event, as it was accepted before; nor does a window's end.
         self._shared.bound.must_truncate = record.o is None or not refuses
         try:
@@ -551,6 +555,7 @@ class Detector:
         if (later or number >= 0) and self._trimmed_us is not None:
             for node in self._nodes:
                 node.trim(self._trimmed_us)  # undoing has brought back trimmed entries
+            self._forget_needless(self._trimmed_us)
 
     @property
     def keeps_log(self) -> bool:
@@ -604,7 +609,6 @@ class Detector:
         most = None if self.keeps_log or self._shared.keeps_ends else _DROPPING_MAX
         while log and (log[0].us < until_us or (most is not None and len(log) > most)):
             log.popleft()
-        self._shared.undoable_step = log[0].step if log else self._shared.step + 1
         tries_worlds = self._choices.tries_worlds and self._shared.is_inexact
         known = self._choices.known_events() if tries_worlds else {}
         for node in self._nodes:
@@ -626,6 +630,14 @@ class Detector:
                 for node in self._nodes:
                     node.become_exact(journal)
             self._choices.forget_decided()
+        self._forget_needless(before_us)
+
+    def _forget_needless(self, before_us: int, journal: Journal | None = None) -> None:
+        """Forget what no match can need; this is undone with the last step in the log."""
+        if journal is None:
+            journal = self._log[-1].journal if self._log else []
+        for forgetting in self._forgettings:
+            forgetting.forget(before_us, journal)
 
     def _decided_us(self, us: int) -> int:
         """Return `us`, or the time of the next timer if that is before."""
@@ -668,10 +680,12 @@ class Detector:
             return
         if self._shared.fresh is None:
             self._track()
-        if not self._shared.is_inexact and self._may_have_expired(us):
+        if not self._shared.is_inexact:
             before_us = self._decided_us(us)
-            for node in self._nodes:
-                node.expire(before_us, journal)
+            if self._may_have_expired(us):
+                for node in self._nodes:
+                    node.expire(before_us, journal)
+            self._forget_needless(before_us, journal)
             kept = self.partials
             self._expired += before - kept
         if kept <= self._partials_max:

@@ -507,8 +507,8 @@ IN_STATE = (
 )
 """Fields of `Shared` that a detector's state holds unchanged."""
 OTHERWISE_IN_STATE = ("arrivals", "awaited", "doubtful", "timers")
-NOT_IN_STATE = ("bound", "decided", "fresh", "misses", "policy", "step", "undoable_step")
-"""Given to a new detector, or of one step, or about undoing, which ends with a restart."""
+NOT_IN_STATE = ("bound", "decided", "fresh", "misses", "policy")
+"""Given to a new detector, or of one step."""
 
 
 def test_all_that_nodes_share_is_in_the_state_or_said_not_to_be() -> None:

@@ -290,12 +290,13 @@ class Groups:
         """Return whether a group may have entries before a time."""
         return bool(self._expiry) and self._expiry[0][0] < before_us
 
-    def forget(self, before_us: int) -> None:
-        """Remove all entries before a time.
+    def forget(self, before_us: int) -> list[Group]:
+        """Remove all entries before a time; return the groups that keep others.
 
         Complexity: O(log g) for each of the groups with an expired entry, among g; the others are
         not visited.
         """
+        left: list[Group] = []
         for group in self._take_expiring(before_us):
             self.count -= group.forget(before_us)
             oldest_us = group.oldest_us()
@@ -303,6 +304,8 @@ class Groups:
                 del self.by_key[group.key]
             else:
                 self.expire_at(group, oldest_us)
+                left.append(group)
+        return left
 
     def expiring(self, before_us: int) -> Iterator[Group]:
         """Yield the groups with entries before a time; the caller removes these entries.

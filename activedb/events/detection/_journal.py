@@ -29,7 +29,6 @@ class Record:
         "o",
         "opened",
         "said",
-        "step",
         "us",
     )
 
@@ -46,7 +45,6 @@ class Record:
         self.journal = journal
         self.said = said
         self.contemporaries = contemporaries
-        self.step = 0
         self.chosen: tuple[str, tuple[int, ...]] | None = None
         self.opened: list[str] = []
         self.is_idle = False  # True for an advance at which nothing was due

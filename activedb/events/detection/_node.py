@@ -43,8 +43,6 @@ class Shared:
         precedes them may be fed later.
     fresh : list of (Entry, Node) or None
         The entries first kept in this moment, if the detector has reached its bound.
-    step, undoable_step : int
-        The number of the current step, and of the first step that can still be undone.
     doubtful : dict of int to Rivals
         By arrival, occurrences made although they are only possible, and why they are not certain.
     gone : set of int
@@ -82,10 +80,8 @@ class Shared:
         "misses",
         "policy",
         "reach_us",
-        "step",
         "timers",
         "told_us",
-        "undoable_step",
     )
 
     def __init__(self, policy: Policy, bound: Bound):
@@ -96,7 +92,6 @@ class Shared:
         self.is_inexact = False
         self.keeps_ends = policy.wants_possible
         self.fresh: list[tuple[Entry, Node]] | None = None
-        self.step = self.undoable_step = 0
         self.doubtful: dict[int, Rivals] = {}
         self.gone: set[int] = set()
         self.decided = 0

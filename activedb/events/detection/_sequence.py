@@ -8,15 +8,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from heapq import merge
 from sys import maxsize
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent
 from activedb.events._choices import Context
 from activedb.events._expressions import Sequence
 from activedb.events.detection._backtracking import Backtracking
-from activedb.events.detection._choice import Chooser, Place, Span, covers
-from activedb.events.detection._combination import Children, CombinationNode, Item, holds
+from activedb.events.detection._choice import Chooser, Span, covers
+from activedb.events.detection._combination import Children, CombinationNode, Item
 from activedb.events.detection._entry import Candidate, Entry, Possible, constituents
+from activedb.events.detection._forgetting import Forgetting
 from activedb.events.detection._group import Group
 from activedb.events.detection._journal import Journal, assign
 from activedb.events.detection._moment import Moment
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from activedb.events._occurrence import Occurrence
     from activedb.events.detection._node import Shared
+    from activedb.events.detection._state import StateReader
 
 __all__ = ["SequenceNode", "ways"]
 
@@ -113,8 +115,6 @@ def _floors(layout: Layout, group: Group, number: int, entries: list[Entry]) -> 
 # -- node of a sequence ----------------------------------------------------------------------------
 
 
-_RECENT_MAX = 32
-"""Upper bound on the skipping matches whose beginnings a group keeps."""
 _NO_MOMENT = Moment(None, None, [], {})
 """Placeholder on the fast path, which evaluates no readings."""
 
@@ -134,8 +134,8 @@ class SequenceNode(CombinationNode):
     """
 
     __slots__ = (
-        "_skipping",
         "_unconditional",
+        "forgetting",
         "is_memoryless",
         "is_plain",
         "keeps_last",
@@ -170,8 +170,9 @@ class SequenceNode(CombinationNode):
         self.needs_used = layout.is_picky
         self.keeps_last = False
         self.times_out = False
-        # By group, the latest matches that skip: their steps and the places where they begin.
-        self._skipping: dict[Group, list[tuple[int, Place]]] = {}
+        # Events that a match uses up or skips may leave others that no match can need.
+        forgets = chooser.uses_up or chooser.skips
+        self.forgetting = Forgetting(self, layout) if forgets else None
         # By stage, whether its entries set a timer for the end of the window.
         self.sets_timer = [layout.is_closed_by_time and begins for begins in layout.may_begin]
         self.is_memoryless = (
@@ -358,6 +359,8 @@ class SequenceNode(CombinationNode):
             lists.append(group.between())
         if lists:
             self.keep(group, lists, entry, moment.journal)
+            if self.forgetting is not None:
+                self.forgetting.note_kept(group, entry)
         if layout.window_us is not None and any(self.sets_timer[stage] for stage in stages):
             due_us = self._begins_us(entry[3]) + layout.window_us
             self.shared.timers.set((due_us, self.index, group.key), moment.journal)
@@ -383,66 +386,66 @@ class SequenceNode(CombinationNode):
         return self.layout.begins_alone and not self.shared.keeps_ends and not self.times_out
 
     def skip(self, group: Group, span: Span, journal: Journal) -> None:
-        recent = self._skipping.setdefault(group, [])
-        recent.append((self.shared.step, span[0]))
-        if len(recent) > _RECENT_MAX:
-            recent[:] = [(self.shared.step, min(first for _, first in recent))]
+        low, high, closed = span
+        note = None if self.forgetting is None else self.forgetting.note
+        if note is not None:
+            note(group, low)
         if self._forgets_skipped:
-            low, high, closed = span
             entries = group.taken[0]
             begin = bisect_left(entries, low)
             while begin < len(entries) and (
                 (place := entries[begin][:3]) < high or (closed and place == high)
             ):
                 self.let_go(group, [(0, entries.pop(begin))], journal)
+                if note is not None:
+                    note(group, place)
             if low == high:
                 return  # no other event has the same place
+        if note is not None:
+            note(group, high)
         super().skip(group, span, journal)
 
+    # -- changes that may let entries be forgotten ---------------------------------------------
+
+    def use_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+        super().use_up(group, entry, journal)
+        if self.forgetting is not None:
+            self.forgetting.note(group, entry[:3])
+
+    def drop(self, entry: Entry, journal: Journal) -> bool:
+        held = super().drop(entry, journal)
+        if self.forgetting is not None:
+            group = self.groups.by_key.get(self.key_of(entry[3]))
+            if group is not None:
+                self.forgetting.note(group, entry[:3])
+        return held
+
     def trim(self, before_us: int) -> None:
-        super().trim(before_us)
-        if self._skipping and self.horizon_us is None and not self.shared.keeps_ends:
-            for group, recent in list(self._skipping.items()):
-                # Undoing a match lets its first constituent begin other matches again.
-                still = [match for match in recent if match[0] >= self.shared.undoable_step]
-                if len(still) < len(recent):
-                    if still:
-                        self._skipping[group] = still
-                    else:
-                        del self._skipping[group]
-                    if self.groups.by_key.get(group.key) is group:
-                        firsts = [first for _, first in still]
-                        self._forget_before_first(group, min([(before_us, "", -1), *firsts]))
+        if self.horizon_us is not None:
+            before_us -= self.horizon_us + self.shared.spread_us
+            for group in self.groups.forget(before_us):
+                if self.forgetting is not None:
+                    self.forgetting.note(group, (before_us, "", -1))
 
-    def _forget_before_first(self, group: Group, cut: Place) -> None:
-        """Forget the entries before `cut` and before all that can begin a match.
+    def become_exact(self, journal: Journal) -> None:
+        super().become_exact(journal)
+        if self.forgetting is not None:
+            self.forgetting.note_all()
 
-        REQUIRES: no event before that is fed any more. Complexity: O(entries forgotten).
-        """
-        for number, begins in enumerate(self.layout.may_begin):
-            if begins:
-                for entry in group.taken[number]:
-                    if entry >= cut:
-                        break
-                    if not covers(group.spans, entry[:3]):
-                        cut = entry[:3]
-                        break
-        forgotten: dict[int, Entry] = {}
-        for entries in (*group.taken, group.all):
-            end = bisect_left(entries, cut)
-            forgotten.update((entry[2], entry) for entry in entries[:end])
-            if end:
-                del entries[:end]
-        for entry in forgotten.values():
-            if not any(holds(entries, entry) for entries in group.forbidden):
-                self.groups.count -= 1
-        for known in (group.used, group.doubted, group.begun):
-            if known:
-                assert isinstance(known, set)
-                known.difference_update(forgotten)
-        group.forget_spans(cut[0])
-        if group.oldest_us() is None:
-            del self.groups.by_key[group.key]
+    def read(self, data: Any, state: StateReader) -> None:
+        super().read(data, state)
+        if self.forgetting is not None:
+            self.forgetting.note_all()
+
+    def _uncount_kept(self, group: Group, entry: Entry) -> None:
+        super()._uncount_kept(group, entry)
+        if self.forgetting is not None:
+            self.forgetting.note(group, entry[:3])
+
+    def _keep_again(self, group: Group, held: list[tuple[int, Entry]]) -> None:
+        super()._keep_again(group, held)
+        if self.forgetting is not None:
+            self.forgetting.note_kept(group, held[0][1])
 
     def stand_in_between(self, moment: Moment, items: list[Item]) -> None:
         """Add an event that no part takes as an item, as it must not lie between neighbours."""

@@ -558,6 +558,7 @@ class TimedOutNode(SequenceNode):
         self.name = repr(expression)
         self.is_plain = self.is_memoryless = False
         self.keeps_last = self.times_out = True
+        self.forgetting = None  # contexts and skips do not matter
         self.sets_timer = [number == 0 for number in range(len(self.stages))]
 
     def evaluate(self, moment: Moment) -> list[Entry]:
