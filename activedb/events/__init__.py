@@ -44,7 +44,7 @@ from activedb.events._constructors import (
     updated,
 )
 from activedb.events._detect import detect
-from activedb.events._detector import Detector
+from activedb.events._detector import Detector, may_be_together
 from activedb.events._expressions import (
     Conjunction,
     Disjunction,
@@ -137,6 +137,7 @@ __all__ = [
     "inserted",
     "late",
     "many",
+    "may_be_together",
     "name_text",
     "occurrence",
     "optional",

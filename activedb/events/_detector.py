@@ -13,6 +13,7 @@ from activedb.events._codec import decode_params, encode_params
 from activedb.events._expressions import Disjunction, Expression, Primitive, Query, Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._open_choices import OpenChoices
+from activedb.events._possibility import Possibility
 from activedb.events._undecided import Undecided, text_of
 from activedb.events.detection._build import Builder
 from activedb.events.detection._choice import MATCHES_MAX, Bound
@@ -28,7 +29,7 @@ from activedb.events.detection._state import StateReader, StateWriter
 from activedb.events.detection._traits import horizon_of, is_timed, reads, remembers, walk
 from activedb.events.detection._uncertain import Policy, is_exact
 
-__all__ = ["Detector", "Network"]
+__all__ = ["Detector", "Network", "may_be_together"]
 
 
 _DROPPING_MAX = 10_000
@@ -206,9 +207,7 @@ class Detector:
         self._log: deque[Record] = deque()
         self._is_marked = False
         self._trimmed_us: int | None = None
-        self._choices = OpenChoices(
-            expression, root, self._nodes, self._shared, lambda: _alone(expression)
-        )
+        self._choices = OpenChoices(expression, root, self._nodes, self._shared, _alone)
         # Heap of the entries to drop first, or None if it must be built anew; see `_bound`.
         self._oldest: list[tuple[int, str, int, int, int, Entry, Node]] | None = None
         self._ages = count()
@@ -415,6 +414,9 @@ class Detector:
             shared.advanced_us = record.us
         if o is not None and shared.is_inexact:
             self._await(o, record)
+        possibility = self._choices.possibility
+        if possibility.past is not None and o is not None and o.key in self._root.keys:
+            possibility.note(o, journal)
         if shared.told_us is None and self._clocks:
             self._tell(record.us)
         if o is not None:
@@ -509,7 +511,8 @@ class Detector:
         ------
         BadEvent
             If no such choice is open, or a chosen match is not among its candidates or is
-            excluded, by an earlier match or another chosen one. The state is unchanged.
+            excluded, by an earlier match or another chosen one; or if no world makes all that is
+            chosen. The state is unchanged.
         """
         us, numbers = self._choices.chosen(identity, chosen)
         record = Record(None, us, [], {}, ())
@@ -517,6 +520,14 @@ class Detector:
         made = self._do(record, reader)
         self._remember(record)
         return [entry[3] for entry in made]
+
+    def check_chosen(self, identity: str, chosen: Iterable[int | Mapping[str, Any]]) -> None:
+        """Raise `BadEvent` if no world makes all these candidates of an open choice.
+
+        For a caller that makes them itself; `resolve` checks this, too.
+        """
+        us, numbers = self._choices.chosen(identity, chosen)
+        self._choices.check(identity, numbers, Record(None, us, [], {}, ()))
 
     # -- undoing -----------------------------------------------------------------------------
 
@@ -609,6 +620,8 @@ class Detector:
         most = None if self.keeps_log or self._shared.keeps_ends else _DROPPING_MAX
         while log and (log[0].us < until_us or (most is not None and len(log) > most)):
             log.popleft()
+        if self.keeps_log and self._is_past(until_us):
+            self._choices.possibility.forget_all()
         tries_worlds = self._choices.tries_worlds and self._shared.is_inexact
         known = self._choices.known_events() if tries_worlds else {}
         for node in self._nodes:
@@ -638,6 +651,17 @@ class Detector:
             journal = self._log[-1].journal if self._log else []
         for forgetting in self._forgettings:
             forgetting.forget(before_us, journal)
+
+    def _is_past(self, us: int) -> bool:
+        """Return whether all events fed, if within the horizon, are before `us`.
+
+        REQUIRES: what is before that is no longer in the log.
+        """
+        return (
+            self.horizon_us is not None
+            and self._shared.latest_us < us
+            and not any(record.o is not None for record in self._log)
+        )
 
     def _decided_us(self, us: int) -> int:
         """Return `us`, or the time of the next timer if that is before."""
@@ -828,6 +852,11 @@ def _alone(expression: Expression) -> Detector:
     found = Detector(expression, matches_max=_WORLD_MATCHES_MAX, on_many="truncate")
     found._choices.tries_worlds = False
     return found
+
+
+def may_be_together(expression: Expression, matches: Sequence[Occurrence]) -> bool:
+    """Return False if no world makes all these matches, to judge by their own events."""
+    return Possibility(expression, _alone).may_hold(matches)
 
 
 def _is_again(a: Occurrence, b: Occurrence) -> bool:

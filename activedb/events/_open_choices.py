@@ -25,6 +25,7 @@ from activedb.events._expressions import (
 )
 from activedb.events._expressions import Sequence as Sequence_
 from activedb.events._occurrence import Occurrence
+from activedb.events._possibility import Possibility, is_merging
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -36,6 +37,7 @@ from activedb.events._undecided import (
 from activedb.events._witnesses import Decision, ExactDetector, WorldChecker, leaves
 from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, Record, add, assign, delete
+from activedb.events.detection._merging import merged_entry
 from activedb.events.detection._moment import DECISION, Moment
 from activedb.events.detection._node import Node, Shared
 from activedb.events.detection._state import StateReader, StateWriter
@@ -68,7 +70,7 @@ class OpenChoices:
     root : Node
         The node of the whole expression.
     alone : callable
-        ``alone()`` returns a new detector of the expression, which does not try worlds.
+        ``alone(expression)`` returns a new detector of it, which does not try worlds.
 
     Attributes
     ----------
@@ -76,6 +78,8 @@ class OpenChoices:
         In the order in which they were opened.
     tries_worlds : bool
         True if what the nodes hold for certain is verified in worlds.
+    possibility : Possibility
+        Tells which matches some world makes.
     forgotten : int
         The number of open choices forgotten because there were too many.
     """
@@ -87,6 +91,7 @@ class OpenChoices:
         "_expression",
         "_handed_out",
         "_is_free",
+        "_is_merging",
         "_nodes",
         "_reads",
         "_refuted",
@@ -97,6 +102,7 @@ class OpenChoices:
         "_shared",
         "forgotten",
         "open",
+        "possibility",
         "tries_worlds",
     )
 
@@ -106,7 +112,7 @@ class OpenChoices:
         root: Node,
         nodes: Sequence[Node],
         shared: Shared,
-        alone: Callable[[], ExactDetector],
+        alone: Callable[[Expression], ExactDetector],
     ):
         self._expression = expression
         self._root = root
@@ -133,6 +139,8 @@ class OpenChoices:
         self.tries_worlds = not (is_simple or self._is_free or self._reads) and (
             shared.policy.doubts
         )
+        self._is_merging = is_merging(expression)
+        self.possibility = Possibility(expression, alone)
         self.open: dict[str, _Choice] = {}
         self._handed_out: set[str] = set()
         self.forgotten = 0
@@ -200,6 +208,8 @@ class OpenChoices:
     def judge(self, found: list[Entry], record: Record, reader: Reader) -> list[Entry]:
         """Return the root's matches that are made, and record those that are open."""
         shared = self._shared
+        if shared.doubtful and shared.policy.name != "possible":
+            found = self._without_impossible(found, record, reader)
         # A later moment of the same step may have excluded what an earlier one left open.
         decided = [entry for entry in found if entry[2] not in shared.doubtful]
         made = [entry for entry in decided if entry[2] not in shared.gone]
@@ -240,6 +250,33 @@ class OpenChoices:
                     made += self._decided(record.journal, self._witnesses(record))
                 made.sort(key=lambda entry: order.get(entry[2], len(order)))
         return made
+
+    def _without_impossible(
+        self, found: list[Entry], record: Record, reader: Reader
+    ) -> list[Entry]:
+        """Return the root's matches without the open ones that no world makes.
+
+        What only these prevented is made.
+        """
+        shared, left, checked = self._shared, list(found), set[int]()
+        kept: list[list[Occurrence]] = []
+
+        def known() -> list[Occurrence]:
+            if not kept:
+                kept.append(self._known(record))
+            return kept[0]
+
+        while True:
+            opened = [
+                entry for entry in left if entry[2] in shared.doubtful and entry[2] not in checked
+            ]
+            checked.update([entry[2] for entry in opened])
+            out = [entry for entry in opened if not self._allow([entry[3]], record, known)]
+            if not out:
+                return left
+            for entry in out:
+                shared.decide(entry[2], record.journal, is_made=False)
+            left += self._reconsider(record, reader)
 
     def _choice(self, opened: list[Entry], made: list[Entry], record: Record) -> _Choice:
         doubtful = self._shared.doubtful
@@ -289,21 +326,78 @@ class OpenChoices:
         if choice is None:
             return []  # redone without the event that the choice depended on
         shared, journal = self._shared, record.journal
-        made: list[Entry] = []
         delete(self.open, identity, journal)
+        chosen: list[Entry] = []
         for number, (arrival, o) in enumerate(choice.entries):
-            is_chosen = number in numbers
-            if is_chosen and arrival in shared.gone:
+            if number in numbers and arrival in shared.gone:
                 raise BadEvent(
                     f"candidate {number} of {identity!r} is excluded by what was made since"
                 )
-            if arrival in shared.doubtful:
-                if is_chosen:
-                    made.append((o.us, o.id or "", arrival, o, o.parts))
-                assign(self._decisions, arrival, (o, is_chosen), journal)
-            shared.decide_all(arrival, journal, is_made=is_chosen)
+            if number in numbers and arrival in shared.doubtful:
+                chosen.append((o.us, o.id or "", arrival, o, o.parts))
+        made = self._merged(chosen)
+        if not record.is_accepted:
+            self._check(identity, numbers, chosen, made, record)
+            record.is_accepted = True  # also if it is done again without an event that is withdrawn
+        for entry, arrivals in made:
+            for arrival in {entry[2], *arrivals}:
+                assign(self._decisions, arrival, (entry[3], True), journal)
+        for number, (arrival, o) in enumerate(choice.entries):
+            if arrival in shared.doubtful and number not in numbers:
+                assign(self._decisions, arrival, (o, False), journal)
+            shared.decide_all(arrival, journal, is_made=number in numbers)
         found = self._reconsider(record, reader)
-        return [*(entry for entry in made if entry[2] not in shared.gone), *found]
+        return [
+            *(entry for entry, arrivals in made if shared.gone.isdisjoint(arrivals)),
+            *found,
+        ]
+
+    def check(self, identity: str, numbers: tuple[int, ...], record: Record) -> None:
+        """Raise `BadEvent` if no world makes all the candidates with these numbers."""
+        entries = self.open[identity].entries
+        chosen: list[Entry] = [
+            (o.us, o.id or "", arrival, o, o.parts)
+            for number, (arrival, o) in enumerate(entries)
+            if number in numbers
+        ]
+        self._check(identity, numbers, chosen, self._merged(chosen), record)
+
+    def _check(
+        self,
+        identity: str,
+        numbers: tuple[int, ...],
+        chosen: list[Entry],
+        made: list[tuple[Entry, list[int]]],
+        record: Record,
+    ) -> None:
+        whole = [entry[3] for entry, _ in made]
+        candidates = [entry[3] for entry in chosen]
+        if chosen and not self._allow(candidates, record, lambda: self._known(record), whole):
+            raise BadEvent(_refusal(identity, numbers))
+
+    def _merged(self, chosen: list[Entry]) -> list[tuple[Entry, list[int]]]:
+        """Return the matches that chosen candidates make, each with the arrivals of these.
+
+        In the context cumulative, candidates with a constituent in common are one match: each uses
+        up its constituents.
+        """
+        groups: list[tuple[set[int], list[Entry]]] = []
+        for entry in chosen:
+            own, entries = set(map(id, leaves(entry[3]))), [entry]
+            for group in [each for each in groups if not own.isdisjoint(each[0])]:
+                groups.remove(group)
+                own |= group[0]
+                entries = [*group[1], *entries]
+            groups.append((own, entries))
+        found: list[tuple[Entry, list[int]]] = []
+        for _, entries in groups if self._is_merging else ():
+            arrivals = [entry[2] for entry in entries]
+            merged = merged_entry(self._root, arrivals) if len(entries) > 1 else None
+            if merged is not None:
+                found.append((merged, arrivals))
+            else:
+                found += [(entry, [entry[2]]) for entry in entries]
+        return found if self._is_merging else [(entry, [entry[2]]) for entry in chosen]
 
     def _reconsider(self, record: Record, reader: Reader) -> list[Entry]:
         """Let all nodes decide what can be decided now."""
@@ -344,31 +438,75 @@ class OpenChoices:
 
     def _worlds(self, record: Record, match: Occurrence | None = None) -> WorldChecker:
         """Return the worlds of all events that decide the matches, or those that decide `match`."""
-        shared, arrivals = self._shared, self.known_events()
-        keys = self._root.keys
-        if record.o is not None and record.o.key in keys:
-            arrivals.setdefault(id(record.o), (YET_TO_BE_FED, record.o))
-        events = [o for _, o in sorted(arrivals.values(), key=itemgetter(0))] + shared.awaited
+        events = [*self._known(record), *self._shared.awaited]
         if match is not None:
-            own = set(map(id, leaves(match)))
-            negated = {
-                key
-                for each in walk(self._expression)
-                if isinstance(each, Negation)
-                for key in each.keys
-            }
-            decisive = {id(o) for o in events if id(o) in own or o.key in negated}
-            # Other events with the same clocks may restrict the intervals further.
-            clocks = {_clock_of(o) for o in events if id(o) in decisive} - {None}
-            events = [o for o in events if id(o) in decisive or _clock_of(o) in clocks]
+            events = self._decisive(events, [match])
         return WorldChecker(
             self._expression,
             events,
-            shared.told_us,
-            shared.advanced_us if record.o is not None else max(record.us, shared.advanced_us),
+            *self._span(record),
             tuple(self._decisions.values()),
-            self._alone,
+            lambda: self._alone(self._expression),
             is_sound=not self.tries_worlds,
+            is_cumulative=self._is_merging,
+        )
+
+    def _known(self, record: Record) -> list[Occurrence]:
+        """Return the events that are kept or fed in this step, in the order of arrival."""
+        arrivals = self.known_events()
+        if record.o is not None and record.o.key in self._root.keys:
+            arrivals.setdefault(id(record.o), (YET_TO_BE_FED, record.o))
+        return [o for _, o in sorted(arrivals.values(), key=itemgetter(0))]
+
+    def _decisive(
+        self, events: Sequence[Occurrence], matches: Sequence[Occurrence]
+    ) -> list[Occurrence]:
+        """Return the events that decide matches if no match can prevent another."""
+        own = {id(o) for match in matches for o in leaves(match)}
+        negated = {
+            key
+            for each in walk(self._expression)
+            if isinstance(each, Negation)
+            for key in each.keys
+        }
+        decisive = {id(o) for o in events if id(o) in own or o.key in negated}
+        # Other events with the same clocks may restrict the intervals further.
+        clocks = {_clock_of(o) for o in events if id(o) in decisive} - {None}
+        return [o for o in events if id(o) in decisive or _clock_of(o) in clocks]
+
+    def _span(self, record: Record) -> tuple[int | None, int]:
+        """Return the first time that the detector was told, and the time it is advanced to."""
+        shared = self._shared
+        until_us = shared.advanced_us
+        return shared.told_us, until_us if record.o is not None else max(record.us, until_us)
+
+    def _allow(
+        self,
+        matches: Sequence[Occurrence],
+        record: Record,
+        known: Callable[[], list[Occurrence]],
+        merged: Sequence[Occurrence] | None = None,
+    ) -> bool:
+        """Return False if no world makes these open matches, together and with those chosen."""
+        awaited = self._shared.awaited
+
+        def deciding() -> tuple[list[Occurrence], list[Occurrence]]:
+            fed = known()
+            if not self._is_free:
+                return fed, awaited
+            decisive = {id(o) for o in self._decisive([*fed, *awaited], matches)}
+            return (
+                [o for o in fed if id(o) in decisive],
+                [o for o in awaited if id(o) in decisive],
+            )
+
+        return self.possibility.allow(
+            matches,
+            deciding,
+            awaited,
+            self._decisions.values(),
+            self._span(record),
+            merged=merged,
         )
 
     def _is_possible(
@@ -469,7 +607,7 @@ class OpenChoices:
 
     def write(self, writer: StateWriter) -> dict[str, Any]:
         """Return the open choices, and the fate of doubtful occurrences, as JSON."""
-        doubtful = self._shared.doubtful
+        doubtful, past = self._shared.doubtful, self.possibility.past
         return {
             "undecided": [
                 {
@@ -494,6 +632,7 @@ class OpenChoices:
                 for arrival, (o, is_made) in self._decisions.items()
             ],
             "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
+            "past": None if past is None else [writer.occurrence(o) for o in past],
         }
 
     def read(self, state: Mapping[str, Any], reader: StateReader) -> None:
@@ -518,6 +657,8 @@ class OpenChoices:
             self._decisions[arrival] = (reader.occurrences[number], is_made)
         self._remembered = [(a, reader.occurrences[n]) for a, n in state.get("remembered", ())]
         shared.follows.update(dict(state.get("follows", ())))
+        past = state.get("past")  # states of earlier versions lack it
+        self.possibility.past = None if past is None else [reader.occurrences[n] for n in past]
 
 
 def _number_of(undecided: Undecided, chosen: int | Mapping[str, Any]) -> int:
@@ -531,6 +672,19 @@ def _number_of(undecided: Undecided, chosen: int | Mapping[str, Any]) -> int:
                 return number
     raise BadEvent(
         f"{chosen!r} is not among the {len(candidates)} candidates of {undecided.identity!r}"
+    )
+
+
+def _refusal(identity: str, numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return (
+            f"candidate {numbers[0]} of {identity!r} is made in no order of events that their "
+            "timestamps allow, after what was fed and chosen since"
+        )
+    return (
+        f"candidates {', '.join(map(str, numbers))} of {identity!r} are made together in no order "
+        "of events that their timestamps allow: of matches that exclude each other only one can be "
+        "chosen"
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import combinations
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from activedb.events._accuracy import AccuracyInterval
-from activedb.events._choices import Context
 from activedb.events._expressions import (
     Combination,
     Expression,
@@ -32,6 +31,8 @@ __all__ = ["Decision", "ExactDetector", "WorldChecker", "leaves"]
 
 _WORLDS = 24
 """Number of worlds drawn, of each kind, if there are too many to enumerate."""
+_FEW = 4
+"""Number of worlds drawn before all are enumerated."""
 _CELLS_MAX = 512
 """Upper bound on the worlds enumerated one by one."""
 _EVENTS_FEW = 8
@@ -95,6 +96,11 @@ class WorldChecker:
         ``detector()`` returns a new detector of the expression, which makes certain matches.
     is_sound : bool
         True if that detector is right without verification in worlds.
+    is_cumulative : bool
+        True if the elements of a part are compared without their order, as those of a match that is
+        merged of several candidates.
+    stamped : dict
+        Filled with the events of each world that is tried: by identity, the event as it is stamped.
 
     Complexity: at most 512 runs of a detector over 8 events, or 24 runs over 64.
     """
@@ -106,6 +112,8 @@ class WorldChecker:
     decisions: Sequence[Decision]
     detector: Callable[[], ExactDetector]
     is_sound: bool
+    is_cumulative: bool
+    stamped: dict[int, Occurrence] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = Random(0)  # noqa: S311  # the same in a replay
@@ -114,54 +122,75 @@ class WorldChecker:
 
     def prove(self, match: Occurrence) -> bool:
         """Return whether a world was found in which `match` is made."""
-        return self._with(match)._prove(match)
+        return self._with([match])._prove(match)
 
     def refute(self, match: Occurrence) -> bool:
         """Return whether a world was found in which `match` is not made."""
-        return self._with(match)._refute(match)
+        return self._with([match])._refute(match)
+
+    def allow(self, matches: Sequence[Occurrence], merged: Collection[str] = ()) -> bool | None:
+        """Return whether some world makes all `matches`; None if that is not known.
+
+        It is known for up to 8 events that are in the order of arrival, if there is a world for
+        each combination of results of all comparisons.
+
+        Parameters
+        ----------
+        matches : sequence of Occurrence
+        merged : collection of str
+            Names of parts of which the match that a world makes may have more elements.
+        """
+        return self._with(matches)._allow(matches, merged)
 
     def _prove(self, match: Occurrence) -> bool:
         if len(self.events) > _EVENTS_MAX:
             return False
         wanted = self._identity(match)
-        return any(
-            wanted in made.found and made.proves and self._are_in_order(match, times)
-            for times, made in self._made(self._likely(match))
-        )
+        return any(wanted in made.found and made.proves for made in self._made(self._likely(match)))
 
     def _refute(self, match: Occurrence) -> bool:
         if len(self.events) > _EVENTS_MAX:
             return False
         wanted = self._identity(match)
         worlds = self._drawn if self._all is None else self._all
-        return any(wanted not in made.found and made.refutes for _, made in self._made(worlds))
+        return any(wanted not in made.found and made.refutes for made in self._made(worlds))
 
-    def _are_in_order(self, match: Occurrence, times: Times) -> bool:
-        """Return whether elements of Kleene parts were, at these times, in the order of the match.
-
-        An identity has no order: with the same elements in another order it is another match. In
-        the cumulative context there is only one match of them.
-        """
-        if self._is_cumulative:
-            return True
-        for part in match.parts.values():
-            elements: Sequence[Occurrence] = part if isinstance(part, tuple) else ()
-            known = [times[n] for o in elements if (n := self._numbers.get(id(o))) is not None]
-            if any(a > b for a, b in pairwise(known)):
-                return False
-        return all(self._are_in_order(o, times) for o in match.constituents if o.parts)
-
-    @cached_property
-    def _is_cumulative(self) -> bool:
-        return any(
-            isinstance(each, Combination) and each.consumption is Context.CUMULATIVE
-            for each in walk(self.expression)
+    def _allow(self, matches: Sequence[Occurrence], merged: Collection[str]) -> bool | None:
+        events = self.events
+        is_known = (
+            len(events) <= _EVENTS_FEW
+            and len(self._numbers) == len(events)
+            and len(self._compared[1]) < _DURATIONS_MAX
+            and not any(precedes(b, a) for a, b in combinations(events, 2))
         )
+        if not is_known:
+            return None
+        wanted = list(map(self._identity, matches))
 
-    def _with(self, match: Occurrence) -> WorldChecker:
-        """Return worlds that include the events of `match`, some of which may be forgotten."""
-        missing = [o for o in leaves(match) if id(o) not in self._numbers and o.key in self.keys]
-        return replace(self, events=[*missing, *self.events]) if missing else self
+        def makes_all(made: _Made) -> bool:
+            if merged:
+                return all(any(_is_within(w, f, merged) for f in made.found) for w in wanted)
+            return made.found.issuperset(wanted)
+
+        if any(made.proves and makes_all(made) for made in self._made(self._in_order(matches))):
+            return True
+        if self._all is None:
+            return None
+        met = list(self._made(self._all))
+        if any(made.proves and makes_all(made) for made in met):
+            return True
+        # Without any world that agrees with the decisions, these say nothing.
+        return False if met and all(made.proves and made.refutes for made in met) else None
+
+    def _with(self, matches: Sequence[Occurrence]) -> WorldChecker:
+        """Return worlds that include the events of `matches`, some of which may be forgotten."""
+        missing = {
+            id(o): o
+            for match in matches
+            for o in leaves(match)
+            if id(o) not in self._numbers and o.key in self.keys
+        }
+        return replace(self, events=[*missing.values(), *self.events]) if missing else self
 
     # -- choice of worlds --------------------------------------------------------------------
 
@@ -189,10 +218,16 @@ class WorldChecker:
         """Yield worlds in which `match` may be made; the last ones have its parts in order."""
         # The first worlds are the same for all matches.
         yield from self._drawn if self._all is None else self._all
-        chain = [self._numbers[id(o)] for o in moments(match) if id(o) in self._numbers]
-        in_order = self._worlds.in_order(list(dict.fromkeys(chain)))
-        if in_order is not None:
-            yield from in_order.some(_WORLDS, self._random)
+        yield from self._in_order([match], _WORLDS)
+
+    def _in_order(self, matches: Sequence[Occurrence], count: int = _FEW) -> Iterator[Times]:
+        """Yield worlds in which the parts of each match are in order; nothing if there is none."""
+        worlds: Worlds | None = self._worlds
+        for match in matches:
+            chain = [self._numbers[id(o)] for o in moments(match) if id(o) in self._numbers]
+            worlds = worlds and worlds.in_order(list(dict.fromkeys(chain)))
+        if worlds is not None:
+            yield from worlds.some(count, self._random)
 
     @cached_property
     def _durations_us(self) -> list[int] | None:
@@ -215,21 +250,21 @@ class WorldChecker:
         """The durations and the moments with which the expression compares times."""
         low_us = min((o.low_us for o in self.events), default=0)  # no events: clock events only
         span_us = max((o.high_us for o in self.events), default=0) - low_us
-        single: set[int] = set()
+        single: list[int] = []  # a duration that occurs twice may add up with itself
         repeated: set[int] = set()
         moments_us: set[int] = set()
         adds_up = False
         for each in walk(self.expression):
             if isinstance(each, Combination):
                 given = (each.window_us, getattr(each, "gap_us", None))
-                single |= {us for us in given if us is not None}
+                single += [us for us in given if us is not None]
                 adds_up |= (
                     each is not self.expression
                     and isinstance(each, Sequence_)
                     and isinstance(each.parts[-1], Negation | Kleene)
                 )
             elif isinstance(each, Plus):
-                single.add(each.delay_us)
+                single.append(each.delay_us)
                 adds_up = True
             elif isinstance(each, TimedOut):
                 adds_up = True
@@ -240,29 +275,31 @@ class WorldChecker:
                 while us is not None and us <= low_us + span_us:
                     moments_us.add(us)
                     us = each.schedule.next_us(us) if len(moments_us) < _DURATIONS_MAX else None
-        found = {0, *single}
+        found = {0}
         for period_us in repeated:
             count = min(span_us // period_us + 1, _DURATIONS_MAX)
             found |= {period_us * n for n in range(count + 1)}
         if adds_up or repeated or moments_us:
             for us in single:
                 found |= {abs(other + sign * us) for other in found for sign in (1, -1)}
+        else:
+            found.update(single)
         around = {us + sign * other for us in moments_us for other in found for sign in (1, -1)}
         return {us for us in found if us <= span_us}, around
 
     # -- matches made in worlds ----------------------------------------------------------------
 
-    def _made(self, worlds: Iterable[Times]) -> Iterator[tuple[Times, _Made]]:
-        """Yield each world that agrees with the decisions, and the matches made in it."""
+    def _made(self, worlds: Iterable[Times]) -> Iterator[_Made]:
+        """Yield the matches made in each world that agrees with the decisions."""
         wanted = [(self._identity(o), is_made) for o, is_made in self.decisions]
         for times in worlds:
             if times not in self._known:
                 self._known[times] = self._made_in(times)
             known = self._known[times]
             if known is None:
-                yield times, _Made(set())
+                yield _Made(set(), proves=False)
             elif all((identity in known.found) is is_made for identity, is_made in wanted):
-                yield times, known
+                yield known
 
     def _made_in(self, times: Sequence[int]) -> _Made | None:
         """Return the matches made if the events happened at `times`.
@@ -297,6 +334,8 @@ class WorldChecker:
             for number, (o, us) in enumerate(zip(events, times, strict=True))
         ]
         originals = {id(o): original for o, original in zip(happened, events, strict=True)}
+        self.stamped.clear()
+        self.stamped.update(originals)
         detector = self.detector()
         found: list[Occurrence] = []
         try:
@@ -311,7 +350,7 @@ class WorldChecker:
         except Exception:
             return _Made(set(), refutes=False)
         return _Made(
-            {_identity(match, originals) for match in found},
+            {_identity(match, originals, self.is_cumulative) for match in found},
             proves=not is_split,
             refutes=not ordered and not detector.truncated,
         )
@@ -350,7 +389,7 @@ class WorldChecker:
         return (*moved[:-1], until_us), is_split
 
     def _identity(self, match: Occurrence) -> Identity:
-        return _identity(match, {id(o): o for o in self.events})
+        return _identity(match, {id(o): o for o in self.events}, self.is_cumulative)
 
 
 def _begins(timed: Expression) -> frozenset[tuple[str, str]]:
@@ -411,27 +450,47 @@ def _happened(o: Occurrence, us: int, *, is_ordered: bool) -> Occurrence:
     return Occurrence(o.name, timestamp, id=o.id, old=o.old, new=o.new)
 
 
-def _identity(match: Occurrence, originals: Mapping[int, Occurrence]) -> Identity:
+def _identity(
+    match: Occurrence, originals: Mapping[int, Occurrence], is_cumulative: bool
+) -> Identity:
+    """Return what tells a match from others: the events of each part, in the order of their times.
+
+    In the cumulative context there is only one match of them, in any order.
+    """
+    collect = frozenset[Any] if is_cumulative else tuple[Any, ...]
     found: list[tuple[str, Any]] = []
     start_us = 0
     for name, part in (match.parts or {match.name: match}).items():
-        elements: Sequence[Occurrence]
-        if isinstance(part, tuple):
-            elements = part
-            told = [_told(o, originals, number) for number, o in enumerate(part)]
-        else:
-            elements = (part,)
-            told = [_told(part, originals, part.us - start_us)]
-        found.append((name, frozenset(told)))
+        elements: Sequence[Occurrence] = part if isinstance(part, tuple) else (part,)
+        numbers = range(len(elements)) if isinstance(part, tuple) else [part.us - start_us]
+        told = [
+            _told(o, originals, number, is_cumulative)
+            for o, number in zip(elements, numbers, strict=True)
+        ]
+        found.append((name, collect(told)))
         start_us = elements[-1].us if elements else start_us
     return frozenset(found)
 
 
-def _told(o: Occurrence, originals: Mapping[int, Occurrence], number: int) -> Any:
+def _told(
+    o: Occurrence, originals: Mapping[int, Occurrence], number: int, is_cumulative: bool
+) -> Any:
     if o.parts:
-        return _identity(o, originals)
+        return _identity(o, originals, is_cumulative)
     original = originals.get(id(o))
     if original is not None:
         return id(original)
     # A clock event has the same time in every world; a tick has the same distance from its start.
     return (o.name, o.us if o.key[0] == "clock" else number)
+
+
+def _is_within(one: Identity, other: Identity, merged: Collection[str]) -> bool:
+    """Return whether a match is the other one, but for elements of `merged` parts that it lacks."""
+    parts = dict(one)
+    return (
+        all(
+            parts.get(name) == told or (name in merged and told.issuperset(parts.get(name, ())))
+            for name, told in other
+        )
+        and parts.keys() <= dict(other).keys()
+    )

@@ -24,7 +24,6 @@ Bounds = list[list[int]]
 Times = tuple[int, ...]
 
 _NO_BOUND = 2**62
-_TRIES = 8
 
 
 class Worlds:
@@ -146,18 +145,19 @@ class Worlds:
         return found
 
     def _times(self, bounds: Bounds, random: Random) -> Times | None:
-        """Return times within the bounds; None if no times in whole microseconds were found."""
-        for number in range(_TRIES):
-            found = self._drawn(bounds, random, is_central=number == _TRIES - 1)
-            if found is not None:
-                return found
-        return None
+        """Return times within the bounds; None if there are none in whole microseconds."""
+        found = self._drawn(bounds, random)
+        if found is None:
+            # Closed bounds that are all inclusive leave a choice for every further event.
+            whole = _closed([[above - 1 + (above & 1) for above in row] for row in bounds])
+            found = None if whole is None else self._drawn(whole, random)
+        return found
 
-    def _drawn(self, bounds: Bounds, random: Random, *, is_central: bool) -> Times | None:
-        """Return random times within the bounds, or None.
+    def _drawn(self, bounds: Bounds, random: Random) -> Times | None:
+        """Return random times within the bounds.
 
-        The times chosen for some events may leave no whole microsecond for the others. Central
-        times leave the most room.
+        None: the times chosen for some events leave no whole microsecond for another, which happens
+        with exclusive bounds only.
         """
         zero = self._zero
         found: dict[int, int] = {}
@@ -172,7 +172,7 @@ class Worlds:
                 return None
             quarter = (most - least) // 4
             central = random.randint(least + quarter, most - quarter)
-            found[i] = central if is_central else random.choice((least, most, central))
+            found[i] = random.choice((least, most, central))
         return tuple([found[i] for i in range(zero)])
 
 

@@ -39,6 +39,7 @@ from activedb.events import (
     decode_undecided,
     encode,
     encode_undecided,
+    may_be_together,
     same_candidate,
 )
 from activedb.firing._durable_detectors import DurableDetectors
@@ -335,6 +336,15 @@ class Decisions:
                 _LOG.warning("decision %s waits", row["id"], exc_info=True)
             except DecisionClosed as error:
                 _LOG.warning("%s", error)
+            except BadEvent as error:  # chosen without the detector, which knows what excludes what
+                _LOG.warning("decision %s is open again: %s", row["id"], error)
+                self._forest.run(partial(self._reopen, id=row["id"]), Run(is_retried=True))
+
+    def _reopen(self, t: Node, id: str) -> None:
+        row = Transaction(t).get(self._rows.table, id, for_update=True)
+        if row is not None and row["status"] == "chosen":
+            undecided = {"chosen": None, "decided_by": None, "decided_at": None}
+            Transaction(t).update(self._rows.table, id, status="open", **undecided)
 
     def _look(self) -> None:
         """Apply what other processes have decided; repeat while a rule here has open choices."""
@@ -408,8 +418,17 @@ class Decisions:
             return []
         if subscription.event != row["event"]:
             raise _closed(row, f"can no longer be made, as rule {rule.name} is on something else")
+        if subscription.has_open(identity):
+            subscription.check_chosen(identity, numbers)
         undecided = _undecided_of(row)
-        return [_rebuilt(rule, undecided.candidates[number], row) for number in numbers]
+        rebuilt = [_rebuilt(rule, undecided.candidates[number], row) for number in numbers]
+        if len(rebuilt) > 1 and not may_be_together(rule.on, rebuilt):
+            raise BadEvent(
+                f"candidates {', '.join(map(str, numbers))} of decision {row['id']} are made "
+                "together in no order of events that their timestamps allow: of matches that "
+                "exclude each other only one can be chosen"
+            )
+        return rebuilt
 
     def _entry(self, row: Mapping[str, Any]) -> RegisteredRule | None:
         """Return the rule if it can be run here; None also if the next part of a stream runs it."""

@@ -505,6 +505,11 @@ class Subscription:
         """Number of choices that the detector has left open and still knows."""
         return len(self._detection.open)
 
+    def check_chosen(self, identity: str, chosen: Sequence[int]) -> None:
+        """Raise `BadEvent` if two of the chosen candidates of an open choice exclude each other."""
+        with self._detection.latch:
+            self._detection.detector.check_chosen(identity, chosen)
+
     def resolve(
         self, identity: str, chosen: Sequence[int], reader: Transaction | None = None
     ) -> Taken:

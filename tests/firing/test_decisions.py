@@ -8,6 +8,7 @@ import pytest
 
 import activedb as adb
 from activedb.errors import (
+    BadEvent,
     ConfigurationError,
     DecisionClosed,
     RowNotFound,
@@ -215,6 +216,50 @@ def test_open_choice_survives_a_restart(where: Place, on: Any) -> None:
             ledger.db.decisions.resolve(decision.id, [0])
     assert ledger.lines()[:1] == ["A0-B1"] or on is CHRONICLE
     assert list(ledger.db.decisions) == []
+
+
+TWO_ORDERS = adb.seq(A, adb.many(B, 2, 2), N)
+
+
+def two_orders(ledger: Ledger) -> Decision:
+    stream = declare(ledger)
+    register(ledger, stream, PA="A", P1="B", P2="B", PN="N")
+    bs = [sent("B10", "P1", 12, 22), sent("B20", "P2", 16, 28)]
+    stream.feed([sent("A0", "PA", 0, 10), *bs, sent("N40", "PN", 40, 44)])
+    beat(ledger, stream, 90)
+    (decision,) = ledger.db.decisions.list(open=True)
+    assert len(decision.candidates) == 2
+    return decision
+
+
+@pytest.mark.parametrize("context", ["unrestricted", "recent"])
+def test_candidates_that_exclude_each_other_are_refused_together(
+    ledger: Ledger, context: str
+) -> None:
+    log(ledger, TWO_ORDERS.context(context))
+    decision = two_orders(ledger)
+    with pytest.raises(BadEvent, match="of matches that exclude each other only one can be chosen"):
+        ledger.db.decisions.resolve(decision.id, [0, 1])
+    assert ledger.lines() == []
+    assert ledger.db.decisions.get(decision.id).status == "open"
+    assert ledger.db.decisions.resolve(decision.id, [1]).status == "resolved"
+    assert len(ledger.lines()) == 1
+
+
+def test_what_excludes_each_other_is_open_again_if_it_was_chosen_elsewhere(where: Place) -> None:
+    if where.is_memory:
+        pytest.skip("memory belongs to one process")
+    ledger = open_ledger(where.open())
+    log(ledger, TWO_ORDERS)
+    decision = two_orders(ledger)
+    other = where.open()
+    assert other.decisions.resolve(decision.id, [0, 1], by="another").status == "chosen"
+    until(lambda: ledger.db.decisions.get(decision.id).status == "open")
+    again = ledger.db.decisions.get(decision.id)
+    assert (again.chosen, again.by, again.decided_at) == (None, None, None)
+    assert ledger.lines() == []
+    ledger.db.decisions.resolve(decision.id, [0])
+    assert len(ledger.lines()) == 1
 
 
 def test_process_without_the_detector_decides_for_the_one_that_has_it(where: Place) -> None:

@@ -24,6 +24,7 @@ class Record:
     __slots__ = (
         "chosen",
         "contemporaries",
+        "is_accepted",
         "is_idle",
         "journal",
         "o",
@@ -47,6 +48,7 @@ class Record:
         self.contemporaries = contemporaries
         self.chosen: tuple[str, tuple[int, ...]] | None = None
         self.opened: list[str] = []
+        self.is_accepted = False  # True once some world was found to make all that is chosen
         self.is_idle = False  # True for an advance at which nothing was due
 
 

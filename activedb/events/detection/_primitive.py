@@ -129,12 +129,13 @@ class QueryNode(Node):
             return []
         found: list[Entry] = []
         for entry in child.evaluate(moment):
-            output = self._output(entry)
+            output = self.output(entry)
             self.shared.follow(output[2], entry[2], moment.journal)
             found.append(output)
         return found
 
-    def _output(self, entry: Entry) -> Entry:
+    def output(self, entry: Entry) -> Entry:
+        """Return the output for an occurrence of the pattern."""
         o = entry[3]
         parts = entry_parts(entry, self.pattern_name)
         params = o.params

@@ -57,10 +57,12 @@ class Relation:
         return all(precedes(x, y) for x in moments(a) for y in moments(b))
 
     def may_precede(self, a: Occurrence, b: Occurrence) -> bool:
-        """Return whether a may be before b."""
+        """Return whether a may be before b; nothing is before an event that it contains."""
         if not (a.parts or b.parts):
             if a.high_us < b.low_us:
                 return True
+            if a is b:
+                return False
             if a.low_us >= b.high_us:
                 return precedes(a, b)
             return not precedes(b, a) or precedes(a, b)

@@ -1,0 +1,361 @@
+"""Open choices against every world: what is offered, what may be chosen together, what is told.
+
+Whatever a choice offers is made in some world, and what is chosen of it together is made together
+in some. What a world makes, and not every one, is offered. Random events and expressions, as for
+the theorem (`test_theorem.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, combinations, pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from activedb.errors import BadEvent
+from activedb.events import (
+    AccuracyInterval,
+    Detector,
+    Expression,
+    Occurrence,
+    Undecided,
+    all_of,
+    event,
+    many,
+    precedes,
+    query,
+    seq,
+)
+from activedb.events._possibility import Possibility
+from tests.drawing import SCALE
+from tests.drawing import drawn as source
+
+from .generation import CONTEXTS, EVERYTHING, random_expression
+from .judging import CELLS_MAX, END_US, Case, drawn, shown, some_worlds
+from .telling import Telling, tell
+from .test_theorem import FEW, VARIANTS, check, random_events, telling
+from .worlds import SECOND_US, Identity, identity_of, number_of
+
+CHECKED = [name for name in VARIANTS if name not in FEW]
+"""Operators of which a few events have few worlds: ticks of clocks are compared with many times."""
+SUBSETS_MAX = 16
+PLAN = replace(EVERYTHING, timed=False, contexts=("unrestricted", "cumulative", *CONTEXTS))
+
+
+def cases(what: str, operator: str) -> Iterator[tuple[Case, Random]]:
+    for name, expression in VARIANTS[operator].items():
+        random = source("offered", what, operator, name)
+        for _ in range(SCALE):
+            try:
+                yield case_of(expression, random, tries=40), random
+            except LookupError:
+                continue  # nothing of it depends on an order
+
+
+def case_of(expression: Expression, random: Random, tries: int) -> Case:
+    """Events with few worlds, of which some make something and not all the same."""
+
+    def events() -> Any:
+        return random_events(expression, random, widths=(0, 1, 1, 2, 3))
+
+    return drawn(
+        expression,
+        events,
+        random,
+        says=lambda c: not c.is_tied and c.possible != c.certain,
+        tries=tries,
+    )
+
+
+def random_cases(what: str, seed: int) -> Iterator[tuple[Case, Random]]:
+    random = source("offered", what, "random", seed)
+    for _ in range(4 * SCALE):
+        try:
+            yield case_of(random_expression(random, PLAN), random, tries=20), random
+        except LookupError:
+            continue  # hardly anything comes of such an expression
+
+
+def every_case(what: str, of: str | int) -> Iterator[tuple[Case, Random]]:
+    return random_cases(what, of) if isinstance(of, int) else cases(what, of)
+
+
+OF = pytest.mark.parametrize("of", [*CHECKED, *range(6)])
+
+
+def merges(case: Case) -> bool:
+    """Whether a match may be merged of several candidates."""
+    return "CUMULATIVE" in repr(case.expression).upper()
+
+
+def is_offered_rightly(case: Case, candidate: Mapping[str, Any]) -> bool:
+    """Whether a world makes the candidate; a merged match is made of all that are in it."""
+    identity = identity_of(candidate)
+    if merges(case):
+        return any(is_in(identity, made) for made in case.possible)
+    if case.impossible(Counter([identity])) is not None:
+        return False
+    return not has_elements(candidate) or case.disordered([Shown(candidate)]) is None  # type: ignore[list-item]
+
+
+class Shown:
+    """A candidate as a match."""
+
+    def __init__(self, parts: Mapping[str, Any]):
+        self.parts = parts
+
+
+def has_elements(candidate: Mapping[str, Any]) -> bool:
+    return any(isinstance(bound, tuple) for bound in candidate.values())
+
+
+def is_in(candidate: Identity, match: Identity) -> bool:
+    """Whether all events of the candidate are in the same parts of the match."""
+    parts = dict(match)
+    return all(
+        name in parts and (bound == parts[name] or bound <= parts[name])
+        for name, bound in candidate
+    )
+
+
+# -- what is offered -------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@OF
+def test_every_candidate_that_is_offered_is_made_in_some_world(of: str | int) -> None:
+    for case, random in every_case("candidates", of):
+        outcome = tell(case.expression, case.events, "certain", END_US, Telling(), random)
+        for each in outcome.undecided:
+            for candidate in each.candidates:
+                if not is_offered_rightly(case, candidate):
+                    check(case, f"offered {shown([identity_of(candidate)])}: in no world")
+
+
+@pytest.mark.long
+@OF
+def test_nothing_that_is_not_offered_is_made_in_any_world(
+    of: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for case, random in every_case("not offered", of):
+        way, seed = telling(random), random.random()
+        offered = tell(case.expression, case.events, "certain", END_US, way, Random(seed))
+        with monkeypatch.context() as patch:
+            patch.setattr(Possibility, "allow", lambda *_, **__: True)
+            every = tell(case.expression, case.events, "certain", END_US, way, Random(seed))
+        for identity in every.candidates - offered.candidates - set(offered.made):
+            if merges(case):
+                is_possible = any(is_in(identity, made) for made in case.possible)
+            else:
+                is_possible = identity in case.possible
+            if is_possible:
+                check(case, f"{way}: not offered: {shown([identity])}, which a world makes")
+        check(case, case.uncertain(offered.made), case.untold(offered))
+
+
+# -- what is chosen --------------------------------------------------------------------------------
+
+
+def told_all(case: Case) -> Detector:
+    """A detector that was told of all events, and leaves something open."""
+    detector = Detector(case.expression)
+    detector.advance(0)
+    for number, o in enumerate(case.events):
+        detector.advance(min(other.low_us for other in case.events[number:]))
+        later = case.events[number + 1 :]
+        detector.feed(o, None, [other for other in later if not precedes(o, other)])
+    detector.advance(END_US)
+    return detector
+
+
+def subsets(count: int, random: Random) -> list[tuple[int, ...]]:
+    every = chain.from_iterable(combinations(range(count), n) for n in range(1, min(count, 4) + 1))
+    found = list(every) if count < 9 else [(n,) for n in range(count)]
+    return random.sample(found, min(len(found), SUBSETS_MAX))
+
+
+def makes(case: Case, matches: list[Any], without: Iterable[Identity] = ()) -> bool:
+    """Whether one world makes all these matches, with their elements in the same order."""
+    wanted, other = {identity_of(each.parts) for each in matches}, set(without)
+    return any(
+        wanted <= set(made)
+        and other.isdisjoint(made)
+        and (merges(case) or all(is_so(each, times) for each in matches))
+        for times, made in zip(case.worlds, case.made, strict=True)
+    )
+
+
+def is_so(match: Any, times: tuple[int, ...]) -> bool:
+    return all(
+        times[number_of(a)] <= times[number_of(b)]
+        for bound in match.parts.values()
+        if isinstance(bound, tuple)
+        for a, b in pairwise(bound)
+    )
+
+
+@pytest.mark.long
+@OF
+def test_candidates_that_may_be_chosen_together_are_made_in_one_world(of: str | int) -> None:
+    for case, random in every_case("together", of):
+        detector = told_all(case)
+        state = json.loads(json.dumps(detector.state()))
+        for choice in detector.undecided:
+            for numbers in subsets(len(choice.candidates), random):
+                one = Detector(case.expression)
+                one.restore(state)
+                chosen = [Shown(choice.candidates[n]) for n in numbers]
+                others = {identity_of(each) for each in choice.candidates}
+                others -= {identity_of(each.parts) for each in chosen}
+                try:
+                    found = one.resolve(choice.identity, numbers)
+                except BadEvent:
+                    if not merges(case) and makes(case, chosen):
+                        check(case, f"refused {numbers} of {named(choice)}: a world makes them")
+                    continue
+                # What follows is claimed if the others, which then are not made, may not be.
+                if not merges(case) and not makes(case, chosen, others):
+                    found = chosen  # type: ignore[assignment]
+                if not makes(case, found):
+                    check(case, f"chose {numbers} of {named(choice)}: no world makes them")
+
+
+def named(choice: Any) -> str:
+    return "; ".join(shown([identity_of(candidate)]) for candidate in choice.candidates)
+
+
+@pytest.mark.long
+def test_callback_that_chooses_all_makes_what_one_world_makes() -> None:
+    """Or it is refused: it does not choose all of what excludes each other."""
+    for operator in CHECKED:
+        for case, _ in cases("all", operator):
+            detector = Detector(case.expression, on_uncertain=lambda error: error.candidates)
+            detector.advance(0)
+            for number, o in enumerate(case.events):
+                later = case.events[number + 1 :]
+                try:
+                    made = detector.feed(o, None, [x for x in later if not precedes(o, x)])
+                except BadEvent:
+                    break
+                if not makes(case, made):
+                    check(case, f"made together: {shown(identity_of(m.parts) for m in made)}")
+
+
+# -- two orders of one part, and one event twice ---------------------------------------------------
+
+
+def at(name: str, low: float, high: float, **params: Any) -> Occurrence:
+    low_us, high_us = round(low * SECOND_US), round(high * SECOND_US)
+    return Occurrence(name, AccuracyInterval(high_us, low_us, high_us), params)
+
+
+def test_event_that_would_have_to_precede_itself_is_not_offered() -> None:
+    pattern = seq(many(event("C", alias="k"), 1, 3), all_of(event("A"), event("C")))
+    detector = Detector(pattern.within(100))
+    c, a = at("C", 1, 3), at("A", 2, 4)
+    detector.feed(c, None, [a])
+    assert detector.feed(a) == []
+    assert detector.undecided == ()
+
+
+def two_orders() -> tuple[Detector, list[Occurrence], Undecided]:
+    detector = Detector(seq(event("A"), many(event("C"), 2, 2), event("B")))
+    events = [at("A", 0, 1), at("C", 2, 6, n=1), at("C", 3, 7, n=2), at("B", 20, 21)]
+    for number, o in enumerate(events):
+        detector.feed(o, None, [x for x in events[number + 1 :] if not precedes(o, x)])
+    (choice,) = detector.undecided
+    assert [[o.params["n"] for o in c["C"]] for c in choice.candidates] == [[1, 2], [2, 1]]
+    return detector, events, choice
+
+
+def test_two_orders_of_one_part_are_not_chosen_together() -> None:
+    detector, _, choice = two_orders()
+    before = detector.state()
+    with pytest.raises(BadEvent, match="of matches that exclude each other only one"):
+        detector.resolve(choice.identity, [0, 1])
+    assert detector.state()["undecided"] == before["undecided"]
+    with pytest.raises(BadEvent, match="exclude each other"):
+        detector.check_chosen(choice.identity, [0, 1])
+    detector.check_chosen(choice.identity, [0])
+    (match,) = detector.resolve(choice.identity, [1])
+    assert [o.params["n"] for o in match.parts["C"]] == [2, 1]
+    assert detector.undecided == ()
+
+
+def test_choice_is_kept_to_in_later_choices() -> None:
+    detector, _, choice = two_orders()
+    detector.resolve(choice.identity, [0])
+    later = at("B", 30, 31)
+    detector.feed(later)
+    # The order of the two Cs is the chosen one by now; their match with the other B is open.
+    offered = [[o.params["n"] for o in c["C"]] for u in detector.undecided for c in u.candidates]
+    assert offered == [[1, 2]]
+
+
+def test_two_orders_are_not_chosen_together_long_after_their_events_are_forgotten() -> None:
+    for context in ("unrestricted", "recent"):
+        pattern = seq(event("A"), many(event("C"), 2, 2), event("B")).within(30).context(context)
+        detector = Detector(pattern)
+        events = [at("A", 0, 1), at("C", 2, 6, n=1), at("C", 3, 7, n=2), at("B", 20, 21)]
+        for number, o in enumerate(events):
+            detector.feed(o, None, [x for x in events[number + 1 :] if not precedes(o, x)])
+        detector.trim(10_000 * SECOND_US)
+        (choice,) = detector.undecided
+        with pytest.raises(BadEvent, match="exclude each other"):
+            detector.resolve(choice.identity, range(len(choice.candidates)))
+
+
+def test_candidates_of_the_context_cumulative_that_share_an_event_are_one_match() -> None:
+    for pattern in (
+        all_of(event("A"), event("C")).context("cumulative"),
+        query("Q", all_of(event("A"), event("C")).context("cumulative")),
+    ):
+        detector = Detector(pattern)
+        a, late, c = at("A", 0, 0, n=1), at("A", 1, 4, n=2), at("C", 2, 3)
+        detector.feed(a)
+        detector.feed(late, None, [c])
+        detector.feed(c)
+        (choice,) = detector.undecided
+        assert len(choice.candidates) == 2  # each is in a match of some world
+        with pytest.raises(BadEvent, match="no order"):
+            # The first A is in every match.
+            detector.resolve(choice.identity, [with_a(choice, 2)])
+        (match,) = detector.resolve(choice.identity, [0, 1])
+        inner = match.parts if "A" in match.parts else match.parts["Q"].parts
+        assert [o.params["n"] for o in inner["A"]] == [1, 2]
+
+
+def with_a(choice: Undecided, number: int) -> int:
+    return next(
+        n for n, c in enumerate(choice.candidates) if [o.params["n"] for o in c["A"]] == [number]
+    )
+
+
+# -- events of one true time -----------------------------------------------------------------------
+
+
+@pytest.mark.long
+@OF
+def test_events_of_one_true_time_are_taken_in_the_order_in_which_they_were_fed(
+    of: str | int,
+) -> None:
+    """Also if their ids are in another order, and their intervals only touch."""
+    random = source("ids", of)
+    expressions = (
+        [random_expression(random, PLAN)] if isinstance(of, int) else VARIANTS[of].values()
+    )
+    for expression in expressions:
+        events = [
+            Occurrence(o.name, o.timestamp, o.params, id=f"e{random.randrange(9)}")
+            for o in random_events(expression, random, widths=(0, 0, 1, 2))
+        ]
+        worlds = some_worlds(expression, events, random)
+        case = Case(expression, events, worlds)
+        if worlds and len(worlds) <= CELLS_MAX and not case.is_tied:
+            outcome = tell(expression, events, "certain", END_US, telling(random), random)
+            check(case, case.uncertain(outcome.made))
