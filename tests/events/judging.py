@@ -186,12 +186,12 @@ class Case:
     def is_known(self) -> bool:
         """Whether nothing may be missed: completeness is claimed of expressions that are flat.
 
-        And if the timestamps of any two events tell how these lie to each other. Not of sequences
-        that the end of a window completes and that select next or strict: of those that one end
-        completes, which is selected may stay open.
+        And if the timestamps of any two events tell how these lie to each other, and the clocks
+        agree on it. Not of sequences that the end of a window completes and that select next or
+        strict: of those that one end completes, which is selected may stay open.
         """
         expression = self.expression
-        if len(self.worlds) > 1 or not is_flat(expression):
+        if len(self.worlds) > 1 or self.is_tied or not is_flat(expression):
             return False
         if (
             isinstance(expression, Sequence_)
