@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from activedb.firing._triggered import Firing
 from activedb.transactions import Node
+from coupling import Coupling
 
 if TYPE_CHECKING:
     from activedb.firing._queue import FiringQueue
@@ -53,8 +54,9 @@ class Causal:
         self._early: dict[Firing, _Early] = {}
 
     def begin(self, t: Node, firings: list[Firing]) -> None:
-        """Begin rules triggered in `t` on threads of the pool."""
-        if t.hierarchy.run.is_batch or not t.hierarchy.lends:
+        """Begin those of the `firings` in `t` that are causal, on threads of the pool."""
+        firings = [each for each in firings if each.triggered.rule.coupling is Coupling.CAUSAL]
+        if not firings or t.hierarchy.run.is_batch or not t.hierarchy.lends:
             return
         t.offer()
         with self._latch:

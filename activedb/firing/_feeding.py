@@ -10,7 +10,7 @@ from activedb.events import Detector, Occurrence, Query
 from activedb.firing._letters import Letter, uncertain
 from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._time_lines import TimeLines
-from activedb.firing._trigger_context import TriggerContexts
+from activedb.firing._trigger_context import TriggerContext, TriggerContexts
 from activedb.firing._triggered import Cause, Fed, Triggered, is_systemic, moment_in
 from activedb.metrics import Counters
 from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
@@ -253,6 +253,31 @@ class Feeding:
         """Take occurrences back from the detectors that kept them, the last one first."""
         for item in reversed(fed):
             item.subscription.withdraw(item.occurrence)
+
+    # -- end of a transaction --------------------------------------------------------------
+
+    def aborting(self, context: TriggerContext) -> None:
+        """Undo what a transaction has fed and decided, while it still locks the detectors."""
+        fed, context.fed = context.fed, []
+        self.withdraw(fed)
+        for subscription, o in reversed(context.taken):
+            subscription.pending.insert(0, o)
+        context.taken = []
+        for subscription, state in reversed(context.before):
+            subscription.restore(state)
+            self._lines.moved(subscription)
+        context.before = []
+
+    def committed(self, context: TriggerContext) -> None:
+        """Let detectors forget what has expired before the events that a commit made final."""
+        newest: dict[Subscription, int] = {}
+        for fed in context.fed:
+            us = fed.occurrence.us
+            newest[fed.subscription] = max(newest.get(fed.subscription, us), us)
+        for subscription, us in newest.items():
+            subscription.trim(us)
+            if not subscription.is_timed:
+                self._lines.moved(subscription)
 
 
 def _feed_exclusively(

@@ -34,7 +34,7 @@ class Quarantine:
     clock : Clock
     counters : Counters
         Has the counter ``rules_quarantined``.
-    aside : callable ``(name, work)``
+    run_in_background : callable ``(name, work)``
         Runs work on another thread, soon, outside of transactions.
     put : callable ``(rule, reason)``
         Puts a rule into quarantine durably.

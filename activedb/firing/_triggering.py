@@ -12,7 +12,7 @@ exclusive            ─► an intent, started or erased when the run ends
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from activedb.clock import Clock
 from activedb.config import Settings
@@ -28,7 +28,7 @@ from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
-from activedb.firing._triggered import SYSTEMIC, Firing, Triggered, too_many_cycles
+from activedb.firing._triggered import SYSTEMIC, Triggered, too_many_cycles
 from activedb.metrics import Counters
 from activedb.rules import Catalog, Subscription, Taken
 from activedb.store.sql import Row, TableSpec
@@ -46,23 +46,18 @@ class Triggering:
 
     Parameters
     ----------
-    catalog : Catalog
     queue : FiringQueue
         Runs rules in separate top-level transactions.
     settings : Settings
         Bounds on cycles and cascades, the order of a cascade, and failures before quarantine.
-    clock : Clock
     put_into_quarantine : callable ``(rule, reason)``
         Puts a rule into quarantine durably.
-    write_letters : callable ``(t, letters)``
-        Makes letters durable with the commit of the top-level transaction `t`.
-    write_choices : callable ``(t, choices)``
-        Does the same for the choices that detectors have left open, or decided.
+    write_letters, write_choices : callable ``(t, letters)``, ``(t, choices)``
+        Make letters, and what detectors left open or decided, durable with the commit of `t`.
     lines : TimeLines
         Assigns each rule to the time of a stream, or to the clock.
     kept : DurableDetectors
         Makes the events durable that detectors keep for later matches.
-    counters : Counters
 
     Attributes
     ----------
@@ -152,11 +147,12 @@ class Triggering:
         for _, old, new in versions:
             o = self._row_event(t, spec, old, new)
             if o is not None:
-                triggered = self._fed(t, o, undated=not t.has_event_time)
-                sets += [item for item in triggered if _is_set(item)]
-                triggered = [item for item in triggered if not _is_set(item)]
-                if triggered:
-                    self.trigger(t, triggered)
+                single: list[Triggered] = []
+                for item in self._fed(t, o, undated=not t.has_event_time):
+                    is_set = item.rule.set_oriented and item.rule.coupling is Coupling.IMMEDIATE
+                    (sets if is_set else single).append(item)
+                if single:
+                    self.trigger(t, single)
         if sets:
             self.trigger(t, sets)
 
@@ -173,8 +169,7 @@ class Triggering:
             while cycle := context.cycles.next_cycle():
                 self.runner.run_children(t, cycle, deferred=True)
         except CycleBoundReached as error:
-            pending: list[Triggered] = error.pending  # type: ignore[assignment]  # deferred items
-            raise too_many_cycles(t, error.bound, pending) from error
+            raise too_many_cycles(t, error.bound, cast("list[Triggered]", error.pending)) from error
         if t.parent is not None:
             return
         gone = self.catalog.given_up(t) if self.catalog.drafts else {}
@@ -192,15 +187,7 @@ class Triggering:
         """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
         context = self.contexts.live.get(t.id)
         if context is not None:
-            fed, context.fed = context.fed, []
-            self.feeding.withdraw(fed)
-            for subscription, o in reversed(context.taken):
-                subscription.pending.insert(0, o)
-            context.taken = []
-            for subscription, state in reversed(context.before):
-                subscription.restore(state)
-                self.lines.moved(subscription)
-            context.before = []
+            self.feeding.aborting(context)
 
     def ended(self, t: Node) -> None:
         """Pass the trigger context of `t` to its parent; at the top, start its firings."""
@@ -223,15 +210,7 @@ class Triggering:
         elif t.parent is not None:
             self.contexts.pass_on(context, t.parent)
         else:
-            newest: dict[Subscription, int] = {}
-            for fed in context.fed:
-                newest[fed.subscription] = max(
-                    newest.get(fed.subscription, fed.occurrence.us), fed.occurrence.us
-                )
-            for subscription, us in newest.items():
-                subscription.trim(us)
-                if not subscription.is_timed:
-                    self.lines.moved(subscription)
+            self.feeding.committed(context)
             if context.firings:
                 self._queue.start(self._causal.committed(context.firings))
             self._queue.ended(t)
@@ -240,8 +219,7 @@ class Triggering:
     def gave_up(self, run: Run, error: BaseException) -> None:
         """Handle a run that has failed for good, unless its work is repeated later."""
         self._transaction_events.gave_up(run)
-        is_done_again = run.is_batch or (run.is_detached and isinstance(error, SYSTEMIC))
-        if not is_done_again:
+        if not (run.is_batch or (run.is_detached and isinstance(error, SYSTEMIC))):
             self.exclusive.failed(run.name)
 
     # -- raising events --------------------------------------------------------------------
@@ -282,19 +260,22 @@ class Triggering:
                 case Coupling.CAUSAL | Coupling.SEQUENTIAL:
                     dependent.append(item)
         undated = self.contexts.undated_in(t) if detached or dependent or exclusive else ()
+        lost: list[Letter] = []  # of firings whose occurrence cannot be encoded
         if detached:
             self._queue.fire(t, detached, context.events, undated)
         if dependent:
-            firings, letters = self._queue.prepare(t, dependent, context.events, undated)
-            self._keep_lost(t, letters)
+            firings, lost = self._queue.prepare(t, dependent, context.events, undated)
             self.contexts.keep_firings(t, firings)
-            self._causal.begin(t, [f for f in firings if _is_causal(f)])
+            self._causal.begin(t, firings)
         if exclusive:
-            names, letters = self.exclusive.intend(t, exclusive, context.events, undated)
-            self._keep_lost(t, letters)
+            names, more = self.exclusive.intend(t, exclusive, context.events, undated)
+            lost += more
             self.contexts.of(t.top)  # the top decides on them, even if `t` aborts
             with self.contexts.latch:
                 context.intents |= names
+        if lost:
+            self.counters.add("rules_failed", len(lost))
+            self.contexts.keep_letters(t, lost)
         if deferred:
             self.contexts.defer(t, deferred)
         if immediate:
@@ -306,13 +287,9 @@ class Triggering:
         self, t: Node, spec: TableSpec, old: Row | None, new: Row | None
     ) -> Occurrence | None:
         """Return the event of a written row; None if no rule or listener listens to it."""
-        kind = "insert" if old is None else "delete" if new is None else "update"
-        catalog = self.catalog
-        if (kind, spec.name) in catalog.by_key or catalog.drafts or self.listeners.hears_all:
-            if spec.has_mutable:
-                old = None if old is None else spec.shown(old)
-                new = None if new is None else spec.shown(new)
-            return row_change((kind, spec.name), t.timestamp, old, new)
+        key = ("insert" if old is None else "delete" if new is None else "update", spec.name)
+        if key in self.catalog.by_key or self.catalog.drafts or self.listeners.hears_all:
+            return row_change(key, t.timestamp, old and spec.shown(old), new and spec.shown(new))
         return None
 
     def _fed(self, t: Node, o: Occurrence, *, undated: bool) -> list[Triggered]:
@@ -321,18 +298,3 @@ class Triggering:
         if fed:
             self.feeding.keep(t, fed, undated=undated)
         return triggered
-
-    def _keep_lost(self, t: Node, letters: list[Letter]) -> None:
-        """Keep letters of firings whose occurrence cannot be encoded."""
-        if letters:
-            self.counters.add("rules_failed", len(letters))
-            self.contexts.keep_letters(t, letters)
-
-
-def _is_set(item: Triggered) -> bool:
-    """Return whether an item fires once for all its occurrences in one statement."""
-    return item.rule.set_oriented and item.rule.coupling is Coupling.IMMEDIATE
-
-
-def _is_causal(firing: Firing) -> bool:
-    return firing.triggered.rule.coupling is Coupling.CAUSAL
