@@ -105,7 +105,7 @@ class Hygiene:
 
         # Events of the same moment are put one after the other.
         at = np.maximum.accumulate(column(us) - np.arange(count)) + np.arange(count) + _MOMENT_US
-        return _EXAMPLE.EventColumns(
+        return _EXAMPLE.GeneratedEvents(
             dict.fromkeys(KINDS, self.params),
             column(codes[kinds]),
             at,

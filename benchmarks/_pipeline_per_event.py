@@ -31,7 +31,7 @@ def per_event_per_s(
     folder : Path
         The events as files.
     checkpoint : Path
-    columns : EventColumns
+    columns : GeneratedEvents
         The same events.
     """
     with server.connection() as connection:

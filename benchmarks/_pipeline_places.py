@@ -43,7 +43,7 @@ def write_files(folder: Path, columns: Any, size: int) -> list[Path]:
     ----------
     folder : Path
         Created if missing.
-    columns : EventColumns
+    columns : GeneratedEvents
         See ``examples/streams/_columns.py``.
     size : int
     """

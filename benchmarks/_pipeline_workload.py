@@ -60,7 +60,7 @@ class Workload(Protocol):
     def params(self) -> tuple[str, ...]: ...
 
     def events(self, count: int) -> Any:
-        """Return `count` events, an ``EventColumns``, in the order of time."""
+        """Return `count` events, an ``GeneratedEvents``, in the order of time."""
 
     def open(self, server: Server, source: Files) -> Opened:
         """Create its tables in a schema, its stream, and the rules or program on it."""

@@ -131,7 +131,7 @@ def drive(
     Parameters
     ----------
     program : Program
-    parts : iterable of EventColumns
+    parts : iterable of GeneratedEvents
         A punctuation follows each.
     scheduler : Scheduler
     wait_s : float

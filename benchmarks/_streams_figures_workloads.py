@@ -66,7 +66,7 @@ def changing_ledger(scale: float) -> tuple[Any, list[Any], dict[str, tuple[float
     Returns
     -------
     program : Program
-    parts : list of EventColumns
+    parts : list of GeneratedEvents
         Batches, one after the other.
     spans : dict of str to (first, last)
         The phases, by their first and last batch, numbered from 1.
@@ -200,7 +200,7 @@ def _two_groups(events: int, half: int) -> Any:
     params = {
         name: np.concatenate([skewed.params[name], even.params[name]]) for name in skewed.params
     }
-    made = load_example("_columns").EventColumns(
+    made = load_example("_columns").GeneratedEvents(
         skewed.takes,
         np.concatenate([skewed.codes, even.codes]),
         np.concatenate([skewed.us, even.us + 500]),

@@ -71,7 +71,7 @@ APPLICATIONS: Final = {
 
 def batches_of(events: Any, size: int) -> Batches:
     """Return events in columns as batches for a run over columns."""
-    return [(part.batch(), punctuation_us) for part, punctuation_us in events.batches(size)]
+    return [(part.columns(), punctuation_us) for part, punctuation_us in events.batches(size)]
 
 
 def counted(batches: Sequence[tuple[Any, int | None]]) -> int:

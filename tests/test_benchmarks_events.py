@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.events import EventColumns
 from activedb.events import Detector
 from benchmarks import events
 from benchmarks._events_bobocep import BoboCEP

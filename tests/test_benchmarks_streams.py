@@ -142,7 +142,7 @@ def test_operations_before_the_one_that_aborts_count_as_computed() -> None:
     application = APPLICATIONS["sl"]
     events = application.module.columns(40, accounts=10, aborts=0.3)
     run = ColumnRun(application.module.program(accounts=10), 1, "python")
-    run.feed(events.batch())
+    run.feed(events.columns())
     results = run.finish()
     counted = 0
     for code, outcome in zip(results.codes.tolist(), results.outcomes(), strict=True):

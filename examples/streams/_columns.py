@@ -1,8 +1,8 @@
 """Events in columns, generated from a seed; shared by the programs in this folder.
 
 A generator draws whole columns with NumPy: types, times, skewed keys (Zipf), values. The same
-columns are fed unchanged to a run over columns (`EventColumns.batch`), and one event at a time to
-the general schedulers (`EventColumns.occurrences`).
+events are fed in columns to a run over columns (`GeneratedEvents.columns`), and one at a time to
+the general schedulers (`GeneratedEvents.occurrences`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from activedb.events import Occurrence
 
 if TYPE_CHECKING:
-    from activedb.columns.program._batch import EventBatch
+    from activedb.columns.events import EventColumns
 
-__all__ = ["STEP_US", "EventColumns", "Skewed", "aborting", "times"]
+__all__ = ["STEP_US", "GeneratedEvents", "Skewed", "aborting", "times"]
 
 STEP_US = 1_000  # between two events
 
@@ -28,7 +28,7 @@ Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class EventColumns:
+class GeneratedEvents:
     """Events in the order of arrival, one per row.
 
     Attributes
@@ -51,23 +51,23 @@ class EventColumns:
     def __len__(self) -> int:
         return len(self.us)
 
-    def part(self, rows: slice | Ints) -> EventColumns:
+    def part(self, rows: slice | Ints) -> GeneratedEvents:
         """Return some rows; a slice is not copied."""
         params = {name: column[rows] for name, column in self.params.items()}
-        return EventColumns(self.takes, self.codes[rows], self.us[rows], params)
+        return GeneratedEvents(self.takes, self.codes[rows], self.us[rows], params)
 
-    def in_order(self) -> EventColumns:
+    def in_order(self) -> GeneratedEvents:
         """Return the events in the order of their times."""
         return self.part(np.argsort(self.us, kind="stable"))
 
-    def late(self, rng: np.random.Generator, disorder: int) -> EventColumns:
+    def late(self, rng: np.random.Generator, disorder: int) -> GeneratedEvents:
         """Return the events in an order of arrival where up to `disorder` events overtake each."""
         if not disorder:
             return self
         places = np.arange(len(self)) + rng.uniform(0, disorder, len(self))
         return self.part(np.argsort(places, kind="stable"))
 
-    def batches(self, size: int) -> Iterator[tuple[EventColumns, int | None]]:
+    def batches(self, size: int) -> Iterator[tuple[GeneratedEvents, int | None]]:
         """Yield `size` arrivals at a time, each batch with the punctuation that can follow it.
 
         No later event is older than the punctuation; the last batch has None.
@@ -91,11 +91,11 @@ class EventColumns:
         assert all(found), f"codes are from 0 to {len(names) - 1}"
         return found
 
-    def batch(self) -> EventBatch:
+    def columns(self) -> EventColumns:
         """Return the events in the form that a run over columns takes; nothing is copied."""
-        from activedb.columns.program._batch import EventBatch
+        from activedb.columns.events import EventColumns
 
-        return EventBatch.of_arrays(tuple(self.takes), self.codes, self.us, self.params)
+        return EventColumns.of_arrays(tuple(self.takes), self.codes, self.us, self.params)
 
 
 class Skewed:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from _columns import EventColumns
+    from _columns import GeneratedEvents
 
     from activedb.scheduling import Program
 
@@ -98,8 +98,8 @@ def workload_parser(description: str, batch: int) -> argparse.ArgumentParser:
 def report(
     options: argparse.Namespace,
     program: Program,
-    events: EventColumns,
-    replay: Callable[[EventColumns], Expected],
+    events: GeneratedEvents,
+    replay: Callable[[GeneratedEvents], Expected],
 ) -> int:
     """Run a program as the options say, print the result, and return the exit status."""
     if options.scheduler == COLUMNS:

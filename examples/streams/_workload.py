@@ -19,7 +19,7 @@ from _running import scheduler
 from activedb.scheduling import ProgramRun
 
 if TYPE_CHECKING:
-    from _columns import EventColumns
+    from _columns import GeneratedEvents
 
     from activedb.scheduling import Program
 
@@ -78,7 +78,7 @@ class Found:
 
 def run(
     program: Program,
-    events: EventColumns,
+    events: GeneratedEvents,
     by: str,
     *,
     threads: int = 2,
@@ -91,7 +91,7 @@ def run(
     ----------
     program : Program
         Program whose tables have sizes.
-    events : EventColumns
+    events : GeneratedEvents
     by : str
         Name of a scheduler, one of `SCHEDULERS`, or `COLUMNS`.
     threads : int
@@ -127,7 +127,7 @@ def run(
 
 def _run_columns(
     program: Program,
-    events: EventColumns,
+    events: GeneratedEvents,
     threads: int,
     batch: int,
     advance: Callable[[int], None],
@@ -139,12 +139,12 @@ def _run_columns(
     # Code compiled for a run over one event is reused by all runs of the program.
     first = ColumnRun(program, threads)
     start = time.perf_counter()
-    first.feed(events.part(slice(0, 1)).batch())
+    first.feed(events.part(slice(0, 1)).columns())
     first.finish()
     found.compiling_s = time.perf_counter() - start
     for part, punctuation_us in events.batches(batch):
         start = time.perf_counter()
-        steps = [over_columns.feed(part.batch(), punctuation_us)]
+        steps = [over_columns.feed(part.columns(), punctuation_us)]
         if punctuation_us is None:
             steps.append(over_columns.finish())
         found.seconds += time.perf_counter() - start

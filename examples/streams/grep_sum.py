@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _columns import EventColumns, Skewed, aborting, times
+from _columns import GeneratedEvents, Skewed, aborting, times
 from _command import positive, ratio, report, up_to_ten, workload_parser
 from _delays import delayed
 from _running import exit_status
@@ -180,7 +180,7 @@ def columns(
     aborts: float = 0.01,
     disorder: int = 0,
     seed: int = 1,
-) -> EventColumns:
+) -> GeneratedEvents:
     """Return generated events of a variant.
 
     Parameters
@@ -229,7 +229,7 @@ def columns(
             column[reading] = skewed.draw(len(reading))
         windows = tuple(f"key{read}" for read in range(window_keys))
         takes = {"UPDATE": updates, "SUM_WINDOWS": windows}
-        return EventColumns(takes, codes, times(events), params).late(rng, disorder)
+        return GeneratedEvents(takes, codes, times(events), params).late(rng, disorder)
     sources = tuple(f"read{write}_{read}" for write in writes for read in range(reads))
     params |= {name: skewed.draw(events) for name in sources}
     takes = {"SUM": (*updates, *sources)}
@@ -239,13 +239,13 @@ def columns(
         params |= {name: rng.integers(0, keys, events, dtype=np.int64) for name in randoms}
         takes["SUM_SOMEWHERE"] = (*updates, *sources, *randoms)
         codes = (rng.random(events) < computed).astype(np.int64)
-    return EventColumns(takes, codes, times(events), params).late(rng, disorder)
+    return GeneratedEvents(takes, codes, times(events), params).late(rng, disorder)
 
 
 # -- the check -------------------------------------------------------------------------------------
 
 
-def replay(events: EventColumns, keys: int = KEYS, window_s: float = WINDOW_S) -> Expected:
+def replay(events: GeneratedEvents, keys: int = KEYS, window_s: float = WINDOW_S) -> Expected:
     """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     rows = {name: column.tolist() for name, column in ordered.params.items()}

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _columns import EventColumns, Skewed, aborting, times
+from _columns import GeneratedEvents, Skewed, aborting, times
 from _command import report, up_to_ten, workload_parser
 from _delays import delayed
 from _running import exit_status
@@ -120,7 +120,7 @@ def columns(
     aborts: float = 0.01,
     disorder: int = 0,
     seed: int = 1,
-) -> EventColumns:
+) -> GeneratedEvents:
     """Return generated events.
 
     Parameters
@@ -157,13 +157,13 @@ def columns(
         "ALTER_PRICE": tuple(f"{name}{n}" for n in numbers for name in ("item", "price")),
         "TOP_UP": tuple(f"{name}{n}" for n in numbers for name in ("item", "quantity")),
     }
-    return EventColumns(takes, codes, times(events), params).late(rng, disorder)
+    return GeneratedEvents(takes, codes, times(events), params).late(rng, disorder)
 
 
 # -- the check -------------------------------------------------------------------------------------
 
 
-def replay(events: EventColumns, items: int = ITEMS) -> Expected:
+def replay(events: GeneratedEvents, items: int = ITEMS) -> Expected:
     """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     rows = {name: column.tolist() for name, column in ordered.params.items()}

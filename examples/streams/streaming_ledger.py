@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _columns import EventColumns, Skewed, aborting, times
+from _columns import GeneratedEvents, Skewed, aborting, times
 from _command import even_length, ratio, report, workload_parser
 from _delays import delayed
 from _running import exit_status
@@ -109,7 +109,7 @@ def columns(
     aborts: float = 0.01,
     disorder: int = 0,
     seed: int = 1,
-) -> EventColumns:
+) -> GeneratedEvents:
     """Return generated events.
 
     Parameters
@@ -147,13 +147,13 @@ def columns(
         "DEPOSIT": tuple(f"{name}{move}" for move in moves for name in ("to", "amount")),
         "TRANSFER": tuple(f"{name}{move}" for move in moves for name in ("from", "to", "amount")),
     }
-    return EventColumns(takes, codes, times(events), params).late(rng, disorder)
+    return GeneratedEvents(takes, codes, times(events), params).late(rng, disorder)
 
 
 # -- the check -------------------------------------------------------------------------------------
 
 
-def replay(events: EventColumns, accounts: int = ACCOUNTS) -> Expected:
+def replay(events: GeneratedEvents, accounts: int = ACCOUNTS) -> Expected:
     """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     books = {"accounts": [BALANCE] * accounts, "assets": [BALANCE] * accounts}

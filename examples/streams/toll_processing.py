@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _columns import EventColumns, Skewed, aborting, times
+from _columns import GeneratedEvents, Skewed, aborting, times
 from _command import even_length, report, workload_parser
 from _delays import delayed
 from _running import exit_status
@@ -107,7 +107,7 @@ def columns(
     aborts: float = 0.01,
     disorder: int = 0,
     seed: int = 1,
-) -> EventColumns:
+) -> GeneratedEvents:
     """Return generated events.
 
     Parameters
@@ -133,14 +133,14 @@ def columns(
         speeds = rng.integers(1, SPEED_MAX, events, endpoint=True).astype(np.float64)
         params[f"speed{part}"] = np.where(bad, -1.0, speeds)
     codes = np.zeros(events, np.int64)
-    made = EventColumns({"REPORT": tuple(params)}, codes, times(events), params)
+    made = GeneratedEvents({"REPORT": tuple(params)}, codes, times(events), params)
     return made.late(rng, disorder)
 
 
 # -- the check -------------------------------------------------------------------------------------
 
 
-def replay(events: EventColumns, segments: int = SEGMENTS) -> Expected:
+def replay(events: GeneratedEvents, segments: int = SEGMENTS) -> Expected:
     """Return the expected result of events, computed by a plain loop."""
     ordered = events.in_order()
     rows = {name: column.tolist() for name, column in ordered.params.items()}

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from activedb.columns.detect._columns import EventColumns
+from activedb.columns.events import EventColumns
 from activedb.errors import BadEvent, PatternError, UncertainOrder
 from activedb.events import (
     AccuracyInterval,

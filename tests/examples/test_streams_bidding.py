@@ -58,7 +58,7 @@ def test_bids_by_hand() -> None:
 def test_program_is_compiled_as_a_whole() -> None:
     assert supports(PROGRAM) is None
     run = ColumnRun(PROGRAM)
-    run.feed(ob.columns(100, items=FEW).batch())
+    run.feed(ob.columns(100, items=FEW).columns())
     run.finish()
     assert run.not_compiled is None
 

@@ -60,7 +60,7 @@ def test_every_variant_is_compiled_as_a_whole(variant: str) -> None:
     program, events = PROGRAMS[variant], events_of(variant)
     assert supports(program) is None
     run = ColumnRun(program)
-    run.feed(events.batch())
+    run.feed(events.columns())
     run.finish()
     assert run.not_compiled is None
 

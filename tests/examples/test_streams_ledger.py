@@ -99,7 +99,7 @@ def test_generator_disorder_is_bounded_and_no_punctuation_comes_too_early() -> N
 def test_program_is_compiled_as_a_whole() -> None:
     assert supports(PROGRAM) is None
     run = ColumnRun(PROGRAM)
-    run.feed(sl.columns(100, accounts=LITTLE).batch())
+    run.feed(sl.columns(100, accounts=LITTLE).columns())
     run.finish()
     assert run.not_compiled is None
 

@@ -51,7 +51,7 @@ def test_tolls_of_columns_are_those_of_post_processing() -> None:
     assert supports(PROGRAM) is None
     events = tp.columns(200, segments=FEW, aborts=0.1)
     run = ColumnRun(PROGRAM)
-    run.feed(events.batch())
+    run.feed(events.columns())
     results = run.finish()
     assert run.not_compiled is None
     tolls = tp.toll(results.values("REPORT", 0), results.values("REPORT", 1))

@@ -12,18 +12,15 @@ except ModuleNotFoundError as missing:
         f"columns of events need {missing.name}: pip install '.[columnar]'"
     ) from missing
 
-from activedb.columns.detect._columns import ABSENT, EventColumns
 from activedb.columns.detect._detector import ColumnarDetector, EventFilter
 from activedb.columns.detect._fallback import BatchDetector, BatchMatches, detector_for
 from activedb.columns.detect._matches import Matches
 from activedb.columns.detect._plan import supports
 
 __all__ = [
-    "ABSENT",
     "BatchDetector",
     "BatchMatches",
     "ColumnarDetector",
-    "EventColumns",
     "EventFilter",
     "Matches",
     "detector_for",

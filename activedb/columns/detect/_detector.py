@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from activedb.columns._arrival import EventTable
 from activedb.columns.detect._arrays import CHRONICLE, CONTINUOUS, CUMULATIVE
-from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._engines import BatchMatches, engine_for
 from activedb.columns.detect._keys import KeyNumbers
 from activedb.columns.detect._matches import Chunk, Matches
 from activedb.columns.detect._plan import Plan, plan_of
 from activedb.columns.detect._programs import Program, Programs, why_no_program
+from activedb.columns.events import EventColumns, Ints
 from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
 from activedb.events import MATCHES_MAX, Bound, Primitive, too_many

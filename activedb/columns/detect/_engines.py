@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columns.detect._arrays import BEFORE_ALL_US, CUMULATIVE, RECENT, Arrivals, Choices
-from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._nodes import (
     EVENT_COLUMNS,
     NODE_COLUMNS,
@@ -24,6 +23,7 @@ from activedb.columns.detect._plan import Plan
 from activedb.columns.detect._programs import Programs
 from activedb.columns.detect._runs import run_runs
 from activedb.columns.detect._stacks import run_stacks
+from activedb.columns.events import EventColumns, Ints
 
 __all__ = ["BatchMatches", "Engine", "RunEngine", "StackEngine", "engine_for"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from activedb.columns._arrival import EventTable
-from activedb.columns.detect._columns import EventColumns, Ints
 from activedb.columns.detect._detector import ColumnarDetector, checked_place
 from activedb.columns.detect._plan import supports
+from activedb.columns.events import EventColumns, Ints
 from activedb.compiler import has_compiler
 from activedb.events import MATCHES_MAX, Detector, Occurrence
 

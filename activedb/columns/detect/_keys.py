@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._columns import ABSENT, EventColumns, Ints, pa
+from activedb.columns.events import NO_VALUE, EventColumns, Ints, arrow
 from activedb.compiler import jit
 from activedb.errors import BadEvent
 
 __all__ = ["IntNumbers", "KeyNumbers", "ValueNumbers"]
+
+pa = arrow()
 
 
 class IntNumbers:
@@ -117,7 +119,7 @@ class ValueNumbers:
         self._by_value = {value: place for place, value in enumerate(self._values)}
 
     def _number_one(self, value: Any, what: str) -> int:
-        if value is ABSENT:
+        if value is NO_VALUE:
             raise BadEvent(
                 f"an event has no parameter {what!r}, which must be the same in all parts of the "
                 "pattern"

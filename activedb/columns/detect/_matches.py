@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from activedb.columns.detect._columns import EventColumns, Ints
+from activedb.columns.events import EventColumns, Ints
 from activedb.events import Occurrence
 from activedb.events.terms import Term
 

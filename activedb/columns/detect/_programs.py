@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._columns import ABSENT, EventColumns, Ints, pa, pc
 from activedb.columns.detect._keys import ValueNumbers
+from activedb.columns.events import NO_VALUE, EventColumns, Ints, arrow
 from activedb.errors import BadEvent
 from activedb.events.terms import (
     Aggregate,
@@ -31,6 +31,7 @@ from activedb.events.terms import (
 
 __all__ = ["Program", "Programs", "why_no_program"]
 
+pa = arrow()
 
 # Same numbering as in `activedb.columns.detect._nodes`.
 _CONST, _NULL, _LOAD, _EQ, _NE, _LT, _LE, _GT, _GE, _ADD, _SUB, _MUL, _NEG = range(13)
@@ -391,9 +392,9 @@ def numbers_of(
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return Kind("text"), texts.number(column, name).astype(np.float64), unknown
     if pa.types.is_boolean(type_):
-        filled = pc.fill_null(column, False)
+        filled = pa.compute.fill_null(column, False)
     elif pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        filled = pc.fill_null(column, 0)
+        filled = pa.compute.fill_null(column, 0)
     else:
         raise BadEvent(
             f"the attribute {name!r} has values of the type {type_}, which compiled conditions "
@@ -430,7 +431,7 @@ def _objects(name: str, column: npt.NDArray[Any]) -> tuple[Kind, Any]:
     """Return the kind of an array of objects, and a pyarrow array of floats or texts."""
     values = column.tolist()
     types = {type(value) for value in values} - {type(None)}
-    if type(ABSENT) in types:
+    if type(NO_VALUE) in types:
         raise BadEvent(f"an event has no attribute {name!r}, which a condition needs")
     if not types:
         return Kind("null"), pa.nulls(len(values))

@@ -16,6 +16,7 @@ from activedb.columns.events._bytes import (
     texts_of,
     values_of,
 )
+from activedb.columns.events._columns import NO_VALUE, EventColumns, column_of
 from activedb.columns.events._events import (
     ABSENT,
     THERE,
@@ -29,9 +30,11 @@ from activedb.columns.events._events import (
 
 __all__ = [
     "ABSENT",
+    "NO_VALUE",
     "THERE",
     "Column",
     "ColumnEvents",
+    "EventColumns",
     "Ints",
     "Mask",
     "Values",
@@ -39,6 +42,7 @@ __all__ = [
     "arrays_to_bytes",
     "arrow",
     "codes_of",
+    "column_of",
     "events_of_bytes",
     "events_to_bytes",
     "note_of_bytes",

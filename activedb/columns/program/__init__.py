@@ -11,7 +11,6 @@ except ModuleNotFoundError as missing:
         f"programs over columns need {missing.name}: pip install '.[columnar]'"
     ) from missing
 
-from activedb.columns.program._batch import EventBatch
 from activedb.columns.program._layout import supports
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
 from activedb.columns.program._run import ColumnRun
@@ -23,6 +22,5 @@ __all__ = [
     "ColumnRun",
     "ColumnState",
     "ColumnVersions",
-    "EventBatch",
     "supports",
 ]

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from activedb.columns.program._batch import Column, Ints, Rows
+from activedb.columns.events import Column, Ints
 from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._rows import Rows
 from activedb.compiler import jit
 from activedb.scheduling import Parameter, Ref, SharedTable, Write
 

@@ -23,7 +23,7 @@ from numba.core import ir
 from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
-from activedb.columns.program._batch import EXACT_MAX
+from activedb.columns.program._rows import EXACT_MAX
 
 __all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "misuse_of_array", "number_of"]
 

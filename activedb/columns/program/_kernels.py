@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from activedb.columns.program._batch import EXACT_MAX, Ints, Rows
+from activedb.columns.events import Ints
 from activedb.columns.program._conflicts import COUNT, SHIFT, Plan
 from activedb.columns.program._functions import BACK, Compiled, NotCompilable, key_of, number_of
 from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._rows import EXACT_MAX, Rows
 from activedb.columns.program._state import ColumnState, window
 from activedb.columns.program._writer import Writer, table_names
 from activedb.scheduling import Program, Ref, Write

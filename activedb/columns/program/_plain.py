@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from activedb.columns.program._batch import Rows
 from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._rows import Rows
 from activedb.columns.program._state import NONE, ColumnState
 from activedb.columns.program._writer import Writer, table_names
 from activedb.scheduling import REMOVED, Ref, Write

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.program._batch import RAISED, Column, Ints, Rows
+from activedb.columns.events import Column, Ints
 from activedb.columns.program._layout import Layout, width
+from activedb.columns.program._rows import RAISED, Rows
 from activedb.errors import DefinitionError
 from activedb.scheduling import Abort, At, Outcome, Parameter
 

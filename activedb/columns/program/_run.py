@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.program._batch import Column, EventBatch, Ints, Rows, is_exact, split
+from activedb.columns.events import Column, EventColumns, Ints, column_of
 from activedb.columns.program._conflicts import Planner
 from activedb.columns.program._layout import KeyUse, Layout
 from activedb.columns.program._plain import PlainLoop
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
+from activedb.columns.program._rows import Rows, is_exact, split
 from activedb.columns.program._state import ColumnState
 from activedb.columns.program._threads import run_plan
 from activedb.compiler import has_compiler, jit
@@ -50,16 +52,16 @@ class Checker:
             for name, _ in layout.columns
         }
 
-    def codes(self, batch: EventBatch) -> Ints:
+    def codes(self, events: EventColumns) -> Ints:
         """Return per event the index of its type in the program; -1: unknown to the program."""
         known = tuple(self._layout.program.types)
-        if batch.types == known:
-            return batch.codes
+        if events.types == known:
+            return events.codes
         places = {name: place for place, name in enumerate(known)}
-        return np.array([places.get(name, -1) for name in batch.types], np.int64)[batch.codes]
+        return np.array([places.get(name, -1) for name in events.types], np.int64)[events.codes]
 
     def check(
-        self, batch: EventBatch, codes: Ints, punctuation_us: int | None
+        self, us: Ints, params: Mapping[str, Column], codes: Ints, punctuation_us: int | None
     ) -> tuple[list[Column], dict[int, str]]:
         """Return the columns that templates take, and the reason per refused row; O(rows · keys).
 
@@ -78,16 +80,16 @@ class Checker:
                 codes < 0,
                 lambda row: f"program {program.name} has no state access for it, only for {known}",
             )
-        if punctuation_us is not None and len(codes) and batch.us.min() < punctuation_us:
+        if punctuation_us is not None and len(codes) and us.min() < punctuation_us:
             refuse(
-                batch.us < punctuation_us,
+                us < punctuation_us,
                 lambda row: (
                     f"it came too late: its time is before the punctuation {punctuation_us}"
                 ),
             )
         given = {}
         for name, needs in self._needs.items():
-            column = batch.params.get(name)
+            column = params.get(name)
             if column is None:
                 concerned = needs[codes] & (codes >= 0)
                 refuse(concerned, lambda row, name=name: f"it lacks {name!r}")
@@ -100,7 +102,7 @@ class Checker:
             keys = columns[self._layout.columns.index((use.name, True))]
             size = use.table.size or 0
             unsigned = keys.view(np.uint64)  # negative keys become large
-            if use.name in batch.params and len(keys) and unsigned.max() >= size:
+            if use.name in params and len(keys) and unsigned.max() >= size:
                 bad = concerned[codes] & (codes >= 0) & (unsigned >= size)
                 refuse(bad, lambda row, use=use: _reason(use, given[use.name], row))
         return columns, reasons
@@ -327,7 +329,7 @@ class ColumnRun:
         """Number of events that wait for a punctuation."""
         return sum(map(len, self._waiting))
 
-    def feed(self, batch: EventBatch, punctuation_us: int | None = None) -> ColumnResults:
+    def feed(self, events: EventColumns, punctuation_us: int | None = None) -> ColumnResults:
         """Take events; run those that a punctuation has passed.
 
         A feed takes effect completely or not at all. If it raises (Ctrl-C, or a `BaseException`
@@ -337,7 +339,7 @@ class ColumnRun:
 
         Parameters
         ----------
-        batch : EventBatch
+        events : EventColumns
             In any order of time.
         punctuation_us : int, optional
             No event before it will follow.
@@ -349,14 +351,14 @@ class ColumnRun:
         known_us = self.punctuation_us
         if punctuation_us is not None and known_us is not None and punctuation_us <= known_us:
             punctuation_us = None
-        return self._step(batch, punctuation_us, is_last=False)
+        return self._step(events, punctuation_us, is_last=False)
 
     def finish(self) -> ColumnResults:
         """Run all waiting events at the end of the stream; all or nothing, like `feed`."""
         return self._step(None, None, is_last=True)
 
     def _step(
-        self, batch: EventBatch | None, until_us: int | None, *, is_last: bool
+        self, events: EventColumns | None, until_us: int | None, *, is_last: bool
     ) -> ColumnResults:
         known = (self.punctuation_us, self._waiting, self._arrivals)
         saved = False
@@ -364,8 +366,8 @@ class ColumnRun:
             reached_us, waiting, arrivals = known
             passed: list[Rows] = []
             refused: list[ColumnRefusal] = []
-            if batch is not None:
-                rows, refused = self._taken(batch)
+            if events is not None:
+                rows, refused = self._taken(events)
                 arrivals += len(rows)
                 waiting = [*waiting, rows] if len(rows) else waiting
             if is_last:
@@ -398,15 +400,17 @@ class ColumnRun:
 
     # -- taking ----------------------------------------------------------------------------------
 
-    def _taken(self, batch: EventBatch) -> tuple[Rows, list[ColumnRefusal]]:
+    def _taken(self, events: EventColumns) -> tuple[Rows, list[ColumnRefusal]]:
         """Return the accepted rows, which have to wait, and the refused events."""
-        codes = self._checker.codes(batch)
-        columns, reasons = self._checker.check(batch, codes, self.punctuation_us)
-        arrivals = np.arange(self._arrivals + 1, self._arrivals + 1 + len(batch))
-        rows = Rows(codes, batch.us, arrivals, batch.ids, batch.params, columns)
+        codes = self._checker.codes(events)
+        params = {name: column_of(column) for name, column in events.params.items()}
+        columns, reasons = self._checker.check(events.us, params, codes, self.punctuation_us)
+        arrivals = np.arange(self._arrivals + 1, self._arrivals + 1 + len(events))
+        ids = None if events.ids is None else np.array([i or "" for i in events.ids.to_pylist()])
+        rows = Rows(codes, events.us, arrivals, ids, params, columns)
         if not reasons:
             return rows, []
-        kept = np.ones(len(batch), np.bool_)
+        kept = np.ones(len(events), np.bool_)
         kept[list(reasons)] = False
         rows = rows.take(kept)
         rows.arrivals = arrivals[: len(rows)]

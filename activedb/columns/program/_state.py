@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.events import arrays_of_bytes, arrays_to_bytes
-from activedb.columns.program._batch import Column, Ints
+from activedb.columns.events import Column, Ints, arrays_of_bytes, arrays_to_bytes
 from activedb.compiler import jit
 from activedb.errors import DefinitionError
 from activedb.scheduling import REMOVED, At, Ref, SharedTable, State, Writes, at_key

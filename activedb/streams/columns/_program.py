@@ -10,13 +10,21 @@ from typing import Any
 import numpy as np
 
 from activedb.columns import Arrival
-from activedb.columns.events import Column, ColumnEvents, Ints, Mask, Values, objects, pieces_of
+from activedb.columns.events import (
+    Column,
+    ColumnEvents,
+    EventColumns,
+    Ints,
+    Mask,
+    Values,
+    objects,
+    pieces_of,
+)
 from activedb.columns.program import (
     ColumnResults,
     ColumnRun,
     ColumnState,
     ColumnVersions,
-    EventBatch,
 )
 from activedb.errors import BatchFailed
 from activedb.events import decode_params
@@ -356,7 +364,7 @@ class ColumnProgram:
             t.lock_table(table.kept.spec, Mode.X)
         self._before = self.state.copy()
         batch = ProgramBatch(self._run, events)
-        results = self._run.feed(batch.batch, reached_us)
+        results = self._run.feed(batch.columns, reached_us)
         refused = [*batch.refused, *(batch.rows.item(r.row) for r in results.refused)]
         letters = [self._letter(events, row) for row in sorted(refused)]
         ran = batch.rows
@@ -493,7 +501,7 @@ class ProgramBatch:
 
     Attributes
     ----------
-    batch : EventBatch
+    columns : EventColumns
     rows : array of int64
         Indices of the events in the batch.
     refused : list of int
@@ -524,7 +532,8 @@ class ProgramBatch:
             name: _column(values, has_nulls=bool(lacking.any()))
             for name, values in events.params.items()
         }
-        self.batch = EventBatch(program.types, codes, events.us, params)
+        keys = tuple([("event", name) for name in program.types])
+        self.columns = EventColumns(keys, codes, events.us, params=params)
 
     @staticmethod
     def _lacking(run: ColumnRun, events: ColumnEvents, codes: Ints) -> Mask:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from activedb.clock import moment_of
-from activedb.columns.detect import ABSENT as NONE_AT_ALL
-from activedb.columns.detect import ColumnarDetector, EventColumns, EventFilter
+from activedb.columns.detect import ColumnarDetector, EventFilter
 from activedb.columns.events import (
     ABSENT,
+    NO_VALUE,
     THERE,
     ColumnEvents,
+    EventColumns,
     Ints,
     Mask,
     Values,
@@ -221,7 +222,7 @@ def _column(values: Values) -> Any:
         return arrow().array(values.array, mask=values.missing != THERE)
     found = values.objects()
     for row in np.flatnonzero(values.missing == ABSENT).tolist():
-        found[row] = NONE_AT_ALL
+        found[row] = NO_VALUE
     return objects(found)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from activedb.columns.detect._columns import EventColumns
+from activedb.columns.events import EventColumns
 from activedb.errors import BadEvent
 from activedb.events import Occurrence, occurrence
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.events import EventColumns
 from activedb.errors import BadEvent, PatternError
 from activedb.events import Detector, Expression, Occurrence, event, many, occurrence, query, seq
 from activedb.events.terms import attr, part

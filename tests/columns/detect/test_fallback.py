@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
 from activedb.columns.detect._fallback import detector_for
+from activedb.columns.events import EventColumns
 from activedb.errors import BadEvent
 from activedb.events import event, occurrence, seq
 
@@ -50,7 +50,8 @@ WITHOUT_NUMBA = """
 import sys
 sys.modules["numba"] = None
 import pytest
-from activedb.columns.detect import ColumnarDetector, EventColumns, detector_for
+from activedb.columns.detect import ColumnarDetector, detector_for
+from activedb.columns.events import EventColumns
 from activedb.errors import ConfigurationError
 from activedb.events import event, occurrence, seq
 pattern = seq(event("A"), event("B"))

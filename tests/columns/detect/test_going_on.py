@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.events import EventColumns
 from tests.columns.detect.strategies import events, is_supported, sequences
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.events import EventColumns
 from activedb.errors import MatchesExceeded, PatternError
 from activedb.events import Detector, Expression, Occurrence, event, many, part, seq
 

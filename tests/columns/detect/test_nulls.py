@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.events import EventColumns
 from activedb.events import Detector, event, seq
 from activedb.events.terms import part
 from tests.events.descriptions import Labels, described_match

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activedb.columns.detect._columns import EventColumns
 from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.events import EventColumns
 from activedb.events import Occurrence
 from tests.events.descriptions import Labels, described_made, described_match
 from tests.events.reference import Reference

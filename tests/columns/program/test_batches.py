@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from activedb.columns.program._batch import EventBatch
+from activedb.columns.events import EventColumns
 from activedb.columns.program._run import ColumnRun
 from activedb.errors import BadEvent
+from activedb.events import Occurrence
 from activedb.scheduling import Access, Program, SharedTable
 
 pytestmark = pytest.mark.long
@@ -27,14 +28,14 @@ def counters() -> Program:
     return program
 
 
-def fed(batch: EventBatch) -> tuple[dict[object, float], list[tuple[int, str]]]:
+def fed(batch: EventColumns) -> tuple[dict[object, float], list[tuple[int, str]]]:
     run = ColumnRun(counters(), decision="python")
     results = run.feed(batch, 100)
     return run.state.newest(run.program.tables[0]), [(r.row, r.reason) for r in results.refused]
 
 
 def test_batch_types_may_be_names() -> None:
-    batch = EventBatch.of_arrays(["B", "A"], ["A", "B", "A"], [3, 1, 2])
+    batch = EventColumns.of_arrays(["B", "A"], ["A", "B", "A"], [3, 1, 2])
     assert batch.codes.tolist() == [1, 0, 1]
 
 
@@ -53,7 +54,7 @@ def test_batch_of_arrays_that_do_not_fit_is_refused(
     codes: Any, us: Any, params: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(BadEvent, match=said):
-        EventBatch.of_arrays(["ADD"], codes, us, params)
+        EventColumns.of_arrays(["ADD"], codes, us, params)
 
 
 def test_table_of_an_atomic_batch_gives_events_of_rows_with_type_and_time() -> None:
@@ -67,11 +68,11 @@ def test_table_of_an_atomic_batch_gives_events_of_rows_with_type_and_time() -> N
             "raw": [None, "{}", "{}", None],
         }
     )
-    batch = EventBatch.of_table(table)
+    batch = EventColumns.of_table(table)
     assert [batch.types[code] for code in batch.codes] == ["ADD", "OTHER"]
     assert batch.us.tolist() == [3, 2]
     assert batch.ids is not None
-    assert batch.ids.tolist() == ["x", ""]
+    assert batch.ids.to_pylist() == ["x", None]
     newest, refused = fed(batch)
     assert newest == {1: 1.5}
     assert refused == [(1, "program count has no state access for it, only for ADD")]
@@ -79,7 +80,7 @@ def test_table_of_an_atomic_batch_gives_events_of_rows_with_type_and_time() -> N
 
 def test_table_without_times_is_refused() -> None:
     with pytest.raises(BadEvent, match="needs the columns event_time_us"):
-        EventBatch.of_table(pa.table({"event_type": ["ADD"]}))
+        EventColumns.of_table(pa.table({"event_type": ["ADD"]}))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,9 @@ def test_table_without_times_is_refused() -> None:
     ],
 )
 def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys: Any, said: str) -> None:
-    batch = EventBatch.of_arrays(["ADD"], [0, 0, 0], [1, 2, 3], {"key": keys, "amount": np.ones(3)})
+    batch = EventColumns.of_arrays(
+        ["ADD"], [0, 0, 0], [1, 2, 3], {"key": keys, "amount": np.ones(3)}
+    )
     newest, [(row, reason)] = fed(batch)
     assert newest == {0: 1.0, 1: 1.0}
     assert row == 1
@@ -103,7 +106,7 @@ def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys: Any, s
 
 
 def test_keys_that_are_floats_are_refused_as_the_general_way_does() -> None:
-    batch = EventBatch.of_arrays(
+    batch = EventColumns.of_arrays(
         ["ADD"], [0, 0], [1, 2], {"key": np.array([0.0, np.nan]), "amount": np.ones(2)}
     )
     newest, refused = fed(batch)
@@ -115,13 +118,13 @@ def test_keys_that_are_floats_are_refused_as_the_general_way_does() -> None:
 
 
 def test_events_that_lack_a_parameter_are_refused() -> None:
-    batch = EventBatch.of_arrays(["ADD"], [0, 0], [1, 2], {"key": [0, 1]})
+    batch = EventColumns.of_arrays(["ADD"], [0, 0], [1, 2], {"key": [0, 1]})
     assert fed(batch) == ({}, [(0, "it lacks 'amount'"), (1, "it lacks 'amount'")])
 
 
 def test_null_argument_aborts_its_own_s_transaction() -> None:
     run = ColumnRun(counters())
-    batch = EventBatch.of_arrays(["ADD"], [0, 0], [1, 2], {"key": [0, 1], "amount": [2.0, None]})
+    batch = EventColumns.of_arrays(["ADD"], [0, 0], [1, 2], {"key": [0, 1], "amount": [2.0, None]})
     results = run.feed(batch, 10)
     assert results.committed.tolist() == [True, False]
     reason = results.outcome(1).reason
@@ -132,9 +135,23 @@ def test_null_argument_aborts_its_own_s_transaction() -> None:
 def test_late_events_are_refused() -> None:
     run = ColumnRun(counters(), decision="python")
     one = {"key": [0], "amount": [1.0]}
-    run.feed(EventBatch.of_arrays(["ADD"], [0], [50], one), 60)
-    results = run.feed(EventBatch.of_arrays(["ADD"], [0], [59], one), 70)
+    run.feed(EventColumns.of_arrays(["ADD"], [0], [50], one), 60)
+    results = run.feed(EventColumns.of_arrays(["ADD"], [0], [59], one), 70)
     assert [(r.row, r.reason) for r in results.refused] == [
         (0, "it came too late: its time is before the punctuation 60")
     ]
     assert len(results) == 0
+
+
+def test_events_of_occurrences_run_and_an_absent_parameter_counts_as_null() -> None:
+    found = [
+        Occurrence("ADD", 1.0, {"key": 1, "amount": 2.5}),
+        Occurrence("ADD", 2.0, {"key": 1}, id="x"),
+        Occurrence("ADD", 3.0, {"key": 1, "amount": 1.5}),
+    ]
+    columns = EventColumns.of_occurrences(found)
+    run = ColumnRun(counters())
+    results = run.feed(columns, 4_000_000)
+    assert results.committed.tolist() == [True, False, True]
+    assert run.state.newest(run.program.tables[0]) == {1: 4.0}
+    assert columns.to_occurrences() == found

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import activedb.columns.program
+from activedb.columns.events import EventColumns
 from activedb.columns.program import _state
-from activedb.columns.program._batch import EventBatch
 from activedb.columns.program._run import ColumnRun
 from activedb.scheduling import Access, At, Program, SharedTable
 
@@ -96,10 +96,10 @@ def program() -> Program:
     return made
 
 
-def batch(start: int) -> EventBatch:
+def batch(start: int) -> EventColumns:
     count = 12
     numbers = np.arange(start, start + count)
-    return EventBatch.of_arrays(
+    return EventColumns.of_arrays(
         ["ADD", "TAKE", "OTHER"],
         np.array([0, 1, 0, 1, 1, 0, 2, 0, 1, 0, 0, 1]),
         (numbers * 7 % count + start) * 400_000,

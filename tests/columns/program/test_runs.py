@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from activedb.columns.program._batch import EventBatch
+from activedb.columns.events import EventColumns
 from activedb.columns.program._layout import supports
 from activedb.columns.program._run import ColumnRun
 from activedb.columns.program._state import ColumnState
@@ -40,7 +40,7 @@ def one_table(function: Any, **table: Any) -> Program:
 def run_one(function: Any, xs: Any, **given: Any) -> ColumnRun:
     run = ColumnRun(one_table(function), **given)
     count = len(xs)
-    batch = EventBatch.of_arrays(
+    batch = EventColumns.of_arrays(
         ["E"], np.zeros(count, np.int64), np.arange(count), {"key": np.arange(count) % 4, "x": xs}
     )
     run.feed(batch, count)
@@ -88,7 +88,7 @@ def test_results_outputs_are_those_of_post_processing() -> None:
 
     run = ColumnRun(program, decision="python")
     params = {"key": [3, 2, 1], "x": [1, 0, None]}
-    results = run.feed(EventBatch.of_arrays(["E"], [0] * 3, [1, 2, 3], params), 5)
+    results = run.feed(EventColumns.of_arrays(["E"], [0] * 3, [1, 2, 3], params), 5)
     assert results.outputs() == [(3, 5.0)]
     assert results.failed_outputs == []
 
@@ -101,7 +101,7 @@ def test_results_outputs_that_fail_are_told_and_others_are_not_lost() -> None:
         return 1 / params["x"]
 
     run = ColumnRun(program, decision="python")
-    batch = EventBatch.of_arrays(["E"], [0, 0], [1, 2], {"key": [3, 2], "x": [0, 2]})
+    batch = EventColumns.of_arrays(["E"], [0, 0], [1, 2], {"key": [3, 2], "x": [0, 2]})
     results = run.feed(batch, 5)
     assert results.outputs() == [0.5]
     [(number, error)] = results.failed_outputs
@@ -116,7 +116,7 @@ def test_results_of_functions_that_give_no_numbers_are_in_outcomes_alone() -> No
     def access(e: Any, access: Any) -> None:
         access.read(table[e["key"]], function=lambda value: (value, value))
 
-    results = ColumnRun(program).feed(EventBatch.of_arrays(["E"], [0], [1], {"key": [3]}), 5)
+    results = ColumnRun(program).feed(EventColumns.of_arrays(["E"], [0], [1], {"key": [3]}), 5)
     assert np.isnan(results.values("E", 0)).all()
     assert results.outcome(0).results == ((4.0, 4.0),)
 
@@ -127,7 +127,7 @@ def test_changes_are_what_was_written_since_the_last_settlement() -> None:
     keys, values, there = run.state.changes(table)
     assert (keys.tolist(), values.tolist(), there.tolist()) == ([0, 1], [1.0, 2.0], [True, True])
     run.state.settle()
-    run.feed(EventBatch.of_arrays(["E"], [0, 0], [7, 8], {"key": [1, 2], "x": [-1.0, 3.0]}), 9)
+    run.feed(EventColumns.of_arrays(["E"], [0, 0], [7, 8], {"key": [1, 2], "x": [-1.0, 3.0]}), 9)
     keys, values, there = run.state.changes(table)
     assert (keys.tolist(), values.tolist(), there.tolist()) == ([1, 2], [4.0, 3.0], [False, True])
     assert run.state.newest(table) == {0: 1.0, 2: 3.0}
@@ -147,20 +147,22 @@ def test_parameter_that_is_a_key_for_one_type_may_be_an_argument_for_another() -
 
     for xs in ([2, 2.5, 1], [2, -7, 1]):
         run = ColumnRun(program)
-        batch = EventBatch.of_arrays(program.types, [0, 1, 0], [1, 2, 3], {"x": xs})
+        batch = EventColumns.of_arrays(program.types, [0, 1, 0], [1, 2, 3], {"x": xs})
         assert run.feed(batch, 5).committed.all()
         assert run.state.newest(table) == {0: 4.0 + xs[1], 1: 5.0, 2: 5.0}
 
 
 def test_finish_moves_the_punctuation_past_what_it_ran() -> None:
     run = run_one(lambda value, x: x, [1.0, 2.0])
-    run.feed(EventBatch.of_arrays(["E"], [0], [50], {"key": [0], "x": [3.0]}))
+    run.feed(EventColumns.of_arrays(["E"], [0], [50], {"key": [0], "x": [3.0]}))
     assert run.waiting == 1
     assert len(run.finish()) == 1
-    late = run.feed(EventBatch.of_arrays(["E"], [0], [50], {"key": [0], "x": [4.0]}), 60)
+    late = run.feed(EventColumns.of_arrays(["E"], [0], [50], {"key": [0], "x": [4.0]}), 60)
     assert [refusal.row for refusal in late.refused] == [0]
     again = ColumnRun(run.program, state=run.state, punctuation_us=51)
-    assert len(again.feed(EventBatch.of_arrays(["E"], [0], [9], {"key": [0], "x": [1.0]})).refused)
+    assert len(
+        again.feed(EventColumns.of_arrays(["E"], [0], [9], {"key": [0], "x": [1.0]})).refused
+    )
 
 
 def test_feed_that_was_interrupted_leaves_no_version() -> None:
@@ -180,7 +182,7 @@ def test_feed_that_was_interrupted_leaves_no_version() -> None:
     def feed(start: int) -> None:
         us = np.arange(start, start + 4)
         params = {"key": np.zeros(4, int), "x": np.arange(4.0)}
-        run.feed(EventBatch.of_arrays(["E"], np.zeros(4, int), us, params), start + 10)
+        run.feed(EventColumns.of_arrays(["E"], np.zeros(4, int), us, params), start + 10)
 
     with pytest.raises(Stop):
         feed(0)
@@ -327,7 +329,7 @@ def doubled(value: float, x: float) -> float:
 def test_large_whole_numbers_are_compiled_where_none_are_multiplied() -> None:
     for xs, said in (([2**40], None), ([2**60], "x has numbers"), ([2**70], "x has values")):
         run = ColumnRun(one_table(doubled))
-        batch = EventBatch.of_arrays(["E"], [0], [1], {"key": [0], "x": xs})
+        batch = EventColumns.of_arrays(["E"], [0], [1], {"key": [0], "x": xs})
         results = run.feed(batch, 10)
         assert str(results.not_compiled).startswith(str(said))
         assert run.not_compiled is None
@@ -354,7 +356,7 @@ def burnt(keys: Any, **given: Any) -> tuple[str, dict[Any, float]]:
     for start in (0, count):
         us = np.arange(start, start + count)
         results = run.feed(
-            EventBatch.of_arrays(["E"], np.zeros(count, int), us, params), us[-1] + 1
+            EventColumns.of_arrays(["E"], np.zeros(count, int), us, params), us[-1] + 1
         )
     return results.decision, run.state.newest(BURNER.tables[0])
 
@@ -603,7 +605,7 @@ def test_versions_are_forgotten_when_no_window_can_reach_them() -> None:
     for number in range(8):
         us = np.arange(count) + number * count
         params = {"key": us % 4, "x": us.astype(float)}
-        run.feed(EventBatch.of_arrays(["E"], np.zeros(count, np.int64), us, params), us[-1] + 1)
+        run.feed(EventColumns.of_arrays(["E"], np.zeros(count, np.int64), us, params), us[-1] + 1)
     assert run.state.log.used < 4 * count
     kept = run.state.all(table)
     assert {at.us for versions in kept.values() for at, _ in versions} == set(

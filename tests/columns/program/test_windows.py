@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from activedb.columns.program._batch import EventBatch
+from activedb.columns.events import EventColumns
 from activedb.columns.program._run import ColumnRun
 from activedb.events import occurrence
 from activedb.scheduling import Program, ProgramRun, SerialOrder, SharedTable
@@ -59,7 +59,7 @@ def both(function: Callable[..., Any]) -> tuple[list[Any], list[Any], str | None
     columns = {"key": np.array(keys), "x": np.arange(8.0)}
     run = ColumnRun(program, decision="serial")
     results = run.feed(
-        EventBatch.of_arrays(["E"], np.zeros(8, np.int64), np.arange(8) + 10, columns), 100
+        EventColumns.of_arrays(["E"], np.zeros(8, np.int64), np.arange(8) + 10, columns), 100
     )
     events = [
         occurrence("E", timestamp=(n + 10) / 1e6, key=key, x=float(n)) for n, key in enumerate(keys)

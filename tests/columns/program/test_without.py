@@ -11,13 +11,14 @@ NO_NUMBA = """
 import sys
 sys.modules["numba"] = None
 from activedb.scheduling import Program, SharedTable
-from activedb.columns.program import ColumnRun, EventBatch
+from activedb.columns.events import EventColumns
+from activedb.columns.program import ColumnRun
 
 table = SharedTable("t", initial=0, size=4, history=1)
 program = Program("p", [table])
 program.on("E")(lambda e, access: access.write(table[e["k"]], lambda v, x: v + x, e["x"]))
 run = ColumnRun(program)
-batch = EventBatch.of_arrays(["E"], [0, 0, 0], [1, 2, 3], {"k": [0, 9, 0], "x": [1.0, 1.0, 2.0]})
+batch = EventColumns.of_arrays(["E"], [0, 0, 0], [1, 2, 3], {"k": [0, 9, 0], "x": [1.0, 1.0, 2.0]})
 results = run.feed(batch, 10)
 assert results.decision == "python"
 assert run.not_compiled == "numba is not installed"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from activedb.clock import moment_of
-from activedb.columns.program._batch import EventBatch
+from activedb.columns.events import EventColumns
 from activedb.columns.program._results import ColumnResults
 from activedb.columns.program._run import ColumnRun
 from activedb.events import Occurrence
@@ -50,10 +50,10 @@ def events_of(program: Program, names: tuple[str, str], seed: int, count: int) -
     return made
 
 
-def batch_of(types: tuple[str, ...], events: list[Event]) -> EventBatch:
+def batch_of(types: tuple[str, ...], events: list[Event]) -> EventColumns:
     """The same in columns."""
     names = dict.fromkeys(name for event in events for name in event.params)
-    return EventBatch.of_arrays(
+    return EventColumns.of_arrays(
         types,
         np.array([types.index(event.type) for event in events], np.int64),
         np.array([event.us for event in events], np.int64),

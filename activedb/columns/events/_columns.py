@@ -1,4 +1,4 @@
-"""Events in columns: types, times, ids and parameters of many events at once."""
+"""Events in columns as a caller gives them: types, times, ids and parameters of many events."""
 
 from __future__ import annotations
 
@@ -8,35 +8,25 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow
-import pyarrow.compute
 
 from activedb.clock import moment_of
 from activedb.columns._arrival import PARAM_PREFIX, EventTable
+from activedb.columns.events._bytes import arrow
+from activedb.columns.events._events import Column, Ints, objects
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 
-__all__ = ["ABSENT", "EventColumns", "Ints", "pa", "pc"]
+__all__ = ["NO_VALUE", "EventColumns", "column_of"]
 
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
-
-
-# -- events in columns: types, times, ids and parameters of many events at once --------------------
-
-
-Ints = npt.NDArray[np.int64]
-
-
-class _Absent:
+class _NoValue:
     """Marker of a parameter that an event does not have, as opposed to NULL."""
 
     def __repr__(self) -> str:
         return "absent"
 
 
-ABSENT: Final = _Absent()
+NO_VALUE: Final = _NoValue()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +45,7 @@ class EventColumns:
         NULL: the event has no id. None: no event has one.
     params : mapping of str to array
         Parameters by name, each a NumPy or pyarrow array of `rows` values. In an array of objects,
-        `ABSENT` marks a parameter that the event does not have.
+        `NO_VALUE` marks a parameter that the event does not have.
     occurrences : sequence of Occurrence or None
         The events themselves, if the columns were built from occurrences.
     places : array of int64, of shape (rows, 2), or None
@@ -70,6 +60,11 @@ class EventColumns:
     occurrences: Sequence[Occurrence] | None = None
     places: Ints | None = None
 
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the event types, in the order of `codes`."""
+        return tuple([name for _, name in self.keys])
+
     @classmethod
     def of_arrays(
         cls,
@@ -79,28 +74,35 @@ class EventColumns:
         params: Mapping[str, Any] | None = None,
         ids: Any = None,
     ) -> EventColumns:
-        """Build from NumPy arrays.
+        """Build from arrays or other sequences; arrays are not copied.
 
         Parameters
         ----------
         types : sequence of str
             Names of the event types.
-        codes, us : arrays of integers, of one length
-            Per event: the index of its type in `types`, and its time in microseconds.
+        codes : array of integers, or sequence of str
+            Type of each event: its index in `types`, or its name.
+        us : array of integers
+            Times in microseconds since the epoch.
         params : mapping of str to array, optional
-        ids : array of str, optional
+        ids : sequence of str or None, optional
 
         Raises
         ------
         BadEvent
             If lengths differ, a code is not the index of a type, or times are not integers.
         """
-        us_array, code_array = np.asarray(us), np.asarray(codes)
+        given: Any = codes
+        if len(given) and isinstance(given[0], str):
+            numbers = {name: number for number, name in enumerate(types)}
+            given = [numbers.get(name, -1) for name in given]
+        us_array, code_array = np.asarray(us), np.asarray(given)
         for name, array in (("us", us_array), ("codes", code_array)):
             if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
                 raise BadEvent(f"{name} must be one array of integers, not {array!r}")
-        made = dict(params or {})
-        for name, column in {"codes": code_array, **made}.items():
+        made = {name: _given(column) for name, column in (params or {}).items()}
+        rest = {} if ids is None else {"ids": ids}
+        for name, column in {"codes": code_array, **made, **rest}.items():
             if len(column) != len(us_array):
                 raise BadEvent(
                     f"the column {name!r} has {len(column)} rows, the times have {len(us_array)}"
@@ -111,7 +113,7 @@ class EventColumns:
             tuple(("event", name) for name in types),
             code_array.astype(np.int64, copy=False),
             us_array.astype(np.int64, copy=False),
-            None if ids is None else pa.array(ids, pa.string()),
+            None if ids is None else arrow().array(ids, arrow().string()),
             made,
         )
 
@@ -127,6 +129,7 @@ class EventColumns:
             If the table has no columns ``event_type`` and ``event_time_us``, or the times are not
             integers.
         """
+        pa = arrow()
         rows: Any = table
         if not isinstance(rows, pa.Table):
             names = table.column_names
@@ -138,7 +141,7 @@ class EventColumns:
         if not pa.types.is_integer(heads[1].type):
             raise BadEvent(f"event_time_us must hold integers, microseconds, not {heads[1].type}")
         if any(head.null_count for head in heads):
-            rows = rows.filter(pc.and_(pc.is_valid(heads[0]), pc.is_valid(heads[1])))
+            rows = rows.filter(pa.compute.and_(*map(pa.compute.is_valid, heads)))
         types = _whole(rows.column("event_type"))
         if not pa.types.is_dictionary(types.type):
             types = types.dictionary_encode()
@@ -179,8 +182,8 @@ class EventColumns:
             tuple(codes),
             np.array([codes[o.key] for o in events], np.int64),
             np.array([o.us for o in events], np.int64),
-            pa.array(ids, pa.string()) if any(id_ is not None for id_ in ids) else None,
-            {name: _objects([o.params.get(name, ABSENT) for o in events]) for name in names},
+            arrow().array(ids, arrow().string()) if any(i is not None for i in ids) else None,
+            {name: objects([o.params.get(name, NO_VALUE) for o in events]) for name in names},
             events,
         )
 
@@ -198,9 +201,10 @@ class EventColumns:
             return None
         if self.ids is None:
             return np.argsort(us, kind="stable")
-        ids = pc.fill_null(self.ids, "")
+        pa = arrow()
+        ids = pa.compute.fill_null(self.ids, "")
         keys = [("us", "ascending"), ("id", "ascending")]
-        order = pc.sort_indices(pa.table({"us": us, "id": ids}), sort_keys=keys)
+        order = pa.compute.sort_indices(pa.table({"us": us, "id": ids}), sort_keys=keys)
         found: Ints = order.to_numpy().astype(np.int64)
         return found
 
@@ -210,13 +214,8 @@ class EventColumns:
             self.keys,
             self.codes[rows],
             self.us[rows],
-            None if self.ids is None else self.ids.take(pa.array(rows)),
-            {
-                name: column[rows]
-                if isinstance(column, np.ndarray)
-                else column.take(pa.array(rows))
-                for name, column in self.params.items()
-            },
+            None if self.ids is None else _taken(self.ids, rows),
+            {name: _taken(column, rows) for name, column in self.params.items()},
             None if self.occurrences is None else [self.occurrences[row] for row in rows],
             None if self.places is None else self.places[rows],
         )
@@ -238,28 +237,73 @@ class EventColumns:
             params = {
                 name: value
                 for name, values in columns.items()
-                if (value := values[place]) is not ABSENT
+                if (value := values[place]) is not NO_VALUE
             }
             when = moment_of(us)
             made.append(Occurrence(self.keys[code][1], when, params, id=ids[place]))
         return made
 
 
+def _given(column: Any) -> Any:
+    """Return a column of one dimension as it is, and any other sequence as an array."""
+    if isinstance(column, np.ndarray):
+        if column.ndim != 1:
+            raise BadEvent(f"a column is an array of one dimension, not {column.ndim}")
+        return column
+    return column if hasattr(column, "to_pylist") else column_of(column)
+
+
+def _taken(column: Any, rows: Ints) -> Any:
+    return column[rows] if isinstance(column, np.ndarray) else column.take(arrow().array(rows))
+
+
 def _whole(column: Any) -> Any:
     """Return a chunked array as one contiguous array."""
-    if isinstance(column, pa.ChunkedArray):
+    if hasattr(column, "combine_chunks"):
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column
 
 
 def _arrow(values: list[Any]) -> Any:
+    pa = arrow()
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         raise BadEvent("a column of a table of events has values of several types") from None
 
 
-def _objects(values: list[Any]) -> npt.NDArray[Any]:
-    array = np.empty(len(values), object)
-    array[:] = values
+# -- columns of one type ---------------------------------------------------------------------------
+
+
+def _numpy(values: Any) -> Column:
+    """Convert an Arrow column without NULLs; a single chunk needs permission to be copied."""
+    array: Column = np.asarray(
+        values.to_numpy(**({} if hasattr(values, "chunks") else {"zero_copy_only": False}))
+    )
     return array
+
+
+def column_of(values: Any) -> Column:
+    """Convert any column to an array of int64, float64, bool or objects; None stands for NULL."""
+    if hasattr(values, "to_pylist"):  # an Arrow column, possibly chunked
+        has_nulls = getattr(values, "null_count", 1)
+        values = values.to_pylist() if has_nulls else _numpy(values)
+    if not isinstance(values, np.ndarray):
+        found = objects(values)
+        kinds = {type(value) for value in values}
+        if kinds == {int} or kinds == {float} or kinds == {bool}:
+            with_kind = np.array(values)
+            return column_of(with_kind) if with_kind.dtype.kind in "ifb" else found
+        return found
+    if values.ndim != 1:
+        raise BadEvent(f"a column is an array of one dimension, not {values.ndim}")
+    kind = values.dtype.kind
+    if kind == "i" or (kind == "u" and values.dtype.itemsize < 8):
+        return np.ascontiguousarray(values, np.int64)
+    if kind == "f" and values.dtype.itemsize <= 8:
+        return np.ascontiguousarray(values, np.float64)
+    if kind == "O" and any(value is NO_VALUE for value in values):
+        return objects(None if value is NO_VALUE else value for value in values)
+    if kind in "bO":
+        return np.ascontiguousarray(values)
+    return column_of(values.tolist())
