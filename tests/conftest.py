@@ -130,14 +130,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Tell of failures at once, in the process that writes what the user reads."""
+    """Report failures at once, in the process that writes what the user reads."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
         session.config.pluginmanager.register(_Failures(terminal))
 
 
 class _Failures:
-    """Shows a failure when it happens: a long run may be stopped before its end shows them all."""
+    """Reporter of failures as they happen: a long run may be stopped before its end."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
@@ -166,13 +166,13 @@ def _settings() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def scale() -> int:
-    """How many times the default work a test should do (``ACTIVEDB_TEST_SCALE``)."""
+    """Return the factor by which a test multiplies its default work (``ACTIVEDB_TEST_SCALE``)."""
     return _SCALE
 
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder with the real event data (``ACTIVEDB_DATA``)."""
+    """Return the folder with the real event data (``ACTIVEDB_DATA``)."""
     folder = Path(os.environ.get("ACTIVEDB_DATA") or _REPOSITORY.parent / "shared" / "data")
     if not folder.is_dir():
         pytest.skip(f"no event data in {folder}; set ACTIVEDB_DATA to the folder that has them")

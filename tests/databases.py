@@ -100,10 +100,10 @@ def set_when(reached: Callable[[], Any], event: threading.Event) -> None:
 
 
 def lock_waits(db: adb.Database) -> int:
-    """How many lock requests of a database have had to wait so far."""
+    """Return how many lock requests of a database have had to wait so far."""
     return db._forest.locks.counters.waits
 
 
 def waits_at_the_server(db: adb.Database) -> bool:
-    """Whether a transaction waits for another one at the server of a database."""
+    """Return whether a transaction waits for another one at the server of a database."""
     return any(backend.blockers for backend in db._store.backends())

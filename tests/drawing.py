@@ -1,7 +1,7 @@
-"""What random tests draw from: the seed of this run, which is printed at its top.
+"""Random numbers for tests: they stem from the seed of this run, which is printed at its top.
 
-A world may say nothing: no order is uncertain in it, nothing is late. A property then holds of
-it and proves little, so a test says what it wants to meet and draws on until it has.
+A world may prove little: if no order in it is uncertain and nothing is late, a property holds
+trivially. So a test states what it wants to meet, and draws on until it has.
 """
 
 from __future__ import annotations

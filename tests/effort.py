@@ -1,4 +1,4 @@
-"""Counts how much work something takes; a time would say more about the machine."""
+"""Measures of work as counts; a time would say more about the machine."""
 
 from __future__ import annotations
 

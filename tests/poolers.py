@@ -38,7 +38,7 @@ def pgbouncer(server_url: str, **settings: str) -> Iterator[str]:
     account = server_account()
     with temporary_folder() as folder:
         os.chown(folder, account.uid, account.gid)
-        for _ in range(3):  # somebody else may take the port in between
+        for _ in range(3):  # another program may take the port in between
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 port = int(probe.getsockname()[1])

@@ -92,7 +92,7 @@ SELECT md5(string_agg(what, chr(10) ORDER BY what)) FROM (
 
 @dataclass
 class _Schemas:
-    """Those of one server that no test uses, and what a new one has."""
+    """Schemas of one server that no test uses, and the contents of a new one."""
 
     engine: Engine
     free: list[str] = field(default_factory=list)
@@ -110,7 +110,7 @@ def take(server_url: str) -> str:
 
 
 def give_back(server_url: str, schema: str) -> None:
-    """Let another test have a schema that nobody has open any more."""
+    """Let another test use a schema that is no longer open."""
     of = _of.get(server_url)
     if of is None:
         of = _of[server_url] = _learnt(server_url)
@@ -141,7 +141,7 @@ def _is_new_again(of: _Schemas, schema: str) -> bool:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_BUSY_MS}")
             connection.exec_driver_sql(_CLEAN.format(schema=schema, kept=kept))
             return _looks(connection, schema) == of.looks
-    except exc.OperationalError:  # somebody has locked something
+    except exc.OperationalError:  # another session has locked something
         return False
 
 

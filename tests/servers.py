@@ -157,7 +157,7 @@ def _system_programs() -> Path | None:
 
 
 def _start(new: _New, settings: tuple[str, ...]) -> int:
-    """Start the server on a free port; another one when somebody took it in between."""
+    """Start the server on a free port; try another one if a program took it in between."""
     attempts = 3
     for attempt in range(attempts):
         with socket.socket() as probe:

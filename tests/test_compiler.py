@@ -1,4 +1,4 @@
-"""What is kept of compiled code, and what is not."""
+"""Compiled code is kept until any source file is newer."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ URL = "postgresql+psycopg://ann:s3cret@db.example:5432/shop"
 
 @pytest.fixture(autouse=True)
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, without the settings of whoever runs the tests."""
+    """Work in an empty folder, without the user's own settings."""
     for name in Settings.model_fields:
         monkeypatch.delenv(f"ACTIVEDB_{name.upper()}", raising=False)
     (tmp_path / "pyproject.toml").write_text("[project]\n")  # hides those above

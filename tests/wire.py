@@ -156,7 +156,7 @@ class Wire:
             down.result(PATIENCE_S)
 
     def _up(self, link: _Link) -> None:
-        """From the client to the server, message by message."""
+        """Forward from the client to the server, message by message."""
         waiting, is_started = b"", False
         while said := link.client.recv(_BYTES_MAX):
             self._flows.wait()
@@ -185,7 +185,7 @@ class Wire:
             link.is_cut.set()
 
     def _down(self, link: _Link) -> None:
-        """From the server to the client."""
+        """Forward from the server to the client."""
         tail = b""
         with _ending(link.client, link.server):
             try:

@@ -27,16 +27,20 @@ PLACES = (
     "tools",
     "docs",
     "examples",
+    "tests",
+    "migrations",
     "README.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "CHANGELOG.md",
 )
 OPENINGS = frozenset(
     word
     for words in (
         # question words and pronouns
         "what who whose whom whether which how where when why that this these those it its",
-        "they their them there nobody nothing something someone everything everybody none",
+        "they their them there nobody somebody anybody nothing something someone everything",
+        "everybody none",
         # prepositions and conjunctions
         "of as for from in with by at on to between before after around beside behind under",
         "over or and but so if also again only not likewise same like else",
@@ -56,8 +60,10 @@ IDIOMS = {
     r"\bfallen due\b|\bfalls due\b": "runnable, or due",
     r"\bin hand\b": "pending",
     r"\btells? of\b|\btold of\b": "report, list or describe",
-    r"(?<![\"'`])\bnobody\b": "no transaction, no process, no caller",
-    r"\bsomebody\b|\banybody\b": "another program, a user, a caller",
+    # Not the name of a user, in quotes or in a URL.
+    r"(?<![\"'`/])\bnobody\b": "no transaction, no process, no caller",
+    # Not a name alone, in quotes or in the braces of an f-string.
+    r"\b(?!(?<=[\"'`{])\w+[\"'`}])(?:somebody|anybody)\b": "another program, a user, a caller",
     r"\bthose of which\b|\bthat of which\b": "name the subject",
     r"\bcomes? along\b|\btaken? along\b": "say what happens to it",
     r"\bas it were\b|\bso to speak\b": "leave it out",

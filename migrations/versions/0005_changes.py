@@ -1,4 +1,4 @@
-"""Followers: how far the changes that a replication slot tells of have been taken."""
+"""Followers: how far the changes that a replication slot reports have been taken."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What the parts of a stream that are processed in columns leave behind."""
+"""State that the parts of a stream that are processed in columns leave behind."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What queries of Spark stage and publish: rows, batches, and how far each query is."""
+"""Data that Spark queries stage and publish: rows, batches, and the progress of each query."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Where a stream's source stands behind each batch, so that a lost checkpoint can be replaced."""
+"""Positions of a stream's source after each batch, so that a lost checkpoint can be replaced."""
 
 import sqlalchemy as sa
 from alembic import op

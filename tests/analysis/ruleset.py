@@ -30,7 +30,7 @@ COLUMNS = ("id", "x", "y")
 STEPS_MAX = 300
 
 Effect = tuple[str, str, str]
-"""What is done ("insert", "update", "delete", "event"), to which table or signal, column or ""."""
+"""Kind ("insert", "update", "delete", "event"), table or signal, and column or "" of a change."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Spec:
         )
 
     def listens_to(self, effect: Effect) -> bool:
-        """Whether an effect is its event."""
+        """Return whether `effect` triggers the rule."""
         kind, name, column = self.on
         return effect[:2] == (kind, name) and (not column or effect[2] in ("", column))
 
 
 def random_effect(draw: random.Random) -> Effect:
-    """Something that can happen."""
+    """Return a random effect."""
     kind = draw.choice(["insert", "update", "update", "update", "delete", "event"])
     if kind == "event":
         return (kind, draw.choice(SIGNALS), "")
@@ -108,7 +108,7 @@ class TooLong(Exception):
 
 @dataclass
 class Interpreter:
-    """Runs a rule set over symbolic values: equal states mean equal histories of what matters.
+    """Interpreter of a rule set over symbolic values: equal states mean equal relevant histories.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class Interpreter:
     steps: int = 0
 
     def run(self, events: Sequence[Effect]) -> dict[tuple[str, str], Any]:
-        """One top-level transaction that does `events`; its final state."""
+        """Run one top-level transaction that does `events`; return its final state."""
         queue: list[Spec] = []
         for number, effect in enumerate(events):
             self._do(effect, ("application", number), queue)

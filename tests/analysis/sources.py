@@ -1,4 +1,4 @@
-"""What the sources of rules in these tests name: tables, helpers, a mapped class."""
+"""Tables, helpers and a mapped class, named by the sources of rules in these tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_NAME = {"accounts": accounts, "log": log}
 
 
 class Base(DeclarativeBase):
-    """Of the mapped classes here."""
+    """Base of the mapped classes."""
 
 
 class Person(Base):

@@ -46,7 +46,7 @@ def rule(name: str, on: Expression, *, coupling: str = "immediate", **options: A
 
 
 def opaque(name: str, on: Expression) -> Rule:
-    """A rule of which nobody knows what it does."""
+    """Return a rule with unknown effects."""
     return Rule.define(
         lambda t, o: o.params["do"](t),
         on=on,

@@ -1,4 +1,4 @@
-"""What is read in the source of a rule, case by case."""
+"""Inference of effects from the source of a rule, case by case."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def profile(action: Callable[..., Any], when: Any = None, **options: Any) -> Pro
 
 
 def effects(action: Callable[..., Any], when: Any = None, **options: Any) -> list[str]:
-    """What the rule may do, as text; nothing about it may be open."""
+    """Return the possible effects of the rule as text; fail if any of them is unresolved."""
     found = profile(action, when, **options).effects
     assert not found.unresolved, [str(each) for each in found.unresolved]
     return [str(each) for each in (*found.reads, *found.changes, *found.signals)]

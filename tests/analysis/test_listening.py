@@ -1,4 +1,4 @@
-"""Which events a rule listens to and what they do for it, over every kind of expression."""
+"""Events that a rule listens to and their roles, over every kind of expression."""
 
 from __future__ import annotations
 

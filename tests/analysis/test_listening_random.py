@@ -1,4 +1,4 @@
-"""What the roles of events say, held against detectors over random expressions and streams."""
+"""Roles of events, compared with detectors over random expressions and streams."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def case(draw: Random, plan: Plan) -> tuple[Expression, list[Occurrence]]:
 
 
 def made_of(expression: Expression, events: Sequence[Occurrence]) -> list[Made]:
-    """What a detector makes of a stream that is followed by silence."""
+    """Return what a detector makes of a stream that is followed by silence."""
     detector = Detector(expression)
     made: list[Made] = []
 
     def told(by: tuple[str, str], matches: Sequence[Occurrence]) -> None:
         for match in matches:
-            # By its events alone: of two parts of any_of that they fulfil the first is made.
+            # By its events alone: if they fulfil two parts of any_of, only the first is made.
             events = [leaf for part in match.parts.values() for leaf in _leaves(part)]
             made.append(Made(by, (match.us, *(events or _leaves(match)))))
 

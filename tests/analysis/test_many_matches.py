@@ -80,7 +80,7 @@ def warned(*rules: Rule) -> list[str]:
 
 
 def completed(detector: Detector, names: str) -> int:
-    """How many matches one event completes at most; raises if there are too many."""
+    """Return the most matches that one event completes; raise if there are too many."""
     most = 0
     for us, name in enumerate(names):
         o = Occurrence(name, us, {})

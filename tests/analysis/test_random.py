@@ -55,7 +55,7 @@ def triggered_by(specs: list[Spec], source: Spec) -> list[str]:
 def order_matters(
     one: Effect, reads: tuple[tuple[str, str], ...], other: tuple[Effect, ...]
 ) -> bool:
-    """Whether a write and what another rule reads or writes depend on their order."""
+    """Return whether the order of a write and another rule's reads or writes matters."""
     kind, table, column = one
     if kind == "event":
         return False

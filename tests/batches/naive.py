@@ -142,7 +142,7 @@ class Naive:
         return self.state[transaction] != "compensated" and not relaxed
 
     def followers(self, transactions: set[str]) -> set[str]:
-        """What goes with transactions, so that nothing stands behind one that is gone."""
+        """Return transactions and all that follow them, so that none follows one that is gone."""
         while True:
             behind = {
                 s
@@ -176,7 +176,7 @@ class Naive:
             always, own = above, sources
 
     def is_independent(self, sources: set[str]) -> bool:
-        """Whether giving up sources, and what would stand behind that, interferes with no other."""
+        """Return whether giving up sources, and what follows them, interferes with no others."""
         own = self.followers({id for source in sources for id in self.composite(source)})
         return not any(
             self.counts(id)

@@ -192,7 +192,7 @@ def test_figure_4_overlapping_all_transactions_are_compensated() -> None:
     assert plan.order[-1] == "T1,1"
     # a_4 is still to be used in the next batch, a_5 in the next two.
     assert plan.partially_dropped == ("a4", "a5")
-    # The figure begins with a_1, so that a_1 and a_2 are used by nobody else.
+    # The figure begins with a_1, so no other transaction uses a_1 and a_2.
     assert plan.dropped == ("a1", "a2", "a3")
     assert {each.batch for each in plan.interference} == names("a1 a2 a4 a5")
 

@@ -234,7 +234,7 @@ class Fed:
 
 @pytest.mark.long
 def test_random_independent_cover_breaks_nothing() -> None:
-    """No transaction stands behind a compensated one that it follows in control order either."""
+    """No transaction stands that follows a compensated one in control order."""
     for random in (worlds := Worlds(150 * SCALE, "independent covers", followed=5)):
         programs: list[Program] = []
         for number in range(random.randint(2, 4)):
@@ -272,10 +272,10 @@ def test_random_independent_cover_breaks_nothing() -> None:
 def test_random_compensation_takes_from_what_comes_later_its_own_batches_and_nothing_else(
     workflow: Workflow, data: st.DataObject
 ) -> None:
-    """What comes after a compensation is as without it, save for gaps.
+    """Batches after a compensation are the same as without it, except for gaps.
 
-    Gaps are left by the batches that were asked about, or the cover, and by what the compensated
-    transactions have given out.
+    Gaps stem from the requested batches, or the cover, and from the output of the compensated
+    transactions.
     """
     compensated, untouched = Fed(workflow), Fed(workflow)
     feeds = data.draw(st.lists(st.sampled_from(workflow.sources), min_size=2, max_size=8))

@@ -1,4 +1,4 @@
-"""Followed changes: rules that write down what they hear, and somebody who writes without rules."""
+"""Followed changes: rules that record what they hear, and a writer without rules."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def hear(ledger: Ledger, coupling: str = "detached", name: str = "hear") -> None
 
 
 def take(follower: Follower, ledger: Ledger) -> list[str]:
-    """Take all there is and let the rules end; what they have written so far, sorted."""
+    """Take all there is and let the rules end; return what they have written so far, sorted."""
     while follower.step():
         pass
     ledger.db.wait_idle()

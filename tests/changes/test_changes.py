@@ -1,4 +1,4 @@
-"""Changes made by anybody trigger rules: each once, none that activedb has raised itself."""
+"""Changes by any program trigger rules: each once, and none that activedb itself has made."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ def test_databases_of_other_schemas_are_other_programs(
 
 
 def take_again(ledger: Ledger) -> list[str]:
-    """What the rules have written when all is taken by another follower."""
+    """Return what the rules have written after another follower has taken all changes."""
     with ledger.db.changes.follower(whole_rows=True) as follower:
         return take(follower, ledger)
 
@@ -504,7 +504,7 @@ POINTS = ("after peek", "after recording", "after advance")
 
 
 class Fault(ConnectionLost):
-    """What a test raises in the midst of a step."""
+    """Error that a test raises in the middle of a step."""
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -587,13 +587,13 @@ def test_random_transactions_and_failures_fire_each_change_once(
 
 
 def take_all(ledger: Ledger) -> list[str]:
-    """What the rules have written when all is taken."""
+    """Return what the rules have written after all changes are taken."""
     with ledger.db.changes.follower(slot="shared", whole_rows=True) as follower:
         return take(follower, ledger)
 
 
 def do(connection: Any, rows: dict[int, int], kind: str, key: int, value: int) -> list[str]:
-    """One change of `rows`, here and at the server; what a rule is to say of it."""
+    """Make one change in `rows` and at the server; return what a rule is to say of it."""
     given = {"key": key, "value": value}
     if kind == "i" and key not in rows:
         connection.execute(text("INSERT INTO accounts VALUES (:key, :value)"), given)

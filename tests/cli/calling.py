@@ -15,7 +15,7 @@ from activedb.cli import main
 
 @dataclass(frozen=True)
 class Said:
-    """What a command has said.
+    """Outcome of a command.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Said:
 
 
 class Caller:
-    """Calls ``activedb`` with arguments, over no settings but those that are given."""
+    """Caller of ``activedb`` with arguments, over no settings but the given ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         self._monkeypatch = monkeypatch

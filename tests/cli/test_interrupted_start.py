@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Sends the signal when a module is about to be imported: whichever that is, nobody must see more.
+# Sends the signal just before a module is imported: no user must see which one it was.
 _SITE = """
 import os, signal, sys
 class At:

@@ -14,9 +14,9 @@ from tests.cli.reference import BEGIN, PAGE, commands, reference
 
 COMMANDS = dict(commands())
 SERVES = {"dashboard"}
-"""It has no result: it runs until it is interrupted."""
+"""Commands without a result: they run until they are interrupted."""
 PRINTS = {"grafana"}
-"""It prints a file, as it is."""
+"""Commands that print a file as it is."""
 
 
 def test_page_is_what_the_commands_say_of_themselves() -> None:

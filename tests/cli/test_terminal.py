@@ -1,4 +1,4 @@
-"""What shells and terminals see: completion, colours, statuses."""
+"""Commands in shells and terminals: completion, colours, statuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ESCAPE = "\x1b["
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """What a program says that is run in a process of its own; its status is 0."""
+    """Return what a program prints in a process of its own; its status must be 0."""
     return subprocess.run(
         arguments,
         cwd=folder,
@@ -81,7 +81,7 @@ def test_other_shells_get_a_script_and_answers(
 
 
 def on_terminal(folder: Path, *arguments: str, **variables: str) -> str:
-    """What a command writes to a terminal."""
+    """Return what a command writes to a terminal."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [ACTIVEDB, *arguments],

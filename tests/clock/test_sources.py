@@ -122,7 +122,10 @@ def test_kernel_clock_refused_by_the_kernel_names_the_other_sources(
 @pytest.mark.long
 @pytest.mark.parametrize("platform", ["darwin", "win32", "linux"])
 def test_kernel_clock_on_another_platform_names_the_other_sources(platform: str) -> None:
-    """In a process of its own, which believes to be elsewhere; on Linux, with neither function."""
+    """The error names the other sources, also on Linux if both functions are missing.
+
+    The program runs in a process of its own, which takes itself to be on that platform.
+    """
     program = f"""
         import ctypes, sys
         from activedb.clock import KernelClock

@@ -205,7 +205,7 @@ class System:
                     self.abort(other)
 
     def finish(self) -> None:
-        """End what lives, from the newest on; who waits for ever aborts."""
+        """End all live transactions, the newest first; abort those that would wait for ever."""
         rounds = 0
         while live := [node for node in reversed(self.nodes) if node.is_live]:
             rounds += 1
@@ -217,7 +217,7 @@ class System:
 
 
 def legal_history(seed: int, steps: int = 60) -> History:
-    """What a system that keeps all rules might do; the same for the same seed."""
+    """Return a possible history of a system that keeps all rules; the same for the same seed."""
     system = System(random.Random(seed))
     for _ in range(steps):
         system.step()

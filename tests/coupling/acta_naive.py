@@ -28,7 +28,7 @@ IMM, DEF = SpawnMode.IMMEDIATE, SpawnMode.DEFERRED
 
 
 class Naive:
-    """Which transactions break which axiom. O(n³) and worse."""
+    """Naive search for the transactions that break an axiom, in O(n³) and worse."""
 
     def __init__(self, history: History):
         self.h = list(enumerate(history.events))
@@ -65,7 +65,7 @@ class Naive:
         return any(self.parent(self.line(t)[-1]) in self.all for t in self.all)
 
     def open_to(self, t: int | None) -> list[int]:
-        """Whose operations in progress are no obstacle to `t`."""
+        """Return the transactions whose operations in progress are no obstacle to `t`."""
         found: list[int] = []
         while t is not None and t not in found:
             line = self.line(t)
@@ -81,7 +81,7 @@ class Naive:
         return next((i for i, e in self.ops if e.number == number), None)
 
     def state(self, p: int, until: int | None = None) -> tuple[str, int, int | None]:
-        """What has become of operation `p` before position `until`, and who is responsible."""
+        """Return the state of operation `p` before position `until`, and who is responsible."""
         responsible, status = self.h[p][1].by, "in progress"
         for i, e in self.h[p + 1 : until]:
             if isinstance(e, Delegate) and e.by == responsible and e.to in self.all:

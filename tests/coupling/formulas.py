@@ -59,7 +59,7 @@ def is_before(first: int | None, second: int | None) -> bool:
 
 
 def violated(history: History, parents: Parents, edge: Edge) -> bool:
-    """Whether a complete history violates the formula of a dependency."""
+    """Return whether a complete history violates the formula of a dependency."""
     dependent, kind, _ = edge
     line = line_of(parents, edge)
     commit_i, abort_i = line_committed_at(history, line), line_aborted_at(history, line)
@@ -99,7 +99,7 @@ def continuations(history: History, line: list[int]) -> list[History]:
 
 
 def is_safe(history: History, parents: Parents, edge: Edge) -> bool:
-    """Whether the dependent can still end rightly, whatever the line does from here."""
+    """Return whether the dependent can still end correctly, whatever the line does from here."""
     name, line = edge[0], line_of(parents, edge)
     history = as_the_line_has_it(history, line)
     has_ended = any(place_of(history, end, name) is not None for end in ("commit", "abort"))
@@ -111,7 +111,7 @@ def is_safe(history: History, parents: Parents, edge: Edge) -> bool:
 
 
 def can_commit(history: History, parents: Parents, edge: Edge) -> bool:
-    """Whether there is any future in which the dependent commits rightly."""
+    """Return whether the dependent can commit correctly in any future."""
     name, line = edge[0], line_of(parents, edge)
     history = as_the_line_has_it(history, line)
     mine: History = [] if ("begin", name) in history else [("begin", name)]

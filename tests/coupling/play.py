@@ -1,4 +1,4 @@
-"""Plays a triggered rule by its plan, on a dependency graph."""
+"""Play of a triggered rule by its plan, on a dependency graph."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class World:
             self.check()
 
     def finish(self) -> None:
-        """Let everybody who lives end, nobody aborting of itself: it never comes to a stop."""
+        """End all that is live, with no voluntary aborts: each round makes progress."""
         while live := [name for name in self.parents if self.is_live(name)]:
             before = len(self.history), len(self.may_commit)
             for name in live:

@@ -86,12 +86,12 @@ class Bank:
         t.update(self.accounts, target, balance=more["balance"] + amount)
 
     def transfers(self, number: int, first: int = 0) -> None:
-        """So many transfers, one after the other."""
+        """Make `number` transfers, one after the other."""
         for n in range(first, first + number):
             self.db.run(self.transfer, n % ACCOUNTS, (n * 7 + 1) % ACCOUNTS, 1)
 
     def load(self, is_enough: Callable[[], bool], threads: int = 2) -> int:
-        """Transfers on some threads until it is enough; how many."""
+        """Make transfers on some threads until there are enough; return how many."""
         done = threading.Event()
         counts = [0] * threads
 
@@ -211,5 +211,5 @@ class Bank:
 
     @property
     def address(self) -> str:
-        """Where its monitor listens."""
+        """Return the address at which its monitor listens."""
         return addresses(self._folder)[0].url

@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Visit:
-    """A browser of its own cookies that notes what goes wrong and where requests go."""
+    """A browser with its own cookies that notes errors, and where requests go."""
 
     def __init__(self, context: BrowserContext, address: str):
         self.context = context

@@ -1,4 +1,4 @@
-"""A process that never was: states as a monitor tells them, made by a seeded generator.
+"""An imaginary process: states as a monitor shows them, made by a seeded generator.
 
 ``python -m tests.dashboard.recorded --port 8099`` serves a dashboard of it, to look at pages.
 """
@@ -27,7 +27,7 @@ _RULES = (
 
 
 class Recorded:
-    """A source whose process goes on by a step with each look.
+    """A source whose process makes a step at each look.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ class Recorded:
         self.switched.append((rule, enabled))
 
     def _go_on(self) -> None:
-        """Some hierarchies end, others begin, somebody waits."""
+        """End some hierarchies, begin others, and let some wait."""
         kept = [node for node in self._forest if node["top"] % 4 == 0][: self._live]
         while sum(node["parent"] is None for node in kept) < self._live:
             self._id += 3

@@ -1,4 +1,4 @@
-"""Who may look: host, origin, token and cookie, for pages and web sockets."""
+"""Access control: host, origin, token and cookie, for pages and web sockets."""
 
 from __future__ import annotations
 

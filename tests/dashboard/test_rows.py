@@ -1,4 +1,4 @@
-"""From a snapshot to rows and graphs."""
+"""Rows and graphs that are made from a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beginners' mistakes: each is told in one clear line of a typed error."""
+"""Beginners' mistakes: each is reported in one clear line of a typed error."""
 
 from __future__ import annotations
 

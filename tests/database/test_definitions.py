@@ -1,4 +1,4 @@
-"""What is wrong with a rule or a stream is said where it is defined."""
+"""Mistakes in a rule or a stream are reported where it is defined."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings(  # from Python 3.12 on, about what is t
 
 
 def in_child(work: Callable[[], object]) -> str:
-    """What `work` returns in a forked child, as text; an error is raised here."""
+    """Return what `work` returns in a forked child, as text; raise its error here."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -297,7 +297,7 @@ def test_child_of_a_child_uses_the_database_object(shared: Bank) -> None:
 
 
 def test_sockets_of_the_parent_are_not_open_in_the_child(shared: Bank) -> None:
-    """So the server hears at once when the parent is killed."""
+    """The server notices at once when the parent is killed, as the child holds no socket of it."""
     shared.committed()
 
     def links() -> set[str]:

@@ -1,4 +1,4 @@
-"""Calls and returns of functions as events."""
+"""Function calls and returns as events."""
 
 from __future__ import annotations
 

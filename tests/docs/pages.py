@@ -1,4 +1,4 @@
-"""What stands in the documents: their fenced blocks."""
+"""Fenced blocks of the documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, what stands beside that, its text and where it begins."""
+    """A fenced block: its language, the text beside that, its content and where it begins."""
 
     language: str
     info: str

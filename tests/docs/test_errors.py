@@ -77,7 +77,7 @@ def test_error_page_says_what_it_means_why_it_comes_and_what_to_do(page: str) ->
 
 @cache
 def messages() -> tuple[re.Pattern[str], ...]:
-    """What the packages say: their texts, with anything where a value is put in."""
+    """Return the messages of the packages, with anything where a value is put in."""
     found: set[str] = set()
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -88,7 +88,7 @@ def messages() -> tuple[re.Pattern[str], ...]:
 
 
 def _texts(module: ast.Module) -> Iterator[str]:
-    passed: set[int] = set()  # docstrings, which nobody is told, and pieces of what was taken
+    passed: set[int] = set()  # docstrings, which are no messages, and pieces of taken texts
     for node in ast.walk(module):
         if isinstance(node, ast.Expr):
             passed.add(id(node.value))

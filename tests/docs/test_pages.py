@@ -33,7 +33,7 @@ for code in json.load(sys.stdin):
 
 
 def python_of(path: Path) -> list[tuple[Block, str | None]]:
-    """The pieces of Python that run by themselves, with the output that stands behind each."""
+    """Return the pieces of Python that run by themselves, with the output after each."""
     found = blocks(path)
     pieces = []
     for block, after in zip(found, [*found[1:], None], strict=False):

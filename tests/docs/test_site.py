@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# Whoever reads a page tells nobody: nothing is fetched from registries and networks of others.
+# A page does not give its readers away: it fetches nothing from registries and other networks.
 STRANGERS = re.compile(
     r"(googleapis|gstatic|jsdelivr|unpkg|cdnjs|cloudflare|bootstrapcdn|fontawesome|polyfill)\.|"
     r"\b(pypi\.org|pythonhosted\.org|npmjs\.|conda\.anaconda\.org|repo1?\.maven)",

@@ -17,7 +17,7 @@ END = "\x1e"  # between what the pieces print
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What a program prints, to both of its streams, ended well or not."""
+    """Return what a program prints to both of its streams, whatever its status."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -42,7 +42,7 @@ def lines(text: str) -> list[str]:
 
 
 def shown_behind(number: int) -> Block | None:
-    """The output that stands behind a piece of Python."""
+    """Return the output that is shown after a piece of Python."""
     after = BLOCKS[number + 1 : number + 2]
     return after[0] if after and after[0].language == "text" and not after[0].title else None
 

@@ -30,7 +30,7 @@ _in_batch = threading.local()
 
 
 def reach(point: str) -> None:
-    """Come to a point; the process ends here if it is the one."""
+    """Reach a point; end the process if it is the chosen one."""
     global _reached
     if point == POINT:
         with _latch:

@@ -42,9 +42,9 @@ PHASES = (
     "spark committed",  # Spark has committed, the queue of files knows nothing of it
     "between batches",  # nothing is going on
 )
-"""In the order in which a batch goes through them."""
+"""Phases in the order in which a batch goes through them."""
 ROWS = 4
-"""Of a file."""
+"""Number of rows of a file."""
 TABLES = ("effects", "pairs", "audit")
 
 
@@ -69,7 +69,7 @@ def write_input(folder: Path, batches: int) -> None:
 
 
 class Points:
-    """Says where the program is, from any of its processes and threads.
+    """Reporter of the program's phase, from any of its processes and threads.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ def at_point(address: str) -> Callable[[str, str], str]:
 
 
 class Feeding:
-    """Feeds a stream into one database after the other, with one Spark as long as that lives."""
+    """Feeder of a stream into one database after another, with one Spark while that lives."""
 
     def __init__(self, points: Points, input: Path):
         self._points = points
@@ -231,7 +231,7 @@ class Feeding:
 
 
 def main(given: dict[str, Any]) -> None:
-    """Do it while somebody listens, then undisturbed."""
+    """Process all files while a listener follows, then undisturbed."""
     points, folder = Points(given["points"]), Path(given["folder"])
     hook(points)
     with closing(Feeding(points, folder / "input")) as feeding:

@@ -61,7 +61,7 @@ with job["db"] as db:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command has said, and its exit status."""
+    """Output of a command, and its exit status."""
 
     returncode: int
     stdout: str

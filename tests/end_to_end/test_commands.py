@@ -109,7 +109,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What the command said, which must be one line of error without a traceback."""
+    """Return the output of a command, which must be one line of error without a traceback."""
     lines = [x for x in done.stderr.strip().splitlines() if x.startswith("error: ")]
     assert len(lines) == 1, done.stderr
     assert "Traceback" not in done.stderr

@@ -84,7 +84,7 @@ def wait(process: subprocess.Popen[str], reached: Callable[[], object]) -> None:
 
 
 def is_made(other: Somebody) -> bool:
-    """Whether the slot is there, from which on changes are told."""
+    """Return whether the slot exists from which changes are reported."""
     return bool(other.value("SELECT lsn FROM activedb_followers") if has_tables(other) else 0)
 
 
@@ -93,7 +93,7 @@ def has_tables(other: Somebody) -> bool:
 
 
 def seen(other: Somebody) -> list[str]:
-    """What the rules have written, in order."""
+    """Return what the rules have written, in order."""
     return other.value("SELECT array_agg(what ORDER BY id) FROM seen") or []
 
 

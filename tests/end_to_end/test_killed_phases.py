@@ -70,7 +70,7 @@ class Program:
             listener.send(_ENDED)
 
     def places(self) -> Iterator[tuple[Place, Callable[[str], None]]]:
-        """Where it is, and what lets it go on; until it has ended."""
+        """Yield its current phase, and a function that lets it go on; until it has ended."""
         with self._listener as listener:
             while True:
                 with listener.accept() as connection:

@@ -91,7 +91,7 @@ def letters(call: Call, tmp_path: Path, database_url: str) -> Call:
 
 
 def rung(url: str) -> int:
-    """How many bells were rung."""
+    """Return how many bells were rung."""
     with adb.connect(url) as db:
         Table("bells", db.metadata, Column("id", Integer, primary_key=True))
         return db.admin.row_counts()["bells"]

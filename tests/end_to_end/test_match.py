@@ -52,7 +52,7 @@ CREATE RULE warn ON OUTPUT Dirty BEGIN UPDATE rooms SET dirty = TRUE; END;
 
 @dataclass(frozen=True)
 class Done:
-    """What a call has come to."""
+    """Outcome of a call."""
 
     status: int
     out: str
@@ -91,7 +91,7 @@ def match(
 
 
 def times(done: Done, query: str | None = None) -> list[Any]:
-    """When the matches are."""
+    """Return when the matches occur."""
     return [m["at"] for m in done.result["matches"] if query in (None, m["query"])]
 
 
@@ -655,7 +655,7 @@ def test_terminal_has_colours_unless_told_not_to(tmp_path: Path, *, no_color: bo
     os.close(theirs)
     shown = b""
     try:
-        # Linux answers the end of a terminal that nobody holds with an error.
+        # On Linux, reading a terminal that no process holds open ends with an error.
         with suppress(OSError):
             while block := os.read(ours, 4096):
                 shown += block

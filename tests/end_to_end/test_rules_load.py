@@ -79,6 +79,6 @@ def test_rules_load_knows_the_streams_of_its_program_alone(folder: Path, databas
     done = activedb("rules", "load", "ours.rules", "program.py", folder=folder)
     assert done.returncode == 2
     assert "ours.rules: line 1, column 19: there is no stream 'ward'" in done.stderr
-    # Without a program nobody knows which streams there will be.
+    # Without a program, the streams are not known yet.
     done = activedb("rules", "load", "ours.rules", "--url", database_url, folder=folder)
     assert (done.returncode, done.stdout) == (0, "queries: Q\n"), done.stderr

@@ -43,7 +43,7 @@ def ring(t, o):
 
 
 class Clerk:
-    """Somebody who rings bells and leaves the rest to workers."""
+    """Client that rings bells and leaves the rest to workers."""
 
     def __init__(self, db: adb.Database):
         self.db = db
@@ -58,7 +58,7 @@ class Clerk:
         db.create_all()
 
     def rung(self) -> list[str]:
-        """Who has rung, in order."""
+        """Return who has rung, in order."""
         with self.db.transaction() as t:
             return [row.by for row in t.query(select(self.bells).order_by(self.bells.c.id))]
 
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def clerk(database_url: str) -> Iterator[Clerk]:
-    """Over an empty database."""
+    """Yield a clerk over an empty database."""
     with adb.connect(database_url, firings="queue") as db:
         yield Clerk(db)
 

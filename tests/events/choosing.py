@@ -1,4 +1,4 @@
-"""Where random expressions and histories have their choices from."""
+"""Choices for random expressions and histories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Chooser", "Drawn", "Thrown"]
 
 
 class Chooser(Protocol):
-    """Where choices come from."""
+    """Source of choices."""
 
     def integer(self, least: int, most: int) -> int: ...
 

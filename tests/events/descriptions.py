@@ -32,7 +32,7 @@ class Labels:
         return self._labels.setdefault(id(o), made)
 
     def of(self, bound: Any) -> Any:
-        """What is bound to a part."""
+        """Return a description of what is bound to a part."""
         if isinstance(bound, tuple):
             return tuple(map(self.of, bound))
         assert isinstance(bound, Occurrence)

@@ -74,7 +74,7 @@ class Reads:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which features an expression may have.
+    """Features that an expression may have.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ EVERYTHING = Plan(
 
 
 class _Writer:
-    """Writes one expression."""
+    """Writer of one expression."""
 
     def __init__(self, choose: Chooser, plan: Plan):
         self.choose = choose
@@ -119,7 +119,7 @@ class _Writer:
         self.numbers = count()
 
     def often(self, one_in: int) -> bool:
-        """True in one of so many cases; shrinks to False."""
+        """Return True in one of `one_in` cases; shrink to False."""
         return self.choose.integer(0, one_in - 1) == one_in - 1
 
     def alias(self) -> str:
@@ -237,7 +237,7 @@ class _Writer:
         return made.skipping(to, self.pick(made.names) if to in ("to_first", "to_last") else None)
 
     def timed(self) -> Any:
-        """What time itself completes."""
+        """Return an expression that time itself completes."""
         kind = self.pick(["sequence", "timed_out", "after", "periodic", "every"])
         match kind:
             case "timed_out":

@@ -1,4 +1,4 @@
-"""Random histories: what a detector is told, step by step."""
+"""Random histories: the steps of a detector."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Advance:
 
 @dataclass(frozen=True)
 class Withdraw:
-    """The feed that was so many before the last one that is left."""
+    """Withdrawal of a feed: the one that was `back` feeds before the last one still present."""
 
     back: int
 
 
 @dataclass(frozen=True)
 class Trim:
-    """To the latest time that nothing later is before, neither a feed nor what is due."""
+    """Trim to the latest time that nothing later precedes, neither a feed nor what is due."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class Cut:
 
 @dataclass(frozen=True)
 class Course:
-    """Which steps a history may have.
+    """Steps that a history may have.
 
     Attributes
     ----------
     size : int
         The number of feeds, at most.
     ordered : bool
-        Whether each event is fed after time was advanced to it; else advances come at random.
+        Whether time is advanced to each event before it is fed; else advances are random.
     withdrawals : int or None
-        How far back what is withdrawn may lie; None: no withdrawals.
+        How many feeds back a withdrawn one may lie; None: no withdrawals.
     """
 
     size: int = 9

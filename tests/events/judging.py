@@ -48,7 +48,7 @@ END_US = 40 * SECOND_US
 WIDEST_US = 5 * SECOND_US
 """No interval is wider."""
 CELLS_MAX = 400
-"""With more worlds than these, a case is drawn again."""
+"""Number of worlds above which a case is drawn again."""
 
 Times = tuple[int, ...]
 
@@ -103,7 +103,7 @@ class Case:
 
     @cached_property
     def certain(self) -> Counter[Identity]:
-        """What is made in every world, as often."""
+        """Return the matches made in every world, each with its least count."""
         found = self.made[0]
         for made in self.made[1:]:
             found = found & made
@@ -111,7 +111,7 @@ class Case:
 
     @cached_property
     def possible(self) -> Counter[Identity]:
-        """What is made in some."""
+        """Return the matches made in some world, each with its greatest count."""
         found: Counter[Identity] = Counter()
         for made in self.made:
             found |= made
@@ -123,7 +123,7 @@ class Case:
     # -- complaints: None if all is well -----------------------------------------------------
 
     def uncertain(self, made: Counter[Identity], *, any_order: bool = False) -> str | None:
-        """Tell of a match that was made and is not in every world.
+        """Report a match that was made and is not in every world.
 
         With `any_order`, what happens at one time may have arrived in any order.
         """
@@ -136,10 +136,10 @@ class Case:
         return None
 
     def impossible(self, made: Counter[Identity]) -> str | None:
-        """Tell of a match that was made and is in no world.
+        """Report a match that was made and is in no world.
 
-        That is, of those that what had been told by then allows: a later event may tell, by its
-        local clock, when an earlier one was.
+        A world counts if the events told by then allow it: a later event may show, by its local
+        clock, when an earlier one was.
         """
         wrong = made - self.possible
         for times in self.worlds if wrong else ():
@@ -149,9 +149,9 @@ class Case:
         return f"made {shown(wrong)}; not made in any world" if wrong else None
 
     def disordered(self, matches: Iterable[Occurrence]) -> str | None:
-        """Tell of a match whose elements of one part are in an order that they have in no world.
+        """Report a match whose elements of one part are in an order that they have in no world.
 
-        That is, in no world in which the same elements make a match.
+        Only worlds in which the same elements make a match count.
         """
         for match in matches:
             identity = identity_of(match.parts)
@@ -166,7 +166,7 @@ class Case:
         return None
 
     def _possible_by_then(self, count: int) -> Counter[Identity]:
-        """What some world makes of so many events, and those yet to come that may be before one."""
+        """Return what a world makes of `count` events, and of later ones that may precede them."""
         told = self.events[:count]
         later = [x for x in self.events[count:] if not all(precedes(o, x) for o in told)]
         numbers = [number_of(o) for o in (*told, *later)]
@@ -178,17 +178,18 @@ class Case:
         )
 
     def missed(self, made: Counter[Identity]) -> str | None:
-        """Tell of a match that was not made though all is known, pair by pair."""
+        """Report a match that was not made although all is known, pair by pair."""
         missed = self.made[0] - made if self.is_known else None
         return f"did not make {shown(missed)}; there is one world only" if missed else None
 
     @property
     def is_known(self) -> bool:
-        """Whether nothing may be missed: completeness is claimed of expressions that are flat.
+        """Return whether nothing may be missed: completeness is only claimed for flat expressions.
 
-        And if the timestamps of any two events tell how these lie to each other, and the clocks
-        agree on it. Not of sequences that the end of a window completes and that select next or
-        strict: of those that one end completes, which is selected may stay open.
+        It also requires that the timestamps of any two events show how these lie to each other, and
+        that the clocks agree. It is not claimed for sequences that the end of a window completes
+        and that select next or strict: which of the candidates with one end is selected may stay
+        open.
         """
         expression = self.expression
         if len(self.worlds) > 1 or self.is_tied or not is_flat(expression):
@@ -208,7 +209,7 @@ class Case:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing may be left open where there is one world.
+        """Return whether nothing may be left open where there is one world.
 
         In an expression that is not flat, what is made while an event of the same moment is yet to
         be fed may stay open.
@@ -219,16 +220,16 @@ class Case:
 
     @property
     def is_tied(self) -> bool:
-        """Whether a local clock orders two events that have to be of one microsecond."""
+        """Return whether a local clock orders two events that have to be in one microsecond."""
         return any(
             precedes(a, b) and a.low_us >= b.high_us for a in self.events for b in self.events
         )
 
     def untold(self, outcome: Outcome) -> str | None:
-        """Tell of a match that is in some world, and was neither made nor told as left open.
+        """Report a match that is in some world, and was neither made nor reported as left open.
 
-        Nor may depend on one that was left open: with an event in common with that, or with a
-        choice in which that may have been preferred.
+        A match that depends on one left open is no complaint: it shares an event with that, or with
+        a choice in which that may have been preferred.
         """
         for identity in self.possible - outcome.made:
             if identity in outcome.made or identity in outcome.candidates:
@@ -280,7 +281,7 @@ def _renamed(each: Any, numbers: Sequence[int]) -> Any:
 
 
 def is_flat(expression: Expression) -> bool:
-    """Whether it combines primitive events: any of several, negated ones, or many."""
+    """Return whether it combines only primitive events: any of several, negated ones, or many."""
     return not isinstance(expression, Plus | Periodic | TimedOut) and not any(
         isinstance(each, Sequence_ | Conjunction | Query | Plus | Periodic | TimedOut)
         for part in expression.children

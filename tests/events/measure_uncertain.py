@@ -71,7 +71,7 @@ class Count:
     wrong: int = 0
     true: int = 0
     found: int = 0
-    """Of the true ones, those made."""
+    """Number of true matches that were made."""
 
     def add(self, made: Counter[Identity], true: Counter[Identity]) -> None:
         self.made += made.total()
@@ -99,7 +99,7 @@ def random_stream(random: Random) -> tuple[list[Occurrence], list[int]]:
 
 
 def measured(expression: Expression, streams: int, seed: str) -> dict[str, Count]:
-    """Per way of telling, what was counted; the same streams for every expression."""
+    """Return the counts for each way of telling; the streams are the same for every expression."""
     counts = {way: Count() for way in WAYS}
     for number in range(streams):
         events, times = random_stream(Random(f"{seed} {number}"))

@@ -21,7 +21,7 @@ __all__ = ["Reference"]
 
 
 class Reference:
-    """What a `Detector` must do.
+    """Reference for what a `Detector` must do.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Reference:
         return self._do(("advance", us, reader))
 
     def withdraw(self, o: Occurrence) -> None:
-        """Leave out the last feed of this very object; the time that it told stays told."""
+        """Leave out the last feed of this very object; time stays advanced."""
         for place in range(len(self.steps) - 1, -1, -1):
             if self.steps[place][1] is o:
                 self.steps[place] = ("told", o.us, None)

@@ -1,4 +1,4 @@
-"""Simulated nodes: events at times nobody is told, detected late, stamped by drifting clocks."""
+"""Simulated nodes: events at hidden true times, detected late, stamped by drifting clocks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class World:
-    """How wrong the nodes of a simulation are, and how much happens."""
+    """Errors of the nodes of a simulation, and the number of events."""
 
     seed: int
     nodes: int = 3
     events: int = 30
     gap_us: int = 2000
-    """From one detection to the next, anywhere, on average."""
+    """Average time from one detection to the next, on any node."""
     error_us: int = 1000
     drift_rate: float = 1e-4
     granularity_us: int = 1
@@ -34,7 +34,7 @@ class World:
 
 @dataclass(frozen=True)
 class Happening:
-    """What happened, when, and what its node made of that."""
+    """Event with its true time and the timestamp that its node gave it."""
 
     true_us: int
     stamp: AccuracyInterval
@@ -92,7 +92,7 @@ def honest(number: int, clock: ClockSource, world: World) -> Node:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A message reaching whoever composes: an event, or a heartbeat (of no event)."""
+    """A message to the composing node: an event, or a heartbeat (of no event)."""
 
     producer: str
     stamp: AccuracyInterval

@@ -1,5 +1,6 @@
-"""How a detector is told of events with uncertain times, in every way that is allowed, and by what
-it then has made, and has left open.
+"""Detectors fed with events of uncertain times in every allowed way, and their results.
+
+A result has what the detector has made, and what it has left open.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def numbered(o: Occurrence, n: int) -> Occurrence:
 
 @dataclass
 class Outcome:
-    """What a detector has made of some events, and said of them.
+    """Results of a detector for some events.
 
     Attributes
     ----------
@@ -74,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Telling:
-    """What else happens while events are fed; each a probability per event.
+    """Other steps while events are fed; each a probability per event.
 
     Attributes
     ----------
@@ -95,7 +96,7 @@ class Telling:
 
 
 class Told:
-    """A detector that is told of events."""
+    """Detector that is fed with events."""
 
     def __init__(self, expression: Expression, policy: Any, *, is_sharing: bool = False):
         self.expression = expression

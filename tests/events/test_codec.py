@@ -75,7 +75,7 @@ rows = st.dictionaries(texts, values, max_size=5)
 
 
 def identical(a: Any, b: Any) -> bool:
-    """Whether two values are equal down to types, signs of zero, exponents, zones and folds."""
+    """Return whether two values are equal down to types, signs, exponents, zones and folds."""
     if type(a) is not type(b):
         return False
     if isinstance(a, list):
@@ -98,7 +98,7 @@ def through_json(data: Any) -> Any:
 
 
 def through_jsonb(data: Any) -> Any:
-    """What jsonb does: numbers are numeric (no exponent, no negative zero), keys are sorted."""
+    """Convert like jsonb: numbers are numeric (no exponent, no negative zero), keys are sorted."""
 
     def numeric(text: str) -> int | float:
         digits = f"{Decimal(text):f}"

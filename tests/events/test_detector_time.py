@@ -1,4 +1,4 @@
-"""What time completes: ends of windows, delays, ticks, clock events, time-outs."""
+"""Matches completed by time: ends of windows, delays, ticks, clock events, time-outs."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def test_what_may_be_used_up_is_part_of_no_certain_match(expression: Expression)
     older, younger = o("B10-14"), o("B12-20")
     assert detector.feed(o("A0")) == []
     assert detector.feed(older, None, [younger]) == []
-    # Nobody knows which B is older: A0 is one's, the other is free.
+    # It is unknown which B is older: A0 belongs to one of them, the other is free.
     assert detector.feed(younger) == []
     assert detector.feed(o("A30")) == []
     restored = Detector(expression.context("chronicle"), on_uncertain="certain")
@@ -513,7 +513,7 @@ def test_uncertain_time_of_another_event_changes_nothing_for_clocks_alone() -> N
 
 
 def test_undecided_and_merged_matches_are_told_in_one_order() -> None:
-    """Of a conjunction that needs only some of its parts, in the context cumulative."""
+    """The order is the same for some_of with a nested part in the context cumulative."""
     inner = seq(many(C, 1, 2), ~C).within(3e-6).context("cumulative")
     either = some_of(1, A.named("a"), inner | A.named("b"))
     detector = Detector(either.within(5e-6).context("cumulative"))

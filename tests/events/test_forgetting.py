@@ -1,4 +1,4 @@
-"""What a detector forgets: all that no later match can need, and nothing else."""
+"""Detectors forget all that no later match can need, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many matches one event may complete."""
+"""Limit on the matches that one event may complete."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ START_US = int(START.timestamp()) * 1_000_000
 
 
 class Script:
-    """A clock source that reads what it is told."""
+    """A clock source with the readings that it is given."""
 
     def __init__(self, *readings: tuple[int, int]):
         self.readings = [

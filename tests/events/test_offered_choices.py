@@ -1,4 +1,4 @@
-"""Open choices against every world: what is offered, what may be chosen together, what is told.
+"""Open choices against every world: what is offered, chosen together, and reported.
 
 Whatever a choice offers is made in some world, and what is chosen of it together is made together
 in some. What a world makes, and not every one, is offered. Random events and expressions, as for
@@ -89,12 +89,12 @@ OF = pytest.mark.parametrize("of", [*CHECKED, *range(6)])
 
 
 def merges(case: Case) -> bool:
-    """Whether a match may be merged of several candidates."""
+    """Return whether a match may be merged from several candidates."""
     return "CUMULATIVE" in repr(case.expression).upper()
 
 
 def is_offered_rightly(case: Case, candidate: Mapping[str, Any]) -> bool:
-    """Whether a world makes the candidate; a merged match is made of all that are in it."""
+    """Return whether a world makes the candidate; a merged match is made of all that are in it."""
     identity = identity_of(candidate)
     if merges(case):
         return any(is_in(identity, made) for made in case.possible)
@@ -115,7 +115,7 @@ def has_elements(candidate: Mapping[str, Any]) -> bool:
 
 
 def is_in(candidate: Identity, match: Identity) -> bool:
-    """Whether all events of the candidate are in the same parts of the match."""
+    """Return whether all events of the candidate are in the same parts of the match."""
     parts = dict(match)
     return all(
         name in parts and (bound == parts[name] or bound <= parts[name])
@@ -162,7 +162,7 @@ def test_nothing_that_is_not_offered_is_made_in_any_world(
 
 
 def told_all(case: Case) -> Detector:
-    """A detector that was told of all events, and leaves something open."""
+    """Return a detector that was fed with all events, and leaves something open."""
     detector = Detector(case.expression)
     detector.advance(0)
     for number, o in enumerate(case.events):
@@ -180,7 +180,7 @@ def subsets(count: int, random: Random) -> list[tuple[int, ...]]:
 
 
 def makes(case: Case, matches: list[Any], without: Iterable[Identity] = ()) -> bool:
-    """Whether one world makes all these matches, with their elements in the same order."""
+    """Return whether one world makes all these matches, with their elements in the same order."""
     wanted, other = {identity_of(each.parts) for each in matches}, set(without)
     return any(
         wanted <= set(made)
@@ -231,7 +231,7 @@ def named(choice: Any) -> str:
 
 @pytest.mark.long
 def test_callback_that_chooses_all_makes_what_one_world_makes() -> None:
-    """Or it is refused: it does not choose all of what excludes each other."""
+    """A callback that chooses candidates which exclude each other is refused."""
     for operator in CHECKED:
         for case, _ in cases("all", operator):
             detector = Detector(case.expression, on_uncertain=lambda error: error.candidates)
@@ -344,7 +344,7 @@ def with_a(choice: Undecided, number: int) -> int:
 def test_events_of_one_true_time_are_taken_in_the_order_in_which_they_were_fed(
     of: str | int,
 ) -> None:
-    """Also if their ids are in another order, and their intervals only touch."""
+    """Ids in another order, and intervals that only touch, make no difference."""
     random = source("ids", of)
     expressions = (
         [random_expression(random, PLAN)] if isinstance(of, int) else VARIANTS[of].values()

@@ -23,7 +23,7 @@ def us_of(moment: datetime) -> int:
 
 
 def moments(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
-    """Those after the start and before the end, each found from the one before."""
+    """Return the moments after the start and before the end, each found from the one before."""
     found = []
     us = schedule.next_us(us_of(start))
     while us is not None and us < us_of(end):

@@ -1,4 +1,4 @@
-"""What a detector keeps, and how much it does, where matches skip."""
+"""Memory and work of a detector whose matches skip."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_stable_events_come_with_heartbeats_alone() -> None:
 
 
 def oldest(events: list[Occurrence]) -> set[Occurrence]:
-    """The definition of section V, as it stands."""
+    """The definition of section V, literally."""
     return {e for e in events if not any(precedes(other, e) for other in events)}
 
 

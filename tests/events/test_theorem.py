@@ -176,12 +176,12 @@ def _skeleton(expression: Expression) -> list[str]:
 
 
 CASES = SCALE
-"""How many cases of each variant of an operator a run draws."""
+"""Number of cases that a run draws for each variant of an operator."""
 
 
 @cache
 def cases_of(operator: str) -> list[Case]:
-    """The cases of an operator: the worlds of each are looked for once, for all tests."""
+    """Return the cases of an operator: the worlds of each are found once, for all tests."""
     few = operator in FEW
     widths = (0, 0, 1, 2) if few else (0, 0, 1, 2, 3)
     found = []
@@ -481,7 +481,7 @@ def identities(matches: Sequence[Occurrence]) -> Counter[Any]:
 
 
 def open_of(detector: Detector) -> Counter[Any]:
-    """What is open, choice by choice."""
+    """Return the open candidates, choice by choice."""
     return Counter(
         frozenset(identity_of(parts) for parts in each.candidates) for each in detector.undecided
     )
@@ -551,7 +551,7 @@ def known_of(detector: Detector) -> dict[str, Any]:
 
 
 class Oracle:
-    """Knows one of the worlds of a case, and says what is made in it."""
+    """Oracle that knows one of the worlds of a case, and says what is made in it."""
 
     def __init__(self, case: Case, random: Random):
         self.times = random.choice(case.worlds)
@@ -561,13 +561,13 @@ class Oracle:
         self.made = case.made[case.worlds.index(self.times)]
 
     def __call__(self, open_choice: Any) -> list[Any]:
-        """Those of the candidates that are made; of an error, or of what is undecided."""
+        """Return the candidates that are made, of an error or of an open choice."""
         # Of several that differ in the order within a part alone, the one that the world has.
         found = {identity_of(each): each for each in open_choice.candidates if self._in_order(each)}
         return [each for identity, each in found.items() if identity in self._inside]
 
     def _in_order(self, candidate: Any) -> bool:
-        """Whether the elements of each part are in the order in which they happened."""
+        """Return whether the elements of each part are in the order in which they happened."""
         for bound in candidate.values():
             if isinstance(bound, tuple) and all("n" in o.params for o in bound):
                 places = [self._place(o) for o in bound]
@@ -767,7 +767,7 @@ def in_local_order(expression: Expression, random: Random) -> list[Occurrence]:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_made_against_the_order_of_a_local_clock_within_one_moment(seed: int) -> None:
-    """In whichever expression."""
+    """Every match agrees with the local clock, whatever the expression."""
     random = Random(f"{SEED} in local order {seed}")
     for _ in range(40 * SCALE):
         plan = replace(EVERYTHING, contexts=("cumulative", *CONTEXTS))

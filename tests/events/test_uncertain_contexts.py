@@ -39,7 +39,7 @@ def certain(expression: Expression, events: list[Occurrence]) -> list[frozenset[
 
 
 def actual(expression: Expression, events: list[Occurrence], random: Random) -> set[frozenset[int]]:
-    """What is made if the events happened at some times within their intervals."""
+    """Return what is made if the events happened at some times within their intervals."""
     times = [(random.uniform(o.low_us, o.high_us), o) for o in events]
     detector, found = Detector(expression), set[frozenset[int]]()
     for us, o in sorted(times, key=lambda item: item[0]):

@@ -61,7 +61,7 @@ def random_events(random: Random) -> list[Occurrence]:
 
 
 def is_metric(expression: Expression) -> bool:
-    """Whether distances matter, which orders do not tell: test_theorem.py is about these."""
+    """Return whether distances matter, which orders do not show: see test_theorem.py."""
     return any(getattr(expression, name, None) is not None for name in ("window_us", "gap_us"))
 
 
@@ -75,7 +75,7 @@ def is_narrowed(events: list[Occurrence]) -> bool:
 
 
 def kept(detector: Detector) -> dict[str, Any]:
-    """What a detector keeps; the number of the next arrival may leave some out."""
+    """Return what a detector keeps, but for the number of the next arrival."""
     return {name: value for name, value in detector.state().items() if name != "arrival"}
 
 

@@ -197,7 +197,7 @@ def test_worlds_that_a_detector_tries_are_as_many() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_times_that_are_moved_apart_tell_the_order_of_a_local_clock(*, is_ordered: bool) -> None:
-    """And otherwise what they told: who was before whom, and within which duration."""
+    """Differences are kept otherwise: which time is before which, and within which duration."""
     random, clock = Random(f"{SEED} apart {is_ordered}"), LocalClock("started at noon")
     found = 0
     for _ in range(300 * SCALE):

@@ -1,4 +1,4 @@
-"""What is certain and what is possible of uncertain orders, by trying every order."""
+"""Certain and possible matches of uncertain orders, found by trying every order."""
 
 from __future__ import annotations
 
@@ -136,9 +136,9 @@ class UncertainReference:
         return list(negated.values())
 
     def _judged(self, c: Candidate, negated: Made | None) -> Iterator[bool]:
-        """For each order that is possible, whether a candidate fulfils the definition.
+        """Yield for each possible order whether a candidate fulfils the definition.
 
-        As if of the events that may be negated there were this one alone.
+        `negated` counts as the only event that may be negated.
         """
         root = self.root
         assert isinstance(root, SequenceNode)

@@ -123,7 +123,7 @@ def _walk(expression: Expression) -> Iterator[Expression]:
 
 
 def has_clock(expression: Expression) -> bool:
-    """Whether moments that a clock tells are in it."""
+    """Return whether moments of a clock are in it."""
     return any(getattr(each, "schedule", None) is not None for each in _walk(expression))
 
 
@@ -155,7 +155,7 @@ class Worlds:
 
     @property
     def are_possible(self) -> bool:
-        """Whether there is one at all: clocks that contradict each other allow none."""
+        """Return whether there is a world at all: clocks that contradict each other allow none."""
         return self._start is not None
 
     def _allowed(self, *, is_strict: bool) -> Bounds | None:
@@ -183,7 +183,7 @@ class Worlds:
         return (self._times(cell, random) for cell in self.cells(random))
 
     def some(self, random: Random, count: int) -> Iterator[tuple[int, ...]]:
-        """So many worlds of random cells, some more than once."""
+        """Yield `count` worlds of random cells, some more than once."""
         for _ in range(count if self.are_possible else 0):
             yield next(self.worlds(random))
 
@@ -244,7 +244,7 @@ def _ranges_between(cuts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _tightened(bounds: Bounds, i: int, j: int, bound: int) -> Bounds:
-    """With one more bound, which leaves something, on the difference of i and j."""
+    """Return bounds with one more, which leaves something, on the difference of i and j."""
     if bound >= bounds[i][j]:
         return bounds
     return [
@@ -287,7 +287,7 @@ def told(
     end_us: int,
     ranks: Sequence[int] | None = None,
 ) -> tuple[Reference, list[Made]]:
-    """As `made_at`: the reference that was told, and what it made."""
+    """Return the reference that was told as in `made_at`, and what it made."""
     reference = Reference(expression)
     found = reference.advance(0)
     ranks = range(len(events)) if ranks is None else ranks
@@ -298,7 +298,7 @@ def told(
 
 
 def made_within(reference: Reference) -> set[Identity]:
-    """What a reference has made anywhere in its expression, but for primitive events."""
+    """Return what a reference has made anywhere in its expression, but for primitive events."""
     made = (each for node in reference.root.walk() for each in node.made)
     return {_identity_of_made(each) for each in made if each.event is None}
 

@@ -1,4 +1,4 @@
-"""What the tests of programs over generated events have in common."""
+"""Common parts of the tests of programs over generated events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ workload = load("_workload")
 
 
 def wrong(program: Any, events: Any, replay: Any, by: str, batch: int = 100) -> list[str]:
-    """Run a program over events by a scheduler; what differs from the plain loop, in words."""
+    """Run a program over events by a scheduler; return the differences from the plain loop."""
     found: list[str] = workload.differences(
         workload.run(program, events, by, batch=batch), replay(events)
     )
@@ -25,7 +25,7 @@ def wrong(program: Any, events: Any, replay: Any, by: str, batch: int = 100) -> 
 
 
 def command(name: str, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Run a program as its own process; its status, its JSON if there is some, its errors."""
+    """Run a program as its own process; return its status, its JSON if any, its errors."""
     done = subprocess.run(
         [sys.executable, STREAMS / f"{name}.py", *arguments, "--json"],
         capture_output=True,
@@ -38,7 +38,7 @@ def command(name: str, *arguments: str) -> tuple[int, dict[str, Any], str]:
 
 
 def one_by_one(program: Any, events: list[tuple[str, dict[str, Any]]]) -> Any:
-    """Run events, a millisecond apart, in the serial order; the run and its results."""
+    """Run events, a millisecond apart, in the serial order; return the run and its results."""
     from activedb.events import Occurrence
     from activedb.scheduling import ProgramRun, SerialOrder
 

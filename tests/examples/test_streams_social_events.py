@@ -37,23 +37,23 @@ def social(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def state(social: ModuleType) -> ModuleType:
-    """What the operators compute."""
+    """Return the module with what the operators compute."""
     return importlib.import_module("_social_state")
 
 
 @pytest.fixture
 def tweets_of(social: ModuleType) -> ModuleType:
-    """How tweets are read."""
+    """Return the module that reads tweets."""
     return importlib.import_module("_tweets")
 
 
 def id_of(ms: int, number: int = 0) -> int:
-    """The id of the tweet with this number of a millisecond since the ids began."""
+    """Return the id of the tweet with this number of a millisecond since the ids began."""
     return (ms << 22) + number
 
 
 def found(social: ModuleType, posts: Sequence[Any], scheduler: Any) -> tuple[Recount, Any]:
-    """What the example leaves in the shared tables, and what it has selected; and all versions."""
+    """Return what the example leaves in the shared tables and selects, and all versions."""
     workflow = social.Workflow(scheduler)
     events = []
     for window in social.windows_of(posts):

@@ -121,7 +121,7 @@ class Contended:
         return work
 
     def run(self, works: int) -> None:
-        """Do so many works on a few threads; those that fail for good do."""
+        """Do `works` works on a few threads; some may fail for good."""
 
         def loop(first: int) -> None:
             for number in range(first, works, THREADS):
@@ -165,7 +165,7 @@ class Contended:
 
 
 class Killer:
-    """Ends sessions of a database while work goes on, now this one, now that one."""
+    """Killer of sessions of a database, in random order, while work goes on."""
 
     def __init__(self, url: str, seed: int):
         self._url = url
@@ -173,7 +173,7 @@ class Killer:
         self.killed = 0
 
     def run(self, contended: Contended, times: int, works: int) -> None:
-        """Kill so many times, spread over the works; at most as long as there are some."""
+        """Kill `times` times, spread over the works; stop when none are left."""
         from sqlalchemy import create_engine
 
         engine = create_engine(self._url)

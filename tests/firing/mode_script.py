@@ -56,12 +56,12 @@ __all__ = ["Scene", "scenes_of"]
 
 
 class OnPurpose(Exception):
-    """What an action raises that is told to fail."""
+    """Error that an action raises on request."""
 
 
 @dataclass
 class Part:
-    """Who plays: a top-level transaction with its subtransactions, or a rule."""
+    """Part in the script: a top-level transaction with its subtransactions, or a rule."""
 
     name: str
     inbox: SimpleQueue[list[str]] = field(default_factory=SimpleQueue)
@@ -81,7 +81,7 @@ def scenes_of(text: str) -> dict[str, list[str]]:
 
 
 class Scene:
-    """Plays one scene on a database of its own.
+    """Player of one scene on a database of its own.
 
     Attributes
     ----------
@@ -143,9 +143,9 @@ class Scene:
             assert self._holds(fact), " ".join(fact)
 
     def _join(self) -> None:
-        """Wait until nobody is at a step, and no detached rule runs.
+        """Wait until all parts have done their steps, and no detached rule runs.
 
-        A transaction that has committed may still have to tell the rules that it triggered.
+        A transaction that has committed may still have to notify the rules that it triggered.
         """
         self._await(lambda: not any(p.is_busy for p in self.parts.values() if not p.is_rule))
         self.db.wait_idle()

@@ -143,7 +143,7 @@ class Tx:
 
 
 class World:
-    """What is committed, and how it comes about.
+    """Committed state, and how it comes about.
 
     Attributes
     ----------

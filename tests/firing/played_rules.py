@@ -24,7 +24,7 @@ __all__ = ["Played"]
 
 
 class Boom(Exception):
-    """What a program raises."""
+    """Error that a program raises."""
 
 
 FAILURES = (Boom, RuleFailed, TransactionAborted)
@@ -76,7 +76,7 @@ class Played:
         self.db.wait_idle()
 
     def outcome(self) -> World:
-        """What is committed."""
+        """Return the committed state."""
         world = World(())
         with self.db.transaction() as t:
             world.counters = Counter({r.id: r.n for r in t.query(select(self.counters)) if r.n})

@@ -33,7 +33,7 @@ def patterns(ledger: Ledger) -> dict[str, Expression]:
     """One of each kind of memory."""
 
     def is_even(t: Transaction, parts: Any) -> bool:
-        """Whether rules have written an even number of facts before."""
+        """Return whether rules have written an even number of facts before."""
         row = t.get(ledger.facts, "count")
         return row is None or row["value"] % 2 == 0
 
@@ -133,7 +133,7 @@ def clock_of(url: str) -> SimulatedClock:
 
 
 def do(url: str, of: str, trigger: Any = None) -> list[str]:
-    """Do the work, from where it was left; what has been written, sorted."""
+    """Go on with the work from where it was left; return what has been written, sorted."""
     is_stream = of == "stream"
     clock = None if is_stream else clock_of(url)
     with adb.connect(url, clock=clock, batch_events_max=6) as db:

@@ -1,15 +1,15 @@
 """Random programs of `naive_rules`, such that their outcome does not depend on any order.
 
-Effects commute: counters grow, rows have names of their own. What else could make the order matter
-is left out:
+Effects commute: counters grow, rows have names of their own. The programs avoid all else that could
+make the order matter:
 
-* *Termination.* What reacts to an event of kind k raises only kinds above k.
-* *Who fails takes others along* only in a group of its own: a rule that may fail with
-  ``on_abort="triggering"`` has a priority that no other rule has. Of siblings that run beside it
-  nobody could say how far they came.
-* *Quiet* is a rule if nothing that it triggers outlives its abort. So must be what may be undone at
-  any point: such a rule in deferred mode, which may be triggered several times, in an order that
-  nobody knows; causal rules; actions that start before their condition is known.
+* *Termination.* A rule on an event of kind k raises only kinds above k.
+* *Failure* aborts other rules only in a group of its own: a rule that may fail with
+  ``on_abort="triggering"`` has a priority that no other rule has. It would be unknown how far
+  siblings that run beside it came.
+* *Quiet* is a rule if nothing that it triggers outlives its abort. Rules that may be undone at any
+  point must be quiet: such a rule in deferred mode, which may be triggered several times, in an
+  unknown order; causal rules; actions that start before their condition is known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class _Draft:
-    """Draws a program, from the last kind of event to the first."""
+    """Writer of a random program, from the last kind of event to the first."""
 
     def __init__(self, draw: st.DrawFn, modes: Sequence[str], condition_actions: Sequence[str]):
         self._draw = draw
@@ -106,7 +106,10 @@ class _Draft:
         return [rule for rule in self.rules if rule.on in kinds]
 
     def may_fail(self, steps: Iterable[Step]) -> bool:
-        """Whether a transaction with these steps may fail; what is inside others is overlooked."""
+        """Return whether a transaction with these steps may fail.
+
+        Steps inside other transactions are ignored.
+        """
         for step in steps:
             if isinstance(step, Fail):
                 return True

@@ -354,12 +354,15 @@ def test_order_of_random_rules_is_that_of_the_definition(order: str, scale: int)
 
 
 def deep(call: Callable[[], object], frames: int) -> object:
-    """Make a call with so many frames of the caller's own on the stack."""
+    """Make a call with `frames` frames of the caller's own on the stack."""
     return call() if frames == 0 else deep(call, frames - 1)
 
 
 def unverified(db: adb.Database) -> adb.Database:
-    """With a lock table that does not check itself at each step, which takes time at each depth."""
+    """Return `db` with a lock table that does not check itself at each step.
+
+    Each such check takes time in proportion to the depth.
+    """
     db._forest.locks = LockManager(LockTable())
     return db
 

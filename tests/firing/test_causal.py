@@ -48,7 +48,7 @@ class Steps:
         assert self._of(name).wait(PATIENCE_S), name
 
     def is_reached(self, name: str) -> bool:
-        """Whether it has been."""
+        """Return whether the step has been reached."""
         return self._of(name).is_set()
 
 
@@ -77,7 +77,7 @@ def test_causal_rule_sees_the_versions_of_its_trigger_and_commits_after_it(ledge
 def test_what_an_aborted_rule_has_read_through_a_causal_one_is_read_anew(
     ledger: Ledger, asks: str
 ) -> None:
-    """A row that nobody keeps locked any more: what was read of it must not be kept either."""
+    """Values read of a row that is no longer locked are forgotten, too."""
     steps, a = Steps(), ledger.accounts
 
     def add(t: Transaction, n: int) -> None:

@@ -1,4 +1,4 @@
-"""Values that can be changed in place: who has read one and changes it changes nobody else's."""
+"""Values that can be changed in place: a reader that changes one changes only its own copy."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_rows_changed_in_place_stay_as_they_were_written(
     ways: list[tuple[str, int]],
     keeps: bool,
 ) -> None:
-    """In any nesting, by any way of reading, before and after the commit."""
+    """Stored rows are unchanged in any nesting, however read, before and after the commit."""
     docs = shelf.docs
     with shelf.db.transaction() as t:
         for row in t.query(select(docs.c.id)):
@@ -215,7 +215,7 @@ def spoil_occurrence(o: Occurrence) -> None:
 
 
 class Seen:
-    """What conditions and actions were given, before they change it."""
+    """Record of what conditions and actions were given, before they change it."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []

@@ -32,12 +32,12 @@ every_pair = pytest.mark.parametrize(("ec", "ca"), PAIRS)
 
 
 class Oops(Exception):
-    """What conditions and actions raise here."""
+    """Error that conditions and actions raise here."""
 
 
 @dataclass
 class Play:
-    """One triggering transaction, and a rule that tells when and where its parts run."""
+    """One triggering transaction, and a rule that records when and where its parts run."""
 
     ledger: Ledger
     ec: Coupling
@@ -96,12 +96,12 @@ class Play:
 
     @property
     def left(self) -> list[str]:
-        """What is in the log, without what the triggering transaction has written."""
+        """Return the log without the lines of the triggering transaction."""
         return [line for line in self.ledger.lines() if line != "triggering"]
 
     @property
     def due(self) -> list[str]:
-        """Names of firings that are recorded and not done."""
+        """Return the names of firings that are recorded and not done."""
         return [row["firing"] for row in self.ledger.pending() if not row["done"]]
 
     @property
@@ -113,7 +113,7 @@ class Play:
 
 
 def fires_at(ec: Coupling) -> bool:
-    """Whether the triggering transaction has to abort for the rule to take effect."""
+    """Return whether the triggering transaction has to abort for the rule to take effect."""
     return ec is EC.EXCLUSIVE
 
 
@@ -217,9 +217,9 @@ def test_action_that_raises_fails_with_what_it_is_part_of(
 
 
 STAYS = {(ec, ca): ec is EC.DETACHED for ec, ca in product(EC, CA)}
-"""Whether the action counts although the triggering transaction does not end as the rule needs it.
+"""Pairs of modes whose action takes effect even if the triggering transaction ends otherwise.
 
-A detached rule does not care; nor does a detached action, once its condition has been true.
+A detached rule does not depend on that end, nor does a detached action whose condition was true.
 """
 STAYS[EC.IMMEDIATE, CA.DETACHED] = True
 

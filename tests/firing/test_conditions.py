@@ -172,7 +172,7 @@ def test_condition_may_read_lock_and_ignore_rules(ledger: Ledger) -> None:
 
 
 def test_action_writes_after_a_condition_that_was_refused_before(ledger: Ledger) -> None:
-    """What is refused ends with the condition: for the rule, and for the one that triggered it."""
+    """The refusal ends with the condition: for the rule, and for the one that triggered it."""
 
     @ledger.db.rule(on=adb.updated(ledger.accounts), when=lambda t, o: t.insert(ledger.log, {}))
     def refused(t: Transaction, o: Occurrence) -> None: ...

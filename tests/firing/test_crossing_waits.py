@@ -1,4 +1,4 @@
-"""Waits that cross from local locks to the store must not stall a process."""
+"""Crossing waits, from local locks to the store, must not stall a process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def test_batch_checked_event_by_event_does_not_stall_beside_a_reader(where: Place) -> None:
-    """Once a row was refused, the batch is checked by the server, event by event.
+    """Once a row is refused, the server checks the batch event by event.
 
-    Its rows are at the server then, while it still takes locks here. A reader that has a lock
+    Its rows are at the server by then, while it still takes locks here. A reader that has a lock
     here and wants the row from the server must not wait for the batch that wants its lock.
     """
     ledger = open_ledger(where.open(), {1: 10, 2: 20})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Switch:
-    """A rule that fails until it is mended, and counts its calls."""
+    """Rule that fails until it is fixed, and counts its calls."""
 
     def __init__(self, ledger: Ledger, coupling: str, *, name: str = "rule", sets: bool = False):
         self.error: Exception | None = ValueError("no")

@@ -43,7 +43,7 @@ CHRONICLE = adb.all_of(A, B).context("chronicle")
 
 
 def figure_3(ledger: Ledger, **types: str) -> Stream:
-    """Figure 3 as drawn: B10 and B20 overlap, so nobody knows which is the oldest B."""
+    """Feed figure 3 as drawn: B10 and B20 overlap, so it is unknown which B is the oldest."""
     stream = declare(ledger)
     register(ledger, stream, PA="A", P1="B", P2="B", **types)
     events = [sent("A0", "PA", 0, 10), sent("B10", "P1", 12, 22), sent("B20", "P2", 16, 28)]
@@ -82,7 +82,7 @@ def number_of(decision: Decision, text: str) -> int:
 
 
 def shown(decision: Decision) -> tuple[Any, ...]:
-    """What there is to see of a decision."""
+    """Return what a decision shows."""
     candidates = [
         {name: repr(o) for name, o in candidate.items()} for candidate in decision.candidates
     ]

@@ -31,7 +31,7 @@ LINES = ["detached 1", "detached 2", "detached 3"]
 
 
 class Crash(BaseException):
-    """Ends a run at once, as far as the database can tell."""
+    """Error that ends a run at once, as far as the database can see."""
 
 
 def define(ledger: Ledger, *, crashes: bool) -> None:

@@ -1,4 +1,4 @@
-"""What detectors keep survives: each match fires once, however often the process is killed."""
+"""State of detectors survives: each match fires once, however often the process is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINTS = ("before flush", "inside flush", "before commit", "after commit")
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, list[str]]:
-    """What is written when nobody kills anything."""
+    """Return what is written when no process is killed."""
     lines = {of: do("memory://", of) for of in ("stream", "signals")}
     for of, found in lines.items():
         names = {line.split()[0] for line in found}
@@ -227,7 +227,7 @@ def test_signal_with_a_value_that_cannot_be_kept_is_counted_and_still_matched(
 
 
 def test_state_with_a_value_that_cannot_be_kept_leaves_no_older_one_behind(where: Place) -> None:
-    """That one would know nothing of what has been used up since: its match would fire again."""
+    """An older state would not know what was used up since, and its match would fire again."""
     pattern = PAIR.context("chronicle")
     ledger = open_again(where, pattern)
     ledger.db.signal("A", timestamp=1, n=1)

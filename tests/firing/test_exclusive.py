@@ -1,4 +1,4 @@
-"""Exclusive rules: they take effect if, and only if, what triggered them comes to nothing."""
+"""Exclusive rules take effect if, and only if, the transaction that triggered them fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ledger(ledger: Ledger) -> Ledger:
-    """With an exclusive rule that writes a line."""
+    """Return a ledger with an exclusive rule that writes a line."""
     listen(ledger)
     return ledger
 

@@ -36,7 +36,7 @@ MODES = ["detached", "sequential", "causal", "exclusive"]
 
 
 def drive(clock: SimulatedClock, reached: Callable[[], Any], step_s: float = 60) -> None:
-    """Let the clock go on whenever somebody waits for it, until a state is reached."""
+    """Let the clock go on whenever a thread waits for it, until a state is reached."""
     while True:
         until(lambda: reached() or clock.waiting)
         if reached():

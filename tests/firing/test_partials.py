@@ -1,4 +1,4 @@
-"""What detectors keep is counted for each rule, bounded, and expires."""
+"""State of detectors is counted for each rule, bounded, and expires."""
 
 from __future__ import annotations
 

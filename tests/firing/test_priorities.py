@@ -181,7 +181,7 @@ def test_rules_that_a_moment_triggers_run_once_though_its_work_is_tried_again(
 def refuse_commits(
     db: adb.Database, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> list[SerializationConflict]:
-    """Have the next commits fail in what is tried again; what is left of that."""
+    """Let the next commits fail with errors that are retried; return the errors left."""
     left = [SerializationConflict("as told")] * times
 
     def trigger(point: str) -> None:

@@ -21,7 +21,7 @@ ALONE = ["immediate", "deferred", "detached", "sequential", "causal"]
 
 
 class Flaky:
-    """A rule that fails when it is told to."""
+    """A rule that fails on demand."""
 
     def __init__(self, ledger: Ledger, coupling: str, on_abort: str = "rule"):
         self.ledger = ledger
@@ -42,13 +42,13 @@ class Flaky:
 
     @property
     def reason(self) -> str | None:
-        """Why it is in quarantine."""
+        """Return why it is in quarantine."""
         return self.ledger.db.rules["flaky"].quarantine
 
 
 @pytest.fixture
 def quick(where: Place) -> Ledger:
-    """A ledger where three failures are enough."""
+    """Return a ledger where three failures are enough."""
     return open_ledger(where.open(quarantine_after=3))
 
 
@@ -203,10 +203,10 @@ def test_disabled_rule_in_quarantine_stays_in_it_until_it_is_enabled(quick: Ledg
 def test_quarantine_ends_with_another_definition(quick: Ledger) -> None:
     flaky = Flaky(quick, "immediate")
     quick.db.rules.quarantine("flaky", "since today")
-    entry = quick.db.rules.change("flaky", action=lambda t, o: quick.write(t, "mended"))
+    entry = quick.db.rules.change("flaky", action=lambda t, o: quick.write(t, "fixed"))
     assert entry.quarantine is None
     flaky.trigger(1, broken=True)
-    assert quick.lines() == ["mended"]
+    assert quick.lines() == ["fixed"]
 
 
 def test_rule_that_is_in_quarantine_already_keeps_its_first_reason(quick: Ledger) -> None:

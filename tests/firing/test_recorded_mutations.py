@@ -36,7 +36,7 @@ E = TypeVar("E", bound=Event)
 
 
 class Recorded:
-    """What a database recorded of a few transactions, one rule in each mode and some more.
+    """Record that a database made of a few transactions: one rule in each mode and some more.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Figures of rules: what each has come to."""
+"""Figures of rules: the outcomes of each."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Spec:
     refuses: bool
 
     def on(self, of: Primitives, *, plain: bool) -> Expression:
-        """What triggers it; with `plain` only what columns can find."""
+        """Return what triggers it; with `plain`, only what columns can find."""
         a, b = of[self.first], of[self.second]
         if self.shape == "one":
             return a
@@ -120,7 +120,7 @@ def define(db: adb.Database, spec: Spec, on: Expression, log: Table) -> None:
 
 
 def go_on(db: adb.Database, clock: SimulatedClock, to: Event | None = None) -> None:
-    """Let the clock go on to an event, or behind all of them, and what that completes end."""
+    """Let the clock go on to an event, or past all of them; finish what that completes."""
     us = START_US + (900 if to is None else to.high_us)
     now_us = in_microseconds(clock.now())
     clock.advance(max(us - now_us, 0) / 1e6)
@@ -134,7 +134,7 @@ def fired(
     specs: Sequence[Spec],
     events: Sequence[Event],
 ) -> dict[str, list[str]]:
-    """What rules have fired on, and what has become of the others, by rule, in order."""
+    """Return by rule, in order, what it has fired on and what became of the other matches."""
     number = Column("id", Integer, primary_key=True)
     log = Table("log", db.metadata, number, Column("rule", String(9)), Column("text", String(99)))
     tables = {
@@ -196,14 +196,14 @@ def fired(
 def in_a_place_of_its_own(
     server_url: str | None, kind: str, specs: Sequence[Spec], events: Sequence[Event]
 ) -> dict[str, list[str]]:
-    """What rules have fired on in an empty database."""
+    """Return what rules have fired on in an empty database."""
     clock = SimulatedClock(moment_of(START_US))
     with place(server_url) as where:
         return fired(where.open(clock=clock, quarantine_after=0), clock, kind, specs, events)
 
 
 def check(server_url: str | None, kind: str, seed: int, rules: int) -> int:
-    """Hold rules together against each of them alone; returns how much there was to compare."""
+    """Compare rules that run together with each of them alone; return how much was compared."""
     draw = random.Random(f"{kind} {seed}")
     specs = [drawn_rule(draw, f"rule{number}", kind) for number in range(rules)]
     events = drawn_events(draw, kind)

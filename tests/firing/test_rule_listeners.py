@@ -1,4 +1,4 @@
-"""Who listens to rules hears of events, of what they trigger, and of what came of each run."""
+"""Listeners to rules hear of events, of what these trigger, and of the outcome of each run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from activedb.transactions import Node
 
 
 class Heard(RuleListener):
-    """Writes down what it hears."""
+    """Listener that records what it hears."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -48,7 +48,7 @@ def watch(ledger: Ledger) -> None:
 
 
 def shared(db: adb.Database) -> int:
-    """How many subexpressions are shared."""
+    """Return how many subexpressions are shared."""
     return db.rules._sharing.network.shared
 
 
@@ -70,7 +70,7 @@ def test_shared_rules_of_a_stream_fire_as_rules_that_share_nothing(where: Place,
 def fired(
     where: Place, seed: int, drawn_from: int, stream_name: str, shares: bool
 ) -> tuple[list[str], int]:
-    """What rules that share what they have in common, or not, do in a random stream; letters."""
+    """Return what rules that share, or not, do in a random stream, and the number of letters."""
     partials_max = (0, 1_000, 1_000_000, 12)[seed % 4]
     chosen = random.Random(drawn_from)
     ledger = open_ledger(where.open(partials_max=partials_max, batch_events_max=20))

@@ -198,7 +198,7 @@ Feed = tuple[list[tuple[str, int, int]], int, int]
 def outcome_of_tries(
     place: Place, rules: Rules, feeds: list[Feed], *, is_tried_again: bool
 ) -> tuple[Any, ...]:
-    """What rules write, refuse and keep, where the parts of a stream are tried again or not."""
+    """Return what rules write, refuse and keep, whether or not parts of a stream are retried."""
     ledger = open_ledger(place.open())
     for number, (pattern, options) in enumerate(rules):
         # One after another: the order of rules that run beside each other is open.

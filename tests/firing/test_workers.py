@@ -151,7 +151,7 @@ def test_firing_whose_hint_is_lost_is_found_by_looking(there: Place) -> None:
             "INSERT INTO activedb_pending_firings (firing, run, rule, occurrence, keep, done) "
             "VALUES ('f', 'r', 'rule', :o, false, false)"
         )
-        with clerk.db._store.short() as connection:  # tells nobody
+        with clerk.db._store.short() as connection:  # notifies no process
             connection.execute(statement, {"o": json.dumps(encode(event("E", 1, n=1)))})
         until(lambda: worker.lines() == ["rule 1"])
 

@@ -44,7 +44,7 @@ def define_jobs(ledger: Ledger, at: Callable[[int], object] = lambda n: None) ->
 
 
 def lines_of(jobs: int) -> list[str]:
-    """What so many jobs write, sorted."""
+    """Return what `jobs` jobs write, sorted."""
     return sorted(f"{word} {n}" for word in ("job", "part", "after") for n in range(jobs))
 
 

@@ -1,4 +1,4 @@
-"""What the checker reports."""
+"""Anomalies that the checker reports."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Something that no serial execution can have led to.
+    """Observation that no serial execution can explain.
 
     Attributes
     ----------
     name : str
-        G0, G1a, G1b, G1c, G-single, G2-item or G2; or "duplicate", "garbage" (a value that nobody
-        appended), "lost append", "early read" (of what was not committed yet), "stale read"
-        (without what had been committed), "internal" (without one's own), "order" (two lists that
-        are not prefixes of one).
+        G0, G1a, G1b, G1c, G-single, G2-item or G2; or "duplicate", "garbage" (a value that no
+        transaction appended), "lost append", "early read" (of what was not committed yet), "stale
+        read" (without what had been committed), "internal" (without one's own), "order" (two lists
+        that are not prefixes of one).
     words : str
         Which transactions and values, in words.
     """

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 Graph: TypeAlias = "Mapping[str, Mapping[str, set[str]]]"
 """Successors by node, each with the kinds of the edges to it."""
 Edge: TypeAlias = tuple[str, str, str]
-"""From, to, kind."""
+"""Edge as its source, its target and its kind."""
 
 
 def part(graph: Mapping[str, Mapping[str, set[str]]], kinds: set[str]) -> Graph:
-    """The edges of some kinds."""
+    """Return the edges of some kinds."""
     return {
         a: {b: edge & kinds for b, edge in after.items() if edge & kinds}
         for a, after in graph.items()

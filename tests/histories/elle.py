@@ -8,7 +8,7 @@ What nesting adds: transactions are compared twice. At the top, the units are hi
 an aborted subtransaction wrote counts as a failed write within a hierarchy that committed. Below
 each parent the units are its children that committed, which must be serializable among each other
 as well. A read may see what was written by its own transaction, its superiors, and everything that
-is committed up to one of these; a value of anybody else's is a leak.
+is committed up to one of these; a value of any other transaction is a leak.
 
 The order of versions is that of the final list, or, where values are not in it because their
 hierarchy aborted, of the longest list read.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def check(history: History) -> list[Anomaly]:
-    """All anomalies of a history; none: it is strictly serializable at every level."""
+    """Return all anomalies of a history; with none, it is strictly serializable at every level."""
     _resolve(history)
     found: dict[Anomaly, None] = {}
     for read in history.reads:
@@ -40,7 +40,7 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _resolve(history: History) -> None:
-    """Whose outcome nobody reported has committed if anybody outside of it saw a value of it."""
+    """Count an unreported outcome as committed if a transaction outside of it saw its value."""
     for read in history.reads:
         for value in read.values:
             if value in history.appends:
@@ -59,7 +59,7 @@ def _seen_by(append: Append, reader: Node | None) -> None:
 
 
 def _parents(history: History) -> list[Node | None]:
-    """Those with several children that committed; None, the parent of all hierarchies, first."""
+    """Return the parents of several committed children; first None, the parent of hierarchies."""
     children = Counter(
         node.parent.name
         for node in history.nodes.values()
@@ -80,7 +80,7 @@ def _judged_read(history: History, read: Read) -> Iterator[Anomaly]:
     for value in read.values:
         append = history.appends.get(value)
         if append is None or append.key != read.key:
-            yield Anomaly("garbage", f"{what}, but nobody appended {value} to {read.key}")
+            yield Anomaly("garbage", f"{what}, but no transaction appended {value} to {read.key}")
             continue
         line = append.node.outside(read.node)
         aborted = [node for node in line if node.outcome is Outcome.ABORTED]
@@ -102,7 +102,7 @@ def _judged_read(history: History, read: Read) -> Iterator[Anomaly]:
 
 
 def _missing(history: History, read: Read, what: str, seen: set[int]) -> Iterator[Anomaly]:
-    """What the read should have seen, because it had been committed to where the reader is."""
+    """Yield what the read should have seen, as it was committed to where the reader is."""
     top = read.node.top
     for append in history.appends_to(read.key):
         if append.value in seen or append.ended >= read.began:
@@ -153,7 +153,7 @@ def _judged_end(history: History) -> Iterator[Anomaly]:
         for value in values:
             append = history.appends.get(value)
             if append is None or append.key != key:
-                yield Anomaly("garbage", f"{what}, but nobody appended {value} to {key}")
+                yield Anomaly("garbage", f"{what}, but no transaction appended {value} to {key}")
                 continue
             line = append.node.outside(None)
             aborted = [node for node in line if node.outcome is Outcome.ABORTED]

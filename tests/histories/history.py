@@ -1,4 +1,4 @@
-"""What a program of nested transactions did, as its own threads wrote it down.
+"""Record of a program of nested transactions, written by its own threads.
 
 A history is a list of events, each with the moment at which it was written. They come from one
 recorder per process; the moments are those of the machine's monotonic clock, which processes share.
@@ -29,7 +29,7 @@ NEVER = math.inf
 
 
 class Outcome(StrEnum):
-    """What became of a transaction, as far as its program was told."""
+    """Outcome of a transaction, as far as its program knows it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -80,7 +80,7 @@ class Node:
 
 
 def is_committed(nodes: Iterable[Node]) -> bool:
-    """Whether all of them have committed."""
+    """Return whether all of them have committed."""
     return all(node.outcome is Outcome.COMMITTED for node in nodes)
 
 
@@ -131,7 +131,7 @@ class History:
 
             T1 append x 1        a transaction begins with its first line
             T1.1 read x 1        T1.1 is a child of T1; "scan" instead of "read" for a scan
-            T1.1 abort           or commit; T1 without either: nobody knows
+            T1.1 abort           or commit; T1 without either: unknown
             final x 1            the list at the end
         """
         events: list[dict[str, Any]] = []
@@ -202,7 +202,7 @@ class History:
 
 
 class Recorder:
-    """Writes events down; safe to use from many threads if `write` is.
+    """Recorder of events; safe to use from many threads if `write` is.
 
     Parameters
     ----------

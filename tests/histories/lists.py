@@ -48,7 +48,7 @@ class Lists(ABC):
         """Append a value; returns the list before, if it had to be read."""
 
     ROWS: str
-    """Statement that lists the rows, for whoever looks without activedb."""
+    """Statement that lists the rows, for programs without activedb."""
 
     @classmethod
     def found(cls, connection: Connection) -> dict[str, list[int]]:

@@ -54,11 +54,11 @@ class Worker:
         self.process.stdin.flush()
 
     def lines(self) -> list[str]:
-        """What it has written so far."""
+        """Return what it has written so far."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def kill_after(self, lines: int) -> None:
-        """Kill it when it has written so many lines, wherever it is then."""
+        """Kill it once it has written `lines` lines, wherever it is then."""
         wait_until(lambda: len(self.lines()) >= lines or self.process.poll() is not None)
         self.process.kill()
         self.process.wait()
@@ -86,7 +86,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Server:
-    """A database as somebody without activedb sees it."""
+    """Database as seen by a program without activedb."""
 
     url: str
 

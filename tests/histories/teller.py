@@ -46,11 +46,11 @@ THREADS = 3
 
 
 class Overdrawn(Exception):
-    """What a leg of a transfer raises, to be caught by the transfer."""
+    """Error that a leg of a transfer raises, and that the transfer catches."""
 
 
 class Teller:
-    """Makes transfers on one database, each in some style of nesting."""
+    """Client that makes transfers on one database, each in some style of nesting."""
 
     def __init__(self, bank: Bank, log: Callable[[str], object], name: str):
         self._bank = bank
@@ -131,7 +131,7 @@ class Teller:
             t.abort("the customer has changed their mind")
 
     def _fail(self, t: Transaction, chance: random.Random) -> None:
-        """A child that changes balances, itself and through a child, and comes to nothing."""
+        """Run a child that changes balances, itself and through a child, and fails."""
         accounts, how = (
             chance.sample(range(ACCOUNTS), 2),
             chance.choice(("abort", "raise", "spawn")),
@@ -166,7 +166,7 @@ class Teller:
 
 
 def opened(db: adb.Database) -> Bank:
-    """The bank with its accounts, filled in by whoever comes first."""
+    """Return the bank with its accounts; the first process that comes fills them in."""
     return open_bank(db, dict.fromkeys(range(ACCOUNTS), BALANCE))
 
 

@@ -1,4 +1,4 @@
-"""What was committed is there and what was not is not, after an end at any point of a commit."""
+"""Committed work is there, other work is not, after an end at any point of a commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHILD = "during a child's commit"
 
 
 class Boom(Exception):
-    """What a trigger raises."""
+    """Error that a trigger raises."""
 
 
 @pytest.mark.crash

@@ -86,7 +86,7 @@ class World:
         t.query(select(func.sum(self.rows.c.n)))
 
     def swapped(self, t: Transaction) -> None:
-        """In an order that the server accepts only step by step."""
+        """Swap two names in an order that the server accepts only step by step."""
         self.up(t, 0)
         names = {key: t.get(self.names, key)["name"] for key in (1, 2)}  # type: ignore[index]
         t.update(self.names, 1, name="between")
@@ -240,11 +240,11 @@ def test_connection_cut_at_any_message_of_a_feed_leaves_each_event_processed_onc
 
 
 def someone_else_looks_and_commits(wire: Wire) -> None:
-    """As what watches the server does, at a moment of its own."""
+    """Look and commit as a program that watches the server does, at a moment of its own."""
     other = Server(wire.url)
     assert other.look(lambda connection: connection.scalar(text("SELECT 1"))) == 1
 
 
 def found(wire: Wire, query: str) -> list[Any]:
-    """Look with a connection of one's own, around the wire."""
+    """Look with a separate connection, around the wire."""
     return list(Server(wire.server_url).look(lambda c: list(c.scalars(text(query)))))

@@ -20,7 +20,7 @@ CLEAN = {
         T2 commit
         final x 1 2
     """,
-    "an abort that nobody saw": """
+    "an abort that no other transaction saw": """
         T1 append x 1
         T1.1 append x 2
         T1.1 read x 1 2
@@ -304,14 +304,14 @@ DIRTY = {
         """,
         "T1 read x = [1, 1], where a value is twice",
     ),
-    "a value of nobody": (
+    "a value of no transaction": (
         "garbage",
         """
         T1 read x 7
         T1 commit
         final x
         """,
-        "T1 read x = [7], but nobody appended 7 to x",
+        "T1 read x = [7], but no transaction appended 7 to x",
     ),
     "a committed value that is gone": (
         "lost append",
@@ -322,7 +322,7 @@ DIRTY = {
         """,
         "T1 appended 1 to x and T1 committed, but at the end x = []",
     ),
-    "half of what nobody knows": (
+    "half of an unknown outcome": (
         "lost append",
         """
         T1 append x 1
@@ -476,7 +476,7 @@ class Play:
         self.effects.setdefault(name, []).append((verb, key, values))
 
     def is_serializable(self) -> bool:
-        """Whether some order of the transactions explains all reads and the end."""
+        """Return whether some order of the transactions explains all reads and the end."""
         for order in itertools.permutations(self.effects):
             lists: dict[str, list[int]] = {"x": [], "y": []}
             right = True
@@ -495,12 +495,12 @@ class Play:
 def test_checker_of_random_interleavings_finds_something_where_no_serial_order_explains_them(
     scale: int,
 ) -> None:
-    """Against the definition: all orders of the transactions are tried."""
+    """The checker agrees with the definition, which tries all orders of the transactions."""
     verdicts = []
     for seed in range(1_500 * scale):
         play = Play(seed)
-        # Nobody has committed when others read, which isolation forbids and serializability does
-        # not; only what concerns the order counts here.
+        # No transaction has committed when others read. Isolation forbids this, serializability
+        # does not; only what concerns the order counts here.
         found = [a for a in check(History.parse("\n".join(play.lines))) if a.name != "early read"]
         assert bool(found) != play.is_serializable(), (seed, play.lines, found)
         verdicts.append(bool(found))

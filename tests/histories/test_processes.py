@@ -46,7 +46,7 @@ def test_history_of_processes_one_of_which_is_killed_is_serializable(
 
 
 def run_history(database_url: str, kind: str, folder: Path, seed: int, scale: int) -> History:
-    """What several processes saw, the first of which was killed, and what was there at the end."""
+    """Return what several processes, the first one killed, saw, and what was there at the end."""
     print(f"seed {seed}")
     server = Server(database_url)
     server.find_deadlocks_quickly()
@@ -73,7 +73,7 @@ def run_history(database_url: str, kind: str, folder: Path, seed: int, scale: in
 
 
 def test_absence_that_another_process_ends_is_no_error_of_the_program(database_url: str) -> None:
-    """Two databases over one server stand for two processes: they share no locks of ours."""
+    """Two databases over one server act as two processes: they share no local locks."""
     server = Server(database_url)
     server.find_deadlocks_quickly()
     waiting = text(

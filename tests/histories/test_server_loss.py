@@ -226,7 +226,7 @@ def test_connection_cut_at_the_commit_for_good_is_reported_as_unknown(
 
 @pytest.fixture
 def lazy_disk(url: str) -> Iterator[None]:
-    """What has not waited for the disk is not there for up to ten seconds."""
+    """Delay for up to ten seconds the writing of what does not wait for the disk."""
     server = Server(url)
     server.run("ALTER SYSTEM SET wal_writer_delay = '10s'")
     server.run("SELECT pg_reload_conf()")
@@ -293,7 +293,7 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
 def test_commit_that_is_there_is_not_mistaken_for_one_that_a_crash_undid(
     mortal: Mortal, url: str, wire: Wire, then: str
 ) -> None:
-    """Statistics that somebody resets look like a crash, but for what the log says."""
+    """Reset statistics look like a crash, but for what the log says."""
     server = Server(url)
 
     def begin_another_life() -> None:

@@ -23,7 +23,7 @@ TRANSACTIONS = 18
 
 
 def run_history(db: adb.Database, kind: str, seed: int, transactions: int) -> History:
-    """Several threads that run random programs; what they saw, and what was there at the end."""
+    """Run random programs on several threads; return what they saw, and what remained."""
     lines: list[str] = []
     recorder = Recorder(lines.append)
     lists = LISTS[kind](db)

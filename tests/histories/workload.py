@@ -30,7 +30,7 @@ TRANSACTIONS_PER_KEY = 10  # then come new lists, so that reads stay short
 
 
 class Boom(Exception):
-    """What a program raises on purpose."""
+    """Error that a program raises on purpose."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ Settle: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True)
 class Program:
-    """What one transaction does.
+    """Steps of one transaction.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def random_program(chance: random.Random, keys: list[str], depth: int = 0) -> Pr
 
 
 class Client:
-    """Runs programs on a database and writes down what they see.
+    """Client that runs programs on a database and records what they see.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Client:
         self.committed = 0
 
     def work(self, seed: int, transactions: int) -> None:
-        """Run so many random programs, one after the other."""
+        """Run `transactions` random programs, one after the other."""
         chance = random.Random(seed)
         for number in range(transactions):
             keys = [f"{key}{number // TRANSACTIONS_PER_KEY}" for key in KEYS]
@@ -158,7 +158,7 @@ class Client:
     def _body(
         self, t: Transaction, program: Program, name: str, parent: str | None
     ) -> list[Settle]:
-        """What a transaction does up to its commit; returns the children it has not asked."""
+        """Run a transaction up to its commit; return the children it has not asked for results."""
         self._recorder.begin(name, parent)
         spawned: list[tuple[Nested, Callable[[], None], Settle]] = []
         chance = random.Random(program.seed)
@@ -255,7 +255,7 @@ class Client:
                 raise
 
     def _end(self, name: str, outcome: Outcome, unasked: list[Settle]) -> None:
-        """Note an end; the children that nobody asked have committed if their parent has."""
+        """Note an end; children that were not asked have committed if their parent has."""
         if outcome is Outcome.COMMITTED:
             for settle in unasked:
                 settle()

@@ -1,4 +1,4 @@
-"""What cannot be read says where, what was expected, and what was perhaps meant."""
+"""Errors of reading say where, what was expected, and what was perhaps meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each form of the language means, in the constructors of Python."""
+"""Meaning of each form of the language, in the constructors of Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed is read again as an equal object."""
+"""Objects that are printed are read again as equal objects."""
 
 from __future__ import annotations
 

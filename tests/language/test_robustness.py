@@ -1,4 +1,4 @@
-"""Whatever stands in a text: it is read, or it is a RuleSyntaxError with its place."""
+"""Any text is either read, or refused by a RuleSyntaxError with its place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What has happened, as a list of facts, and what the locking rules make of it, to the letter.
+"""Account of all that has happened, as a list of facts, and the locking rules taken literally.
 
-The facts: who is whose child and depends on whom, who holds, retains and asks for what, who awaits
-whose end. Every question is answered by going through all of them.
+The facts: which transaction is whose child and depends on which, which holds, retains and asks for
+what, and which awaits whose end. Every question is answered by going through all of them.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class Account:
             self.inline.add(tid)
 
     def withdraw(self, tid: int) -> None:
-        """Take away what somebody waits for, if anything."""
+        """Take away what a transaction waits for, if anything."""
         self.asked.pop(tid, None)
         self.awaited.pop(tid, None)
 
     def retain(self, tid: int, resource: Resource | None = None) -> None:
-        """Let somebody retain what he holds, one resource or all."""
+        """Let a transaction retain what it holds, one resource or all."""
         self._hand_on([x for x in self._held(tid) if resource in (None, x.resource)], tid)
 
     def hold(self, tid: int, resource: Resource, mode: Mode) -> None:
-        """Let somebody hold a resource in this mode instead of the one in which he does."""
+        """Let a transaction hold a resource in this mode instead of its present one."""
         old = [lock for lock in self._held(tid) if lock.resource == resource]
         self.locks = [lock for lock in self.locks if lock not in old]
         self.locks.append(Lock(tid, resource, mode, EdgeKind.HELD))
 
     def end(self, tid: int, *, heir: int | None, successor: int | None) -> None:
-        """End somebody: the heir retains his locks, the successor is awaited in his stead.
+        """End a transaction: the heir retains its locks, the successor is awaited instead of it.
 
-        For those who are in the successor's sphere, that was the end that they awaited.
+        For transactions in the successor's sphere, that was the end that they awaited.
         """
         del self.parents[tid], self.causes[tid]
         self.inline.discard(tid)
@@ -115,7 +115,7 @@ class Account:
         self.find_true(cycle)
         for edge, following in zip(cycle, cycle[1:] + cycle[:1], strict=True):
             assert edge.waited_for == following.waiter, f"a false deadlock: no cycle in {cycle}"
-        assert self.stuck(), f"a false deadlock: {denial.tid} is denied, but nobody is stuck"
+        assert self.stuck(), f"a false deadlock: {denial.tid} is denied, but none is stuck"
 
     def find_true(self, edges: Iterable[Edge]) -> None:
         """Fail unless each edge of the wait-for graph is there."""
@@ -139,7 +139,7 @@ class Account:
             assert true, f"a false edge: {edge.text()}"
 
     def check_waits(self) -> None:
-        """Fail if anybody waits for nothing, or for himself."""
+        """Fail if a transaction waits for nothing, or for itself."""
         for tid, (resource, mode) in self.asked.items():
             conflicting = (
                 there == resource and not COMPATIBLE[mode][theirs]
@@ -147,7 +147,7 @@ class Account:
                 if other != tid
             )
             blocked = any(self.in_the_way(tid, resource, mode)) or any(conflicting)
-            assert blocked, f"a wake-up is lost: {tid} waits for nobody"
+            assert blocked, f"a wake-up is lost: {tid} waits for no transaction"
         lost = [tid for tid, of in self.awaited.items() if of not in self.parents]
         assert not lost, f"a wake-up is lost: {lost} await transactions that have ended"
         stuck = self.stuck()
@@ -170,7 +170,7 @@ class Account:
         return set(superiors).union(*map(self._line, causes))
 
     def _blocked_on_its_thread(self, tid: int) -> int | None:
-        """The next superior on whose thread somebody runs, and which is blocked there."""
+        """Return the next superior on whose thread `tid` runs, and which is blocked there."""
         parent = self.parents[tid]
         if parent is None or tid not in self.inline:
             return None
@@ -179,7 +179,7 @@ class Account:
         return self._blocked_on_its_thread(parent)
 
     def wanted(self, tid: int, resource: Resource, mode: Mode) -> Mode | None:
-        """In which mode somebody who asks would hold the resource; None if he need not."""
+        """Return in which mode `tid` would hold the resource it asks for; None if it need not."""
         needed = Mode.S if mode in (Mode.IS, Mode.S) else Mode.X
         for _, there, theirs, _ in self._held(tid):
             enclosing = any(there == resource[:length] for length in range(1, len(resource)))
@@ -192,7 +192,7 @@ class Account:
     def in_the_way(
         self, tid: int, resource: Resource, mode: Mode
     ) -> Iterator[tuple[int, EdgeKind, Mode]]:
-        """Whom rule 1 keeps from granting, why, and in which mode he has the lock."""
+        """Yield each transaction because of which rule 1 does not grant, why, and its mode."""
         line = self._line(tid)
         for owner, there, theirs, kind in self.locks:
             allowed = owner == tid if kind is EdgeKind.HELD else owner in line
@@ -200,7 +200,7 @@ class Account:
                 yield owner, kind, theirs
 
     def stuck(self) -> set[int]:
-        """Who could never go on, in whatever order the queues were served."""
+        """Return the transactions that can never go on, in whatever order queues are served."""
         waits: dict[Node, set[Node]] = {("end", tid): set() for tid in self.parents}
         for tid, wanted in self.asked.items():
             waits["wait", tid] = {("end", way[0]) for way in self.in_the_way(tid, *wanted)}

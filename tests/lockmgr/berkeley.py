@@ -1,6 +1,6 @@
-"""Berkeley DB, asked for locks; and scenes in which it lets somebody wait for ever.
+"""Lock requests to Berkeley DB, and scenes in which it lets a transaction wait for ever.
 
-Such a scene is played in a process of its own, which ends without asking those who are blocked::
+Such a scene is played in a process of its own, which ends without joining the blocked threads::
 
     python -m tests.lockmgr.berkeley siblings
 """
@@ -82,7 +82,7 @@ class Scene:
         self.wishes: list[tuple[Any, bytes, Mode]] = []
 
     def begin(self, parent: Any = None) -> Any:
-        """Begin a transaction, which would abort if nobody kept it."""
+        """Begin a transaction and keep it, as it would abort otherwise."""
         transaction = self.environment.txn_begin(parent)
         self.transactions.append(transaction)
         return transaction
@@ -124,7 +124,7 @@ class Scene:
 
 
 def victims_by_policy(scene: str) -> dict[str, int]:
-    """Play a scene in another process, in which somebody may stay blocked."""
+    """Play a scene in another process, in which a thread may stay blocked."""
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", __name__, scene],
         cwd=Path(__file__).parents[2],
@@ -143,4 +143,4 @@ if __name__ == "__main__":
         getattr(scene, sys.argv[1])()
     print(json.dumps({policy: scene.victims(policy) for policy, scene in scenes.items()}))
     sys.stdout.flush()
-    os._exit(0)  # nobody could join those who are blocked
+    os._exit(0)  # threads that are blocked cannot be joined

@@ -22,7 +22,7 @@ from tests.lockmgr.oracle import Oracle
 
 
 class EscalationOracle(Oracle):
-    """Judges escalations too: what was protected still is, and its owner can use it."""
+    """Oracle that judges escalations too: what was protected still is, and its owner can use it."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class EscalationOracle(Oracle):
         assert min(exchanged.values()) > self.limit, "escalates too early"
 
     def _exchanged(self, owner: int) -> dict[Resource, int]:
-        """In what everything is given up, and of how much directly inside that."""
+        """Return the resources in which locks are given up, each with the number of locks."""
         owned: set[Resource] = set()
         given_up: set[Resource] = set()
         for locks, now in self._owned(owner):
@@ -91,7 +91,7 @@ class EscalationOracle(Oracle):
     def _coarsened(
         self, owner: int, locks: dict[Lock, Mode], exchanged: Iterable[Resource]
     ) -> dict[Resource, Mode]:
-        """What it has to own then: for all that is inside a lock that covers it, and no more."""
+        """Return what it must own then: a lock that covers all that is inside, and no more."""
         owned = of(owner, locks)
         for resource in exchanged:
             for inner in [inner for inner in owned if is_inside(inner, resource)]:
@@ -100,14 +100,14 @@ class EscalationOracle(Oracle):
         return owned
 
     def _owned(self, owner: int) -> list[tuple[dict[Lock, Mode], dict[Resource, Mode]]]:
-        """What the model believes to be held and retained, and what the owner has."""
+        """Return what the model believes to be held and retained, and what the owner has."""
         return [
             (self.model.held, self.table.held(owner)),
             (self.model.retained, self.table.retained(owner)),
         ]
 
     def _is_refused(self, tid: int, use: tuple[Resource, Mode]) -> bool:
-        """Whether rule 1 keeps it from the resource, or from what encloses that."""
+        """Return whether rule 1 keeps it from the resource, or from what encloses that."""
         model, (resource, mode) = self.model, use
         for length in range(1, len(resource) + 1):
             prefix = resource[:length]

@@ -1,6 +1,6 @@
 """Every interleaving of a program, one after another: depth-first over the scheduler's choices.
 
-A run is decided by its list of choices alone, so nothing of it is kept but that list and how many
+A run is decided by its list of choices alone, so only this list is kept, and how many
 workers could have gone on at each place. The next run repeats all but the last choice that can be
 increased (stateless search, as in (Godefroid 1997)), and takes the first one from there on.
 """
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class Replay:
-    """Makes the given choices, then always the first; remembers what there was to choose from."""
+    """Chooser of the given choices, then always the first; it remembers what it chose from."""
 
     def __init__(self, choices: list[int]):
         self.choices = choices
         self.taken: list[tuple[int, int]] = []
 
     def __call__(self, able: int) -> int:
-        """Choose one of so many workers."""
+        """Choose one of `able` workers."""
         place = len(self.taken)
         choice = self.choices[place] if place < len(self.choices) else 0
         assert choice < able, "the program does not do the same thing again"

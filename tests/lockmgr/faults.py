@@ -22,7 +22,7 @@ from tests.lockmgr.scheduler import ScheduledWaiter
 
 
 class SilentAbort(LockTable):
-    """Tells nobody what an abort has granted."""
+    """Table that does not report what an abort has granted."""
 
     def abort(self, tid: int, heir: int | None = None) -> Effects:
         super().abort(tid, heir)
@@ -30,7 +30,7 @@ class SilentAbort(LockTable):
 
 
 class SilentCancel(LockTable):
-    """Tells nobody what a withdrawn request has granted."""
+    """Table that does not report what a withdrawn request has granted."""
 
     def cancel(self, tid: int) -> Effects:
         super().cancel(tid)
@@ -38,7 +38,7 @@ class SilentCancel(LockTable):
 
 
 class BlindRequest(LockTable):
-    """Lets a request wait that closes a cycle."""
+    """Table that lets a request wait although it closes a cycle."""
 
     def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
         reply = super().request(tid, resource, mode, wait=wait)
@@ -48,14 +48,14 @@ class BlindRequest(LockTable):
 
 
 class BlindInheritance(LockTable):
-    """Overlooks the cycles that an inherited lock closes."""
+    """Table that overlooks the cycles that an inherited lock closes."""
 
     def commit(self, tid: int) -> Effects:
         return tuple(step for step in super().commit(tid) if isinstance(step, Grant))
 
 
 class Jumpy(LockTable):
-    """Sees a deadlock in every wait."""
+    """Table that sees a deadlock in every wait."""
 
     def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
         reply = super().request(tid, resource, mode, wait=wait)
@@ -67,7 +67,7 @@ class Jumpy(LockTable):
 
 
 class Generous(LockTable):
-    """Grants what is not free."""
+    """Table that grants what is not free."""
 
     def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
         reply = super().request(tid, resource, mode, wait=wait)

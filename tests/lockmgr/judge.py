@@ -1,9 +1,9 @@
-"""A lock table that must justify each of its answers to an account of what has happened.
+"""Judge of a lock table, which must justify each of its answers to an account of what has happened.
 
-A grant is right if rule 1 admits it; a denial, if each edge of its cycle is there and somebody
-could never go on, however the queues were served. And whatever the table answered, nobody may be
-left who waits for nothing, or for himself. Nothing here looks at the table's structures, so the
-judge can stand on any table, also on a faulty one.
+A grant is right if rule 1 admits it; a denial, if each edge of its cycle is there and some
+transaction could never go on, however the queues were served. And whatever the table answered, no
+transaction may be left that waits for nothing, or for itself. Nothing here looks at the table's
+structures, so the judge can check any table, even a faulty one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.lockmgr.account import Account
 
 
 class Judge(LockTable):
-    """Stands ahead of the table to be judged in a list of bases."""
+    """Judge, which comes before the table to be judged in a list of bases."""
 
     def __init__(self, victim: str = "requester") -> None:
         super().__init__(victim)
@@ -112,7 +112,7 @@ class Judge(LockTable):
             self._find_true(tid, self.edges(tid))
 
     def _find_true(self, tid: int, edges: tuple[Edge, ...]) -> None:
-        assert edges, f"{tid} is kept from going on by nobody"
+        assert edges, f"{tid} is kept from going on by no transaction"
         self.account.find_true(edges)
 
     def _judge(self, steps: Iterable[Grant | Denial | Ended]) -> Effects:

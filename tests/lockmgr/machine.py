@@ -36,7 +36,7 @@ Misuse: TypeAlias = tuple[str, Callable[[], object]]
 
 
 def some(who: Callable[[LockMachine], Sequence[object]]) -> Callable[[Step], Step]:
-    """Take a step only if there is somebody who can."""
+    """Take a step only if some transaction can."""
 
     def decorate(step: Step) -> Step:
         return precondition(lambda machine: bool(who(machine)))(step)
@@ -50,7 +50,7 @@ class LockMachine(RuleBasedStateMachine):
     table_class: ClassVar[type[LockTable]] = VerifyingLockTable
     resources: ClassVar[Sequence[Resource]] = (("a",), ("b",), ("c",), ("c", 1))
     seen: ClassVar[Counter[str]] = Counter()
-    """What happened, in all runs of the class."""
+    """Tally of what happened, in all runs of the class."""
 
     model: Model
     table: LockTable
@@ -90,7 +90,7 @@ class LockMachine(RuleBasedStateMachine):
         return list(self.model.parents)
 
     def acting(self) -> list[int]:
-        """Who is on a thread that is awake."""
+        """Return the transactions on threads that are awake."""
         return [tid for tid in self.live() if not self.model.is_stalled(tid)]
 
     def leaves(self) -> list[int]:
@@ -103,7 +103,7 @@ class LockMachine(RuleBasedStateMachine):
         return [tid for tid in self.leaves() if not self.model.causes[tid]]
 
     def aborting(self) -> list[int]:
-        """Who may abort; its thread may sleep in a superior's call."""
+        """Return the transactions that may abort; a thread may sleep in a superior's call."""
         model = self.model
         caused = set().union(*model.causes.values())
         idle = [tid for tid in self.live() if not model.waits(tid) and not model.children(tid)]
@@ -113,7 +113,7 @@ class LockMachine(RuleBasedStateMachine):
         return [tid for tid in self.acting() if of(tid, self.model.held)]
 
     def downgrades(self) -> list[Downgrade]:
-        """Who may downgrade what to what."""
+        """Return which transactions may downgrade what to what."""
         return [
             (tid, resource, mode)
             for tid in self.holding()
@@ -219,7 +219,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.refused * 12 < len(self.log))
     @rule(data=st.data())
     def misuse(self, data: st.DataObject) -> None:
-        """What the protocol does not allow is refused, and leaves no trace."""
+        """Misuse of the protocol is refused, and leaves no trace."""
         what, call = pick(data, self.misuses())
         before = self.table.snapshot(), self.table.dump(), replace(self.table.counters)
         self.oracle.agrees = False
@@ -235,7 +235,7 @@ class LockMachine(RuleBasedStateMachine):
         self.refused += 1
 
     def misuses(self) -> list[Misuse]:
-        """What is not allowed now."""
+        """Return the calls that are not allowed now."""
         table, model, somewhere = self.table, self.model, self.resources[0]
         new = self._number()
         found: list[Misuse] = []
@@ -243,14 +243,14 @@ class LockMachine(RuleBasedStateMachine):
         def add(what: str, call: Callable[..., object], *args: object, **kwargs: object) -> None:
             found.append((what, lambda: call(*args, **kwargs)))
 
-        add("begin under nobody", table.begin, new, NOBODY)
-        add("begin inline under nobody", table.begin, new, inline=True)
-        add("begin caused by nobody", table.begin, new, causes=[NOBODY])
+        add("begin under an unknown parent", table.begin, new, NOBODY)
+        add("begin inline without a parent", table.begin, new, inline=True)
+        add("begin with an unknown cause", table.begin, new, causes=[NOBODY])
         for call in (table.commit, table.abort, table.cancel, table.overtake, table.offer):
-            add("call for nobody", call, NOBODY)
-        add("request by nobody", table.request, NOBODY, somewhere, Mode.S)
-        add("wait by nobody", table.await_end, NOBODY, NOBODY)
-        add("downgrade by nobody", table.downgrade, NOBODY, somewhere, None)
+            add("call for an unknown transaction", call, NOBODY)
+        add("request by an unknown transaction", table.request, NOBODY, somewhere, Mode.S)
+        add("wait by an unknown transaction", table.await_end, NOBODY, NOBODY)
+        add("downgrade by an unknown transaction", table.downgrade, NOBODY, somewhere, None)
         for tid in model.parents:
             add("begin twice", table.begin, tid)
             add("begin of a child with causes", table.begin, new, tid, causes=[tid])
@@ -346,7 +346,7 @@ class LockMachine(RuleBasedStateMachine):
         self.oracle.ended(tid, heir, effects, committed=False)
 
     def finish(self) -> None:
-        """End everybody: with no undetected deadlock somebody can always go on."""
+        """End all transactions: without an undetected deadlock one of them can always go on."""
         while self.live():
             able = self.committing()
             if able:
@@ -373,7 +373,7 @@ class LockMachine(RuleBasedStateMachine):
 
 
 def weaker(held: Mode) -> list[Mode | None]:
-    """To what a lock may be downgraded."""
+    """Return the modes to which a lock may be downgraded."""
     return [None, *(mode for mode in Mode if mode is not held and SUPREMUM[held][mode] is held)]
 
 

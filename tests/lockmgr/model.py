@@ -17,7 +17,7 @@ from lockmgr._modes import COMPATIBLE, SUPREMUM
 Queues: TypeAlias = dict[Resource, list[int]]
 Lock: TypeAlias = tuple[int, Resource]
 Reason: TypeAlias = tuple[EdgeKind, Mode]
-"""Why one waits for another: the kind of edge, and the mode of the other's lock or request."""
+"""Reason to wait for another: the kind of edge, and the mode of the other's lock or request."""
 
 BLOCKED_BY = {EdgeKind.HELD, EdgeKind.RETAINED, EdgeKind.SOFT, EdgeKind.DEPENDENCY}
 """The kinds of edges that a wait has; the others are not about a call that waits."""
@@ -122,37 +122,37 @@ class Model:
         return [parent, *self.hosts(parent)] if parent is not None and tid in self.inline else []
 
     def may_begin_inline(self, parent: int) -> bool:
-        """Whether it is the innermost on its thread, and awake: only that one is running."""
+        """Return whether `parent` is the innermost on its thread, and awake: only that one runs."""
         return not self.waits(parent) and self.inline.isdisjoint(self.children(parent))
 
     def innermost(self, tid: int) -> int:
-        """Whom its thread runs."""
+        """Return the transaction that its thread runs."""
         inner = [child for child in self.children(tid) if child in self.inline]
         return self.innermost(inner[0]) if inner else tid
 
     def is_stalled(self, tid: int) -> bool:
-        """Whether its thread sleeps in a call of its own or of another."""
+        """Return whether its thread sleeps in a call of its own or of another."""
         innermost = self.innermost(tid)
         return any(self.waits(other) for other in (innermost, *self.hosts(innermost)))
 
     # -- who may have what -------------------------------------------------------------------
 
     def covers(self, tid: int, resource: Resource, mode: Mode) -> bool:
-        """Whether it holds something enclosing `resource` that makes `mode` needless."""
+        """Return whether it holds something enclosing `resource` that makes `mode` needless."""
         enough = {Mode.S, Mode.SIX, Mode.X} if mode in (Mode.IS, Mode.S) else {Mode.X}
         return any(
             self.held.get((tid, resource[:length])) in enough for length in range(1, len(resource))
         )
 
     def may_use(self, tid: int, resource: Resource, mode: Mode) -> bool:
-        """Whether it holds `resource` in `mode`, or what covers that."""
+        """Return whether it holds `resource` in `mode`, or what covers that."""
         held = self.held.get((tid, resource))
         return (held is not None and SUPREMUM[held][mode] is held) or self.covers(
             tid, resource, mode
         )
 
     def in_the_way(self, tid: int, resource: Resource, mode: Mode) -> dict[int, Reason]:
-        """Whom rule 1 keeps from granting."""
+        """Return the transactions because of which rule 1 does not grant, and why."""
         found: dict[int, Reason] = {}
         for (other, there), held in self.held.items():
             if there == resource and other != tid and not COMPATIBLE[mode][held]:
@@ -163,7 +163,7 @@ class Model:
         return found
 
     def blockers(self, tid: int, queue: list[int]) -> dict[int, Reason]:
-        """Whom a waiting request waits for, with the hardest reason for each."""
+        """Return the transactions that a request waits for, with the hardest reason for each."""
         resource, mode = self.asked[tid]
         found = self.in_the_way(tid, resource, mode)
         for other in queue[: queue.index(tid)]:
@@ -191,7 +191,7 @@ class Model:
         return {**queues, resource: [*queue[:place], tid, *queue[place:]]}
 
     def conflict(self, tid: int, other: int) -> bool:
-        """Whether the requests of two do."""
+        """Return whether the requests of two transactions conflict."""
         return not COMPATIBLE[self.asked[tid][1]][self.asked[other][1]]
 
     # -- the wait-for graph ------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Model:
         return {abs(node) for node, targets in reach.items() if node in targets}
 
     def named(self, cycle: list[Edge]) -> int:
-        """Whom the policy names, of a cycle that begins with the requester's edge."""
+        """Return the victim by the policy, of a cycle that begins with the requester's edge."""
         blocked = [edge.waiter for edge in cycle if edge.kind in BLOCKED_BY]
         if self.policy == "requester":
             return blocked[0]
@@ -271,5 +271,5 @@ class Model:
 
 
 def of(tid: int, locks: dict[Lock, Mode]) -> dict[Resource, Mode]:
-    """What of some locks one transaction owns."""
+    """Return those of some locks that one transaction owns."""
     return {resource: mode for (owner, resource), mode in locks.items() if owner == tid}

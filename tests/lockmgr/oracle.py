@@ -1,4 +1,4 @@
-"""Judges what a lock table answers by the naive model, call by call.
+"""Judgement of a lock table's answers by the naive model, call by call.
 
 Two things are taken from the table as given, because the protocol leaves them open: which of
 several cycles it broke first, and by which move. Each outcome is checked to be one that the
@@ -33,9 +33,9 @@ from tests.lockmgr.model import BLOCKED_BY, Model, Queues, of
 
 
 class Oracle:
-    """Tells the model of each call, and fails unless it could have had that outcome.
+    """Oracle that repeats each call on the model, and fails unless it could have had that outcome.
 
-    `seen` counts what happened, for whoever wants to know how much was tried.
+    `seen` counts what happened, so that a test can require how much was tried.
     """
 
     def __init__(self, table: LockTable, model: Model, seen: Counter[str]) -> None:
@@ -68,7 +68,7 @@ class Oracle:
     ) -> None:
         """Judge a request that did not want to wait.
 
-        `would_cost_nobody` tells whether one that would is granted at once, and nobody moves.
+        `would_cost_nobody` returns whether one that would is granted at once, and no waiter moves.
         """
         natural = self._enqueued(tid, resource, mode, reply)
         if natural is None:
@@ -108,7 +108,7 @@ class Oracle:
         self.compare()
 
     def overtook(self, tid: int, effects: Effects) -> None:
-        """Judge a request that is to be granted ahead of its queue, where that harms nobody."""
+        """Judge a request that is to be granted ahead of its queue, if that harms no other."""
         model = self.model
         if tid in model.asked and not model.in_the_way(tid, *model.asked[tid]):
             resource, mode = model.asked[tid]
@@ -121,7 +121,7 @@ class Oracle:
                 self._grant(Grant(tid, resource, mode))
                 effects = effects[1:]
             else:
-                self.seen["overtook nobody"] += 1
+                self.seen["overtook no other"] += 1
         self._judge_quiet(effects)
         self.compare()
 
@@ -165,7 +165,7 @@ class Oracle:
         assert not model.on_cycles(queues)
         for resource, queue in queues.items():
             for tid in queue:
-                assert model.blockers(tid, queue), f"{tid} waits for nobody on {resource}"
+                assert model.blockers(tid, queue), f"{tid} waits for no transaction on {resource}"
         for tid in model.parents:
             assert tid in self.table
             assert self.table.held(tid) == of(tid, model.held)
@@ -192,7 +192,7 @@ class Oracle:
         return model.enqueued(tid, model.queues)
 
     def _judge_wait(self, tid: int, reply: Reply, natural: Queues) -> None:
-        """Judge a request or a wait for an end that the model has been told of."""
+        """Judge a request or a wait for an end that the model already knows."""
         model = self.model
         if model.on_cycles(natural):
             self.seen["cycles at a wait"] += 1
@@ -228,10 +228,10 @@ class Oracle:
             assert reply.effects == ()
 
     def _only_place(self, tid: int, natural: Queues) -> Queues | None:
-        """Where a request must go that only politeness keeps waiting, and that closes a cycle.
+        """Return the queues with a request ahead that only politeness keeps waiting, on a cycle.
 
-        It goes no further ahead than it has to. With children it might not have to move at all,
-        if others wait for it.
+        It goes no further ahead than it has to. With children it might not have to move at all, if
+        others wait for it.
         """
         model = self.model
         if tid in model.awaited or model.children(tid) or model.in_the_way(tid, *model.asked[tid]):
@@ -283,7 +283,7 @@ class Oracle:
         model.queues = after
 
     def _one_move_would_do(self, queues: Queues) -> bool:
-        """Whether moving one waiter ahead leaves no cycle: then no queue may be arranged anew."""
+        """Return whether moving one waiter leaves no cycle: no queue may be rearranged then."""
         for resource, queue in queues.items():
             for place, tid in enumerate(queue):
                 rest = [*queue[:place], *queue[place + 1 :]]
@@ -341,7 +341,7 @@ class Oracle:
                     assert tid in cycles, "denied without need"
 
     def _judge_quiet(self, effects: Effects) -> None:
-        """Judge a change that closed no cycle: the heads of the queues go, nobody moves."""
+        """Judge a change that closed no cycle: the heads of the queues go, no waiter moves."""
         model = self.model
         assert self.table.counters.deadlocks == self.cycles_before
         expected: list[Grant] = []
@@ -356,7 +356,7 @@ class Oracle:
         model.queues = {resource: queue for resource, queue in model.queues.items() if queue}
 
     def _moved(self, natural: Queues, effects: Sequence[object], after: Queues) -> set[int]:
-        """Who has passed somebody with whom it conflicts and who still waits."""
+        """Return the waiters that have passed another that conflicts with them and still waits."""
         granted = {effect.tid for effect in effects if isinstance(effect, Grant)}
         moved: set[int] = set()
         for resource, queue in natural.items():

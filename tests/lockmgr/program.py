@@ -28,11 +28,11 @@ from tests.lockmgr.scheduler import Choose, Scheduler
 from tests.lockmgr.script import path
 
 Outcome: TypeAlias = frozenset[str]
-"""How each transaction of a run ended: ``2 denied``."""
+"""Ends of all transactions of a run: ``2 denied``."""
 
 
 class Script(NamedTuple):
-    """What one transaction does, and whose child (*in*) or dependent (*by*) it is."""
+    """Steps of one transaction, and whose child (*in*) or dependent (*by*) it is."""
 
     tie: str
     superior: int
@@ -40,7 +40,7 @@ class Script(NamedTuple):
 
 
 class Program:
-    """Runs again and again, each time with a manager of its own."""
+    """Program that can run again and again, each time with a manager of its own."""
 
     def __init__(self, text: str):
         self.text = cleandoc(text)
@@ -180,7 +180,7 @@ class _Run:
         self.ends[tid] = end
 
     def _join(self, tid: int, ties: tuple[str, ...]) -> None:
-        """Join the children, or whoever else is tied to a transaction or one of its children."""
+        """Join the workers that are tied to a transaction or to one of its children."""
         for other, script in self._scripts.items():
             if script.superior == tid and script.tie in ties:
                 if "by" in ties:

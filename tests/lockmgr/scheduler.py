@@ -14,14 +14,12 @@ from collections.abc import Callable
 
 from tests.patience import PATIENCE_S
 
-"""How long a worker may run without giving the turn back before the test gives up."""
-
 Choose = Callable[[int], int]
-"""Picks one of so many workers that could go on; they are in the order in which they started."""
+"""Function that picks one of several workers that can go on, given in order of their start."""
 
 
 class Abandoned(BaseException):
-    """Ends the workers that a failed run has left behind."""
+    """Exception that ends the workers that a failed run has left behind."""
 
 
 class Worker:
@@ -38,7 +36,7 @@ class Worker:
 
 
 class Scheduler:
-    """Runs workers in the order that a seed, or a `Choose`, decides."""
+    """Scheduler of workers in the order that a seed, or a `Choose`, decides."""
 
     def __init__(self, choose: int | Choose):
         self._choose = random.Random(choose).randrange if isinstance(choose, int) else choose
@@ -61,7 +59,7 @@ class Scheduler:
         return join
 
     def run(self) -> None:
-        """Run until every worker has ended; raise the first error, or if nobody can go on."""
+        """Run until every worker has ended; raise the first error, or if no worker can go on."""
         try:
             while alive := [worker for worker in self._workers if not worker.ended]:
                 able = [w for w in alive if w.ready() or w.deadline_s is not None]

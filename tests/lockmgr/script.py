@@ -86,7 +86,7 @@ __all__ = ["path", "replay"]
 OPTION = re.compile(r"(\w+)=(.+?)(?= \w+=|$)")
 
 Happened: TypeAlias = list[str]
-"""What a step caused, each part to be told after ``->``."""
+"""Effects of a step, each to be written after ``->``."""
 
 
 def replay(scenario: str) -> str:
@@ -127,7 +127,7 @@ def _open(header: str) -> tuple[Script, Happened]:
 
 
 class Script(ABC):
-    """Plays steps one by one; here, those that the table and the manager share."""
+    """Player of steps one by one: those that the table and the manager share."""
 
     def __init__(self, target: VerifyingLockTable | LockManager):
         self.target = target
@@ -183,7 +183,7 @@ class Script(ABC):
 
 
 class TableScript(Script):
-    """Plays steps on a verifying table, which answers at once."""
+    """Player of steps on a verifying table, which answers at once."""
 
     def __init__(self, **options: Any):
         self.table = VerifyingLockTable(**options)
@@ -238,7 +238,7 @@ class TableScript(Script):
 
 
 class ManagerScript(Script):
-    """Plays steps on a manager, each blocking call on a thread of its own."""
+    """Player of steps on a manager, each blocking call on a thread of its own."""
 
     def __init__(self, **options: Any):
         self.stage = Stage()

@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from tests.patience import PATIENCE_S
 
-"""How long a worker may keep its turn before the test gives up."""
-
 
 class Curtain(BaseException):
     """Raised in a worker that still sleeps when the stage closes."""
@@ -31,9 +29,9 @@ class Worker:
 
 
 class Stage:
-    """Gives workers their turns, first in, first out.
+    """Stage that gives workers their turns, first in, first out.
 
-    Every attribute is touched only by whoever has the turn, so none needs a latch.
+    Only the worker that has the turn touches any attribute, so none needs a latch.
     """
 
     def __init__(self) -> None:

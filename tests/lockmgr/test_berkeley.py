@@ -11,9 +11,9 @@ modes, that is IS, IX, S and X; Berkeley DB has no SIX. Two differences are matt
   child is writing. Here parents may do anything and obey rule 1. So only those without live
   children ask for locks in the comparison.
 
-Beyond that, two waits without end that Berkeley DB's detector does not see, with whichever policy:
+Beyond that, Berkeley DB's detector does not see two waits without end, whatever the policy:
 it counts a top-level transaction with all its inferiors as one locker, which does not wait for
-itself. Only lock timeouts, if there are any and somebody looks for them, end such a wait.
+itself. Only lock timeouts, if there are any and a program checks them, end such a wait.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _ask_crosswise(parent: int | None) -> object:
 
 
 def test_berkeley_parent_reading_what_its_child_writes_waits_for_ever_there_only() -> None:
-    """Here it waits for the child, if that can go on, and if not, is told so at once."""
+    """Our parent waits for the child, if that can go on, and if not, gets an error at once."""
     assert set(victims_by_policy("parent_and_child").values()) == {0}
     for inline in (True, False):
         table = VerifyingLockTable()

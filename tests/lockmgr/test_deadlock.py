@@ -1,4 +1,4 @@
-"""What a deadlock report says; when there is one, and for whom, is told in `scenarios`."""
+"""Contents of a deadlock report; `scenarios` shows when there is one, and for which transaction."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def clash(request: str, held: tuple[str, ...]) -> bool:
 
 
 def can_deadlock(*scripts: tuple[str, ...]) -> bool:
-    """Tell whether some order of the requests leads to where nobody can have what he wants next.
+    """Return whether some order of the requests ends where no script can have what it wants next.
 
     All hold what they were granted until their end; there are no queues.
     """
@@ -243,7 +243,7 @@ def test_larger_programs_seeded_interleavings_are_judged_right() -> None:
 def test_exploration_faulty_table_is_found(
     fault: type[LockTable], name: str, verdict: str, symptom: str
 ) -> None:
-    """By the judge's verdict, and without a judge by what becomes of the transactions."""
+    """The judge finds the fault; without it, the fate of the transactions shows it."""
     program, seen = CATALOGUE[name]
     judged_fault = type("JudgedFault", (Judge, fault), {})
     with pytest.raises(AssertionError, match=verdict) as caught:

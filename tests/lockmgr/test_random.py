@@ -37,7 +37,7 @@ def run(
     *,
     drawn_from: int = SEED,
 ) -> Counter[str]:
-    """Run a machine so many times, on other tables than its own if wanted; return what happened."""
+    """Run a machine `runs` times, on other tables than its own if given; return what happened."""
     seen: Counter[str] = Counter()
     names: dict[str, object] = {"seen": seen}
     phases = [Phase.generate, Phase.shrink]
@@ -86,7 +86,7 @@ def test_table_random_programs_escalating_lose_no_protection() -> None:
 
 
 class ReleasesAtSubCommit(LockTable):
-    """Against rule 2: what a subtransaction has owned is free when it commits."""
+    """Table that breaks rule 2: what a subtransaction has owned is free when it commits."""
 
     def commit(self, tid: int) -> Effects:
         told = self.snapshot()
@@ -96,14 +96,14 @@ class ReleasesAtSubCommit(LockTable):
 
 
 class IgnoresTheHeir(LockTable):
-    """Against rule 4 as asked for: what an heir should have is free."""
+    """Table that breaks rule 4 if an heir is named: what the heir should have is free."""
 
     def abort(self, tid: int, heir: int | None = None) -> Effects:
         return super().abort(tid)
 
 
 class ForgetsTheThread(LockTable):
-    """Overlooks deadlocks through the thread that a child shares with its parent."""
+    """Table that overlooks deadlocks through the thread that a child shares with its parent."""
 
     def __init__(self, victim: str = "requester", escalate_at: int | None = None) -> None:
         super().__init__(victim, escalate_at)
@@ -121,7 +121,7 @@ class ForgetsTheThread(LockTable):
         (self.inline.add if inline else self.inline.discard)(tid)
 
     def snapshot(self) -> Snapshot:
-        """Tell nobody."""
+        """Return what a table without the fault would, to hide it."""
         told = super().snapshot()
         views = tuple(view._replace(inline=view.tid in self.inline) for view in told.transactions)
         model = Model("requester")
@@ -134,7 +134,7 @@ class ForgetsTheThread(LockTable):
 
 
 class DeniesTheWrongOne(LockTable):
-    """Takes another policy than it says."""
+    """Table that takes another policy than it says."""
 
     def __init__(self, victim: str = "requester", escalate_at: int | None = None) -> None:
         super().__init__("requester" if victim == "youngest" else victim, escalate_at)
@@ -169,7 +169,7 @@ class DeniesTheWrongOne(LockTable):
 def is_found(
     machine: type[LockMachine], runs: int, faulty: type[LockTable], *, saying: str = ""
 ) -> bool:
-    """Whether a machine finds this of faulty tables, from one seed or another."""
+    """Return whether a machine finds this of faulty tables, from one seed or another."""
     for number in range(20):
         try:
             run(machine, runs, faulty, drawn_from=SEED + number)

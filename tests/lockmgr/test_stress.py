@@ -1,9 +1,9 @@
 """Many real threads at once: a bank whose money nothing but the locks protects.
 
-Nested transactions move money between accounts, some of which are in great demand. Whoever aborts
-takes its own movements back. A victim of a deadlock is begun again by itself, a few times, before
-its parent gives up too. In the end nobody hangs, nothing is left, and all money is where the
-committed movements have brought it.
+Nested transactions move money between accounts, some of which are in great demand. A transaction
+that aborts reverses its own movements. A victim of a deadlock is begun again by itself, a few
+times, before its parent gives up too. In the end all threads have ended, no lock is left, and all
+money is where the committed movements have brought it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Bank:
         assert not {"teller", "helper"} & {t.name.split()[0] for t in threading.enumerate()}
 
     def check(self) -> None:
-        """Everybody has ended: no money is lost, and nothing else is left."""
+        """Check that no money is lost and nothing else is left, once all threads have ended."""
         expected = [OPENING] * ACCOUNTS
         for source, target, amount in self.committed:
             expected[source] -= amount

@@ -1,4 +1,4 @@
-"""The words of the scenario language: how its steps are read, and how what happened is told."""
+"""Words of the scenario language: how its steps are read, and how outcomes are written."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TABLE = ("rows",)
 DEPTH_MAX = 2
 
 Start = Callable[[Callable[[], None]], Callable[[], None]]
-"""Starts a body on a thread of its own and returns the function that joins it."""
+"""Function that starts a body on a thread of its own and returns the function that joins it."""
 
 
 class RolledBack(Exception):
@@ -29,7 +29,7 @@ GIVEN_UP = (Deadlock, LockTimeout, WaitCancelled, RolledBack)
 
 
 class Workload:
-    """Runs random nested transactions over a few rows."""
+    """Workload of random nested transactions over a few rows."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Workload:
         assert self.manager.holds(tid, resource, mode)
 
     def check(self) -> None:
-        """Everybody has ended: nothing is lost, nothing is left."""
+        """Check that nothing is lost and nothing is left, once all threads have ended."""
         assert self.rows == [self.committed.count(row) for row in range(len(self.rows))]
         assert self.manager.dump() == "empty"
         assert not self.manager._sleepers

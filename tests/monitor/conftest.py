@@ -53,13 +53,13 @@ class Watched:
 
 @pytest.fixture
 def watched(where: Place, tmp_path: Path) -> Watched:
-    """In memory and on Postgres; values are shown."""
+    """Return a watched database, in memory and on Postgres; values are shown."""
     return Watched(where, tmp_path, monitor_values=True)
 
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Any:
-    """Makes watched databases in memory, with settings of one's own."""
+    """Yield a function that makes watched databases in memory, with settings of their own."""
     from tests.databases import place
 
     with place(None) as where:

@@ -33,7 +33,7 @@ class Scrape:
         return self.values[f"activedb_{name}", frozenset(labels.items())]
 
     def sum(self, name: str, **labels: str) -> float:
-        """Of all samples that have these labels, among others."""
+        """Return the sum of all samples that have these labels, among others."""
         return sum(
             value
             for (found, of), value in self.values.items()
@@ -42,7 +42,7 @@ class Scrape:
 
 
 def scrape(collector: Collector) -> Scrape:
-    """What a registry with this collector exposes, read by Prometheus' own parser."""
+    """Return what a registry with this collector exposes, read by Prometheus' own parser."""
     registry = CollectorRegistry()
     registry.register(collector)
     return Scrape(generate_latest(registry).decode())

@@ -1,4 +1,4 @@
-"""A deadlock's report tells the waits in the order in which they began, under every schedule."""
+"""Deadlock reports list the waits in the order in which they began, under every schedule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.lockmgr.workload import Workload
 
 
 class Noting(VerifyingLockTable):
-    """Notes by itself when each transaction began and when each wait did, and judges reports."""
+    """Judge of reports, which notes by itself when each transaction and each wait began."""
 
     def __init__(self, **how: Any):
         super().__init__(**how)

@@ -1,4 +1,4 @@
-"""A bounded look at the lock table tells part of what the whole snapshot tells."""
+"""A bounded look at the lock table shows a part of the whole snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lockmgr.workload import Workload
 
 
 class Comparing(LockManager):
-    """Holds each glance against the snapshot of the same moment."""
+    """Lock manager that compares each glance with the snapshot of the same moment."""
 
     glances = waits = 0  # how many, and how many waits they have told
 

@@ -27,7 +27,7 @@ LOG = logging.getLogger("tests.users")
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """What has been logged so far, read as JSON."""
+    """Yield a function that returns what has been logged so far, read as JSON."""
     stream = io.StringIO()
     handler = json_handler(stream)
     LOG.addHandler(handler)

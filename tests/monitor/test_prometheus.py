@@ -37,7 +37,7 @@ TOP_LEVEL = ("detached", "sequential", "causal")
 
 
 class Tally:
-    """What the functions of rules have done, counted by themselves."""
+    """Tally of what the functions of rules have done, counted by themselves."""
 
     def __init__(self) -> None:
         self._latch = threading.Lock()
@@ -48,7 +48,7 @@ class Tally:
             self.found[rule, outcome] += 1
 
     def define(self, db: adb.Database, coupling: str) -> None:
-        """A rule on E whose parameter says what it is to come to."""
+        """Define a rule on E whose parameter chooses its outcome."""
 
         def when(t: Transaction, o: Occurrence) -> bool:
             if o.params["is_true"]:
@@ -286,7 +286,7 @@ def test_scrape_does_not_queue_for_a_store_that_does_not_answer() -> None:
     with adb.connect("memory://") as db:
         found = collector(db)
         with db.connection() as connection:
-            connection.execute(text("SELECT 1"))  # from now on nobody else gets at the store
+            connection.execute(text("SELECT 1"))  # keeps all others from the store
             stuck = in_thread(scrape, found)
             until(found._asking.locked)
             told = in_thread(scrape, found).result(PATIENCE_S)

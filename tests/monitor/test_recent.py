@@ -1,4 +1,4 @@
-"""What is kept of transactions stays within its bounds, whatever they do."""
+"""Records of transactions stay within their bounds, whatever the transactions do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lock(at_s: float) -> Raw:
 
 
 class KeepingLives(RuleBasedStateMachine):
-    """Lives against a list of all that have begun and ended."""
+    """Recent transactions, compared with a list of all that have begun and ended."""
 
     def __init__(self) -> None:
         super().__init__()

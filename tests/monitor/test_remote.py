@@ -1,4 +1,4 @@
-"""The monitor of another process tells the same as that process itself."""
+"""The monitor of another process shows the same as that process itself."""
 
 from __future__ import annotations
 

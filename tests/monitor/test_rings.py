@@ -1,4 +1,4 @@
-"""Who asks what is new since his last look is told each thing once, or how much he has missed."""
+"""Readers of a ring get each new entry once, or learn how many they have missed."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ TOKEN = "correct horse battery"
 
 
 class Caller:
-    """Calls a monitor as a stranger's program would, over plain HTTP."""
+    """Caller of a monitor over plain HTTP, like any other program."""
 
     def __init__(self, url: str):
         self.address = url.removeprefix("http://")
@@ -54,7 +54,7 @@ class Caller:
 
 @pytest.fixture
 def open_one(memory: Callable[..., Watched]) -> Watched:
-    """In memory, without a token."""
+    """Return a watched database in memory, without a token."""
     return memory()
 
 

@@ -1,4 +1,4 @@
-"""What a state tells: forest, locks, deadlocks, rules, streams, and what has just happened."""
+"""Contents of a state: forest, locks, deadlocks, rules, streams, and what has just happened."""
 
 from __future__ import annotations
 

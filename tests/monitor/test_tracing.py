@@ -42,7 +42,7 @@ SECRET = "number 4711 of Jane Doe"
 TOP_LEVEL = ("detached", "causal", "sequential", "exclusive")
 
 Tree: TypeAlias = tuple[bool, list["Tree"]]
-"""Whether a subtransaction aborts, and its children."""
+"""Flag whether a subtransaction aborts, and its children."""
 
 trees: st.SearchStrategy[Tree] = st.recursive(
     st.tuples(st.booleans(), st.just([])),
@@ -64,7 +64,7 @@ class Spans:
         return list(self._exporter.get_finished_spans())
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """Those of a name, in the order in which they began."""
+        """Return the spans with a name, in the order in which they began."""
         return sorted(
             (span for span in self.all if span.name == name), key=lambda span: span.start_time or 0
         )
@@ -80,7 +80,7 @@ def spans() -> Spans:
 
 
 def number(span: ReadableSpan) -> int:
-    """What a parent or a link says."""
+    """Return the number by which a parent or a link refers to a span."""
     assert span.context is not None
     return int(span.context.span_id)
 

@@ -1,4 +1,4 @@
-"""Whatever tree of transactions ran, the monitor tells that tree."""
+"""The monitor shows exactly the tree of transactions that ran."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Undone(Exception):
 
 
 Tree = tuple[bool, list[Any]]
-"""Whether a transaction commits, and its children."""
+"""Flag whether a transaction commits, and its children."""
 
 TREES: st.SearchStrategy[Tree] = st.recursive(
     st.tuples(st.booleans(), st.just([])),

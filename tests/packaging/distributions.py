@@ -1,4 +1,4 @@
-"""Builds the distributions as a release does: the sdist of a clean tree, the wheel of the sdist."""
+"""Distributions built as for a release: the sdist of a clean tree, the wheel of the sdist."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Distributions:
             return set(archive.namelist())
 
     def metadata(self) -> Message:
-        """What the wheel says of itself."""
+        """Return the metadata of the wheel."""
         return Parser().parsestr(self.of_wheel("METADATA"))
 
     def of_wheel(self, name: str) -> str:
-        """One file of the wheel's ``dist-info``."""
+        """Return one file of the wheel's ``dist-info``."""
         with ZipFile(self.wheel) as archive:
             return archive.read(f"activedb-{VERSION}.dist-info/{name}").decode()
 

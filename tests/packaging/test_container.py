@@ -1,4 +1,4 @@
-"""The container file: what it copies is what a build needs, and it runs as nobody special.
+"""Container file: it copies what a build needs, and the image runs as an ordinary user.
 
 Building the image needs a container engine and the registry, so that is not done here.
 """

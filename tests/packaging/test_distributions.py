@@ -1,4 +1,4 @@
-"""What is in the sdist and in the wheel, and what the wheel says of itself."""
+"""Contents of the sdist and of the wheel, and the metadata of the wheel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OF_EXTRAS = (
     "activedb/streams/columns/",
     "spark_bridge/",
 )
-"""What is imported only where an extra is installed."""
+"""Folders that are imported only where an extra is installed."""
 
 
 def _files(tree: Path, folder: str, below: str) -> set[str]:
@@ -133,7 +133,7 @@ def test_extras_are_those_of_the_project_and_their_requirements_can_be_met(
 @pytest.mark.long
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_library_that_is_imported_is_required(package: str) -> None:
-    """Else an environment with nothing but what is required could not run it."""
+    """An environment with no more than the required libraries can run the package."""
     known = _distributions_by_import()
     own = {*PACKAGES, *sys.stdlib_module_names}
     required = {
@@ -165,7 +165,7 @@ def _distributions_by_import() -> Mapping[str, list[str]]:
 
 
 def _is_of_an_extra(path: Path) -> bool:
-    """Whether it is imported only where an extra is (`test_fresh_environment` holds it to that)."""
+    """Return whether a module needs an extra, as `test_fresh_environment` ensures."""
     return path.relative_to(REPOSITORY).as_posix().startswith(OF_EXTRAS)
 
 

@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own: it installs, tells its version, runs rules.
+"""The wheel in an environment of its own: it installs, shows its version, runs rules.
 
 The libraries that activedb requires, and what they require, are not downloaded again: links to
 those of this environment stand in the new one, and nothing else, so what is missing in the wheel's
@@ -63,7 +63,7 @@ class Fresh:
 
     @property
     def bin(self) -> Path:
-        """Where its commands are."""
+        """Return the folder with its commands."""
         return self.folder / "bin"
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +84,7 @@ class Fresh:
         )
 
     def checked(self, *command: str, **variables: str) -> str:
-        """What a command that succeeds prints."""
+        """Run a command that must succeed; return what it prints."""
         done = self.run(*command, **variables)
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout

@@ -24,7 +24,7 @@ from tools import audit, sbom  # noqa: E402  # once it is known that they can be
 EXTRAS = sorted(
     {*FOR_USERS} & {*(importlib.metadata.metadata("activedb").get_all("Provides-Extra") or ())}
 )
-"""Those that activedb has as it is installed here: an editable install may be older."""
+"""Extras of activedb as it is installed here: an editable install may be older."""
 
 
 @pytest.mark.long
@@ -58,7 +58,7 @@ def test_required_follows_extras_and_markers() -> None:
 
 
 class _Advisories(http.server.BaseHTTPRequestHandler):
-    """Answers as OSV does: it knows one vulnerability, of PyYAML."""
+    """Stand-in for OSV, which knows one vulnerability, of PyYAML."""
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])

@@ -39,27 +39,27 @@ def grow(t: Transaction, o: Occurrence, *, by: int) -> None:
 
 
 def check(t: Transaction, o: Occurrence, *, limit: int = 5) -> bool:
-    """Whether a number is below a parameter."""
+    """Return whether a number is below a parameter."""
     return bool(o.params["n"] < limit)
 
 
 def is_big(o: Occurrence) -> bool:
-    """Whether the number of an event is a big one."""
+    """Return whether the number of an event is a big one."""
     return bool(o.params["n"] > 100)
 
 
 def is_poor(t: Transaction, o: Occurrence) -> bool:
-    """Whether a row's balance is small."""
+    """Return whether a row's balance is small."""
     return bool(o.params["balance"] < 5)
 
 
 def is_rising(parts: Mapping[str, Occurrence]) -> bool:
-    """Whether the numbers of the parts A and B rise."""
+    """Return whether the numbers of the parts A and B rise."""
     return bool(parts["A"].params["n"] < parts["B"].params["n"])
 
 
 def is_open(t: Transaction, o: object) -> bool:
-    """Whether there is an account 1."""
+    """Return whether there is an account 1."""
     return t.get("accounts", 1) is not None
 
 
@@ -69,7 +69,7 @@ def choose(error: UncertainOrder) -> tuple[object, ...]:
 
 
 def peeks(t: Transaction, o: Occurrence) -> bool:
-    """Whether there is a row in a table that the event names."""
+    """Return whether there is a row in a table that the event names."""
     return t.get(o.params["table"], 1) is not None
 
 

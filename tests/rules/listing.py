@@ -1,4 +1,4 @@
-"""What a catalog says of itself, to be compared."""
+"""Descriptions of rules in the catalog and in the store, to be compared."""
 
 from __future__ import annotations
 

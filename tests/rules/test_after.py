@@ -116,7 +116,7 @@ def test_cycle_of_rules_after_each_other_is_refused_and_the_catalog_is_as_before
 
 
 def test_cycle_that_two_transactions_make_together_fails_what_triggers_it(where: Place) -> None:
-    """Neither of them can see it; so it is told when the rules are triggered together."""
+    """Neither of them can see it, so it is reported when the rules are triggered together."""
     db, ran = where.open(), list[str]()
     listening(db, ran, "a")
     listening(db, ran, "b")

@@ -35,7 +35,7 @@ def heard(db: Database, name: str = "r", event: str = "A") -> list[str]:
 
 
 def fires(db: Database, notes: list[str], event: str = "A") -> bool:
-    """Whether an event triggers the rule with these notes."""
+    """Return whether an event triggers the rule with these notes."""
     before = len(notes)
     db.signal(event)
     return len(notes) > before

@@ -31,16 +31,16 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Plan:
-    """What one example draws from; the rest is drawn densely, by a seed.
+    """Values that one example draws from; the rest is drawn densely, by a seed.
 
     Attributes
     ----------
     constants : list
-        Those with which the attribute s is compared; x is with numbers.
+        Constants with which the attribute s is compared; x is compared with numbers.
     values : list
-        What attributes of events are now and then.
+        Values that attributes of events have now and then.
     is_exact : bool
-        Whether all timestamps are.
+        Whether all timestamps are exact.
     """
 
     constants: list[Any]
@@ -64,7 +64,7 @@ PLANS = st.builds(
 
 
 class Writer:
-    """Writes rules that demand constants, and some that do not."""
+    """Writer of rules, some of which demand constants."""
 
     def __init__(self, plan: Plan):
         self.constants = plan.constants
@@ -164,7 +164,7 @@ def catalog_of(rules: list[Rule], *, shares: bool) -> Catalog:
 
 
 def fed(catalog: Catalog, o: Occurrence, *, finds: bool) -> list[tuple[str, Any]]:
-    """What one event triggers, as an open database raises it: nothing, if one rule fails."""
+    """Return what one event triggers, as an open database does: nothing, if one rule fails."""
     found: list[tuple[str, Any]] = []
     kept: list[Any] = []
     for subscription in catalog.concerned_by(o) if finds else catalog.listening_to(o.key):
@@ -222,7 +222,7 @@ def test_rules_found_by_their_constants_do_what_all_do(plan: Plan, shares: bool)
 
 
 def asked(catalog: Catalog, **params: Any) -> str:
-    """Which rules are shown a T with these parameters."""
+    """Return the names of rules that are asked about a T with these parameters."""
     o = Occurrence("T", 1, params)
     return " ".join(subscription.rule.name for subscription in catalog.concerned_by(o))
 

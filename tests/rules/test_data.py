@@ -25,7 +25,7 @@ M = "tests.rules.actions"
 
 @pytest.fixture(autouse=True)
 def noted() -> list[str]:
-    """What the rules of `actions` have noted in this test."""
+    """Return what the rules of `actions` have noted in this test."""
     actions.noted.clear()
     return actions.noted
 

@@ -1,4 +1,4 @@
-"""What an event costs is counted, not timed: calls of functions, rules asked."""
+"""Costs of an event are counted, not timed: calls of functions, rules asked."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def db() -> Iterator[Database]:
-    """In memory, as dispatch asks no store; without the verifying locks, slow for 10,000 rows."""
+    """Yield a database in memory, as dispatch asks no store.
+
+    The verifying locks, which are slow for 10,000 rows, are left out.
+    """
     with adb.connect("memory://") as db:
         yield db
 
 
 def define(db: Database, count: int) -> list[str]:
-    """Define rules, each on an event of its own, with a condition in the event; who is asked."""
+    """Define rules, each on its own event with a condition; return the list of those asked."""
     asked: list[str] = []
 
     def action(t: Transaction, o: Occurrence) -> None:

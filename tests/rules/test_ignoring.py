@@ -1,4 +1,4 @@
-"""`with db.rules.ignoring(…)`: events inside the block do not trigger some rules."""
+"""Events inside `with db.rules.ignoring(…)` do not trigger some rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def notes(db: Database) -> list[str]:
-    """What rules `r` and `q`, both on A, and the deferred `d` on A have noted."""
+    """Return what rules `r` and `q`, both on A, and the deferred `d` on A have noted."""
     heard: list[str] = []
     for name, coupling in (("r", "immediate"), ("q", "immediate"), ("d", "deferred")):
 

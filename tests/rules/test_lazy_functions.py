@@ -87,7 +87,7 @@ def runs_it(*args: Any, **kwargs: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_coroutine_is_left() -> Iterator[None]:
-    """Nothing warns that a coroutine was never awaited: what is refused is closed."""
+    """Fail on a warning that a coroutine was never awaited: what is refused is closed."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield

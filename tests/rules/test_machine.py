@@ -90,7 +90,7 @@ class Catalogs(RuleBasedStateMachine):
     # -- changes ---------------------------------------------------------------------------
 
     def attempt(self, name: str, act: Callable[[], object]) -> bool:
-        """Whether a change of a rule is made: it is refused if there is none."""
+        """Return whether a rule is there to be changed; without one, the change is refused."""
         if name in self.seen:
             act()
             return True

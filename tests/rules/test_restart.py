@@ -1,4 +1,4 @@
-"""What of the rules survives the process, and what another process sees of them."""
+"""Rules after a restart of the process, and as another process sees them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def other_act(t: Transaction, o: Occurrence) -> int:
 
 
 def define(db: Database, name: str = "r", action: Any = act, **options: Any) -> None:
-    """What the code of an application does at each start."""
+    """Define a rule, as the code of an application does at each start."""
     db.rule(**{"on": adb.event("A"), "name": name, **options})(action)
 
 

@@ -45,7 +45,7 @@ class Board:
         self.db.signal(name, timestamp=second, x=x)
 
     def shared(self) -> int:
-        """How many rules have what they keep in common with another."""
+        """Return how many rules share with another what they keep."""
         found = [entry.subscription._detection for entry in self.db._catalog.entries()]
         return sum(
             detection.network is not None and detection.network.shared > 0 for detection in found
@@ -132,7 +132,7 @@ def test_rules_on_equal_events_fire_as_rules_that_share_nothing(seed: int) -> No
 
 
 def fired(drawn_from: int, *, shares: bool) -> list[str]:
-    """What rules on equal events do that share them, or do not."""
+    """Return what rules on equal events do, whether or not they share these."""
     chance = Random(drawn_from)
     with adb.connect("memory://") as db:
         board = Board(db, shares=shares)

@@ -73,7 +73,7 @@ def test_rule_without_event_acts_as_soon_as_its_condition_becomes_true(ledger: L
 
 
 def enough(t: Transaction, o: Occurrence, *, table: object) -> bool:
-    """A condition whose source tells what it reads, once the parameter is known."""
+    """A condition whose source shows what it reads, once the parameter is known."""
     return t.get(table, 1) is not None
 
 

@@ -1,4 +1,4 @@
-"""Where scenarios are played: in memory, on Postgres from one process, on Postgres from several.
+"""Grounds for scenarios: in memory, on Postgres from one process, on Postgres from several.
 
 ``memory``
     The memory twin.
@@ -33,7 +33,7 @@ T = TypeVar("T")
 MODES = ("memory", "postgres", "apart")
 STRANDS_MAX = 64  # each holds its thread until it is told its next step
 DEADLOCK_TIMEOUT_MS = 25
-"""After how long a wait the server looks for a deadlock; its own default is a second."""
+"""Time after which the server looks for a deadlock; its own default is a second."""
 
 _WAITS = text(
     """
@@ -148,7 +148,7 @@ class Ground:
     def server_waits(self) -> dict[int, set[str]]:
         """Return who waits on the server for which top-level transactions, by its backend.
 
-        Only waits that will go on for ever unless somebody ends: those in which the server has
+        Only waits that last for ever unless a transaction ends: those in which the server has
         looked for a deadlock, and that are in none.
         """
         if self.mode == "memory":

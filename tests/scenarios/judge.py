@@ -1,8 +1,8 @@
-"""Is what happened as if the transactions had run one after the other?
+"""Judge of whether the outcome is as if the transactions had run one after the other.
 
-The committed top-level transactions are replayed by a naive model, in every order, until one is
-found in which each step would have come to the same, and so would the committed rows. Inside a
-hierarchy the steps keep the order in which they ended.
+A naive model replays the committed top-level transactions in every order, until it finds one in
+which each step has the same outcome and the committed rows are the same. Inside a hierarchy the
+steps keep the order in which they ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened: to which transaction, what, and what came of it.
+    """Event: the transaction concerned, what it did, and the outcome.
 
     `what` is ``begin``, ``commit``, ``abort`` or an operation.
     """

@@ -1,4 +1,4 @@
-"""What a transaction of a scenario does to rows: read from words, done for real, done by a model.
+"""Operations of a scenario on rows: read from words, done for real, done by a model.
 
 ==================================  =============================================================
 ``get accounts 1``                  also ``... for update``, and then ``... nowait``
@@ -154,7 +154,7 @@ class Operation:
 
     @property
     def is_judged(self) -> bool:
-        """Whether a serial order must explain the outcome: not of a scan without a table lock."""
+        """Return whether a serial order must explain it: not of a scan without a table lock."""
         return not (self.verb == "select" and (self.skip_locked or self.nowait))
 
 

@@ -28,7 +28,7 @@ lines of its own::
 ``T1.1 begin``                        ``with t.subtransaction()`` on the thread of T1
 ``T1.1 spawn``                        ``t.spawn(...)``, on a thread of the pool
 ``... within 300 ms``                 after ``begin``, ``run`` or ``spawn``: a limit of time
-``cancel T1.1``                       somebody else cancels it
+``cancel T1.1``                       another thread cancels it
 ``T1.1 result``                       T1 asks for the result of its spawned child
 ``T1 commit``, ``T1 abort``           the block ends; ``T1 fails``: with an error of its own
 ``T1 get accounts 1`` ...             operations: see `operations`
@@ -105,7 +105,7 @@ def replay(scenario: str, ground: Ground) -> str:
 
 
 class Script:
-    """Plays steps one by one."""
+    """Player of steps, one by one."""
 
     def __init__(self, ground: Ground):
         self.ground = ground

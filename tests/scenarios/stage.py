@@ -1,6 +1,6 @@
-"""Who plays what in a scenario, and what happened.
+"""Stage of a scenario: the parts of its strands, and what happened.
 
-The stage hands each step to the strand whose part it is, waits until everybody stands still, and
+The stage hands each step to the strand whose part it is, waits until all strands stand still, and
 remembers the events in the order in which they ended.
 """
 
@@ -50,7 +50,7 @@ class Stage:
             self.strands[strand.root] = strand
 
     def began(self, name: str, t: Transaction, *, again: bool) -> None:
-        """Remember a transaction; what an earlier try of it did does not count."""
+        """Remember a transaction; an earlier try of it no longer counts."""
         with self._latch:
             if again and "." not in name:
                 self.events = [e for e in self.events if top_of(e[2].name) != name]
@@ -160,7 +160,7 @@ class Stage:
             strand.inbox.put(None)
 
     def is_over(self) -> bool:
-        """Whether every transaction has ended and left nothing behind."""
+        """Return whether every transaction has ended and left nothing behind."""
         return all(t.state.is_final for t in self.nodes.values()) and all(
             not db._forest.locks.snapshot().transactions for db in self.ground.databases()
         )

@@ -1,4 +1,4 @@
-"""How to tell that everybody in a scenario stands still, and for whom each one waits.
+"""Detection that all strands of a scenario stand still, and of what each one waits for.
 
 The stage is *settled* when each strand waits either for its next step or for another transaction:
 
@@ -8,8 +8,8 @@ The stage is *settled* when each strand waits either for its next step or for an
   another strand of its hierarchy uses to wait there;
 * for its children to end, as its Python stack and the list of live children say.
 
-Such a wait ends only when somebody else goes on, so if all of them last from one look to the next
-while the lock manager has counted nothing, nobody will move before the next step.
+Such a wait ends only when another strand goes on, so if all of them last from one look to the next
+while the lock manager has counted nothing, no strand will move before the next step.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def _has_looked(offers: WatchedOffers, waiter: int, before: int) -> bool:
 
 
 class Stillness:
-    """Looks at the strands of a stage until all of them stand still."""
+    """Observer of a stage's strands until all of them stand still."""
 
     def __init__(self, stage: Stage):
         self._stage = stage
 
     def wait(self) -> dict[str, str]:
-        """Wait until everybody stands still; return for whom each one waits."""
+        """Wait until all strands stand still; return for whom each one waits."""
 
         def twice() -> Any:
             first = self._look()
@@ -88,12 +88,12 @@ class Stillness:
             if self._stage.broken is not None:
                 raise self._stage.broken
             if time.monotonic() > deadline:
-                raise AssertionError(f"nothing moves, and nobody can tell why:\n{self._scene()}")
+                raise AssertionError(f"nothing moves for an unknown reason:\n{self._scene()}")
             pause.wait(0.0005)
         return found
 
     def _let_them_look(self) -> None:
-        """Let those who await an offer find out that nobody who could make it will move.
+        """Let those who await an offer find out that none of those who could make it will move.
 
         They look now and then. The look that is under way may have begun too early to count.
         """
@@ -103,7 +103,7 @@ class Stillness:
                 self.until(partial(_has_looked, offers, waiter, seen))
 
     def _look(self) -> tuple[Any, dict[str, str]] | None:
-        """Return who waits for whom, or None if somebody moves."""
+        """Return who waits for whom, or None if a strand moves."""
         stage = self._stage
         busy = stage.busy()
         if not busy:
@@ -170,9 +170,9 @@ class Stillness:
         return None
 
     def _may_wait_for_children(self, step: Step, module: str) -> bool:
-        """Whether a thread that is in this module may be there to wait for children.
+        """Return whether a thread that is in this module may be there to wait for children.
 
-        That is so for who ends, and for any step that has failed and ends its transaction.
+        That holds for the end of a transaction, and for any step that has failed and ends it.
         """
         if step.verb in _ENDINGS:
             return module in _SLEEPING
@@ -208,7 +208,7 @@ class Stillness:
 
 
 def _names_for(waiter: str, waited: set[str]) -> str:
-    """Name whom somebody waits for; of other hierarchies only the top-level transaction."""
+    """Name those a strand waits for; of other hierarchies only the top-level transaction."""
     names = {name if top_of(name) == top_of(waiter) else top_of(name) for name in waited}
     return ", ".join(sorted(names))
 
@@ -219,7 +219,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_at_a_latch(frame: FrameType) -> bool:
-    """Whether a thread may be there to wait for the connection of its hierarchy."""
+    """Return whether a thread may be there to wait for the connection of its hierarchy."""
     while _module(frame) == "activedb.store.server._patience":  # inside the latch itself
         assert frame.f_back is not None
         frame = frame.f_back

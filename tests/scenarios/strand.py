@@ -1,8 +1,8 @@
-"""What a thread plays in a scenario, and what it tells of that.
+"""Strands of a scenario: what a thread plays, and what it reports.
 
 A *strand* is a thread's part: it plays a top-level transaction, or a spawned child, with the
-subtransactions that it opens on its own thread. Between two steps it waits for the next one. What
-happens it tells the stage.
+subtransactions that it opens on its own thread. Between two steps it waits for the next one. It
+reports all that happens to the stage.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = ["Step", "Strand", "top_of"]
 
 
 class OnPurposeError(Exception):
-    """What a transaction raises that is told to fail."""
+    """Error that a transaction raises on request."""
 
 
 class CurtainError(BaseException):
-    """Ends the strands of a scenario that is over."""
+    """Exception that ends the strands of a scenario that is over."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Step:
 
     @property
     def verb(self) -> str:
-        """What to do."""
+        """Name of what to do."""
         return self.words[0]
 
     @property
@@ -75,7 +75,7 @@ def top_of(name: str) -> str:
 
 
 def _ends_the_block(error: BaseException) -> bool:
-    """Whether the program of a scenario lets an error end the transaction that raised it."""
+    """Return whether a program of a scenario lets an error end the transaction that raised it."""
     if isinstance(error, LockNotAvailable | TransactionStateError):
         return False
     return isinstance(

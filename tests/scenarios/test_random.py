@@ -111,6 +111,6 @@ def test_random_scenarios_have_a_serial_order(mode: str, request: pytest.Fixture
             finally:
                 walk.script.stage.close()
     except BaseException:
-        raise  # what hangs there hangs for ever: nobody may close it
+        raise  # what hangs there hangs for ever: it must not be closed
     else:
         ground.close()

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class WatchedPool(Pool):
-    """A pool whose tasks can be wrapped by whoever submits them."""
+    """A pool whose tasks can be wrapped when they are submitted."""
 
     def __init__(self, threads: int):
         super().__init__(threads)
@@ -54,7 +54,7 @@ class WatchedOffers(Offers):
 
     @property
     def awaited(self) -> dict[int, int]:
-        """Who waits for whose offer, by number."""
+        """Return who waits for whose offer, by number."""
         with self._latch:
             return dict(self._awaited)
 

@@ -36,7 +36,7 @@ def check(scheduler_factory: Callable[[], Scheduler], workload: Workload) -> Non
 
 
 def differences(scheduler: Scheduler, workload: Workload) -> list[str]:
-    """Where a scheduler differs from the serial order in the first feed in which it does."""
+    """Return how a scheduler differs from the serial order in the first feed in which it does."""
     program = workload.program
     run = ProgramRun(program, scheduler)
     serial = ProgramRun(program, SerialOrder())

@@ -1,8 +1,8 @@
-"""What stream transactions mean, by the definition and as plainly as possible.
+"""Stream transactions by their definition, as plainly as possible.
 
 An s-transaction is all that one event triggers; a schedule is right if it gives what the serial
 order by timestamp gives (Wang et al., definitions 6 and 7; Mao et al., section 2.1.1). So that is
-what happens here: one after the other, over lists that are looked through from end to end, nothing
+what happens here: one after the other, over lists that are searched from end to end, with nothing
 ever forgotten. Neither the versioned tables nor a scheduler of the package is used.
 """
 
@@ -151,7 +151,7 @@ class Reference:
 
 
 class _View:
-    """What a function of the short form sees: its own writes above the state before it."""
+    """View that a function of the short form has: its own writes above the state before it."""
 
     def __init__(self, reference: Reference, at: At, body: Body):
         self._reference = reference
@@ -202,7 +202,7 @@ def _within(bounds: Range, key: Any) -> bool:
 
 
 def _allows(declared: Ref, ref: Ref) -> bool:
-    """Whether what was declared allows an access to a key, a window of one, or a range."""
+    """Return whether a declaration allows access to a key, a window of one, or a range."""
     if declared.table is not ref.table:
         return False
     if declared.window_us is not None:  # older values than those of its window it does not give
@@ -230,7 +230,10 @@ def _reason(error: Exception) -> str:
 
 
 def same_outcome(found: Outcome, expected: Outcome) -> bool:
-    """Whether an outcome is that of the reference, which words accesses refused more briefly."""
+    """Return whether an outcome is that of the reference.
+
+    The reference words refused accesses more briefly.
+    """
     if found.committed or expected.committed:
         return found.committed == expected.committed and found.results == expected.results
     assert found.reason is not None
@@ -257,7 +260,7 @@ class Ended:
 
 @dataclass
 class Expected:
-    """What a feed brings: those that ended in the serial order, and what is refused."""
+    """Expected results of a feed: those that ended in the serial order, and what is refused."""
 
     ended: list[Ended] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)

@@ -13,7 +13,7 @@ from tests.scheduling.workloads import Parameters, workload
 
 
 class Wrong(SerialOrder):
-    """Takes what was added, in the serial order, to a `_run` of its own."""
+    """Scheduler that hands what was added, in the serial order, to a `_run` of its own."""
 
     def run(self, state: State) -> None:
         added, self._added = self._added, []
@@ -70,7 +70,7 @@ class AbortedHalf(Wrong):
 
 
 class OldReads(Wrong):
-    """Everything is read as it was at the punctuation before."""
+    """Scheduler that reads everything as it was at the last punctuation."""
 
     def _run(self, added: list[STransaction], state: State) -> None:
         if added:

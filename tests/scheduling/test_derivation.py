@@ -47,7 +47,7 @@ def sets(function: Callable[..., Any], e: Mapping[str, Any] = E) -> tuple[set[Re
 
 
 class Recorder:
-    """Answers as a `View` would, and notes what is accessed."""
+    """Stand-in for a `View` that notes what is accessed."""
 
     def __init__(self) -> None:
         self.reads: list[Ref] = []

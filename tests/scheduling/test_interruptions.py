@@ -1,4 +1,4 @@
-"""Feeds that are cut off: nothing of the batch is in, and it may be fed again."""
+"""Feeds that are cut off leave nothing of the batch, and it may be fed again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENTS = [
 
 
 class Cut:
-    """Raises at the so-maniest call, once, if it is set."""
+    """Cut that raises once, at the call with the number that is set, if any."""
 
     def __init__(self) -> None:
         self.left: int | None = None

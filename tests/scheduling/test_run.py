@@ -1,4 +1,4 @@
-"""Runs of a program: what post-processing does to them, and going on with a state."""
+"""Program runs: their post-processing, and how they go on with a state."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _ledger() -> tuple[Program, SharedTable]:
 
 @pytest.fixture
 def threads_left() -> Callable[[], set[threading.Thread]]:
-    """Which threads there are that were not there before the test."""
+    """Return a function for the threads that were not there before the test."""
     before = set(threading.enumerate())
     return lambda: set(threading.enumerate()) - before
 
@@ -169,7 +169,7 @@ def test_error_that_aborts_nothing_ends_the_run(
     program, accounts = _ledger()
 
     class Stop(BaseException):
-        """Nothing that an s-transaction aborts for."""
+        """Exception that aborts no s-transaction."""
 
     @program.on("STOP")
     def stop(e: Mapping[str, Any], access: Access) -> None:

@@ -172,7 +172,7 @@ def looks(table: SharedTable, history_us: int) -> list[Ref]:
 
 
 def assert_bounded(state: State, table: SharedTable, mark_us: int) -> None:
-    """Nothing is kept that no place from the mark on can see."""
+    """Check that only versions are kept that some place from the mark on can see."""
     for versions in state.of(table).all().values():
         old = [v for v in versions if v[0].us < mark_us]
         within = [v for v in old if v[0].us >= mark_us - table.history_us]

@@ -36,7 +36,7 @@ def pairs(on_uncertain: Any = None) -> Program:
 
 
 def read(run: ProgramRun) -> Any:
-    """What was noted."""
+    """Return what was noted."""
     return run.state.of(LOG).newest().get("pairs", "")
 
 

@@ -87,7 +87,7 @@ def test_value_changed_in_place_by_what_aborts_is_as_it_was(name: str) -> None:
     last = results.transactions[-1].outcome
     assert last is not None
     assert last.results == ((two, [one, two], []),)
-    # What was handed out, or in, is nobody else's.
+    # What was handed out, or in, is not shared.
     for transaction in results.transactions:
         assert transaction.outcome is not None
         for result in transaction.outcome.results:

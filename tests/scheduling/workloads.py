@@ -29,7 +29,7 @@ Piece = tuple[list[Occurrence], int | None]
 
 @dataclass(frozen=True)
 class Parameters:
-    """What kind of workload; shares are from 0 to 1.
+    """Kind of workload; shares are from 0 to 1.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ def parameters(**fixed: Any) -> st.SearchStrategy[Parameters]:
 
 
 def fold(*values: Any) -> int:
-    """A number that tells any two sequences apart, nearly always."""
+    """Return a number that distinguishes any two sequences, nearly always."""
     number = 7
     for value in values:
         number = (number * 8191 + _number(value)) % PRIME
@@ -166,9 +166,9 @@ def _number(value: Any) -> int:
 
 
 def step(*given: Any) -> Any:
-    """What a WRITE writes: ``step(*values, salt, way, percent)``.
+    """Return what a WRITE writes: ``step(*values, salt, way, percent)``.
 
-    With a probability of `percent`, by the values, it ends in the `way` given instead.
+    With a probability of `percent`, by the values, end in the given `way` instead.
     """
     *values, salt, way, percent = given
     number = fold(salt, *values)
@@ -289,13 +289,13 @@ class _Maker:
         return Workload(self.p, program, self.cut(self.shuffled(events)))
 
     def shuffled(self, events: list[Occurrence]) -> list[Occurrence]:
-        """In the order of arrival."""
+        """Return the events in the order of arrival."""
         reach = self.p.disorder * len(events)
         places = {id(o): n + reach * self.random.random() for n, o in enumerate(events)}
         return sorted(events, key=lambda o: places[id(o)])
 
     def cut(self, events: list[Occurrence]) -> list[Piece]:
-        """Feeds; some without punctuation. Few events come later than a punctuation says."""
+        """Return feeds, some without punctuation. Few events come later than a punctuation says."""
         inner = sorted(self.random.randint(0, len(events)) for _ in range(self.p.pieces - 1))
         pieces: list[Piece] = []
         for start, end in pairwise([0, *inner, len(events)]):
@@ -350,7 +350,7 @@ class _Maker:
         return self.random.choices(range(keys), cum_weights=self.weights[:keys])[0]
 
     def source(self, below: tuple[int, int] | None) -> Ref:
-        """What is read; `below`: of earlier tables, or smaller keys of the same one."""
+        """Return what is read; with `below`, of earlier tables, or smaller keys of the same one."""
         number = self.random.randrange(self.p.tables if below is None else below[0] + 1)
         table = self.tables[number]
         least = below[1] if below is not None and number == below[0] else None
@@ -444,7 +444,7 @@ class _Maker:
 
 
 def _read_for_key(ref: Ref) -> list[Ref]:
-    """What a computed key reads."""
+    """Return what a computed key reads."""
     found: list[Ref] = []
     for each in getattr(ref.key, "reads", ()):
         found += [each, *_read_for_key(each)]

@@ -1,8 +1,8 @@
-"""Finds SQL that is put together at run time, and what is put into it.
+"""Search for SQL that is put together at run time, and for what is put into it.
 
-A *place* is a module and the function in it. Of each string that has words of SQL in it and is put
-together (an f-string, ``+``, ``%``, ``format``), the expressions in it are found; and of each call
-that takes SQL as text, its argument, unless it is a constant or such a string itself.
+A *place* is a module and the function in it. In each string that has words of SQL in it and is put
+together (an f-string, ``+``, ``%``, ``format``), the expressions are found; and in each call that
+takes SQL as text, its argument, unless it is a constant or such a string itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DRIVERS = re.compile(r"\b_?(driver|cursor)\b|driver_connection")
 _MAY_HAVE_SOME = re.compile(
     f"{_WORDS.pattern}|{'|'.join(rf'{name}[(]' for name in sorted(_TAKES_SQL | _OF_DRIVERS))}"
 )
-"""Of the text of a module; to be fast."""
+"""Pattern for the text of a module, which saves parsing most of them."""
 _QUOTING = {"quote", "quoted", "literal", "format_table"}
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
@@ -43,7 +43,7 @@ class Put:
 
 
 def puts(path: Path, name: str) -> set[Put]:
-    """What a module puts into SQL, apart from constants and names quoted right there."""
+    """Return what a module puts into SQL, except constants and names quoted right there."""
     text = path.read_text(encoding="utf-8")
     if not _MAY_HAVE_SOME.search(text):
         return set()
@@ -113,7 +113,7 @@ def _takes_sql(function: ast.expr) -> bool:
 
 
 def _is_plain(expression: ast.expr, constants: set[str]) -> bool:
-    """Whether it is a constant of the module, or a name that is quoted right there."""
+    """Return whether it is a constant of the module, or a name that is quoted right there."""
     match expression:
         case ast.Constant():
             return True

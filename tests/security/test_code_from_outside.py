@@ -1,4 +1,4 @@
-"""Where what is read can become code: each place is known, and why nothing from outside gets there.
+"""Places where read data can become code are known, and why nothing from outside gets there.
 
 A new one fails the test. Read data (JSON, Arrow, `yaml.SafeLoader`) instead of pickles and code; if
 it has to be, say below whose data it is, and in docs/security.md.
@@ -43,7 +43,7 @@ _MAY_HAVE_SOME = re.compile(
         sorted({*_NAMES, *_KEYWORDS, "read_pickle", *(n for ns in _DOTTED.values() for n in ns)})
     )
 )
-"""Of the text of a module; to be fast."""
+"""Pattern for the text of a module, which saves parsing most of them."""
 
 _KERNELS = "of names and numbers made here, and functions of the program's own"
 _SPARK = "what this program has pickled for its tasks, by way of Spark's own connections"

@@ -1,4 +1,7 @@
-"""A role that may not call functions which everybody may: what needs them goes, nothing else."""
+"""A role that may not call functions which PUBLIC usually may call.
+
+Only what needs these functions fails.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ LOOKS = (
     "pg_current_wal_lsn()",
     "pg_blocking_pids(integer)",
 )
-"""What is asked besides: after a crash, and of deadlocks that cross processes."""
+"""Functions called besides: after a crash, and for deadlocks that cross processes."""
 
 
 class Hardened:
@@ -72,7 +75,7 @@ def rows_of(db: Database) -> Table:
 
 
 def check_writes(db: Database, table: Table) -> None:
-    """By key, by the set, absent keys, rules of each durable mode, workers' firings."""
+    """Write by key, by the set, at absent keys, by rules of each durable mode, by workers."""
     log = Table("log", db.metadata, Column("line", Integer, primary_key=True))
     db.create_all()
 
@@ -124,7 +127,11 @@ def test_role_without_all_of_them_writes(hardened: Hardened) -> None:
 def test_commit_cut_off_is_never_told_wrongly(
     hardened: Hardened, functions: frozenset[str], when: Any
 ) -> None:
-    """Without the log's place a server that has not crashed still knows; else nobody does."""
+    """A commit that is cut off is never reported wrongly.
+
+    A server that has not crashed knows the outcome even without the log's place; otherwise it is
+    unknown.
+    """
     hardened.revoke(functions)
     with (
         contextlib.closing(Wire(hardened.url)) as wire,

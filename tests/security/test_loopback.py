@@ -1,4 +1,4 @@
-"""One check tells what is reached from this computer alone."""
+"""One check decides whether an address is reached from this computer alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_only_looks_like_loopback_is_not(host: str) -> None:
 
 @pytest.mark.long
 def test_there_is_one_check() -> None:
-    """Nobody else asks an address whether it is loopback."""
+    """No other module asks an address whether it is loopback."""
     asking = set()
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -106,7 +106,7 @@ def test_runner_retries_letters_and_switches_rules(ledger: Ledger) -> None:
     def rule(t: Transaction, o: Occurrence) -> None:
         if not is_mended.is_set():
             raise ValueError("no")
-        ledger.write(t, "mended")
+        ledger.write(t, "fixed")
 
     with ledger.db.transaction():
         ledger.db.signal("E")
@@ -114,7 +114,7 @@ def test_runner_retries_letters_and_switches_rules(ledger: Ledger) -> None:
     assert [letter.error for letter in ledger.db.dead_letters.list()] == ["ValueError"]
     is_mended.set()
     assert [result.outcome for result in ledger.db.dead_letters.retry_all()] == ["done"]
-    assert ledger.lines() == ["mended"]
+    assert ledger.lines() == ["fixed"]
     ledger.db.rules.disable("rule")
     ledger.db.rules.enable("rule")
 
@@ -177,7 +177,7 @@ def test_runner_stages_what_spark_writes(ledger: Ledger, roles: TwoRoles) -> Non
 
 
 def test_runner_follows_changes_that_the_owner_has_begun_to_follow(roles: TwoRoles) -> None:
-    """With REPLICATION, which no other test needs; setting up is the owner's."""
+    """The runner needs REPLICATION, unlike in other tests; the owner does the setup."""
     run(
         roles.superuser_url,
         f'ALTER ROLE "{roles.owner}" REPLICATION; ALTER ROLE "{roles.runner}" REPLICATION',

@@ -1,4 +1,4 @@
-"""What a URL says about TLS reaches the server, on each connection; a wrong certificate ends it."""
+"""TLS options of a URL reach the server, on each connection; a wrong certificate ends it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Guarded:
     stranger: Path
 
     def with_options(self, host: str | None = None, **options: str) -> str:
-        """Its URL with more options of libpq."""
+        """Return its URL with more options of libpq."""
         url = make_url(self.url).update_query_dict(options)
         url = url.set(host=host or url.host)
         return url.render_as_string(hide_password=False)

@@ -122,7 +122,7 @@ def test_rules_that_all_may_write_are_not_read(folder: Path, name: str, content:
 def test_settings_that_all_may_write_are_not_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else whoever may write to a folder above ours would say where the rows go."""
+    """A user who may write to a folder above ours cannot choose where the rows go."""
     monkeypatch.chdir(folder)
     table = "[tool.activedb]\nurl = 'postgresql+psycopg://thief/rows'\n"
     path = made(folder / "pyproject.toml", table, 0o666)

@@ -29,12 +29,12 @@ class TwoRoles:
 
     @property
     def owner_url(self) -> str:
-        """Where the owner connects."""
+        """Return where the owner connects."""
         return as_role(self.superuser_url, self.owner)
 
     @property
     def runner_url(self) -> str:
-        """Where the runner connects."""
+        """Return where the runner connects."""
         return as_role(self.superuser_url, self.runner)
 
     def grant(self, schema: str = SCHEMA) -> None:
@@ -58,7 +58,7 @@ def two_roles(server_url: str) -> Iterator[TwoRoles]:
 
 
 def as_role(url: str, role: str) -> str:
-    """The URL of another account; the embedded server asks for no password on its socket."""
+    """Return the URL of another account; the embedded server needs no password on its socket."""
     return make_url(url).set(username=role).render_as_string(hide_password=False)
 
 

@@ -76,7 +76,7 @@ class Fed:
         stop: Callable[[AtomicBatch], None] = lambda batch: None,
         stop_at_part: tuple[int, int] | None = None,
     ) -> list[AtomicBatch]:
-        """Open the database, feed the stream to its end and close it; the batches that came."""
+        """Open the database, feed the stream to its end and close it; return the batches."""
         batches = []
         with adb.connect(self.url, batch_events_max=self.batch_events_max) as db:
             stream = declare(db, self.source, **self.changes)
@@ -107,7 +107,7 @@ class Fed:
         return batches
 
     def contents(self) -> dict[str, list[tuple[Any, ...]]]:
-        """What is in the database."""
+        """Return the contents of the database."""
         engine = create_engine(self.url)
         try:
             with engine.connect() as connection:

@@ -10,7 +10,7 @@ from spark_bridge._batch_size import BatchSize
 
 
 def run(size: BatchSize, row_s: float, batch_s: float, batches: int, seed: int = 0) -> list[float]:
-    """How long full batches take whose cost is linear, a tenth more or less."""
+    """Return how long full batches take whose cost is linear, a tenth more or less."""
     choice = random.Random(seed)
     found = []
     for _ in range(batches):

@@ -43,7 +43,10 @@ def rows(*given: tuple[str | None, float | None]) -> Any:
 def punctuations(
     given: FeedMarks, batches: Sequence[tuple[float, Any]], first: int = 0
 ) -> list[float | None]:
-    """What each batch has, in seconds; batches are (second at which it was planned, table)."""
+    """Return the punctuation of each batch, in seconds.
+
+    Batches are (second at which it was planned, table).
+    """
     found = []
     for number, (planned_s, table) in enumerate(batches, first):
         us = given.take(number, table, int(planned_s * 1000)).punctuation_us

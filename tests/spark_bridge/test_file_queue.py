@@ -35,7 +35,7 @@ def names(files: list[Path]) -> list[str]:
 
 
 def shown(files: FileQueue) -> list[str]:
-    """What Spark can read: the text of each file."""
+    """Return what Spark can read: the text of each file."""
     return [link.read_text() for link in sorted(files.current.iterdir())]
 
 

@@ -1,4 +1,4 @@
-"""When a micro-batch without rows is run: by a clock that the test drives."""
+"""Micro-batches without rows are run when due, by a clock that the test drives."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def record(playground: Any, name: str, *lines: str) -> None:
 
 
 def offsets(playground: Any) -> list[str]:
-    """What Spark's checkpoint says of each micro-batch, of its source alone."""
+    """Return what Spark's checkpoint says about the source in each micro-batch."""
     logs = sorted((playground.checkpoint / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
     return [log.read_text().splitlines()[2] for log in logs]
 
@@ -222,7 +222,7 @@ def test_replay_batches_are_fitted_to_the_latency(playground: Any, clicks: Any) 
 
 
 class Server:
-    """Serves lines to one client at a time, and closes when it is told to."""
+    """Server of lines to one client at a time, which closes on request."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))

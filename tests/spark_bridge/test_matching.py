@@ -152,7 +152,7 @@ class Cut(Exception):
 
 @pytest.fixture
 def played_on(tmp_path: Path) -> Iterator[Callable[..., Played]]:
-    """Plays the stream of this test's folder on a database of its own, closed in the end."""
+    """Yield a function that plays the stream of this test's folder on a database of its own."""
     with contextlib.ExitStack() as databases:
 
         def play(**how: Any) -> Played:

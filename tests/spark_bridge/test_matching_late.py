@@ -83,12 +83,15 @@ class Played:
 
     @property
     def seen(self) -> list[tuple[str, int, list[int]]]:
-        """What rules have seen; matches of one rule at one time, which run at once, sorted."""
+        """Return what rules have seen.
+
+        Matches of one rule at one time, which run at once, are sorted.
+        """
         alike = groupby(self._noted, key=itemgetter(0, 1))
         return [one for _, group in alike for one in sorted(group)]
 
     def apply(self, rows: list[Row], *, is_cut: bool) -> None:
-        """One batch; if `is_cut`, it stops behind its first part, and comes again."""
+        """Apply one batch; if `is_cut`, stop after its first part, and apply it again."""
         self._last += 1
         reached_us = self._marks.punctuation_us
         newest = newest_times(self._stream, table(rows), None)
@@ -169,7 +172,7 @@ def outcome(
     cuts: Collection[int] = (),
     part_max: int = 100,
 ) -> dict[str, Any]:
-    """What is there after batches of which some are cut, and some an end."""
+    """Return the result of batches of which some are cut, and some are an end."""
     with adb.connect("memory://", batch_events_max=part_max) as db:
         types = {"A": ("k",), "B": ("k",), "C": ()}
         stream = db.stream("letters", type="kind", timestamp="at", types=types, delay=delay)

@@ -1,4 +1,4 @@
-"""Which rules can be matched elsewhere, and what the process makes of what it is told of them."""
+"""Rules that can be matched elsewhere, and what the process does with their reported matches."""
 
 from __future__ import annotations
 

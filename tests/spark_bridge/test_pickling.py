@@ -1,4 +1,4 @@
-"""What executors get by name, and what is taken along."""
+"""Values that executors get by name, and values that are pickled with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ HELPER = "UNIT = 2\nclass Odd(Exception):\n    pass\ndef twice(n):\n    return U
 
 
 def read_elsewhere(data: bytes, expression: str, folder: Path) -> str:
-    """What an expression of the value is, in a process that has the installed modules alone."""
+    """Return the text of an expression of the value, in another process.
+
+    That process has only the installed modules.
+    """
     code = f"import pickle, sys; it = pickle.load(sys.stdin.buffer); print({expression})"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], input=data, cwd=folder, capture_output=True, check=True

@@ -33,7 +33,7 @@ def fed(database_url: str, tmp_path: Path) -> Fed:
 
 @pytest.fixture
 def undisturbed(postgres_url: str, tmp_path: Path) -> Iterator[Callable[[Fed], Any]]:
-    """What a database holds into which the same was fed in one go."""
+    """Yield a function for the contents of a database that was fed the same in one go."""
     with fresh_database(postgres_url) as url:
 
         def contents(fed: Fed) -> Any:

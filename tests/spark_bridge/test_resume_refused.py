@@ -1,4 +1,4 @@
-"""Where a query begins: what the database knows, what a checkpoint says, what is damaged."""
+"""Start of a query: what the database knows, what a checkpoint says, what is damaged."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_recording_that_ended_ends_again_for_the_query_that_goes_on(tmp_path: Pa
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """As two micro-batches leave it, of which the second is not committed."""
+    """Return a checkpoint as two micro-batches leave it, the second one not committed."""
     folder = tmp_path / "checkpoint"
     for batch_id in (0, 1):
         for log, text in (
@@ -178,7 +178,7 @@ def test_checkpoint_of_files_that_was_moved_is_refused(checkpoint: Path) -> None
 
 @pytest.mark.long
 def test_batch_fed_from_python_between_those_of_spark_is_told_from_them() -> None:
-    """Its number was Spark's next one."""
+    """The batch had the number of Spark's next one."""
 
     def batch(number: int) -> adb.AtomicBatch:
         where = position("Kafka", None, offset=number)
@@ -196,7 +196,7 @@ def test_batch_fed_from_python_between_those_of_spark_is_told_from_them() -> Non
 
 
 def test_checkpoint_that_has_lost_where_it_began_is_refused() -> None:
-    """Its batches would have numbers that others have had."""
+    """Batches of such a checkpoint would have numbers that others have had."""
     with adb.connect("memory://") as db:
         run = db.stream("x", type="'A'", timestamp="t", types={"A": ()}).run
         run.apply(adb.AtomicBatch("x", "q", 0, ROW, None))

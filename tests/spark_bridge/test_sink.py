@@ -205,7 +205,7 @@ def test_batch_that_spark_runs_again_changes_nothing(sinking: Sinking) -> None:
     df = events(sinking.read(), clicks)
     sinking.run(df, stream="clicks")
     assert sinking.forget_last_commit() == 1
-    sinking.run(df, stream="clicks")  # nobody has taken it yet
+    sinking.run(df, stream="clicks")  # no process has taken it yet
     assert sinking.published() == [(0, 2), (1, 1)]
     assert clicks.take_staged() == 2
     before = effects(sinking.db, clicks, seen)
@@ -362,7 +362,7 @@ def test_table_that_refuses_a_row_gets_none_of_its_batch(sinking: Sinking) -> No
 
 
 def writer(columns: str, *, overwrite: bool = False, **options: str) -> Any:
-    """What Spark asks of the data source when it plans a batch."""
+    """Return what Spark asks of the data source when it plans a batch."""
     from pyspark.sql.types import StructType
 
     from spark_bridge._sink import ActiveDBSink

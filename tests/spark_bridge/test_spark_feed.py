@@ -1,4 +1,4 @@
-"""What arrives, in which order and with which punctuation."""
+"""Events that arrive, their order and their punctuation."""
 
 from __future__ import annotations
 

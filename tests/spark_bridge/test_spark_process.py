@@ -1,4 +1,4 @@
-"""What a run leaves on the terminal, on the disk and among the processes: nothing."""
+"""No run leaves anything on the terminal, on the disk or among the processes."""
 
 from __future__ import annotations
 

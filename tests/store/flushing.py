@@ -30,7 +30,7 @@ def opened(server_url: str | None) -> Iterator[Store]:
 
 
 class WriteSet:
-    """Steps made one after another, and the write set that they come to."""
+    """Steps made one after another, and the resulting write set."""
 
     def __init__(self, store: Store):
         self._store = store
@@ -78,7 +78,10 @@ class WriteSet:
 
 
 def is_asleep(store: Store, backend: int | None) -> bool:
-    """Whether a process of the server sleeps; a transaction sees one state, so in a new one."""
+    """Return whether a process of the server sleeps.
+
+    A transaction sees one state only, so this looks in a new one.
+    """
     query = text(
         "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid AND wait_event = 'PgSleep'"
     )

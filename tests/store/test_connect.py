@@ -1,4 +1,4 @@
-"""From a URL to a store: what goes wrong is said in one line and without passwords."""
+"""Connection by URL: errors are reported in one line and without passwords."""
 
 from __future__ import annotations
 

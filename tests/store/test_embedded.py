@@ -300,7 +300,10 @@ def test_server_ended_during_initdb_is_initialised_anew(
 
 @pytest.mark.crash
 def test_server_with_the_pid_file_of_a_lost_server_starts(used_folder: Path) -> None:
-    """After a loss of power the pid in the file may be that of any other process."""
+    """The server starts although the pid in the file is that of another process.
+
+    The pid may be that of any other process after a loss of power.
+    """
     with EmbeddedServer.start(used_folder) as server:
         pid_file = server.home / "data" / "postmaster.pid"
         lines = pid_file.read_text().split("\n")

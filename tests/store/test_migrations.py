@@ -83,7 +83,7 @@ OF_0002 = (
     *OF_0001,
     "INSERT INTO activedb_owned_tables (name, epoch, owner) VALUES ('accounts', 3, 'me')",
 )
-"""And in each of the next revision."""
+"""Rows in each table of the first and of the next revision."""
 
 
 OF_0007 = (
@@ -95,7 +95,7 @@ OF_0007 = (
     "INSERT INTO activedb_partials VALUES (1, 'r', 5, 'f', 6, '{}')",
     "INSERT INTO activedb_producers VALUES ('s', 'p', 1, '{}')",
 )
-"""And in each of the one before the newest."""
+"""Rows in each table up to the revision before the newest."""
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_migrations_of_several_processes_at_once_do_not_collide(database_url: st
 
 
 def test_migration_waits_for_another_one_for_longer_than_for_a_lock(database_url: str) -> None:
-    """Other migrations may take long; the limit is about the locks of tables."""
+    """Other migrations may take long; the limit concerns the locks of tables."""
     engine = create_engine(database_url)
     waits_long = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"

@@ -80,7 +80,7 @@ SLOW = {
 
 
 def make_slow(store: Store, part: str) -> None:
-    """Let an update of the table take longer at the server than anybody waits."""
+    """Let an update of the table take longer at the server than any test waits."""
     with store.short() as connection:
         connection.exec_driver_sql(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql "

@@ -1,4 +1,7 @@
-"""Behind a real pgbouncer: settings hold and deadlocks are seen, or it is said that they cannot."""
+"""Connections by way of a real pgbouncer.
+
+Settings hold and deadlocks are seen, or an error says that they cannot be.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def test_settings_in_a_urls_options_hold_behind_a_pooler(pooled_url: str) -> Non
 
 
 def test_lock_timeout_behind_a_pooler_ends_a_wait(pooled_url: str) -> None:
-    """The server ends the wait, and nobody else: the session that keeps the row does not end."""
+    """The server alone ends the wait: the session that keeps the row does not end."""
     with adb.connect(pooled_url, lock_timeout_ms=300, retries_max=0) as db:
         table = rows_of(db)
         with db.connection() as keeper, keeper.begin():

@@ -84,7 +84,7 @@ VALUES: dict[str, tuple[Any, list[Any]]] = {
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_values_are_the_same_before_and_after_the_commit(db: adb.Database, kind: str) -> None:
-    """By key, by query over the sphere, and once committed."""
+    """Values are equal by key, by query over the sphere, and once committed."""
     sql_type, values = VALUES[kind]
     table = Table(
         "things", db.metadata, Column("id", Integer, primary_key=True), Column("v", sql_type)

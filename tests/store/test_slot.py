@@ -116,7 +116,7 @@ def slot_of(store: Store, *tables: Table, name: str = "", **options: Any) -> Ite
 
 
 def told(slot: Slot) -> list[Any]:
-    """All that a slot tells at this moment."""
+    """Return all that a slot reports at this moment."""
     with slot.peek(100_000) as peeked:
         return list(peeked.messages)
 
@@ -129,7 +129,7 @@ def advance(slot: Slot) -> None:
 
 
 def rows_told(slot: Slot, table: Table) -> list[tuple[Any, Any]]:
-    """Rows before and after, of the changes that a slot tells of one table."""
+    """Return rows before and after, of the changes to one table that a slot reports."""
     found: list[tuple[Any, Any]] = []
     spec, rows = Tables().spec(table), None
     for message in told(slot):
@@ -411,7 +411,7 @@ everything = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def everything_followed(postgres_url: str) -> Iterator[tuple[Store, Slot]]:
-    """A slot that tells of a table with columns of all types."""
+    """Yield a slot that reports a table with columns of all types."""
     with fresh_database(postgres_url) as url, opened(url) as store:
         with store.short() as connection:
             _ALL.create_all(connection)

@@ -1,4 +1,4 @@
-"""What the text of a SELECT reads: nothing is overlooked, nothing is taken on trust."""
+"""Tables that the text of a SELECT reads: none is overlooked, nothing is taken on trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many letters and firings there are, counted at the store."""
+"""Numbers of letters and firings, counted at the store."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_server_that_recovers_is_waited_for_and_that_is_told(
 def test_server_that_recovers_is_waited_for_by_default(
     recovering: tuple[str, Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So long that it is told; how long that is in all depends on the machine."""
+    """The wait is long enough to be logged; its total length depends on the machine."""
     url, _ = recovering
     with (
         caplog.at_level(logging.WARNING, "activedb.store"),

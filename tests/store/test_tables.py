@@ -1,4 +1,4 @@
-"""What a table looks like from above: keys, checks, messages."""
+"""Tables as the layers above see them: keys, checks, messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a violated constraint says: the table, the constraint, the key with values of its types."""
+"""Errors of a violated constraint.
+
+They name the table, the constraint, and the key with values of its types.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ FEW = 7
 
 
 def known(error: ConstraintViolation) -> tuple[str, str, dict[str, Any]]:
-    """What the error says, and that it says it in one line with the driver's error attached."""
+    """Return what the error says, in one line and with the driver's error attached."""
     assert "\n" not in str(error)
     assert error.table in str(error)
     assert error.constraint in str(error)

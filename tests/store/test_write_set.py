@@ -61,7 +61,7 @@ FEW = 7
 
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """What went in bulk, or was asked to and did not."""
+    """Return which calls tried to write in bulk, and whether they did."""
     seen: list[tuple[str, bool]] = []
     for name in ("copy_rows", "update_rows", "delete_rows"):
         inner = getattr(_bulk, name)
@@ -97,7 +97,7 @@ class Celsius(TypeDecorator[float]):
 
 
 class Point(UserDefinedType[tuple[float, float]]):
-    """A type of the server's that SQLAlchemy knows nothing of."""
+    """A type of the server that SQLAlchemy does not know."""
 
     cache_ok = True
 
@@ -181,7 +181,7 @@ ON_SERVER: dict[str, tuple[Any, list[Any], str | None]] = {
 
 
 def stored(store: Store, table: Table) -> list[Any]:
-    """What is stored, as the database itself writes it down."""
+    """Return what is stored, as the database itself writes it down."""
     with store.short() as connection:
         name = connection.dialect.identifier_preparer.format_table(table)
         shown = "v::text, pg_typeof(v)::text" if store.is_shared else "v, typeof(v)"
@@ -445,7 +445,7 @@ def test_steps_are_written_after_several_refused_sets_on_one_connection(server: 
 
 
 def round_trips(driver: psycopg.Connection[Any], work: Callable[[], object]) -> int:
-    """How often the server says, while `work` is done, that it waits for more."""
+    """Return how often the server says, while `work` is done, that it waits for more."""
     with tempfile.TemporaryFile() as wire:
         driver.pgconn.trace(wire.fileno())
         work()

@@ -244,7 +244,7 @@ def silent(count: int) -> Expression:
 
 
 def detected(on: Expression, events: list[Occurrence]) -> list[Occurrence]:
-    """What is detected in all events, in the order of time."""
+    """Return what is detected in all events, in the order of time."""
     detector = Detector(on)
     made: list[Occurrence] = []
     for o in events:

@@ -84,7 +84,7 @@ def test_event_from_the_future_becomes_a_letter_and_makes_nothing_late(
 
 
 def batch_of(stream: Stream, number: int, *events: Occurrence, until: float) -> AtomicBatch:
-    """What a feed hands over."""
+    """Return the batch that a feed hands over."""
     return AtomicBatch(stream.name, "q", number, Rows(events), event("A", until).us)
 
 

@@ -118,7 +118,7 @@ def test_disordered_stream_in_batches_gives_what_one_loop_gives(where: Place, se
             for s in times
         ]
         status, history = expected(events)
-    # Nobody is more than twenty places away from its own.
+    # No event is more than twenty places away from its own.
     arrived = sorted(events, key=lambda o: o.us + chosen.randrange(100_000_000))
     db = where.open(batch_events_max=chosen.choice((7, 50, 2_000)))
     ward = open_ward(db)

@@ -43,7 +43,7 @@ def table(rows: list[Row]) -> Any:
 def punctuation_us(
     gates: StreamDeclaration, batches: list[tuple[int, list[Row]]], before_us: int | None
 ) -> int | None:
-    """That of the last batch, from when all were made and what they hold, it too."""
+    """Return the punctuation of the last batch, computed from all batches and their times."""
     silent_us = gates.silent_after_us
     steps = [b[0] - a[0] for a, b in itertools.pairwise(batches)]
     clocks = [0]

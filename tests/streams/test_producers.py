@@ -133,7 +133,10 @@ def test_event_is_processed_when_all_sync_points_are_beyond_its_end(ledger: Ledg
 
 
 def test_events_are_processed_in_an_order_that_extends_both_orders(ledger: Ledger) -> None:
-    """By reference time, and by the local clock where an interval lies within another."""
+    """The order extends that by reference time, and that by the local clock.
+
+    The local clock matters where an interval lies within another.
+    """
     log(ledger, adb.any_of(A, B), "each")
     log(ledger, adb.seq(A, B), "sequence", on_uncertain="certain")
     stream = declare(ledger)
@@ -210,7 +213,7 @@ def test_uncertain_order_is_handled_as_the_rule_says(
 
 
 def test_uncertainty_with_an_event_that_still_waits_is_found(ledger: Ledger) -> None:
-    """Is N between A and B? It may be, though it is not stable when B is."""
+    """N may be between A and B, though it is not stable when B is."""
     log(ledger, adb.seq(A, ~N, B).within(1), "raising", on_uncertain="raise")
     log(ledger, adb.seq(A, ~N, B).within(1), "possible", on_uncertain="possible")
     stream = declare(ledger)
@@ -235,7 +238,10 @@ def keyed(text: str, node: str, low: int, high: int, k: int) -> Occurrence:
 
 
 def feed_silences(ledger: Ledger, stream: Stream) -> None:
-    """Is N4 after A1? Nobody knows. It is not after A3, and is none of A2's."""
+    """Feed silences, one of which is uncertain.
+
+    It is unknown whether N4 is after A1. It is not after A3, and has another key than A2.
+    """
     events = [keyed("A1", "P", 0, 10, 1), keyed("A2", "P", 0, 10, 2), keyed("A3", "P", 50, 60, 1)]
     stream.feed([*events, keyed("N4", "Q", 5, 15, 1), sent("B5", "P", 130, 135)])
 
@@ -314,7 +320,7 @@ def test_end_of_a_window_with_what_cannot_be_written_costs_all_that_is_kept(
 
 
 def test_chronicle_that_cannot_tell_the_oldest_raises(ledger: Ledger) -> None:
-    """Figure 3 as drawn: B10 and B20 overlap, so nobody knows which is the oldest B."""
+    """Figure 3 as drawn raises: B10 and B20 overlap, so it is unknown which B is the oldest."""
     log(ledger, adb.all_of(A, B).context("chronicle"), on_uncertain="raise")
     stream = declare(ledger)
     register(ledger, stream, PA="A", P1="B", P2="B")
@@ -663,7 +669,7 @@ PATTERNS: dict[str, tuple[Expression, str]] = {
 
 
 def ideal(events: Iterable[Occurrence]) -> dict[str, list[str]]:
-    """What each pattern makes of all events, when they are known from the beginning."""
+    """Return what each pattern makes of all events, if they are known from the beginning."""
 
     def place_of(o: Occurrence) -> Any:
         assert o.stamp is not None

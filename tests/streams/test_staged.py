@@ -71,7 +71,7 @@ def rows(*users: str) -> Any:
 
 @dataclass
 class Spark:
-    """What Spark does with a query's batches, step by step."""
+    """Stand-in for Spark, which handles a query's batches step by step."""
 
     staging: Staging
     query_id: str = "query"
@@ -126,7 +126,7 @@ def opened(where: Place, **changes: Any) -> tuple[adb.Database, adb.Stream, list
 
 
 def kept(db: adb.Database, *conditions: Any) -> tuple[int, int]:
-    """How many batches and pieces are there."""
+    """Return how many batches and pieces are there."""
     count = sa.select(sa.func.count())
     with db.connection() as connection:
         batches = connection.scalar(count.select_from(staged_batches))
@@ -171,7 +171,7 @@ def test_what_comes_after_its_batch_was_published_goes_with_the_next(
 ) -> None:
     db, _, _ = opened(where)
     spark.publish(0, rows("a@1"))
-    spark.stage(0, rows("a@1"))  # an attempt that nobody waits for any more
+    spark.stage(0, rows("a@1"))  # an attempt that is no longer awaited
     assert kept(db, staged_rows.c.place.is_(None)) == (1, 1)
     spark.publish(1, rows("b@2"))
     assert kept(db, staged_rows.c.place.is_(None)) == (2, 0)

@@ -46,7 +46,7 @@ def batch(
     punctuation: float | None = None,
     query_id: str = "q1",
 ) -> AtomicBatch:
-    """What a feed hands over."""
+    """Return the batch that a feed hands over."""
     us = None if punctuation is None else event("A", punctuation).us
     return AtomicBatch(stream.name, query_id, batch_id, Rows(events), us)
 

@@ -64,7 +64,7 @@ def on_time(events: list[Occurrence], plan: Plan) -> tuple[list[Occurrence], int
 
 
 def replay(events: list[Occurrence]) -> tuple[dict[int, int], list[str], int]:
-    """What the rules below leave behind, in plain Python."""
+    """Return what the rules below leave behind, computed in plain Python."""
     balances, matches, dead = {1: 0, 2: 0}, [], 0
     past: list[Occurrence] = []
     for o in events:

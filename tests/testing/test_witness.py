@@ -1,4 +1,4 @@
-"""What a witness sees of a database, without pytest's fixtures."""
+"""Witness of a database, without pytest's fixtures."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Timed:
             self.ledger.write(t, f"{name} at {o.us / 1_000_000 - EPOCH.timestamp():g}")
 
     def go_on(self, seconds: float) -> list[str]:
-        """Let time pass, and what is due happen; the lines so far."""
+        """Let time pass, and what is due happen; return the lines so far."""
         self.db.wait_idle()
         self.clock.advance(seconds)
         self.db.wait_idle()

@@ -8,9 +8,9 @@ Written from the rules alone (DESIGN, section 5; Saygin, Ulusoy, Chakravarthy, s
 * a top-level transaction that commits makes its workspace the committed state;
 * an abort drops the workspace, and with it what committed inferiors had handed over, and aborts
   the live inferiors; nothing else;
-* nobody commits before its children have ended.
+* no transaction commits before its children have ended.
 
-No locks, no threads, no store: whoever uses it says in which order things happen.
+No locks, no threads, no store: its user decides in which order things happen.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def tables(metadata: MetaData, schema: str | None) -> tuple[Table, Table, Table]
 
 
 class Selects:
-    """Draws statements."""
+    """Writer of random statements."""
 
     def __init__(self, chance: random.Random, declared: tuple[Table, ...], *, is_sqlite: bool):
         self._chance = chance

@@ -40,7 +40,7 @@ def note(base: Base, step: tuple[Any, ...]) -> None:
 
 
 def told(base: Base) -> list[Any]:
-    """All that a base tells."""
+    """Return all that a base reports."""
     return [
         (
             dict(base.of(spec)),

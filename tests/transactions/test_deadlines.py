@@ -51,7 +51,7 @@ def holder(bank: Bank) -> Iterator[Bank]:
 
 
 def sleep_at_server(t: Transaction) -> None:
-    """A statement that runs for a minute unless somebody ends it."""
+    """Run a statement that takes long unless it is ended."""
     t.query(select(func.pg_sleep(2 * PATIENCE_S)))
 
 

@@ -209,7 +209,7 @@ def test_rollback_only_mark_that_races_with_the_begin_of_children_misses_none(wh
 
 
 def test_begin_write_and_commit_cost_the_same_at_every_depth(where: Place) -> None:
-    """Only rule 1 of the locks walks up the line for a row that it retains: in one function."""
+    """One function alone walks up the line: rule 1 of the locks, for a row that it retains."""
     bank = big_bank(where, 1)
 
     def one_child(t: Transaction) -> None:

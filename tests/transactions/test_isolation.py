@@ -208,7 +208,7 @@ def test_absent_row_that_was_read_stays_absent(bank: Bank) -> None:
 
 
 def waits(db: adb.Database) -> bool:
-    """Whether somebody waits for a lock at this moment, here or at the server."""
+    """Return whether a transaction waits for a lock at this moment, here or at the server."""
     return bool(db._forest.locks.snapshot().queue) or waits_at_the_server(db)
 
 

@@ -73,7 +73,7 @@ class Lane:
 
     @property
     def seen(self) -> dict[int, int | None]:
-        """What the model says the innermost transaction sees: numbers by key."""
+        """Return what the model says the innermost transaction sees: numbers by key."""
         return {key: n for key, (n, _) in self.model.scan(self.node).items()}
 
     def write(self, key: int, number: int | None, *, gone: bool = False) -> None:
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(lane=LANES, key=KEYS, number=NUMBERS)
     def open_another_and_write(self, lane: int, key: int, number: int | None) -> None:
-        """What a subtransaction is for."""
+        """Begin a transaction and write in it, which is the common case."""
         self.begin(lane)
         self.write_one(self.lanes[lane], key, number, "put")
 
@@ -218,7 +218,7 @@ class Machine(RuleBasedStateMachine):
             if any(key + 10 in on.seen for key in hit):
                 with pytest.raises(RowExists):
                     on.do(on.t.execute, statement)
-                return  # and nothing of it is there: the next scan tells
+                return  # and no row of it is there, as the next scan checks
         assert on.do(on.t.execute, statement) == len(hit)
         for key, n in hit.items():
             if what == "copy":

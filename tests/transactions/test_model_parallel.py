@@ -96,7 +96,7 @@ def row_of(path: str, slot: int) -> str:
 
 
 def foresee(tree: Tree, path: str, node: Node, model: Model, seen: Seen) -> bool:
-    """Play a transaction in the model; return whether its parent is told of an error."""
+    """Play a transaction in the model; return whether its parent gets an error."""
     left_failed = False
     for number, step in enumerate(tree.steps):
         if isinstance(step, Write):
@@ -123,7 +123,7 @@ def foresee(tree: Tree, path: str, node: Node, model: Model, seen: Seen) -> bool
 
 @dataclass
 class Play:
-    """Plays trees on a database."""
+    """Player of trees on a database."""
 
     table: Table
     seen: Seen = field(default_factory=lambda: defaultdict(list))
@@ -162,7 +162,7 @@ class Play:
         return False
 
     def is_failed(self, child: Child[None]) -> bool:
-        """Whether the result of a child is an error."""
+        """Return whether the result of a child is an error."""
         try:
             child.result()
         except (OnPurposeError, TransactionAborted):
@@ -181,13 +181,16 @@ class Play:
             t.insert(self.table, {"key": key, "n": number})
 
     def look(self, t: Transaction, key: str) -> int | None:
-        """What a row says."""
+        """Return the number in a row."""
         row = t.get(self.table, key)
         return None if row is None else row["n"]
 
 
 def may_be_cut_short(tree: Tree) -> bool:
-    """Whether a child may be told to abort while it runs: one whose parent does not wait for it."""
+    """Return whether a child may have to abort while it runs.
+
+    That is a child whose parent does not wait for it.
+    """
     children = [step for step in tree.steps if isinstance(step, Tree)]
     is_left = any(child.how == "left" for child in children)
     return (is_left and tree.ending != "commit") or any(map(may_be_cut_short, children))

@@ -204,7 +204,7 @@ def test_transaction_that_has_ended_refuses_every_use(bank: Bank, use: str, endi
 def test_parent_used_while_a_subtransaction_is_open_on_the_thread_raises(
     bank: Bank, use: str, touched: bool
 ) -> None:
-    """It must raise: a wait for oneself would never end. Nothing of the misuse may be kept."""
+    """A wait for oneself would never end, so it raises; the misuse must leave no trace."""
 
     def misuse() -> None:
         with bank.db.transaction() as t:
@@ -278,7 +278,7 @@ def test_commit_with_a_subtransaction_that_was_never_entered_keeps_nothing(bank:
 
 
 def test_nesting_twenty_deep_delegates_all_the_way_up(bank: Bank) -> None:
-    """With the lock table verified after each step; `test_deep` goes down without that."""
+    """Nesting works with the lock table verified at each step; `test_deep` goes deeper without."""
 
     def deeper(t: Transaction, depth: int) -> None:
         row = t.get(bank.accounts, 1, for_update=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Witness(Observer):
-    """Writes down what it hears."""
+    """Observer that records what it hears."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -1,4 +1,4 @@
-"""Waits that nothing but the waiting thread could end are refused at once; no other wait is."""
+"""Hopeless waits, which only the waiting thread could end, are refused at once; others are not."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ def test_child_on_another_thread_that_waits_for_its_sibling_is_not_refused(bank:
         waits = lock_waits(bank.db)
         second = t.spawn(wants)
         until(lambda: lock_waits(bank.db) > waits)
-        with bank.db.transaction() as beside:  # open on the parent's thread, in nobody's way
+        with bank.db.transaction() as beside:  # open on the parent's thread, blocking none
             put(beside, bank, 2)
         let_go.set()
         first.result()
@@ -475,7 +475,7 @@ class ConnectionLine(Line):
 class Model:
     """Lines of nested transactions, all on one thread, and who has read or written which row.
 
-    Only the innermost transaction of a line is used, so inside a line nobody is in the way.
+    Only the innermost transaction of a line is used, so none is in the way inside a line.
     """
 
     def __init__(self) -> None:
@@ -835,7 +835,7 @@ def is_in_memory(bank: Bank) -> bool:
 
 
 def calls_are_long(bank: Bank) -> list[bool]:
-    """For each top-level transaction, whether its present statement takes long."""
+    """Return for each top-level transaction whether its present statement takes long."""
     tops = list(bank.db._forest.crossing._tops.values())
     return [top.hierarchy.session.called_s > 0.05 for top in tops]
 

@@ -96,7 +96,7 @@ def test_pool_close_finishes_what_is_queued_and_refuses_more() -> None:
 def test_pool_close_waits_for_a_thread_that_is_being_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is known from the moment it is made, but cannot be joined before it has started."""
+    """A thread is known from the moment it is made, but cannot be joined before it has started."""
     starting, go = threading.Event(), threading.Event()
     start = threading.Thread.start
 
@@ -153,7 +153,7 @@ def test_pool_waiter_with_a_deep_stack_of_its_own_has_a_substitute_run_the_task(
 
 
 def test_pool_thread_that_waits_lets_another_one_run() -> None:
-    """With two threads: one waits for a task of the other, so a third task can run."""
+    """A third task can run while one of two threads waits for a task of the other."""
     pool = Pool(2)
     met = threading.Barrier(2, timeout=PATIENCE_S)
     meets = [threading.Event(), threading.Event()]
@@ -177,7 +177,7 @@ def test_pool_thread_that_waits_lets_another_one_run() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_pool_runs_no_more_at_once_than_it_may_however_many_wait(threads: int) -> None:
-    """A tree of tasks: at its leaves, where nobody waits, never more than allowed are counted."""
+    """The leaves of a tree of tasks, which do not wait, never exceed the number allowed."""
     pool = Pool(threads)
     latch = threading.Lock()
     running: list[int] = [0, 0]

@@ -38,7 +38,7 @@ Rows = dict[Table, dict[Any, dict[str, Any]]]
 
 
 class Stop(Exception):
-    """Ends a subtransaction that is to abort."""
+    """Error that ends a subtransaction that is to abort."""
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pauses(bank: Bank) -> list[float]:
-    """Lengths of the pauses so far, in seconds; nobody really waits, and they are seeded."""
+    """Return the lengths of the pauses so far, in seconds; they are seeded, and not waited for."""
     lengths: list[float] = []
     retries = bank.db._forest.retries
     retries.random = random.Random(int(os.environ["ACTIVEDB_TEST_SEED"]))

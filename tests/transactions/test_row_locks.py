@@ -1,4 +1,4 @@
-"""FOR UPDATE, NOWAIT and SKIP LOCKED: against transactions here and in other processes."""
+"""Locking by FOR UPDATE, NOWAIT and SKIP LOCKED, against transactions here and elsewhere."""
 
 from __future__ import annotations
 

@@ -109,9 +109,9 @@ def up(t: Transaction, db: Database, key: int) -> None:
 def ends(
     silence: Silence, work: Callable[[float], Any], wanted: type[BaseException] = TransactionTimeout
 ) -> BaseException:
-    """How `work`, given its limit, ends while the server is silent.
+    """Return how `work`, given its limit, ends while the server is silent.
 
-    The limit is a longer one if it was over before the work came to what is tested.
+    The limit is raised if it was over before the work reached what is tested.
     """
     limit_s = LIMIT_S
     while True:
@@ -127,7 +127,7 @@ def ends(
 
 
 def check_goes_on(silence: Silence, db: Database, n: int = 0) -> None:
-    """When the server answers again, all is as it should be."""
+    """Check that all is as it should be once the server answers again."""
     silence.end()
     assert in_thread(db.run, lambda t: t.get(rows_of(db), 0)["n"]).result(PATIENCE_S) == n
     in_thread(db.run, lambda t: up(t, db, 0)).result(PATIENCE_S)

@@ -279,7 +279,7 @@ def test_child_waits_for_what_its_working_parent_holds_until_that_joins(bank: Ba
 
 
 def test_child_that_begins_late_takes_nothing_from_its_working_parent(where: Place) -> None:
-    """Between its read and its write the parent holds the row, whoever begins meanwhile."""
+    """The parent holds the row between its read and its write, even if a child begins meanwhile."""
     bank = open_bank(where.open(threads=1), {1: 10})
     go = threading.Event()
 
@@ -406,7 +406,7 @@ def test_child_that_is_never_offered_what_it_wants_gives_up_in_time(where: Place
 
 
 def test_child_on_the_thread_of_a_superior_that_holds_the_row_is_a_deadlock(bank: Bank) -> None:
-    """Nobody could offer anything: the thread is the one that waits."""
+    """The waiting thread is the only one that could offer the row."""
 
     def misuse() -> None:
         with bank.db.transaction() as t:
@@ -512,7 +512,7 @@ def test_child_that_ends_the_program_aborts_all_and_lets_it_end(
 
 @pytest.mark.long
 def test_interrupt_while_the_parent_waits_ends_the_children_first(bank: Bank) -> None:
-    """As on Ctrl-C: whoever waits is told, and no child outlives its parent."""
+    """The waiting parent is interrupted, as on Ctrl-C, and no child outlives it."""
     started = threading.Event()
     ended = []
     waiting = threading.get_ident()

@@ -63,7 +63,7 @@ class Line(RuleBasedStateMachine):
         self.doomed: list[bool] = []
 
     def open_at(self, level: int) -> bool:
-        """Whether a level can do something: it lives, and nobody has doomed it."""
+        """Return whether a level can do something: it lives, and is not doomed."""
         return self.states[level] is State.ACTIVE and not self.doomed[level]
 
     def end_from(self, level: int) -> None:

@@ -1,4 +1,4 @@
-"""Which thread may use a transaction, and what the others are told."""
+"""Threads that may use a transaction, and the errors that others get."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_block_of_a_transaction_is_entered_once(bank: Bank) -> None:
 
 
 def test_block_that_ends_on_another_thread_than_it_began_aborts(bank: Bank) -> None:
-    """A generator that is resumed elsewhere; nobody may be left with its locks."""
+    """A generator that is resumed on another thread aborts, and leaves no locks."""
 
     def block() -> Iterator[Transaction]:
         with bank.db.transaction() as t:
@@ -205,7 +205,7 @@ def test_result_of_a_child_is_for_its_parents_thread(bank: Bank) -> None:
 
 
 def test_rules_in_parallel_may_run_children_of_their_triggering_transaction(bank: Bank) -> None:
-    """And nobody else may, nor may they do anything else with it."""
+    """No other thread may, and the rules may do nothing else with it."""
     both = threading.Barrier(2, timeout=PATIENCE_S)
     threads = set()
 

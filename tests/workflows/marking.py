@@ -20,13 +20,13 @@ __all__ = ["Marking", "chain", "mark_of", "marking", "rows_of"]
 
 
 def mark_of(program: str, inputs: Iterable[list[dict[str, Any]]]) -> str:
-    """What a transaction writes down: its program, and the rows that it was given."""
+    """Return what a transaction writes down: its program, and the rows that it was given."""
     given = ";".join(",".join(row["of"] for row in rows) for rows in inputs)
     return f"{program}({given})"
 
 
 def rows_of(*names: str) -> list[dict[str, Any]]:
-    """The rows of a source batch."""
+    """Return the rows of a source batch."""
     return [{"of": name} for name in names]
 
 
@@ -67,11 +67,11 @@ class Marking:
             t.update(self.marks, text, times=row["times"] + times)
 
     def states(self) -> dict[str, str]:
-        """What became of source batches and outputs."""
+        """Return the states of source batches and outputs."""
         return {b.id: b.state for b in self.db.workflows.history(self.definition.name).batches()}
 
     def executed(self) -> list[str]:
-        """The transactions that stand, in transaction order."""
+        """Return the transactions that stand, in transaction order."""
         lineage = self.run.whole_lineage()
         ids = [each.id for each in lineage.transactions() if str(each.state) == "executed"]
         return list(lineage.in_transaction_order(ids))

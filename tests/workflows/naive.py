@@ -97,7 +97,7 @@ class NaiveWorkflow:
         return not gone and batch not in self.recalled
 
     def _waits(self, batch: str) -> bool:
-        """Whether a program is still to use a batch."""
+        """Return whether a program is still to use a batch."""
         return any(
             piece is not None and piece.id == batch
             for name, program in self.workflow.programs.items()

@@ -287,7 +287,7 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commi
     where: Place, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if where.is_memory:
-        pytest.skip("in memory nobody else writes while something commits")
+        pytest.skip("in memory no other transaction writes during a commit")
     settles, asks = threading.Event(), threading.Event()
     settle, must_stay = BatchFirings.settle, BatchFirings.must_stay
 

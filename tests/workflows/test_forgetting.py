@@ -26,7 +26,7 @@ LATER = datetime.now(UTC) + timedelta(days=1)
 
 
 def sizes(db: Database) -> list[int]:
-    """How many batches, transactions and edges are recorded."""
+    """Return how many batches, transactions and edges are recorded."""
     with db.connection() as connection:
         tables = (batches, batch_transactions, batch_edges)
         found = [connection.scalar(select(func.count()).select_from(t)) for t in tables]
@@ -104,7 +104,7 @@ def test_compensation_of_a_cover_is_too_late_if_what_goes_with_it_was_forgotten(
         Program("P3", {"P2": overlapping(2)}),
     ]
     of = marking(db, programs)
-    of.failing = lambda mark: mark == "P2(1)"  # given up: nobody's completion depends on it
+    of.failing = lambda mark: mark == "P2(1)"  # given up: no completion depends on it
     for number in range(1, 4):
         of.run.feed("a", rows_of(str(number)))
     plan = of.run.plan("a#1", "independent cover")

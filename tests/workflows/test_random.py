@@ -1,4 +1,4 @@
-"""Random workflows against a naive interpreter: rows, what stands, states, lineage, restarts."""
+"""Random workflows against a naive interpreter: rows, survivors, states, lineage, restarts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _numbers = itertools.count()
 
 
 def played(db: Database, workflow: Workflow, data: st.DataObject) -> tuple[Marking, NaiveWorkflow]:
-    """Feeds, failures that are mended, and compensations, in both."""
+    """Play feeds, failures that are corrected, and compensations, in both."""
     of = marking(db, workflow, name=f"w{next(_numbers)}")
     naive = NaiveWorkflow(workflow)
     of.failing = failing_at_first(7)
@@ -74,7 +74,7 @@ def played(db: Database, workflow: Workflow, data: st.DataObject) -> tuple[Marki
 
 
 def failing_at_first(every: int) -> Callable[[str], bool]:
-    """Fails with some marks, one of so many, the first time that it is asked."""
+    """Return a function that fails on one of `every` marks, the first time that it is asked."""
     had: set[str] = set()
 
     def fails(mark: str) -> bool:
@@ -105,7 +105,7 @@ def check(of: Marking, naive: NaiveWorkflow) -> None:
 
 
 def check_recorded(of: Marking) -> None:
-    """What is read anew is what is in memory, and nothing is due."""
+    """Check that what is read anew is what is in memory, and that nothing is due."""
     kept = of.run._journal.load()
     assert kept is not None
     again, now = WorkflowState.of(of.run._workflow, kept), of.run._commits._state
@@ -225,7 +225,7 @@ def test_overlapping_batches_that_are_compensated_and_forgotten_in_any_order() -
 def test_random_relaxed_workflow_has_the_marks_of_what_stands(
     workflow: Workflow, data: st.DataObject
 ) -> None:
-    """In parallel, with failures that compensate, and compensations of any kind."""
+    """Marks are right in parallel, with failures that compensate, and any compensation."""
     modes = st.sampled_from(list(map(str, Mode)))
     with closing(adb.connect("memory://", threads=4)) as db:
         of = marking(

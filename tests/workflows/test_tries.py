@@ -105,7 +105,7 @@ def fail_at_the_second_try(db: Database) -> list[int]:
 
     @first.compensation
     def undo(t: Transaction, execution: Any) -> None:
-        """Nothing has been executed."""
+        """Do nothing, as nothing was executed."""
 
     db.workflows.open("usage").feed("a", [{}])
     db.wait_idle()
@@ -156,7 +156,7 @@ def test_oltp_program_that_is_tried_again_is_given_its_arguments_as_they_were(
 
 
 def _told(of: Marking, chance: random.Random, likely: float) -> Counter[str]:
-    """Have programs fail by chance in what may be tried again; which tries failed, by mark."""
+    """Let programs fail by chance in what is retried; return which tries failed, by mark."""
     failed: Counter[str] = Counter()
 
     def failing(mark: str) -> bool:

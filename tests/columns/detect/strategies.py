@@ -98,7 +98,7 @@ def sequences(draw: st.DrawFn) -> Expression:
 
 
 def is_supported(sequence: Expression) -> bool:
-    """Whether it means something and columns can do it."""
+    """Return whether a sequence is valid and can be detected in columns."""
     try:
         return supports(sequence) is None
     except PatternError:

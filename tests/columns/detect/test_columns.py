@@ -15,7 +15,7 @@ from activedb.events import Occurrence, occurrence
 
 
 class PlainTable:
-    """What a stream's table is at least: columns of Python objects."""
+    """Table with the least that a stream needs: columns of Python objects."""
 
     def __init__(self, columns: dict[str, list[Any]]):
         self._columns = columns

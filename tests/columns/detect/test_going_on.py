@@ -24,7 +24,7 @@ QUICK = settings(max_examples=60 * SCALE, deadline=None, suppress_health_check=l
 
 
 def columns_of(found: Sequence[Occurrence]) -> EventColumns:
-    """Events, each at the place that its number tells."""
+    """Events, each at the place of its number."""
     numbers = np.array([o.params["n"] for o in found], np.int64)
     return replace(
         EventColumns.of_occurrences(found), places=np.column_stack((numbers, numbers + 100))

@@ -1,4 +1,4 @@
-"""How many matches one event may complete in columns: as many as event by event."""
+"""Limit on the matches that one event completes in columns: the same as event by event."""
 
 from __future__ import annotations
 

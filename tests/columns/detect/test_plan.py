@@ -1,4 +1,4 @@
-"""Which expressions columns can do, and the reasons why not."""
+"""Expressions that can be detected in columns, and the reasons against the others."""
 
 from __future__ import annotations
 

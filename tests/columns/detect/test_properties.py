@@ -1,4 +1,4 @@
-"""What is found in columns is what the definitions enumerate, however the events are cut."""
+"""Matches found in columns are those the definitions enumerate, however the events are cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feeds of columns that are cut off, at any line: all of the batch is in, or nothing."""
+"""Feeds of columns that are cut off at any line: the whole batch is in, or none of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACE = str(Path(activedb.columns.program.__file__).parent)
 
 
 class Stop(BaseException):
-    """As Ctrl-C, but of this module."""
+    """Interruption like Ctrl-C that only this module raises."""
 
 
 @contextmanager

@@ -349,7 +349,7 @@ BURNER = one_table(burn)
 
 
 def burnt(keys: Any, **given: Any) -> tuple[str, dict[Any, float]]:
-    """What is decided for the second batch, if operations take long."""
+    """Return the decision for the second batch if operations take long."""
     run = ColumnRun(BURNER, **given)
     count = len(keys)
     params = {"key": keys, "x": np.full(count, 100_000.0)}

@@ -1,4 +1,4 @@
-"""What functions do to windows: a list in Python, compiled an array without bounds."""
+"""Functions on windows: lists in Python, arrays without bounds checks if compiled."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MISUSED: dict[str, Callable[..., Any]] = {
 
 
 def both(function: Callable[..., Any]) -> tuple[list[Any], list[Any], str | None]:
-    """Outcomes in columns and in the serial order, and why it was not compiled."""
+    """Return outcomes in columns and in the serial order, and why it was not compiled."""
     values = SharedTable("values", initial=4, size=4, history=10)
     program = Program("windows", [values])
 

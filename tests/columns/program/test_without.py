@@ -1,4 +1,4 @@
-"""What there is without numba, and without numpy."""
+"""Behaviour without numba, and without numpy."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _compare_state(general: ProgramRun, run: ColumnRun) -> None:
 
 
 def _shown(outcome: Outcome) -> Outcome:
-    """With an error's type for the error, and what can be compared for NaN."""
+    """Return an outcome that can be compared: the error's type for the error, text for NaN."""
     results = tuple(
         "NaN" if isinstance(result, float) and math.isnan(result) else result
         for result in outcome.results

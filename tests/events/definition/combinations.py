@@ -78,7 +78,7 @@ class Candidate:
 
 
 class CombinationNode(Node):
-    """What sequence and conjunction have in common: contexts and skips."""
+    """Common part of sequences and conjunctions: contexts and skips."""
 
     expression: Any
 
@@ -121,7 +121,7 @@ class CombinationNode(Node):
         return found
 
     def choose(self, candidates: Iterable[Candidate], us: int | None = None) -> list[Made]:
-        """Which of the candidates that one step completes are made."""
+        """Return what is made of the candidates that one step completes."""
         candidates = list(candidates)
         self.completed += candidates
         expressions = [self.expression.parts[number] for number in self.positives]
@@ -175,7 +175,7 @@ class CombinationNode(Node):
         return []
 
     def _chosen(self, group: list[Candidate]) -> list[list[Candidate]]:
-        """Of the candidates of one key, in the order of preference: those made, and merged."""
+        """Return what is made of one key's candidates, by preference: groups that are merged."""
         if not group:
             return []
         context, consumed = self.expression.consumption, group

@@ -1,4 +1,4 @@
-"""What happened, as the nodes know it."""
+"""History of events, as the nodes know it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Made:
     leaves: tuple[Made, ...]
     """The primitive events in it."""
     number: int
-    """Its place in the order of arrival and making."""
+    """Place in the order in which occurrences arrive or are made."""
     id: str = ""
     event: Occurrence | None = None
-    """Of a primitive event: what was fed."""
+    """Occurrence that was fed, of a primitive event."""
     output: Occurrence | None = None
-    """Of a query: the occurrence of that name."""
+    """Occurrence under the query's name, of a query."""
 
     @property
     def place(self) -> Place:
@@ -46,17 +46,17 @@ class Made:
 
 @dataclass
 class History:
-    """What all nodes know in common."""
+    """Knowledge that all nodes share."""
 
     numbers: Iterator[int] = field(default_factory=count)
     fed: list[Made] = field(default_factory=list)
     begun_us: int | None = None
-    """The first time told of."""
+    """First time to which time was advanced or at which an event was fed."""
     reader: Any = None
     ranks: dict[int, int] | None = None
-    """Of each primitive event, if one order of all those that are possible is tried."""
+    """Rank of each primitive event, if one of all possible orders is tried."""
     takes_any_order: bool = False
-    """Whether all that are different are before each other, and in a window."""
+    """Mode in which any two different occurrences precede each other, within any window."""
 
     def before(self, x: Made, y: Made) -> bool:
         if self.takes_any_order:
@@ -67,9 +67,9 @@ class History:
 
 
 def _is_ordered_locally(x: Made, y: Made) -> bool:
-    """Whether the local clock orders all that happened at the moment where one ends and one begins.
+    """Return whether the local clock orders all events at the moment where one ends and one begins.
 
-    What time alone has completed at that moment no clock has stamped.
+    No clock has stamped what time alone has completed at that moment.
     """
     last = [a for a in x.leaves if a.us == x.high_us]
     first = [b for b in y.leaves if b.us == y.low_us]
@@ -102,7 +102,7 @@ def cumulated(together: Iterable[Made]) -> dict[str, Any]:
 
 
 def event_of(made: Made) -> int:
-    """What an occurrence is, in whichever part it stands: a primitive event is one in all."""
+    """Return the identity of an occurrence: a primitive event has the same one in all parts."""
     return id(made.leaves[0]) if made.event is not None else id(made)
 
 

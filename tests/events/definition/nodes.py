@@ -32,7 +32,7 @@ def node_of(expression: Expression, history: History) -> Node:
 
 @dataclass
 class Step:
-    """What happens at once: an event is fed, or at one node a moment has come."""
+    """Step at one moment: an event is fed, or a moment that one node waits for has come."""
 
     fed: Made | None = None
     node: Node | None = None
@@ -55,7 +55,7 @@ class Node:
         yield self
 
     def see(self, step: Step) -> list[Made]:
-        """What this step makes here."""
+        """Return what this step makes here."""
         fresh = [child.see(step) for child in self.children]
         found = self.make(step, fresh)
         self.made += found

@@ -57,12 +57,12 @@ class SequenceNode(CombinationNode):
         return candidate.constituents[0].low_us + self.expression.window_us
 
     def is_open(self, candidate: Candidate) -> bool:
-        """Whether a negated part comes after its last constituent."""
+        """Return whether a negated part comes after its last constituent."""
         last = self.chain(candidate.parts)[-1][0]
         return any(isinstance(part, Negation) for part in self.expression.parts[last + 1 :])
 
     def _preferred(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """With next and strict, of those with the same ends the most preferred."""
+        """Return for each pair of ends the most preferred, if the selection is next or strict."""
         if self.expression.selection is Selection.ANY:
             return list(candidates)
         expressions = self.expression.positives
@@ -73,7 +73,7 @@ class SequenceNode(CombinationNode):
         return list(preferred.values())
 
     def may_begin(self, made: Made) -> bool:
-        """Whether a candidate may begin with an occurrence of the first part."""
+        """Return whether a candidate may begin with an occurrence of the first part."""
         chain = [(self.positives[0], made)]
         return (
             self._may_follow([], made)
@@ -142,7 +142,7 @@ class SequenceNode(CombinationNode):
         return all(reading(self.history.reader, mapping) for reading in self.expression.readings)
 
     def prefix_holds(self, parts: list[Any], *, whole: bool) -> bool:
-        """Whether conditions 2 and 6 and the selection hold of the first parts, or of all."""
+        """Return whether conditions 2 and 6 and the selection hold for the first or all parts."""
         chain = self.chain(parts)
         if not self._nothing_forbidden(chain, start=True, end=whole):
             return False
@@ -194,7 +194,7 @@ class SequenceNode(CombinationNode):
         return True
 
     def _judged_at(self, chain: list[tuple[int, Made]], is_last: bool) -> bool:
-        """Whether the predicates hold that are judged at the place of the chain's last."""
+        """Return whether the predicates judged at the chain's last place hold."""
         number = chain[-1][0]
         return all(
             predicate(self._mapping_of(chain))
@@ -240,7 +240,7 @@ class SequenceNode(CombinationNode):
         return self.mapping(Candidate(parts))
 
     def _skipped(self, chain: list[tuple[int, Made]], step: int, whole: bool) -> bool:
-        """Whether between one constituent and the next another is eligible for its place."""
+        """Return whether an event before the constituent `step` is eligible for its place."""
         number, chosen = chain[step]
         parts = self._parts_of(chain[:step], number)
         for x in self.children[number].made:

@@ -1,4 +1,4 @@
-"""What time itself completes: delays, time-outs, periodic events."""
+"""Nodes that time itself completes: delays, time-outs, periodic events."""
 
 from __future__ import annotations
 
@@ -107,23 +107,23 @@ class PeriodicNode(Node):
     def __init__(self, expression: Periodic, history: History):
         super().__init__(expression, history)
         self.ticked: dict[int, int] = {}
-        """How many ticks of each start are past."""
+        """Number of past ticks of each start."""
         self.closed: dict[int, Made] = {}
-        """In the context chronicle: what closed a start."""
+        """Event that closed each start, in the context chronicle."""
 
     @property
     def starts(self) -> list[Made]:
         return sorted(self.children[0].made, key=lambda made: made.place)
 
     def _end(self, start: Made) -> Made | None:
-        """What closes a start."""
+        """Return the event that closes a start."""
         if self.expression.consumption is Context.CHRONICLE:
             return self.closed.get(id(start))
         ends = [end for end in self.children[1].made if self.history.before(start, end)]
         return min(ends, key=lambda end: end.place, default=None)
 
     def _open(self, us: int) -> list[Made]:
-        """The starts that are open at a moment, by place."""
+        """Return the starts that are open at a moment, by place."""
         found = []
         for start in self.starts:
             end = self._end(start)
@@ -132,7 +132,7 @@ class PeriodicNode(Node):
         return found
 
     def _ticking(self, us: int) -> list[Made]:
-        """Those of them that have ticks of their own."""
+        """Return the open starts that have ticks of their own."""
         found = self._open(us)
         match self.expression.consumption:
             case Context.UNRESTRICTED | Context.CONTINUOUS:

@@ -53,7 +53,7 @@ class Stream:
         return self.events[-1].us
 
     def found(self, expression: Expression, **options: Any) -> list[Occurrence]:
-        """What a detector finds that is told the time of each event before it is fed."""
+        """Return what a detector finds that learns the time of each event before it is fed."""
         detector = Detector(expression, **options)
         matches: list[Occurrence] = []
         for turn, (us, together) in enumerate(groupby(self.events, key=lambda o: o.us)):
@@ -71,17 +71,17 @@ class Stream:
         return set(found)
 
     def times(self, expression: Expression) -> dict[Match, int]:
-        """When each match occurs, in microseconds."""
+        """Return when each match occurs, in microseconds."""
         return {parts_of(o): o.us for o in self.found(expression)}
 
     def rows(self, query: str, **values: Any) -> list[dict[str, Any]]:
-        """What a query says."""
+        """Return the rows of a query."""
         cursor = self.sql.execute(query, values)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def asked(self, query: str, **values: Any) -> set[Match]:
-        """The matches that a query says: a column for each part, of a Kleene part a JSON array."""
+        """Return the matches of a query: a column for each part, a JSON array for a Kleene part."""
         found = [
             tuple(
                 sorted(

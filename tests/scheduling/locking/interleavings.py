@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def interleavings(run: Callable[[Choose], T]) -> Iterator[T]:
-    """What ``run(choose)`` gives in every interleaving: each choice is tried, depth first."""
+    """Yield what ``run(choose)`` returns in every interleaving, each choice tried depth first."""
     prefix: list[int] = []
     while True:
         taken: list[tuple[int, int]] = []

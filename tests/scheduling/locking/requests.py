@@ -15,7 +15,7 @@ __all__ = ["Requests"]
 
 
 class Requests:
-    """A lock table whose gate tells when every request is granted or waits.
+    """A lock table whose gate reports when every request is granted or waits.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Runs of s-transactions over two tables, under each locking scheduler."""
+"""S-transactions over two tables, run under each locking scheduler."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def run(
 
 
 def outcome_of(act: Callable[[], object]) -> BaseException | None:
-    """What `act` raises, None if it returns; fails if it does neither.
+    """Return what `act` raises, None if it returns; fail if it does neither.
 
     It runs on a daemon thread, whose own threads are daemons, too: so a run that hangs does not
-    keep the tests from their end.
+    keep the tests from ending.
     """
     raised: list[BaseException] = []
 

@@ -26,7 +26,7 @@ CORRECT = ("safe", "safe", "warning")
 
 
 def read_by(scheduler: Scheduler) -> tuple[str, ...]:
-    """What T1, T2 and T3 have read."""
+    """Return what T1, T2 and T3 have read."""
     transactions, state = paper_stream(), new_state()
     for transaction in transactions:
         scheduler.add(transaction)

@@ -1,4 +1,4 @@
-"""What fails: a function, a gate, an s-transaction; the run ends, and the next one is whole."""
+"""Failures of a function, a gate, an s-transaction end the run; the next one is whole."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.scheduling.locking.ward import at
 
 
 class Interrupted(BaseException):
-    """As Ctrl-C is: no function's own error."""
+    """Interruption like Ctrl-C, which is no error of a function."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,7 +75,7 @@ def test_later_ones_never_see_what_an_aborted_one_would_have_written(kind: str) 
 
 
 def counts(n: int) -> STransaction:
-    """Adds one to a row that all of them write."""
+    """Add one to a row that all of them write."""
     return made(at(n), lambda t: t.write(a[1], operator.add, 1))
 
 
@@ -102,7 +102,7 @@ def reads_stubbornly(n: int, *refs: Ref) -> STransaction:
 
 
 class Open:
-    """A gate that holds nobody."""
+    """Gate that holds no thread."""
 
     def start(self, threads: int) -> None: ...
 
@@ -119,7 +119,7 @@ class Open:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_function_that_goes_on_after_the_run_has_failed_writes_nothing(kind: str) -> None:
-    """It waits to read what an older one writes, and the older one fails."""
+    """The function waits to read what an older one writes, and the older one fails."""
     waits = threading.Event()
 
     class Telling(Open):
@@ -159,7 +159,7 @@ def raises_interrupted(*_: object) -> Any:
 CHOICES: dict[str, tuple[Callable[[Sequence[At]], At], type[BaseException]]] = {
     "an exception": (raises_broken, Broken),
     "no exception": (raises_interrupted, Interrupted),
-    "somebody else": (lambda standing: at(99), ConfigurationError),
+    "none of those standing": (lambda standing: at(99), ConfigurationError),
 }
 
 
@@ -195,7 +195,7 @@ def test_gate_that_fails_in_a_read_ends_the_run_though_the_function_goes_on(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_request_that_fails_ends_the_run(kind: str) -> None:
-    """The second waits for the first, which is told to go on when it is about to."""
+    """The second waits for the first, which goes on when the second is about to wait."""
     asks = threading.Event()
 
     class Refusing(Open):

@@ -168,7 +168,7 @@ def random_transaction(
 
 
 def is_free(place: At, live: dict[At, Wanted], wanted: Wanted, *, reads_block: bool) -> bool:
-    """Whether no older lock is in the way of one: on the same row, or all rows, and one writes."""
+    """Return whether no older lock conflicts: on the same row, or on all rows, and one writes."""
     return not any(
         other < place
         and table == table_

@@ -1,4 +1,4 @@
-"""Threads: bounded, ended, never stuck; and who goes on while another waits outside."""
+"""Threads are bounded, end and never get stuck; one goes on while another waits outside."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_writes_take_effect_in_the_order_of_time() -> None:
 
 
 def test_lwm_lets_several_writers_of_a_table_wait_outside_at_once() -> None:
-    """As long as they do so before they read what older ones write."""
+    """The writers may wait outside until they read what older ones write."""
     asked = threading.Barrier(3)
 
     def ask(*values: Any) -> int:
@@ -197,7 +197,7 @@ def test_lwm_lets_several_writers_of_a_table_wait_outside_at_once() -> None:
 
 
 class Noting(TurnGate):
-    """Notes who is granted a lock that it has waited for."""
+    """Gate that notes which s-transaction is granted a lock that it has waited for."""
 
     def __init__(self, notes: list[tuple[str, At]]):
         super().__init__(lambda standing: standing[-1])
@@ -209,7 +209,7 @@ class Noting(TurnGate):
 
 
 class NotingState(State):
-    """Notes who writes."""
+    """State that notes which s-transactions write."""
 
     def __init__(self, notes: list[tuple[str, At]]):
         super().__init__([a, b])

@@ -167,7 +167,7 @@ def test_every_interleaving_of_a_few_gives_the_serial_order(name: str, kind: str
 
 
 def test_readers_of_a_table_and_writers_of_other_tables_go_together() -> None:
-    """How many interleavings there are tells how much goes on at once."""
+    """The number of interleavings shows how much goes on at once."""
 
     def count(kind: str, programs: list[Program]) -> int:
         def run(choose: Choose) -> None:

@@ -56,7 +56,7 @@ def later() -> STransaction:
 
 
 def new_state() -> State:
-    """With the version of figure 4 that is there at the beginning: (1, safe)."""
+    """Return a state with the initial version of figure 4: (1, safe)."""
     state = State([badges])
     state.write([(badges, WORKER, "safe")], at(1))
     return state

@@ -13,7 +13,7 @@ __all__ = ["TasksHere"]
 
 
 class TasksHere:
-    """Runs tasks one after the other, in any order, some of them twice: as Spark may do.
+    """Runner of tasks one after the other, in any order, some of them twice, as in Spark.
 
     Attributes
     ----------
@@ -21,7 +21,7 @@ class TasksHere:
     costs : Costs
         By default none: every batch that has two parts is run in tasks.
     tasks : int
-        How many it was given.
+        Number of tasks it was given.
     """
 
     def __init__(self, slots: int = 3, costs: Costs | None = None):

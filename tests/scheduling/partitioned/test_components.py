@@ -1,4 +1,4 @@
-"""Which s-transactions are joined: by the definition, pair by pair."""
+"""S-transactions are joined as the definition says, pair by pair."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_components_are_those_of_the_graph_of_conflicts(
 
 
 def _conflict(one: STransaction, other: STransaction) -> bool:
-    """Whether one may write what the other may access."""
+    """Return whether one may write what the other may access."""
     return any(
         _meet(target, ref)
         for writer, who in ((one, other), (other, one))

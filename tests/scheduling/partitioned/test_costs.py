@@ -1,4 +1,4 @@
-"""When batches are run in tasks."""
+"""Costs decide whether batches are run in tasks."""
 
 from __future__ import annotations
 

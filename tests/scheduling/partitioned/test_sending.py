@@ -1,4 +1,4 @@
-"""What goes to other processes and comes back, and what cannot."""
+"""Values that go to other processes and come back, and values that cannot."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Bank:
 
 
 class NeedsTwo(Exception):
-    """It can be pickled, and not be read again."""
+    """Error that can be pickled, but not unpickled."""
 
     def __init__(self, one: str, other: str):
         super().__init__(f"{one} and {other}")
 
 
 class HoldsLock(Exception):
-    """It cannot be pickled."""
+    """Error that cannot be pickled."""
 
     def __init__(self, text: str):
         super().__init__(text)

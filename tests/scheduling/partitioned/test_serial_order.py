@@ -1,4 +1,4 @@
-"""Tasks give the serial order, whoever runs them."""
+"""Tasks give the serial order, wherever they run."""
 
 from __future__ import annotations
 

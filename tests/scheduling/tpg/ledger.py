@@ -49,14 +49,14 @@ def streaming_ledger(accounts: SharedTable) -> list[STransaction]:
 
 
 def operations(graph: TaskGraph) -> list[Vertex]:
-    """Those that are not virtual: O1, O2, ... from the first on."""
+    """Return the vertices that are not virtual: O1, O2, ... from the first on."""
     return [vertex for vertex in graph.vertices if vertex.operation is not None]
 
 
 def edges(graph: TaskGraph) -> set[tuple[int, int]]:
-    """Who depends on whom, as in the figures: (1, 2) is the edge from O1 to O2.
+    """Return the dependencies, as in the figures: (1, 2) is the edge from O1 to O2.
 
-    What goes through a virtual operation of a whole table is told without it.
+    A path through a virtual operation of a whole table counts as an edge without it.
     """
     number = {vertex: n for n, vertex in enumerate(operations(graph), 1)}
     found = set()

@@ -31,7 +31,7 @@ EVERY_DECISION = [
 
 
 def named(decision: Decision) -> str:
-    """For the names of tests."""
+    """Return a decision's name, for the names of tests."""
     speculative = "-speculative" if decision.speculative else ""
     return f"{decision.explore}-{decision.unit}-{decision.abort}{speculative}"
 
@@ -85,7 +85,7 @@ class Simulation:
         return found
 
     def run(self, choose: Callable[[list[int]], int]) -> None:
-        """Until all workers were told that all is done."""
+        """Run until all workers know that all is done."""
         while len(self._done) < self.workers:
             able = [w for w in range(self.workers) if w not in self._waiting | self._done]
             assert able, "all workers wait for each other"
@@ -133,7 +133,7 @@ class SimulatedTPG:
 
 
 def verify(execution: Execution) -> None:
-    """What must be true between any two steps, unless it was given up."""
+    """Check what must hold between any two steps, unless the execution was given up."""
     if execution.gave_up:
         return
     graph = execution.graph

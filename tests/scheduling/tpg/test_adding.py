@@ -1,4 +1,4 @@
-"""What is added is run at once or not at all: labels and keys that cannot be such."""
+"""S-transactions are run at once or refused when added: invalid labels and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided, by whom, and for which part of a batch."""
+"""Decisions: what is decided, by which part, and for which part of a batch."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_model_looks_at_the_tpg_where_threads_gain() -> None:
 
 def test_functions_that_wait_are_run_by_a_tpg() -> None:
     def waits(value: int) -> int:
-        time.sleep(0.002)  # what is measured is that it waits; nobody waits for its end
+        time.sleep(0.002)  # the wait is what is measured; no thread waits for its end
         return value + 1
 
     scheduler = TPG(threads=2)

@@ -131,7 +131,7 @@ def test_threads_have_ended_after_a_run() -> None:
 @pytest.mark.parametrize("explore", ["non-structured", "breadth-first", "depth-first"])
 def test_tpg_is_gone_after_a_run_without_the_garbage_collector(explore: Any, unit: Any) -> None:
     def found() -> list[object]:
-        # By type(): proxies of somebody else's whose object is gone have no class.
+        # By type(): proxies of other libraries whose object is gone have no class.
         kinds = (Vertex, Node, Group)
         return [each for each in gc.get_objects() if issubclass(type(each), kinds)]
 

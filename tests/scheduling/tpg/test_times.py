@@ -1,4 +1,4 @@
-"""Where the time of a run went: nothing negative, and no more than there was."""
+"""Times of the parts of a run: none is negative, and their sum does not exceed the run's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES = ("plan_s", "run_s", "explore_s", "abort_s", "wait_s")
 
 
 def run(scheduler: TPG, transactions: list[STransaction]) -> float:
-    """Run them; the time of all threads that there was."""
+    """Run them; return the total time of all threads."""
     began_s = time.perf_counter()
     for transaction in transactions:
         scheduler.add(transaction)

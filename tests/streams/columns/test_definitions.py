@@ -1,4 +1,4 @@
-"""What cannot be in columns is refused when it is defined, and the message says what to do."""
+"""Rules that cannot be in columns are refused when defined; the message says what to do."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def saved(postgres_url: str) -> Iterator[Place]:
 
 
 def uninterrupted() -> dict[str, Any]:
-    """What all batches give event by event, without a crash."""
+    """Return what all batches give event by event, without a crash."""
     with place(None) as where:
         watch = open_watch(where, SPECS, columns=False)
         apply_all(watch)

@@ -30,7 +30,7 @@ Batches = list[tuple[list["Occurrence"], float | None]]
 
 
 def event_by_event(rules: list[Spec], batches: Batches, *, as_tables: bool) -> dict[str, Any]:
-    """What has to come of them."""
+    """Return the expected result, found event by event."""
     with place(None) as where:
         watch = open_watch(where, rules, columns=False)
         for number, (events, second) in enumerate(batches):

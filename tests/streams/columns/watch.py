@@ -167,7 +167,7 @@ def _define(watch: Watch, name: str, spec: Spec) -> None:
 
 
 def shown(o: Occurrence) -> str:
-    """What a rule is told."""
+    """Return the text of an occurrence that a rule is given."""
     parts = {
         name: [p.params.get("n") for p in (part if isinstance(part, tuple) else (part,))]
         for name, part in o.parts.items()
@@ -178,9 +178,9 @@ def shown(o: Occurrence) -> str:
 
 
 def _words(letter: Mapping[str, Any]) -> list[str]:
-    """What a letter says; in which order it names parameters does not matter.
+    """Return the words of a letter, sorted, as it may name parameters in any order.
 
-    Nor does what a database says of a constraint: each has words of its own.
+    A violated constraint has no words here, as each database has its own message.
     """
     if letter["error"] == "ConstraintViolation":
         return []

@@ -84,7 +84,7 @@ def _minus(has: int, n: int) -> int | None:
 
 
 def tables(db: adb.Database) -> tuple[Table, Table]:
-    """Where the rows of the accounts and of the book are; created if they are missing."""
+    """Return the tables of the accounts and of the book; create them if they are missing."""
     accounts = Table(
         "accounts",
         db.metadata,
@@ -113,7 +113,7 @@ class OpenBank:
     book: Table
 
     def rows(self) -> dict[str, Any]:
-        """What the tables hold, as keys and values."""
+        """Return what the tables hold, as keys and values."""
         with self.db.transaction() as t:
             accounts = {r.id: r.balance for r in t.query(select(self.accounts))}
             book = {
@@ -122,11 +122,11 @@ class OpenBank:
         return {"accounts": accounts, "book": book}
 
     def outputs(self) -> list[Any]:
-        """What post-processing has made, in the serial order."""
+        """Return what post-processing has made, in the serial order."""
         return [o.value for o in self.stream.outputs(self.bank.program) if o.value is not None]
 
     def reasons(self) -> list[tuple[str, str]]:
-        """Types of the s-transactions that have aborted, and why."""
+        """Return the types of the s-transactions that have aborted, and why."""
         return [
             (o.type, o.reason)
             for o in self.stream.outputs(self.bank.program)
@@ -174,7 +174,7 @@ def events_of(drawn: Iterable[tuple[str, int, int, int, int]]) -> list[Occurrenc
 
 @dataclass(frozen=True)
 class Expected:
-    """What the serial order gives."""
+    """Results of the serial order."""
 
     rows: dict[str, Any]
     outputs: list[Any]

@@ -48,7 +48,7 @@ BATCHES = st.lists(
 
 
 def after(opened: OpenBank, batches: list[Batch]) -> dict[str, Any]:
-    """Everything, after some batches and the end of the stream."""
+    """Return everything, after some batches and the end of the stream."""
     for number, (rows, second) in enumerate(batches):
         opened.apply(number, rows, second)
     opened.stream.run.finish()
@@ -56,7 +56,7 @@ def after(opened: OpenBank, batches: list[Batch]) -> dict[str, Any]:
 
 
 def row_by_row(batches: list[Batch], bank: ColumnBank) -> dict[str, Any]:
-    """What has to come of them."""
+    """Return the expected result of batches, found row by row."""
     with place(None) as where:
         return after(open_bank(where, bank, "serial"), batches)
 
@@ -151,7 +151,7 @@ def test_program_reopened_by_any_scheduler_goes_on_where_it_was(
 
 
 def with_outputs(where: Place, scheduler: str) -> dict[str, Any]:
-    """What comes of totals that go into a table, on whose rows a rule listens."""
+    """Return the result of totals that go into a table, whose rows trigger a rule."""
     db = where.open()
     totals = SharedTable("totals", initial=0, size=4)
     program = Program("totals", [totals])

@@ -1,4 +1,4 @@
-"""What cannot run in columns is refused when it is defined, and the message says what to do."""
+"""Programs that cannot run in columns are refused when defined; the message says what to do."""
 
 from __future__ import annotations
 

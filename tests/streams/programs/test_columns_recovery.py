@@ -47,7 +47,7 @@ DEPOSITS: list[Row] = [("DEPOSIT", second, None, 1, 0, 5.0) for second in (1, 3,
 
 
 def uninterrupted(server_url: str | None) -> dict[str, Any]:
-    """What all batches give without a crash, row by row."""
+    """Return what all batches give without a crash, row by row."""
     with place(server_url) as where:
         opened = open_bank(where, TELLING, "serial")
         apply_all(opened)

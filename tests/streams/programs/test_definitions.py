@@ -1,4 +1,4 @@
-"""What a program cannot be given: streams, tables, schedulers."""
+"""Streams, tables and schedulers that a program cannot be given."""
 
 from __future__ import annotations
 

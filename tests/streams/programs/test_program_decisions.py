@@ -171,7 +171,7 @@ def test_part_that_fails_leaves_the_decision_to_the_next(db: adb.Database) -> No
 
 
 def test_decision_waits_until_all_events_of_its_time_are_processed(db: adb.Database) -> None:
-    """What is written for it comes after all that was, so nothing may come at that time."""
+    """Rows written for the decision come after all others, so no event may follow at that time."""
     stream, _, kept = noting(db)
     feed(db, stream, OVERLAPPING, 5)
     (decision,) = db.decisions

@@ -1,4 +1,4 @@
-"""What the caller and everybody else see of the accounts."""
+"""Accounts as the caller and as all others see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose connections and sessions blocks take, and what becomes of those that end badly."""
+"""Connections and sessions that blocks take over, and what becomes of those that end badly."""
 
 from __future__ import annotations
 
