@@ -83,7 +83,8 @@ def damaged(checkpoint: Path, what: str) -> FeedFailed:
     """Return the error that says what is wrong with a checkpoint, and what to do."""
     return FeedFailed(
         f"the checkpoint {checkpoint} is damaged: {what}. Restore it from a copy; or move it away "
-        "and go on behind the last batch of the database, with an empty one (activedb run --resume)"
+        "and continue after the last batch of the database, with an empty one (activedb run "
+        "--resume)"
     )
 
 
@@ -288,8 +289,8 @@ def beginning_of(
     if isinstance(stream.source, Files) and found.place != str(checkpoint):
         raise CheckpointMismatch(
             f"stream {stream.name!r}: the checkpoint {checkpoint} was in {found.place}, and Spark "
-            "knows the files that it has read by that path. Move it back; or go on behind the last "
-            "batch of the database, with an empty one (activedb run --resume)"
+            "knows the files that it has read by that path. Move it back; or continue after the "
+            "last batch of the database, with an empty one (activedb run --resume)"
         )
     return found
 
@@ -311,8 +312,8 @@ def _behind(checkpoint: Path, stream: StreamDeclaration, positions: Positions) -
     if not isinstance(source, Files | Replay | Kafka):
         what = type(source).__name__
         raise ConfigurationError(
-            f"stream {stream.name!r} cannot go on without its checkpoint: what a {what} has sent "
-            "once it does not send again, so it is unknown what is missing. Restore the "
+            f"stream {stream.name!r} cannot continue without its checkpoint: a {what} does "
+            "not send again what it has sent once, so it is unknown what is missing. Restore the "
             "checkpoint, or start over with an empty database"
         )
     # Batches fed from Python are not part of the source.
@@ -342,10 +343,10 @@ def _check_known(stream: StreamDeclaration, known: list[Mapping[str, Any] | None
             "the database does not know how far its source was read in batches of an older version"
         )
     elif any(each is not None and each.get("elsewhere") for each in known):
-        why = "what its patterns keep is there, with Spark (the setting scale_out)"
+        why = "its partial matches are in Spark's state there (the setting scale_out)"
     if why is not None:
         raise ConfigurationError(
-            f"stream {stream.name!r} cannot go on without its checkpoint: {why}. Restore it, or "
+            f"stream {stream.name!r} cannot continue without its checkpoint: {why}. Restore it, or "
             "start over with an empty database"
         )
     kinds = {_kind(each) for each in needed if each is not None}

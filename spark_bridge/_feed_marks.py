@@ -91,8 +91,8 @@ class FeedMarks:
             raise FeedFailed(
                 f"stream {self._stream.name!r}: what was known before batch {batch_id} of when its "
                 f"events are complete is lost or damaged in {self._folder}: restore the checkpoint "
-                "or, with an empty one, go on behind the last batch of the database (activedb run "
-                "--resume)"
+                "or, with an empty one, continue after the last batch of the database (activedb "
+                "run --resume)"
             ) from None
 
     def _write(self, batch_id: int, known: Marks) -> None:

@@ -234,9 +234,9 @@ def check_switch(checkpoint: Path, stream: str, *, is_elsewhere: bool, has_begun
     began, now = ("off", "on") if is_elsewhere else ("on", "off")
     raise ConfigurationError(
         f"stream {stream!r}: its checkpoint {checkpoint} began with the setting scale_out {began} "
-        f"and cannot go on with it {now}: partial matches are in Spark's state, or are not. Set it "
-        f"{began}, or start over with a new checkpoint and an empty database. While executors can "
-        "match none of the stream's rules, it counts as off"
+        f"and cannot continue with it {now}: partial matches are in Spark's state, or are not. Set "
+        f"it {began}, or start over with a new checkpoint and an empty database. While executors "
+        "can match none of the stream's rules, it counts as off"
     )
 
 

@@ -224,7 +224,7 @@ def _json_array(text: str) -> Iterator[tuple[int, Row | Refusal]]:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"the input begins as one JSON array, but is none ({error}); write one object a line"
+            f"the input begins as a JSON array, but is not one ({error}); write one object a line"
         ) from error
     for number, row in enumerate(rows, 1):
         yield number, _object(row)

@@ -94,8 +94,8 @@ class LocalClock:
             type(number) is not int or number < 0 for number in numbers
         ):
             raise BadEvent(
-                f"{self!r} is no local clock: the incarnation is a string, the others are ints of "
-                "0 or more, the granularity of 1 or more"
+                f"{self!r} is not a local clock: the incarnation is a string, the others are ints "
+                "of 0 or more, the granularity of 1 or more"
             )
         # ldd < (C(k) - C(j) - G - u) / (1 + ρ), solved for C(k) - C(j). The difference is an int,
         # so rounding the bound down to an int keeps the comparison exact.

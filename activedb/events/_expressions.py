@@ -154,7 +154,7 @@ class Expression(ABC):
 
     def __bool__(self) -> bool:
         raise PatternError(
-            f"{self!r} is no truth value: write & for and, | for or, ~ for not, and seq(a, b) "
+            f"{self!r} has no truth value: write & for and, | for or, ~ for not, and seq(a, b) "
             "instead of comparing"
         )
 

@@ -107,8 +107,8 @@ class Cron(Schedule):
             CronSim(expression, now)
         except (CronSimError, TypeError, AttributeError) as error:
             raise PatternError(
-                f"{expression!r} is no cron expression ({error}): write minute, hour, day, month "
-                "and weekday, such as '*/5 * * * *'"
+                f"{expression!r} is not a cron expression ({error}): write minute, hour, day, "
+                "month and weekday, such as '*/5 * * * *'"
             ) from error
         return cls(" ".join(expression.split()), zone)
 

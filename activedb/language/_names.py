@@ -73,11 +73,11 @@ def literal_value(source: Source, tree: Tree[Token]) -> Any:
     assert isinstance(first, Token)
     text = str(first)
     if first.type == "NUMBER":
-        return _converted(source, first, int if text.isdigit() else float, text, "number here")
+        return _converted(source, first, int if text.isdigit() else float, text, "number")
     if first.type == "STRING":
         return text
     if first.type == "BYTES":
-        return _converted(source, first, bytes.fromhex, text[2:-1], "bytes")
+        return _converted(source, first, bytes.fromhex, text[2:-1], "byte string")
     if first.type != "TYPED":
         return {"TRUE": True, "FALSE": False, "NULL": None}[first.type]
     kind, written = text.upper(), str(tree.children[1])
@@ -100,7 +100,7 @@ def _converted(
     try:
         return convert(text)
     except (ValueError, InvalidOperation):
-        raise source.error(start_of(token), f"{text!r} is no {kind}") from None
+        raise source.error(start_of(token), f"{text!r} is not a valid {kind}") from None
 
 
 def _us(source: Source, at: int, number: str, unit: str) -> int:

@@ -238,7 +238,7 @@ def _word_type(word: str, last: str, text: str, at: int, stop: int) -> str:
 
 def _unfinished(text: str, at: int) -> str:
     if text[at] == "'":
-        return "a string that has no end: write ' once more"
+        return "a string that has no end: write another '"
     if text[at] == '"':
         return 'a quoted name that has no end, or is empty: write "name"'
     if text.startswith("/*", at):

@@ -385,10 +385,9 @@ def write_of(
     referring, tree = _parsed(source, offset, sql, scope)
     names = SqlNames(referring, tables, scope.names)
     if not isinstance(tree, _WRITES):
-        what = "reads, and does nothing with it" if isinstance(tree, exp.Query) else "is none"
-        raise source.error(
-            offset, f"an action is INSERT, UPDATE, DELETE, SIGNAL or CALL; this {what}"
-        )
+        is_read = isinstance(tree, exp.Query)
+        what = "this reads, and does nothing with it" if is_read else "this is something else"
+        raise source.error(offset, f"an action is INSERT, UPDATE, DELETE, SIGNAL or CALL; {what}")
     for part, shown in (
         ("returning", "RETURNING"),
         ("from_", "FROM: name the other table in a subquery"),

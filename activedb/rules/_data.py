@@ -517,7 +517,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                    None, None, f"the key {key.value!r} occurs twice", key.start_mark
                 )
             if isinstance(key.value, str):
                 seen.add(key.value)

@@ -255,7 +255,7 @@ class Program:
             checked = ref
             if ref.table not in self.tables:
                 raise DefinitionError(
-                    f"program {self.name} accesses {ref!r}, but {ref.table.name} is none of "
+                    f"program {self.name} accesses {ref!r}, but {ref.table.name} is not one of "
                     "its tables"
                 )
             if type(ref.key) not in ref.table.plain_keys and not isinstance(

@@ -427,7 +427,7 @@ class Programs:
         for shared in tables:
             if shared not in program.tables:
                 raise DefinitionError(
-                    f"program {name}: tables names {shared!r}, which is none of its tables"
+                    f"program {name}: tables names {shared!r}, which is not one of its tables"
                 )
         found: dict[SharedTable, KeyedValues] = {}
         before = self._of[stream].tables if stream in self._of else {}

@@ -91,8 +91,8 @@ OF_COLUMNS = (ColumnNote.USED, ColumnNote.DEAD, ColumnNote.RULES)
 Position: TypeAlias = Mapping[str, Any]
 _SHOWN_CHARS_MAX = 120
 _RESUME = (
-    "go on behind the last batch of the database, with an empty checkpoint: activedb run --resume "
-    "--checkpoint DIR, in Python SparkFeed(…, resume=run.positions())"
+    "continue after the last batch of the database, with an empty checkpoint: activedb run "
+    "--resume --checkpoint DIR, in Python SparkFeed(…, resume=run.positions())"
 )
 
 
@@ -317,9 +317,9 @@ class StreamState:
         is_there, recorded = self._journal.position(query_id, batch_id)
         if not is_there:
             raise CheckpointMismatch(
-                f"stream {self.stream.name}: batch {batch_id} of query {query_id} is none that "
-                f"this database has seen, though it has seen later ones: the checkpoint has lost "
-                f"where it began (activedb.json). Restore it from a copy; or {_RESUME}"
+                f"stream {self.stream.name}: this database has not seen batch {batch_id} of query "
+                f"{query_id}, but it has seen later ones: the checkpoint has lost where it began "
+                f"(activedb.json). Restore it from a copy; or {_RESUME}"
             )
         if recorded is None or (position is None and recorded["source"]["kind"] != OF_PYTHON):
             return

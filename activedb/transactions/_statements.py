@@ -164,7 +164,7 @@ def _changed(t: Node, plan: StatementPlan, spec: TableSpec, parameters: Any) -> 
     versions: list[Version] = []
     for (key, values), more in zip(found.items(), filled, strict=True):
         before = old[key]
-        assert before is not None, "a row that is found under SIX is there"
+        assert before is not None, "a row found under SIX exists"
         new = spec.changed(before, {**dict(zip(plan.columns, values, strict=True)), **more})
         versions.append((key, before, new))
     return versions

@@ -71,7 +71,7 @@ def read_posts(folder: Path, crises: Collection[str]) -> list[Post]:
                     id_, text, label = row
                     posts.append(Post(int(id_.strip("'")), text, crisis, label == "on-topic"))
                 except ValueError as error:
-                    raise BadEvent(f"{path}: this row is no tweet: {row}") from error
+                    raise BadEvent(f"{path}: this row is not a tweet: {row}") from error
     return posts
 
 

@@ -181,7 +181,7 @@ def read_bars(path: Path) -> list[Bar]:
                 start = datetime.strptime(f"{minute}-0500", "%Y%m%d%H%M%z")  # winter: UTC - 5 h
                 bars.append(Bar(ticker, start, _price(open_), int(volume)))
             except (ValueError, InvalidOperation) as error:
-                raise BadEvent(f"{path}, line {number} is no bar: {','.join(row)}") from error
+                raise BadEvent(f"{path}, line {number} is not a bar: {','.join(row)}") from error
     return bars
 
 

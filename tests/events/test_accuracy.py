@@ -182,7 +182,7 @@ def test_interval_without_meaning_is_refused(fields: dict[str, Any]) -> None:
     [(7,), ("b", -1), ("b", 0, -1), ("b", 0, 0, 0), ("b", 0, 0, 1, -1), ("b", 0.5), ("b", True)],
 )
 def test_local_clock_without_meaning_is_refused(parameters: Any) -> None:
-    with pytest.raises(BadEvent, match="no local clock"):
+    with pytest.raises(BadEvent, match="not a local clock"):
         LocalClock(*parameters)
 
 

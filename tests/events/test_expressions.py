@@ -358,7 +358,7 @@ wrong: list[tuple[Callable[[], object], str]] = [
     (lambda: seq(A, not B, C), "no truth value: write & for and, . for or, ~ for not"),  # type: ignore[arg-type]
     (lambda: seq(A, False, C), "negate with ~, not with `not`"),  # type: ignore[arg-type]
     (lambda: seq([A, B]), "a part of a sequence is an expression"),  # type: ignore[arg-type]
-    (lambda: A and B, "A is no truth value"),
+    (lambda: A and B, "A has no truth value"),
     # negation
     (lambda: ~~A, "!A is negated twice: leave out both ~"),
     (lambda: ~seq(A, B), r"~ negates a primitive event, not SEQ\(A, B\): write seq"),
@@ -446,9 +446,9 @@ wrong: list[tuple[Callable[[], object], str]] = [
     (lambda: every(0), r"every\(\) takes a finite time"),
     (lambda: every(-1), r"every\(\) takes a finite time"),
     (lambda: every(5, offset=-1), r"every\(offset=…\) takes a finite time"),
-    (lambda: cron("whenever"), "'whenever' is no cron expression .*write minute, hour"),
-    (lambda: cron("61 * * * *"), "is no cron expression"),
-    (lambda: cron(untyped), "is no cron expression"),
+    (lambda: cron("whenever"), "'whenever' is not a cron expression .*write minute, hour"),
+    (lambda: cron("61 * * * *"), "is not a cron expression"),
+    (lambda: cron(untyped), "is not a cron expression"),
     (lambda: cron("* * * * *", "Mars/Olympus"), "there is no time zone 'Mars/Olympus'"),
     (lambda: cron("* * * * *", ""), "there is no time zone ''"),
     (lambda: cron("* * * * *", untyped), "there is no time zone None"),

@@ -150,7 +150,7 @@ def test_cron_of_every_minute_has_all_minutes_of_both_changes() -> None:
 
 
 def test_cron_that_never_comes_is_refused() -> None:
-    with pytest.raises(PatternError, match="is no cron expression"):
+    with pytest.raises(PatternError, match="is not a cron expression"):
         Cron.of("0 0 30 2 *")
 
 

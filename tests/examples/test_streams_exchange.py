@@ -82,7 +82,7 @@ def test_bars_that_are_read_have_open_and_volume(exchange: ModuleType, four_bars
 def test_line_that_is_no_bar_is_named(exchange: ModuleType, four_bars: Path, line: str) -> None:
     path = four_bars / "nasdaq" / "NASDAQ_MEDIUM.csv"
     path.write_text(f"{LINES[0]}\n{line}\n", "utf-8")
-    with pytest.raises(BadEvent, match="line 2 is no bar"):
+    with pytest.raises(BadEvent, match="line 2 is not a bar"):
         exchange.read_bars(path)
 
 
@@ -261,7 +261,7 @@ def test_command_on_a_line_that_is_no_bar_exits_with_1(
 ) -> None:
     (four_bars / "nasdaq" / "NASDAQ_MEDIUM.csv").write_text("nothing\n", "utf-8")
     assert exchange.main(["--data", str(four_bars)]) == 1
-    assert "line 1 is no bar" in capsys.readouterr().err
+    assert "line 1 is not a bar" in capsys.readouterr().err
 
 
 def test_command_that_is_interrupted_exits_with_130(

@@ -319,4 +319,4 @@ def test_command_on_a_row_that_is_no_tweet_exits_with_1(
     path = small_data / "crisislex" / "2020_Some_Flood.csv.gz"
     path.write_bytes(gzip.compress(b"tweet id, tweet, label\nnone,text,on-topic\n"))
     assert social.main(["--data", str(small_data)]) == 1
-    assert "this row is no tweet" in capsys.readouterr().err
+    assert "this row is not a tweet" in capsys.readouterr().err

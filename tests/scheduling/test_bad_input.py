@@ -378,13 +378,13 @@ def test_event_whose_state_access_raises_is_refused(shop: Shop) -> None:
 def _bad_accesses(shop: Shop) -> list[tuple[str, Callable[[Access], None]]]:
     accounts = shop.accounts
     return [
-        ("foreign is none of its tables", lambda a: a.read(shop.foreign[1])),
+        ("foreign is not one of its tables", lambda a: a.read(shop.foreign[1])),
         (
-            "foreign is none of its tables",
+            "foreign is not one of its tables",
             lambda a: a.read(accounts.computed(abs, reads=(shop.foreign[1],))),
         ),
         (
-            "foreign is none of its tables",
+            "foreign is not one of its tables",
             lambda a: a.write(accounts[1], max, reads=(shop.foreign.range(),)),
         ),
         ("give it a longer history", lambda a: a.read(accounts[1].window(1))),

@@ -186,7 +186,7 @@ class Aggregate(Term):
     def __post_init__(self) -> None:
         if self.function not in FUNCTIONS:
             raise PatternError(
-                f"{self.function!r} is no aggregate: write one of {', '.join(FUNCTIONS)}"
+                f"{self.function!r} is not an aggregate: write one of {', '.join(FUNCTIONS)}"
             )
         if self.name is None and (self.function != "count" or self.old):
             raise PatternError(f"{self.function}() needs an attribute: part('B').x.sum()")

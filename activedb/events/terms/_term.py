@@ -219,7 +219,7 @@ class Term(ABC):
 
     def __bool__(self) -> bool:
         raise PatternError(
-            f"{self!r} is no truth value: write & for and, | for or, ~ for not, in brackets, and "
+            f"{self!r} has no truth value: write & for and, | for or, ~ for not, in brackets, and "
             "call it to judge it"
         )
 
@@ -644,7 +644,7 @@ class Negative(Term):
 
 def _check(operator: str, known: Mapping[str, Any], *operands: object) -> None:
     if operator not in known:
-        raise PatternError(f"{operator!r} is no operator: write one of {' '.join(known)}")
+        raise PatternError(f"{operator!r} is not an operator: write one of {' '.join(known)}")
     for operand in operands:
         if not isinstance(operand, Term):
             raise PatternError(f"{operator} takes terms, not {operand!r}")

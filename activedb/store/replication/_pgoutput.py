@@ -279,7 +279,7 @@ class _Reader:
     def mark(self, known: bytes) -> bytes:
         found = self.take(1)
         if found not in (known[i : i + 1] for i in range(len(known))):
-            raise ValueError(f"{found!r} is none of {known!r}")
+            raise ValueError(f"{found!r} is not one of {known!r}")
         return found
 
     def row(self) -> tuple[Value, ...]:

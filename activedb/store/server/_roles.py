@@ -35,7 +35,7 @@ _STATEMENTS = """\
 -- 1. Run this as a superuser in the database that is meant (psql --single-transaction).
 -- 2. Give both a password (\\password NAME), or what pg_hba.conf asks for.
 -- 3. As {owner}: activedb migrate, and whatever creates your own tables.
--- 4. Run this once more: it grants what is there by then, and may be run as often as you like.
+-- 4. Run this again: it grants what is there by then, and may be run as often as you like.
 
 DO $activedb$
 DECLARE

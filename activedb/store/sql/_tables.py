@@ -499,7 +499,7 @@ class KeyedValues:
             if not _is_exact(column):
                 raise DefinitionError(
                     f"table {spec.name}: column {column.name} of type {column.type!r} may return "
-                    "another value than it was given, so a program cannot go on from it after a "
+                    "another value than it was given, so a program cannot continue from it after a "
                     "restart; take Integer, Float, Numeric, String, Boolean, Date, DateTime, Uuid, "
                     "Enum, LargeBinary or JSON"
                 )

@@ -102,7 +102,7 @@ def test_literal_of_another_type_is_refused(wrong: Any) -> None:
 def test_aggregate_of_the_event_itself_is_refused() -> None:
     with pytest.raises(PatternError, match="Kleene part"):
         attr("x").sum()
-    with pytest.raises(PatternError, match="no aggregate"):
+    with pytest.raises(PatternError, match="not an aggregate"):
         Aggregate("median", "B", "x")
 
 
