@@ -85,6 +85,7 @@ OPERATORS: dict[str, Expression] = {
     "sequence in a sequence, later": seq(C, seq(A, B)),
     "sequence in a conjunction": all_of(seq(A, B), C),
     "conjunction in a sequence": seq(all_of(A, B), C).within(5),
+    "or of a match and its event": some_of(1, seq(C, A), event("B", alias="b")) | B,
     "query": query("Q", seq(A, B)),
     "query in a sequence": seq(query("Q", seq(A, B)), C),
     "after": A.after(2) | B,

@@ -109,7 +109,10 @@ class DisjunctionNode(Node):
             return
         if dict(known[3].parts) == dict(entry[3].parts):
             found[key] = entry
-        elif known[2] in doubtful:
+        else:
+            if not entry[3].parts:  # the event itself, which has happened, whatever is made of it
+                us, id_, _, o, parts = entry
+                entry = (us, id_, next(self.shared.arrivals), o, parts)
             self.shared.doubt(entry[2], doubtful[known[2]], moment.journal)
             found[(key, entry[2])] = entry
 
