@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil, log
 
-__all__ = ["Counters", "Distribution", "Histogram"]
+__all__ = ["Distribution", "Histogram", "NamedCounters"]
 
 # A bucket spans from its lower bound to _BASE times that; its representative is within a relative
 # _ERROR_MAX of any value in it. Kept a little under 1 % for rounding.
@@ -192,7 +192,7 @@ class Histogram:
         ]
 
 
-class Counters:
+class NamedCounters:
     """Integers by name; a name that was never added to is absent."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from activedb.scheduling import (
     Operation,
     Scheduler,
     SerialOrder,
-    State,
+    SharedState,
     STransaction,
 )
 from activedb.scheduling.locking import Gate
@@ -122,7 +122,7 @@ class Measured:
         self._wait_s = wait_s
         self._scheduler = scheduler_of(name, threads, self._gate)
 
-    def run(self, transactions: list[STransaction], state: State) -> dict[str, float]:
+    def run(self, transactions: list[STransaction], state: SharedState) -> dict[str, float]:
         """Run s-transactions; return the seconds of all threads, by `PHASES`."""
         waited_s = self._gate.waited_s
         waited_s.clear()

@@ -20,7 +20,7 @@ from activedb.scheduling import (
     Outcome,
     Program,
     Scheduler,
-    State,
+    SharedState,
     STransaction,
     build_s_transaction,
 )
@@ -124,7 +124,7 @@ def drive(
     scheduler: Scheduler,
     *,
     wait_s: float = 0.0,
-    state: State | None = None,
+    state: SharedState | None = None,
 ) -> Driven:
     """Run a program over batches by a scheduler that takes s-transactions one by one.
 
@@ -136,9 +136,9 @@ def drive(
     scheduler : Scheduler
     wait_s : float
         Waiting time of each operation.
-    state : State, optional
+    state : SharedState, optional
     """
-    state = State(program.tables) if state is None else state
+    state = SharedState(program.tables) if state is None else state
     driven = Driven()
     with frozen():
         for part in parts:
@@ -147,7 +147,12 @@ def drive(
 
 
 def _drive_batch(
-    program: Program, part: Any, scheduler: Scheduler, wait_s: float, state: State, before: int
+    program: Program,
+    part: Any,
+    scheduler: Scheduler,
+    wait_s: float,
+    state: SharedState,
+    before: int,
 ) -> Driven:
     began_s = time.perf_counter()
     transactions = []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from activedb.events import Occurrence
-from activedb.scheduling import At, ProgramRun, Scheduler, State, STransaction
+from activedb.scheduling import At, ProgramRun, Scheduler, SharedState, STransaction
 from benchmarks._streams_collector import frozen
 from benchmarks._streams_comparison import PERCENTILES, ROUNDS, Comparison, median
 from benchmarks._streams_driver import Driven, Stamped, percentile
@@ -51,7 +51,7 @@ class Stamping:
         self._added = []
         self._scheduler.discard()
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run the added s-transactions."""
         added, self._added = self._added, []
         self._scheduler.run(state)

@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, Final
 
-from activedb.scheduling import At, Program, Scheduler, State, STransaction, build_s_transaction
+from activedb.scheduling import (
+    At,
+    Program,
+    Scheduler,
+    SharedState,
+    STransaction,
+    build_s_transaction,
+)
 from benchmarks._streams_breakdown import PHASES, SCHEDULERS, Measured, scheduler_of
 from benchmarks._streams_collector import frozen
 from benchmarks._streams_comparison import ROUNDS
@@ -61,7 +68,7 @@ def _time_panel(program: Program, parts: list[Any], title: str, wait_s: float) -
 
 def _phases(program: Program, parts: list[Any], measured: Measured) -> Counter[str]:
     """Return the seconds by phase, of all batches."""
-    state, phases = State(program.tables), Counter[str]()
+    state, phases = SharedState(program.tables), Counter[str]()
     with frozen():
         for transactions, punctuation in _batches(program, parts):
             phases.update(measured.run(transactions, state))
@@ -88,7 +95,7 @@ def _transactions(program: Program, part: Any, arrived: int) -> list[STransactio
 
 def _most_mb(program: Program, parts: list[Any], name: str, *, trims: bool) -> list[float]:
     """Return the peak memory in each batch, of Python objects that are made in the run."""
-    scheduler, state, found = scheduler_of(name, THREADS), State(program.tables), []
+    scheduler, state, found = scheduler_of(name, THREADS), SharedState(program.tables), []
     with frozen():
         tracemalloc.start()
         try:
@@ -125,7 +132,7 @@ def clean_up(scale: float) -> list[Panel]:
 
 
 def _seconds(program: Program, parts: list[Any], name: str, trims: bool) -> float:
-    scheduler, state = scheduler_of(name, THREADS), State(program.tables)
+    scheduler, state = scheduler_of(name, THREADS), SharedState(program.tables)
     with frozen():
         began_s = time.perf_counter()
         for transactions, punctuation in _batches(program, parts):
@@ -135,7 +142,7 @@ def _seconds(program: Program, parts: list[Any], name: str, trims: bool) -> floa
         return time.perf_counter() - began_s
 
 
-def _run(scheduler: Scheduler, transactions: list[STransaction], state: State) -> None:
+def _run(scheduler: Scheduler, transactions: list[STransaction], state: SharedState) -> None:
     for transaction in transactions:
         scheduler.add(transaction)
     scheduler.run(state)

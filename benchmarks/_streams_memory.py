@@ -23,7 +23,14 @@ from typing import Any, Final
 import numpy as np
 
 from activedb.columns.program._run import ColumnRun
-from activedb.scheduling import At, ProgramRun, Scheduler, State, STransaction, build_s_transaction
+from activedb.scheduling import (
+    At,
+    ProgramRun,
+    Scheduler,
+    SharedState,
+    STransaction,
+    build_s_transaction,
+)
 from activedb.scheduling.locking import LWM
 from activedb.scheduling.tpg import TPG, Decision
 from benchmarks._events_memory import peak_mb
@@ -109,7 +116,7 @@ def _in_columns(program: Any, keys: int, batch: int, decision: str) -> float:
 
 
 def _of_scheduler(program: Any, scheduler: Scheduler, keys: int, batch: int) -> float:
-    state = State(program.tables)
+    state = SharedState(program.tables)
     transactions = []
     for number, event in enumerate(_LEDGER.columns(batch, accounts=keys).occurrences(), 1):
         made = build_s_transaction(program, event, At(event.us, "", number))

@@ -28,7 +28,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import activedb
-from activedb.transactions import Node, current_transaction
+from activedb.transactions import TransactionNode, current_transaction
 from benchmarks._nested_rows import Server, open_server, rows_of
 from benchmarks._report import Measurement, Metric, measure_in_turn, parser, show
 
@@ -135,7 +135,7 @@ class Workload:
 class _Child:
     """A live child that does nothing."""
 
-    def __init__(self, parent: Node):
+    def __init__(self, parent: TransactionNode):
         self._child = parent.begin_subtransaction()
 
     def close(self) -> None:

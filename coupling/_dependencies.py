@@ -33,7 +33,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class _Meaning:
+class _DependencyMeaning:
     holds_begin: bool
     """The dependent may not begin while the other lives."""
     holds_commit: bool
@@ -99,11 +99,11 @@ class DependencyKind(StrEnum):
 
 
 _MEANINGS: Final = {
-    DependencyKind.CD: _Meaning(False, True, False, False),
-    DependencyKind.AD: _Meaning(False, True, False, True),
-    DependencyKind.WD: _Meaning(False, False, False, True),
-    DependencyKind.ED: _Meaning(False, True, True, False),
-    DependencyKind.SQD: _Meaning(True, False, False, True),
+    DependencyKind.CD: _DependencyMeaning(False, True, False, False),
+    DependencyKind.AD: _DependencyMeaning(False, True, False, True),
+    DependencyKind.WD: _DependencyMeaning(False, False, False, True),
+    DependencyKind.ED: _DependencyMeaning(False, True, True, False),
+    DependencyKind.SQD: _DependencyMeaning(True, False, False, True),
 }
 
 
@@ -204,7 +204,7 @@ class Phase(Enum):
     LEAVING = "may commit"
 
 
-class Node(Generic[T]):
+class DependencyNode(Generic[T]):
     """A live transaction."""
 
     __slots__ = (
@@ -218,29 +218,29 @@ class Node(Generic[T]):
         "reasons",
     )
 
-    def __init__(self, name: T, parent: Node[T] | None):
+    def __init__(self, name: T, parent: DependencyNode[T] | None):
         self.name = name
         self.parent = parent
         self.phase = Phase.NEW
-        self.needs: dict[Edge[T], None] = {}
-        self.dependents: dict[tuple[T, DependencyKind], Edge[T]] = {}
+        self.needs: dict[DependencyEdge[T], None] = {}
+        self.dependents: dict[tuple[T, DependencyKind], DependencyEdge[T]] = {}
         self.begin_held = self.commit_held = 0  # number of `needs` that hold
         self.reasons: list[Dependency[T]] = []  # reasons why it must abort
 
-    def line(self) -> Iterator[Node[T]]:
+    def line(self) -> Iterator[DependencyNode[T]]:
         """Yield the transaction and its superiors, upwards."""
-        node: Node[T] | None = self
+        node: DependencyNode[T] | None = self
         while node is not None:
             yield node
             node = node.parent
 
 
-class Edge(Generic[T]):
+class DependencyEdge(Generic[T]):
     """A dependency; at a commit of `on` it moves to the parent of `on`, up to `last`."""
 
     __slots__ = ("dependent", "kind", "last", "on")
 
-    def __init__(self, dependent: Node[T], kind: DependencyKind, on: Node[T]):
+    def __init__(self, dependent: DependencyNode[T], kind: DependencyKind, on: DependencyNode[T]):
         self.dependent = dependent
         self.kind = kind
         self.on = on
@@ -252,7 +252,7 @@ class Edge(Generic[T]):
     def shown(self) -> Dependency[T]:
         return Dependency(self.dependent.name, self.kind, self.on.name)
 
-    def line(self) -> Iterator[Node[T]]:
+    def line(self) -> Iterator[DependencyNode[T]]:
         """Yield the transactions for whose end the dependent waits, now or after handing over.
 
         These are `on` and its superiors up to `last`.
@@ -263,14 +263,14 @@ class Edge(Generic[T]):
                 return
 
 
-def holding(node: Node[T]) -> Iterator[Edge[T]]:
+def holding(node: DependencyNode[T]) -> Iterator[DependencyEdge[T]]:
     """Yield the edges that block a waiting transaction."""
     for edge in node.needs:
         if edge.kind.holds_begin if node.phase is Phase.BEGINNING else edge.kind.holds_commit:
             yield edge
 
 
-def tie(edge: Edge[T]) -> None:
+def tie(edge: DependencyEdge[T]) -> None:
     dependent = edge.dependent
     edge.on.dependents[dependent.name, edge.kind] = edge
     dependent.needs[edge] = None
@@ -278,7 +278,7 @@ def tie(edge: Edge[T]) -> None:
     dependent.commit_held += edge.kind.holds_commit
 
 
-def untie(edge: Edge[T]) -> None:
+def untie(edge: DependencyEdge[T]) -> None:
     """Remove an edge from its dependent; `on`, whose edges are discarded, has ended."""
     dependent = edge.dependent
     del dependent.needs[edge]
@@ -286,7 +286,7 @@ def untie(edge: Edge[T]) -> None:
     dependent.commit_held -= edge.kind.holds_commit
 
 
-def hand_over(edge: Edge[T]) -> bool:
+def hand_over(edge: DependencyEdge[T]) -> bool:
     """Move an edge from a committed subtransaction to its parent.
 
     Return False if the parent already has such an edge.
@@ -305,7 +305,7 @@ def hand_over(edge: Edge[T]) -> bool:
 # -- detection of cycles of transactions that would wait for each other's end ----------------------
 
 
-def refuse_cycle(new: Edge[T]) -> None:
+def refuse_cycle(new: DependencyEdge[T]) -> None:
     """Raise `DependencyCycle` if an edge would make transactions wait for each other in a cycle.
 
     The search is breadth first, so the cycle reported is a shortest one. A live child depends on
@@ -314,7 +314,7 @@ def refuse_cycle(new: Edge[T]) -> None:
     start = new.dependent
     if start.reasons or not start.dependents:
         return  # it will never wait, or no transaction waits for it
-    came_by: dict[Node[T], Edge[T]] = {}
+    came_by: dict[DependencyNode[T], DependencyEdge[T]] = {}
     seen = dict.fromkeys(new.line())
     queue = list(seen)
     for node in queue:
@@ -365,7 +365,7 @@ class DependencyGraph(Generic[T]):
     __slots__ = ("_nodes",)
 
     def __init__(self) -> None:
-        self._nodes: dict[T, Node[T]] = {}
+        self._nodes: dict[T, DependencyNode[T]] = {}
 
     # -- queries ---------------------------------------------------------------------------
 
@@ -410,10 +410,10 @@ class DependencyGraph(Generic[T]):
             raise DependencyUsageError(
                 f"transaction {parent} {over.phase.value}: {name} cannot become its child"
             )
-        node = self._nodes[name] = Node(name, over)
+        node = self._nodes[name] = DependencyNode(name, over)
         if over is not None:
-            tie(Edge(node, DependencyKind.WD, over))
-            tie(Edge(over, DependencyKind.CD, node))
+            tie(DependencyEdge(node, DependencyKind.WD, over))
+            tie(DependencyEdge(over, DependencyKind.CD, node))
 
     def depend(self, dependent: T, kind: DependencyKind, on: T) -> None:
         """Make `dependent` depend on `on`; do nothing if it already does.
@@ -436,7 +436,7 @@ class DependencyGraph(Generic[T]):
             )
         if (dependent, kind) in above.dependents:
             return
-        edge = Edge(below, kind, above)
+        edge = DependencyEdge(below, kind, above)
         if kind.waits:
             refuse_cycle(edge)
         tie(edge)
@@ -500,7 +500,7 @@ class DependencyGraph(Generic[T]):
 
     # -- internals -------------------------------------------------------------------------
 
-    def _live(self, name: T) -> Node[T]:
+    def _live(self, name: T) -> DependencyNode[T]:
         node = self._nodes.get(name)
         if node is None:
             raise DependencyUsageError(
@@ -508,12 +508,12 @@ class DependencyGraph(Generic[T]):
             )
         return node
 
-    def _end(self, node: Node[T], *, committed: bool) -> Consequences[T]:
+    def _end(self, node: DependencyNode[T], *, committed: bool) -> Consequences[T]:
         del self._nodes[node.name]
         for edge in node.needs:
             del edge.on.dependents[node.name, edge.kind]
         must_abort, handed_over = [], []
-        touched: dict[Node[T], None] = {}
+        touched: dict[DependencyNode[T], None] = {}
         for edge in node.dependents.values():
             dependent = edge.dependent
             if committed and edge.last is not node:
@@ -542,7 +542,7 @@ class DependencyGraph(Generic[T]):
         )
 
 
-def _attempt(node: Node[T], *, waiting: Phase, done: Phase, held: int) -> Verdict[T]:
+def _attempt(node: DependencyNode[T], *, waiting: Phase, done: Phase, held: int) -> Verdict[T]:
     if node.reasons:
         return Verdict(Answer.ABORT, tuple(node.reasons))
     node.phase = waiting if held else done

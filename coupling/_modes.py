@@ -36,7 +36,7 @@ class Durability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Meaning:
+class _CouplingMeaning:
     is_child: bool
     starts: Start
     dependency: DependencyKind | None
@@ -101,37 +101,37 @@ class Coupling(StrEnum):
 
 
 _MEANINGS: Final = {
-    Coupling.IMMEDIATE: _Meaning(
+    Coupling.IMMEDIATE: _CouplingMeaning(
         is_child=True,
         starts=Start.AT_EVENT,
         dependency=DependencyKind.WD,
         durability=Durability.WITH_COMMIT,
     ),
-    Coupling.DEFERRED: _Meaning(
+    Coupling.DEFERRED: _CouplingMeaning(
         is_child=True,
         starts=Start.AT_COMMIT_POINT,
         dependency=DependencyKind.WD,
         durability=Durability.WITH_COMMIT,
     ),
-    Coupling.DETACHED: _Meaning(
+    Coupling.DETACHED: _CouplingMeaning(
         is_child=False,
         starts=Start.AT_EVENT,
         dependency=None,
         durability=Durability.RECORDED_AT_EVENT,
     ),
-    Coupling.CAUSAL: _Meaning(
+    Coupling.CAUSAL: _CouplingMeaning(
         is_child=False,
         starts=Start.AT_EVENT,
         dependency=DependencyKind.AD,
         durability=Durability.RECORDED_BY_COMMIT,
     ),
-    Coupling.SEQUENTIAL: _Meaning(
+    Coupling.SEQUENTIAL: _CouplingMeaning(
         is_child=False,
         starts=Start.AFTER_COMMIT,
         dependency=DependencyKind.SQD,
         durability=Durability.RECORDED_BY_COMMIT,
     ),
-    Coupling.EXCLUSIVE: _Meaning(
+    Coupling.EXCLUSIVE: _CouplingMeaning(
         is_child=False,
         starts=Start.AT_EVENT_OR_ABORT,
         dependency=DependencyKind.ED,

@@ -33,7 +33,7 @@ from lockmgr._replies import (
     Resource,
 )
 from lockmgr._snapshot import Census, Counters, PartialSnapshot, Snapshot, census, glance, take
-from lockmgr._structures import Entry, Lock, Request, Transaction, encloses
+from lockmgr._structures import Entry, Lock, LockOwner, Request, encloses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,7 +107,7 @@ class ContendedEntries:
 # -- rules for threads that inline children share with their superiors -----------------------------
 
 
-def check_inline(tid: int, parent: Transaction | None) -> None:
+def check_inline(tid: int, parent: LockOwner | None) -> None:
     """Refuse an inline child `tid` if `parent` is None, waits, or has an inline child already."""
     if parent is None:
         raise refusals.inline_without_parent(tid)
@@ -117,7 +117,7 @@ def check_inline(tid: int, parent: Transaction | None) -> None:
         raise refusals.is_waiting(refusals.BEGIN, parent)
 
 
-def check_thread(transaction: Transaction, rule: str) -> None:
+def check_thread(transaction: LockOwner, rule: str) -> None:
     """Refuse a wait of `transaction` while its thread sleeps for one of its inline inferiors."""
     inner = transaction.inline_child
     while inner is not None:
@@ -155,7 +155,7 @@ class LockTable:
         if escalate_at is not None and (escalate_at.__class__ is not int or escalate_at < 1):
             raise refusals.no_number_of_locks(escalate_at)
         self._victim = victim
-        self._transactions: dict[int, Transaction] = {}
+        self._transactions: dict[int, LockOwner] = {}
         self._entries: dict[Resource, Entry] = {}
         self._contest = ContendedEntries()
         self._escalation = None if escalate_at is None else Escalation(escalate_at, self._entries)
@@ -198,13 +198,13 @@ class LockTable:
         superior = None if parent is None else self._live(parent, refusals.BEGIN)
         if inline:
             check_inline(tid, superior)
-        by_tid: dict[int, Transaction] = {}
+        by_tid: dict[int, LockOwner] = {}
         for cause in causes:
             by_tid[cause] = self._live(cause, refusals.DEPENDENCE)
         if by_tid and superior is not None:
             raise refusals.child_with_causes(tid, parent)
         self._begun += 1
-        transaction = Transaction(tid, self._begun, superior, inline)
+        transaction = LockOwner(tid, self._begun, superior, inline)
         self._transactions[tid] = transaction
         if by_tid:
             depend(transaction, by_tid)
@@ -212,7 +212,7 @@ class LockTable:
     def commit(self, tid: int) -> Effects:
         """End `tid`: its parent inherits its locks (rule 2), or all are released (rule 3).
 
-        O(locks of `tid`), or less if the parent retains fewer (`Transaction.bequeath`); plus a
+        O(locks of `tid`), or less if the parent retains fewer (`LockOwner.bequeath`); plus a
         search of the wait-for graph if a transaction waits for one of these locks or for the end of
         `tid`.
         """
@@ -434,14 +434,14 @@ class LockTable:
 
     # -- internals ---------------------------------------------------------------------------
 
-    def _granted(self, transaction: Transaction, resource: Resource) -> Granted:
+    def _granted(self, transaction: LockOwner, resource: Resource) -> Granted:
         self.counters.grants += 1
         escalation = self._escalation
         if escalation is not None and len(resource) > 1:
             self.counters.escalations += escalation.count(transaction, resource[:-1], 1)
         return GRANTED
 
-    def _wait(self, transaction: Transaction, touched: list[Entry]) -> Reply:
+    def _wait(self, transaction: LockOwner, touched: list[Entry]) -> Reply:
         """Break the cycles that the new wait of `transaction` closes; grant requests now free."""
         if not self._may_be_on_a_cycle(transaction):
             return Blocked()
@@ -452,7 +452,7 @@ class LockTable:
         others = tuple(step for step in steps if step is not own)
         return Denied(own.report, others) if isinstance(own, Denial) else Granted(others)
 
-    def _may_be_on_a_cycle(self, transaction: Transaction) -> bool:
+    def _may_be_on_a_cycle(self, transaction: LockOwner) -> bool:
         """Return whether a transaction may wait for `transaction`, which now waits.
 
         If not, no search is needed. Such a transaction would wait for a lock or the end of
@@ -462,7 +462,7 @@ class LockTable:
         """
         if transaction.inline_child is not None:
             return True
-        member: Transaction | None = transaction
+        member: LockOwner | None = transaction
         while member is not None:
             wait = member.waiting
             if isinstance(wait, Request) and wait.entry.queue[-1] is not wait:
@@ -486,7 +486,7 @@ class LockTable:
         return self._granted(transaction, entry.resource)
 
     def _end(
-        self, transaction: Transaction, heir: Transaction | None, *, aborted: bool = False
+        self, transaction: LockOwner, heir: LockOwner | None, *, aborted: bool = False
     ) -> Effects:
         """Remove `transaction`; let `heir` retain its locks, or release them if `heir` is None."""
         contested = self._contest.among(transaction.held, transaction.retained)
@@ -510,7 +510,7 @@ class LockTable:
         return effects
 
     def _settle(
-        self, pivot: Transaction, touched: list[Entry], *, inherited: bool = False
+        self, pivot: LockOwner, touched: list[Entry], *, inherited: bool = False
     ) -> Effects:
         """Break the cycles through `pivot`, then sweep the queues that changed."""
         broken = break_cycles(pivot, self._victim, inherited=inherited)
@@ -533,7 +533,7 @@ class LockTable:
             self._granted(request.transaction, request.entry.resource)
         return tuple(steps)
 
-    def _is_covered(self, transaction: Transaction, resource: Resource, mode: Mode) -> bool:
+    def _is_covered(self, transaction: LockOwner, resource: Resource, mode: Mode) -> bool:
         """Return whether `transaction` holds a prefix of `resource` in a mode that covers `mode`.
 
         With escalation, it must hold the prefix at least in the intention mode: the other owners'
@@ -549,19 +549,19 @@ class LockTable:
 
     # -- preconditions -----------------------------------------------------------------------
 
-    def _live(self, tid: int, rule: str) -> Transaction:
+    def _live(self, tid: int, rule: str) -> LockOwner:
         transaction = self._transactions.get(tid)
         if transaction is None:
             raise refusals.not_live(rule, tid)
         return transaction
 
-    def _acting(self, tid: int, rule: str) -> Transaction:
+    def _acting(self, tid: int, rule: str) -> LockOwner:
         transaction = self._live(tid, rule)
         if transaction.waiting is not None:
             raise refusals.is_waiting(rule, transaction)
         return transaction
 
-    def _check_ending(self, transaction: Transaction, rule: str) -> None:
+    def _check_ending(self, transaction: LockOwner, rule: str) -> None:
         if transaction.waiting is not None:
             raise refusals.is_waiting(rule, transaction)
         if transaction.children:

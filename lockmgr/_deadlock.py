@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from lockmgr._graph import Arc, arcs_of, cycle_through, stop_waiting
 from lockmgr._refusals import unknown_policy
 from lockmgr._replies import DeadlockReport, Denial, Edge, EdgeKind
-from lockmgr._structures import Entry, Request, Transaction
+from lockmgr._structures import Entry, LockOwner, Request
 
 __all__ = [
     "POLICIES",
@@ -32,26 +32,26 @@ __all__ = [
 
 _NOT_BLOCKED: Final = (EdgeKind.COMMIT, EdgeKind.INLINE)
 
-Policy: TypeAlias = "Callable[[list[Transaction]], Transaction]"
+Policy: TypeAlias = "Callable[[list[LockOwner]], LockOwner]"
 
 
-def _requester(blocked: list[Transaction]) -> Transaction:
+def _requester(blocked: list[LockOwner]) -> LockOwner:
     return blocked[0]
 
 
-def _blocker(blocked: list[Transaction]) -> Transaction:
+def _blocker(blocked: list[LockOwner]) -> LockOwner:
     return blocked[min(1, len(blocked) - 1)]
 
 
-def _youngest(blocked: list[Transaction]) -> Transaction:
+def _youngest(blocked: list[LockOwner]) -> LockOwner:
     return max(blocked, key=_serial)
 
 
-def _smallest_hierarchy(blocked: list[Transaction]) -> Transaction:
+def _smallest_hierarchy(blocked: list[LockOwner]) -> LockOwner:
     return min(blocked, key=_transactions_undone)
 
 
-def _least_work(blocked: list[Transaction]) -> Transaction:
+def _least_work(blocked: list[LockOwner]) -> LockOwner:
     return min(blocked, key=_locks_owned)
 
 
@@ -84,7 +84,7 @@ def policy_named(name: str) -> Policy:
     return policy
 
 
-def choose_victim(cycle: list[Arc], policy: Policy) -> Transaction:
+def choose_victim(cycle: list[Arc], policy: Policy) -> LockOwner:
     """Return the smallest subtransaction that breaks the cycle where `policy` wants it broken.
 
     A transaction that the cycle leaves by a commit or inline edge is not blocked by itself; it is
@@ -100,16 +100,16 @@ def choose_victim(cycle: list[Arc], policy: Policy) -> Transaction:
     return victim
 
 
-def _serial(transaction: Transaction) -> int:
+def _serial(transaction: LockOwner) -> int:
     return transaction.serial
 
 
-def _transactions_undone(transaction: Transaction) -> int:
+def _transactions_undone(transaction: LockOwner) -> int:
     """Count the transaction, its live inferiors, and all transactions committed into them."""
     return sum(1 + member.merged for member in transaction.sphere())
 
 
-def _locks_owned(transaction: Transaction) -> int:
+def _locks_owned(transaction: LockOwner) -> int:
     return sum(len(member.held) + len(member.retained) for member in transaction.sphere())
 
 
@@ -124,7 +124,7 @@ class BrokenCycles(NamedTuple):
     touched: list[Entry]
 
 
-def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) -> BrokenCycles:
+def break_cycles(pivot: LockOwner, policy: str, *, inherited: bool = False) -> BrokenCycles:
     """Break every cycle through `pivot`.
 
     New edges begin or end at the requester or, after an inheritance (`inherited`), end at the heir:
@@ -162,7 +162,7 @@ def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) ->
     return BrokenCycles(cycles, denials, touched)
 
 
-def _cycle_through(transaction: Transaction, *, only_hard: bool = False) -> list[Arc] | None:
+def _cycle_through(transaction: LockOwner, *, only_hard: bool = False) -> list[Arc] | None:
     """Return a cycle through a transaction, or through its wait if it has an inline child."""
     cycle = cycle_through(transaction, only_hard=only_hard)
     wait = transaction.waiting
@@ -233,7 +233,7 @@ def _soft_waiters(cycle: list[Arc]) -> list[Request]:
     return [_waiting(arc.waiter) for arc in cycle if arc.kind is EdgeKind.SOFT]
 
 
-def _waiting(transaction: Transaction) -> Request:
+def _waiting(transaction: LockOwner) -> Request:
     request = transaction.waiting
     if not isinstance(request, Request):
         raise AssertionError(f"transaction {transaction.tid} has a lock edge but no request")
@@ -243,7 +243,7 @@ def _waiting(transaction: Transaction) -> Request:
 # -- reordering of queues so that no cycle is left: the last resort before a victim ----------------
 
 
-def arrange(pivot: Transaction) -> list[Entry] | None:
+def arrange(pivot: LockOwner) -> list[Entry] | None:
     """Reorder the queues of all transactions that `pivot` reaches; return the queues that changed.
 
     Return None, and change nothing, if an inline child is among the transactions concerned: it
@@ -266,9 +266,9 @@ def arrange(pivot: Transaction) -> list[Entry] | None:
     return changed
 
 
-def _concerned(pivot: Transaction) -> list[Transaction]:
+def _concerned(pivot: LockOwner) -> list[LockOwner]:
     """Return all transactions reachable from `pivot`, counting members of a queue as connected."""
-    found: dict[Transaction, None] = {pivot: None}
+    found: dict[LockOwner, None] = {pivot: None}
     frontier = [pivot]
     for transaction in frontier:  # the list grows during the iteration
         targets = [arc.waited_for for arc in arcs_of(transaction)]
@@ -282,13 +282,13 @@ def _concerned(pivot: Transaction) -> list[Transaction]:
     return frontier
 
 
-def _ranks(transactions: list[Transaction]) -> dict[Transaction, int]:
+def _ranks(transactions: list[LockOwner]) -> dict[LockOwner, int]:
     """Number all transactions reachable by hard edges, each after the targets of its hard edges.
 
     Ties are resolved by the order of `transactions`.
     """
-    ranks: dict[Transaction, int] = {}
-    seen: set[Transaction] = set()
+    ranks: dict[LockOwner, int] = {}
+    seen: set[LockOwner] = set()
     for first in transactions:
         stack = [(first, False)]
         while stack:

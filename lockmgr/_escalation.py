@@ -15,7 +15,7 @@ from lockmgr._structures import Inside
 
 if TYPE_CHECKING:
     from lockmgr._replies import Resource
-    from lockmgr._structures import Entry, Lock, Transaction
+    from lockmgr._structures import Entry, Lock, LockOwner
 
 __all__ = ["Escalation"]
 
@@ -37,7 +37,7 @@ class Escalation:
         self._limit = limit
         self._entries = entries
 
-    def count(self, transaction: Transaction, enclosing: Resource, locks: int) -> bool:
+    def count(self, transaction: LockOwner, enclosing: Resource, locks: int) -> bool:
         """Add to the number of locks inside `enclosing`; escalate if the limit is exceeded.
 
         Return whether it escalated. An attempt scans all locks that the transaction owns; after a
@@ -58,14 +58,14 @@ class Escalation:
             inside.due = max(self._limit, 2 * inside.count)
         return escalated
 
-    def inherit(self, parent: Transaction, child: Transaction) -> int:
+    def inherit(self, parent: LockOwner, child: LockOwner) -> int:
         """Add the child's lock counts to those of its parent; return the number of escalations."""
         if child.inside is None:
             return 0
         inherited = [(enclosing, inside.count) for enclosing, inside in child.inside.items()]
         return sum(self.count(parent, enclosing, locks) for enclosing, locks in inherited)
 
-    def _escalate(self, transaction: Transaction, enclosing: Resource, inside: Inside) -> bool:
+    def _escalate(self, transaction: LockOwner, enclosing: Resource, inside: Inside) -> bool:
         """Replace the locks inside `enclosing` by one that covers them all, if possible."""
         held = _inside(transaction.held, enclosing)
         retained = _inside(transaction.retained, enclosing)
@@ -115,7 +115,7 @@ def _coarse(given_up: dict[Entry, Lock], own: Lock | None) -> Mode | None:
     return SUPREMUM[mode][own.mode]
 
 
-def _may_retain(entry: Entry, transaction: Transaction, mode: Mode) -> bool:
+def _may_retain(entry: Entry, transaction: LockOwner, mode: Mode) -> bool:
     """Return whether no transaction outside the sphere has a conflicting lock: invariant I6."""
     line = transaction.line()
     for lock in entry.owners():

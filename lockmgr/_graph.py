@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from lockmgr._modes import COMPATIBLE, CONFLICTS, Mode
 from lockmgr._replies import Edge, EdgeKind, Effects, Ended
-from lockmgr._structures import EndWait, Entry, Lock, Request, Transaction
+from lockmgr._structures import EndWait, Entry, Lock, LockOwner, Request
 
 __all__ = [
     "Arc",
@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 
-def depend(dependent: Transaction, causes: dict[int, Transaction]) -> None:
+def depend(dependent: LockOwner, causes: dict[int, LockOwner]) -> None:
     """Make a new transaction causally dependent on `causes`."""
     dependent.causes = causes
     for cause in causes.values():
         _add_dependent(cause, dependent)
 
 
-def await_end(transaction: Transaction, awaited: Transaction, serial: int) -> None:
+def await_end(transaction: LockOwner, awaited: LockOwner, serial: int) -> None:
     """Make `transaction` wait until `awaited` has ended; `serial` orders the begin of the wait."""
     transaction.waiting = EndWait(transaction, awaited, serial)
     if awaited.awaited_by is None:
@@ -42,7 +42,7 @@ def await_end(transaction: Transaction, awaited: Transaction, serial: int) -> No
     awaited.awaited_by[transaction.tid] = transaction
 
 
-def stop_waiting(transaction: Transaction) -> None:
+def stop_waiting(transaction: LockOwner) -> None:
     """Withdraw the wait of a transaction, whether for a lock or for the end of another."""
     wait = transaction.waiting
     if isinstance(wait, Request):
@@ -53,7 +53,7 @@ def stop_waiting(transaction: Transaction) -> None:
         transaction.waiting = None
 
 
-def succeed(ended: Transaction, successor: Transaction | None) -> Effects:
+def succeed(ended: LockOwner, successor: LockOwner | None) -> Effects:
     """Move the waiters and dependents of `ended` to `successor`, or release them if it is None.
 
     The successor of a committed subtransaction is its parent, whose fate it shares from then on. A
@@ -79,13 +79,13 @@ def succeed(ended: Transaction, successor: Transaction | None) -> Effects:
     return tuple(effects)
 
 
-def _forget_causes(dependent: Transaction) -> None:
+def _forget_causes(dependent: LockOwner) -> None:
     for cause in (dependent.causes or {}).values():
         if cause.dependents is not None:
             del cause.dependents[dependent.tid]
 
 
-def _add_dependent(cause: Transaction, dependent: Transaction) -> None:
+def _add_dependent(cause: LockOwner, dependent: LockOwner) -> None:
     if cause.dependents is None:
         cause.dependents = {}
     cause.dependents[dependent.tid] = dependent
@@ -94,7 +94,7 @@ def _add_dependent(cause: Transaction, dependent: Transaction) -> None:
 # -- wait-for graph, derived from the lock table on each use, and so never stale -------------------
 
 
-Node: TypeAlias = Transaction | Request | EndWait
+Node: TypeAlias = LockOwner | Request | EndWait
 
 
 class Arc:
@@ -104,8 +104,8 @@ class Arc:
 
     def __init__(
         self,
-        waiter: Transaction,
-        waited_for: Transaction,
+        waiter: LockOwner,
+        waited_for: LockOwner,
         kind: EdgeKind,
         against: Mode | None = None,
     ):
@@ -129,22 +129,22 @@ class Arc:
         )
 
 
-def edges_of(transaction: Transaction) -> tuple[Edge, ...]:
+def edges_of(transaction: LockOwner) -> tuple[Edge, ...]:
     """Return the edges of a wait, one per transaction waited for: the hardest."""
     if transaction.waiting is None:
         return ()
-    arcs: dict[Transaction, Arc] = {}
-    for arc in _Search().waits(transaction.waiting):
+    arcs: dict[LockOwner, Arc] = {}
+    for arc in _ArcSearch().waits(transaction.waiting):
         arcs.setdefault(arc.waited_for, arc)
     return tuple(arc.edge() for arc in arcs.values())
 
 
-def arcs_of(transaction: Transaction) -> list[Arc]:
+def arcs_of(transaction: LockOwner) -> list[Arc]:
     """Return all arcs that leave a transaction; two of them may end at the same transaction."""
-    return _Search().arcs(transaction)
+    return _ArcSearch().arcs(transaction)
 
 
-def arcs_of_place(transaction: Transaction) -> list[Arc]:
+def arcs_of_place(transaction: LockOwner) -> list[Arc]:
     """Return the arcs that follow from a transaction's place in the forest: commit and inline."""
     arcs: list[Arc] = []
     if transaction.children:
@@ -166,7 +166,7 @@ def cycle_through(start: Node, *, only_hard: bool = False) -> list[Arc] | None:
     reaches. O(nodes + locks and requests on the resources waited for), though n requests waiting
     for one resource alone have n²/2 edges.
     """
-    search = _Search(only_hard)
+    search = _ArcSearch(only_hard)
     came_by: dict[Node, tuple[Node, Arc]] = {}
     frontier: list[Node] = [start]
     for node in frontier:  # the list grows during the iteration
@@ -187,7 +187,7 @@ def cycle_through(start: Node, *, only_hard: bool = False) -> list[Arc] | None:
     return None
 
 
-class _Search:
+class _ArcSearch:
     """Arcs of the graph without those that only lead to nodes already visited.
 
     Requests for a resource in the same mode wait for nearly the same transactions. So its locks are
@@ -206,7 +206,7 @@ class _Search:
 
     def arcs(self, node: Node) -> list[Arc]:
         """Return the arcs that leave a node; two of them may end at the same transaction."""
-        if not isinstance(node, Transaction):
+        if not isinstance(node, LockOwner):
             return self.waits(node)
         arcs = arcs_of_place(node)
         return arcs if node.waiting is None else self.waits(node.waiting) + arcs
@@ -223,7 +223,7 @@ class _Search:
         compatible = COMPATIBLE[request.mode]
         key = (entry, request.mode)
         arcs: list[Arc] = []
-        line: set[Transaction] | None = None
+        line: set[LockOwner] | None = None
         passed_over: list[Lock] = []
         locks = self._passed_over.get(key)
         for lock in entry.owners() if locks is None else locks:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lockmgr._replies import DeadlockReport, Resource
-    from lockmgr._structures import Transaction
+    from lockmgr._structures import LockOwner
 
 __all__ = [
     "ABORT",
@@ -152,7 +152,7 @@ def inline_without_parent(tid: int) -> LockUsageError:
     )
 
 
-def inline_beside_inline(tid: int, sibling: Transaction) -> LockUsageError:
+def inline_beside_inline(tid: int, sibling: LockOwner) -> LockUsageError:
     return LockUsageError(
         BEGIN,
         tid,
@@ -161,7 +161,7 @@ def inline_beside_inline(tid: int, sibling: Transaction) -> LockUsageError:
     )
 
 
-def thread_sleeps(rule: str, transaction: Transaction, inner: Transaction) -> LockUsageError:
+def thread_sleeps(rule: str, transaction: LockOwner, inner: LockOwner) -> LockUsageError:
     return LockUsageError(
         rule,
         transaction.tid,
@@ -178,7 +178,7 @@ def child_with_causes(tid: int, parent: int | None) -> LockUsageError:
     )
 
 
-def is_waiting(rule: str, transaction: Transaction) -> LockUsageError:
+def is_waiting(rule: str, transaction: LockOwner) -> LockUsageError:
     wait = transaction.waiting
     assert wait is not None
     if isinstance(wait, Request):
@@ -193,7 +193,7 @@ def is_waiting(rule: str, transaction: Transaction) -> LockUsageError:
     )
 
 
-def has_children(rule: str, transaction: Transaction) -> LockUsageError:
+def has_children(rule: str, transaction: LockOwner) -> LockUsageError:
     return LockUsageError(
         rule,
         transaction.tid,
@@ -202,7 +202,7 @@ def has_children(rule: str, transaction: Transaction) -> LockUsageError:
     )
 
 
-def has_causes(transaction: Transaction) -> LockUsageError:
+def has_causes(transaction: LockOwner) -> LockUsageError:
     return LockUsageError(
         DEPENDENCE,
         transaction.tid,
@@ -211,7 +211,7 @@ def has_causes(transaction: Transaction) -> LockUsageError:
     )
 
 
-def has_dependents(transaction: Transaction) -> LockUsageError:
+def has_dependents(transaction: LockOwner) -> LockUsageError:
     return LockUsageError(
         DEPENDENCE,
         transaction.tid,

@@ -14,7 +14,7 @@ from lockmgr._structures import Entry, Request
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from lockmgr._structures import Transaction
+    from lockmgr._structures import LockOwner
 
 __all__ = [
     "Census",
@@ -208,7 +208,7 @@ class Census(NamedTuple):
     waiting: int
 
 
-def census(transactions: Collection[Transaction]) -> Census:
+def census(transactions: Collection[LockOwner]) -> Census:
     """Count transactions. O(their number)."""
     return Census(
         len(transactions),
@@ -217,7 +217,7 @@ def census(transactions: Collection[Transaction]) -> Census:
     )
 
 
-def take(transactions: Iterable[Transaction], entries: Iterable[Entry]) -> Snapshot:
+def take(transactions: Iterable[LockOwner], entries: Iterable[Entry]) -> Snapshot:
     """Copy the table into a snapshot. O(transactions + locks + edges)."""
     views: list[TransactionView] = []
     edges: list[Edge] = []
@@ -245,15 +245,15 @@ def take(transactions: Iterable[Transaction], entries: Iterable[Entry]) -> Snaps
 
 
 def glance(
-    waiters: Sequence[Transaction],
-    transactions: Iterable[Transaction],
+    waiters: Sequence[LockOwner],
+    transactions: Iterable[LockOwner],
     entries: Iterable[Entry],
     limit: int,
 ) -> PartialSnapshot:
     """Copy at most `limit` locks, requests and edges each, those of `waiters` first."""
     edges: list[Edge] = []
     contested: dict[Entry, None] = {}
-    told: set[Transaction] = set()
+    told: set[LockOwner] = set()
     for waiter in waiters:
         wait = waiter.waiting
         if isinstance(wait, Request):

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from lockmgr._replies import Resource
 
-__all__ = ["EndWait", "Entry", "Inside", "Lock", "Request", "Transaction", "encloses"]
+__all__ = ["EndWait", "Entry", "Inside", "Lock", "LockOwner", "Request", "encloses"]
 
 
-class Transaction:
+class LockOwner:
     """Live node of the transaction forest, with the locks that it owns."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Transaction:
         "waiting",
     )
 
-    def __init__(self, tid: int, serial: int, parent: Transaction | None, inline: bool):
+    def __init__(self, tid: int, serial: int, parent: LockOwner | None, inline: bool):
         self.tid = tid
         self.serial = serial
         self.parent = parent
@@ -47,14 +47,14 @@ class Transaction:
         self.merged = 0
         self.held: dict[Entry, Lock] = {}
         self.retained: dict[Entry, Lock] = {}
-        self.heir: Transaction | None = None
+        self.heir: LockOwner | None = None
         self.waiting: Request | EndWait | None = None
         # Few transactions need these, so they are created on first use.
-        self.children: dict[int, Transaction] | None = None
-        self.inline_child: Transaction | None = None
-        self.causes: dict[int, Transaction] | None = None
-        self.dependents: dict[int, Transaction] | None = None
-        self.awaited_by: dict[int, Transaction] | None = None
+        self.children: dict[int, LockOwner] | None = None
+        self.inline_child: LockOwner | None = None
+        self.causes: dict[int, LockOwner] | None = None
+        self.dependents: dict[int, LockOwner] | None = None
+        self.awaited_by: dict[int, LockOwner] | None = None
         self.inside: dict[Resource, Inside] | None = None
         if parent is not None:
             if parent.children is None:
@@ -63,7 +63,7 @@ class Transaction:
             if inline:
                 parent.inline_child = self
 
-    def bequeath(self, heir: Transaction) -> None:
+    def bequeath(self, heir: LockOwner) -> None:
         """Let `heir` retain all that this ending transaction holds and retains.
 
         O(locks held + the smaller of the two sets of retained locks): the heir takes over the
@@ -93,13 +93,13 @@ class Transaction:
         lock = None if entry is None else self.held.get(entry)
         return lock is not None and SUPREMUM[lock.mode][mode] is lock.mode
 
-    def line(self) -> list[Transaction]:
+    def line(self) -> list[LockOwner]:
         """Return this transaction, its superiors and its causal ancestors, each once.
 
         O(length of the result), which is the depth for a hierarchy that depends on no other.
         """
-        line: list[Transaction] = []
-        node: Transaction | None = self
+        line: list[LockOwner] = []
+        node: LockOwner | None = self
         while node is not None:
             line.append(node)
             top = node
@@ -116,14 +116,14 @@ class Transaction:
                         line.append(node)
         return line
 
-    def is_inferior_of(self, other: Transaction) -> bool:
+    def is_inferior_of(self, other: LockOwner) -> bool:
         """Return whether `other` is a superior of this transaction. O(depth)."""
         superior = self.parent
         while superior is not None and superior is not other:
             superior = superior.parent
         return superior is not None
 
-    def sphere(self) -> Iterator[Transaction]:
+    def sphere(self) -> Iterator[LockOwner]:
         """Yield this transaction and its live inferiors."""
         found = [self]
         for member in found:  # the list grows during the iteration
@@ -147,7 +147,7 @@ class Lock:
 
     __slots__ = ("_owner", "is_held", "mode", "next", "previous")
 
-    def __init__(self, owner: Transaction, mode: Mode, is_held: bool, next_: Lock | None):
+    def __init__(self, owner: LockOwner, mode: Mode, is_held: bool, next_: Lock | None):
         self._owner = owner
         self.mode = mode
         self.is_held = is_held
@@ -155,7 +155,7 @@ class Lock:
         self.previous: Lock | None = None
 
     @property
-    def owner(self) -> Transaction:
+    def owner(self) -> LockOwner:
         """The transaction that holds or retains the lock: the original owner or its heir."""
         owner = self._owner
         heir = owner.heir
@@ -168,7 +168,7 @@ class Lock:
         self._owner = owner
         return owner
 
-    def pass_to(self, heir: Transaction) -> None:
+    def pass_to(self, heir: LockOwner) -> None:
         """Make `heir` the owner."""
         self._owner = heir
 
@@ -179,7 +179,7 @@ class Request:
     __slots__ = ("entry", "mode", "serial", "transaction", "upgrade")
 
     def __init__(
-        self, transaction: Transaction, entry: Entry, mode: Mode, upgrade: bool, serial: int = 0
+        self, transaction: LockOwner, entry: Entry, mode: Mode, upgrade: bool, serial: int = 0
     ):
         self.transaction = transaction
         self.entry = entry
@@ -193,7 +193,7 @@ class EndWait:
 
     __slots__ = ("awaited", "serial", "transaction")
 
-    def __init__(self, transaction: Transaction, awaited: Transaction, serial: int = 0):
+    def __init__(self, transaction: LockOwner, awaited: LockOwner, serial: int = 0):
         self.transaction = transaction
         self.awaited = awaited
         self.serial = serial
@@ -217,7 +217,7 @@ class Entry:
 
     # -- admission ---------------------------------------------------------------------------
 
-    def admits(self, transaction: Transaction, mode: Mode) -> bool:
+    def admits(self, transaction: LockOwner, mode: Mode) -> bool:
         """Return whether rule 1 lets `transaction` hold the resource in `mode`, ignoring the queue.
 
         O(1) while no conflicting lock is retained, else O(depth), whatever the number of holders
@@ -257,7 +257,7 @@ class Entry:
 
     # -- changes of locks --------------------------------------------------------------------
 
-    def hold(self, transaction: Transaction, mode: Mode) -> None:
+    def hold(self, transaction: LockOwner, mode: Mode) -> None:
         """Let `transaction` hold the resource in exactly `mode`, whatever mode it held before."""
         lock = transaction.held.get(self)
         if lock is None:
@@ -267,7 +267,7 @@ class Entry:
             lock.mode = mode
         self.held_tally += UNIT[mode]
 
-    def retain(self, transaction: Transaction, mode: Mode) -> None:
+    def retain(self, transaction: LockOwner, mode: Mode) -> None:
         """Let `transaction` retain the supremum of `mode` and the mode that it retains already."""
         lock = transaction.retained.get(self)
         if lock is None:
@@ -277,7 +277,7 @@ class Entry:
             mode = lock.mode = SUPREMUM[lock.mode][mode]
         self.retained_tally += UNIT[mode]
 
-    def hand_on(self, lock: Lock, heir: Transaction) -> None:
+    def hand_on(self, lock: Lock, heir: LockOwner) -> None:
         """Let `heir` retain the resource in the mode of `lock`; the owner loses the lock.
 
         The caller removes `lock` from the owner's dictionary.
@@ -308,7 +308,7 @@ class Entry:
         if after is not None:
             after.previous = before
 
-    def _add(self, transaction: Transaction, mode: Mode, is_held: bool) -> Lock:
+    def _add(self, transaction: LockOwner, mode: Mode, is_held: bool) -> Lock:
         first = self.locks
         lock = self.locks = Lock(transaction, mode, is_held, first)
         if first is not None:
@@ -366,7 +366,7 @@ class Entry:
 
 
 def encloses(
-    entries: dict[Resource, Entry], transaction: Transaction, resource: Resource, mode: Mode
+    entries: dict[Resource, Entry], transaction: LockOwner, resource: Resource, mode: Mode
 ) -> bool:
     """Return whether `transaction` holds a prefix of `resource` in a mode as strong as `mode`.
 

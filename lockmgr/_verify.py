@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from lockmgr._core import LockTable
 from lockmgr._modes import COMPATIBLE, UNIT, Mode
 from lockmgr._replies import Denial, Denied, EdgeKind
-from lockmgr._structures import EndWait, Request, Transaction
+from lockmgr._structures import EndWait, LockOwner, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -130,7 +130,7 @@ class VerifyingLockTable(LockTable):
                 raise InvariantViolated(f"{_I9}: {report.text()}")
 
 
-_Node: TypeAlias = Transaction | Request | EndWait
+_Node: TypeAlias = LockOwner | Request | EndWait
 
 _I1 = "I1 holders agree"
 _I2 = "I2 waiters are blocked"
@@ -143,7 +143,7 @@ _I8 = "I8 ties agree"
 _I9 = "I9 no needless victim"
 
 
-def _check_bookkeeping(entry: Entry, live: Mapping[int, Transaction]) -> None:
+def _check_bookkeeping(entry: Entry, live: Mapping[int, LockOwner]) -> None:
     held, retained = _locks(entry)
     if not (held or retained or entry.queue):
         _fail(_I5, entry, "an entry without a use")
@@ -179,7 +179,7 @@ def _locks(entry: Entry) -> tuple[list[Lock], list[Lock]]:
     return held, retained
 
 
-def _check_owned(transaction: Transaction, entries: Mapping[Resource, Entry]) -> None:
+def _check_owned(transaction: LockOwner, entries: Mapping[Resource, Entry]) -> None:
     for owned, is_held in ((transaction.held, True), (transaction.retained, False)):
         for entry, lock in owned.items():
             found = any(lock is other for other in _locks(entry)[0 if is_held else 1])
@@ -194,7 +194,7 @@ def _check_owned(transaction: Transaction, entries: Mapping[Resource, Entry]) ->
         _fail(_I4, request.entry, f"request of {transaction.tid}")
 
 
-def _check_forest(transaction: Transaction, live: Mapping[int, Transaction]) -> None:
+def _check_forest(transaction: LockOwner, live: Mapping[int, LockOwner]) -> None:
     parent = transaction.parent
     if parent is not None and (
         live.get(parent.tid) is not parent
@@ -206,7 +206,7 @@ def _check_forest(transaction: Transaction, live: Mapping[int, Transaction]) -> 
         raise InvariantViolated(f"{_I7}: children of {transaction.tid}")
 
 
-def _check_ties(transaction: Transaction, live: Mapping[int, Transaction]) -> None:
+def _check_ties(transaction: LockOwner, live: Mapping[int, LockOwner]) -> None:
     tid = transaction.tid
     wait = transaction.waiting
     awaited = [wait.awaited] if isinstance(wait, EndWait) else []
@@ -242,7 +242,7 @@ def _check_locks(entry: Entry) -> None:
             _fail(_I6, entry, f"{one.tid} and {two.tid} retain it")
 
 
-def _check_acyclic(transactions: Iterable[Transaction]) -> None:
+def _check_acyclic(transactions: Iterable[LockOwner]) -> None:
     """Repeatedly remove nodes that wait for no remaining node; a non-empty rest has a cycle.
 
     The nodes are the transactions, which are waited for until their end, and the waits of blocked
@@ -267,11 +267,11 @@ def _check_acyclic(transactions: Iterable[Transaction]) -> None:
         for targets in waits.values():
             targets.difference_update(free)
     if waits:
-        tids = {(w if isinstance(w, Transaction) else w.transaction).tid for w in waits}
+        tids = {(w if isinstance(w, LockOwner) else w.transaction).tid for w in waits}
         raise InvariantViolated(f"{_I3}: a cycle among {sorted(tids)}")
 
 
-def _blockers(request: Request) -> list[Transaction]:
+def _blockers(request: Request) -> list[LockOwner]:
     """Return the transactions that block a request by the letter of rule 1 and the queue."""
     entry, transaction, mode = request.entry, request.transaction, request.mode
     held, retained = _locks(entry)
@@ -292,7 +292,7 @@ def _blockers(request: Request) -> list[Transaction]:
     ]
 
 
-def _line(transaction: Transaction) -> set[Transaction]:
+def _line(transaction: LockOwner) -> set[LockOwner]:
     """Return the transaction, its superiors, and all transactions on which any of them depends."""
     line = {transaction}
     while True:

@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
 
 
-class _Watched:
+class _WatchedDatabases:
     """The databases of one test, with their witnesses."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _Watched:
 class AssertFired:
     """Value of the fixture ``assert_fired``: call it with the name of a rule."""
 
-    def __init__(self, watched: _Watched):
+    def __init__(self, watched: _WatchedDatabases):
         self._watched = watched
 
     def __call__(
@@ -112,7 +112,7 @@ class AssertFired:
 class CrashHere:
     """Value of the fixture ``crash_here``: errors and process deaths at named points."""
 
-    def __init__(self, watched: _Watched, url: Callable[[], str]):
+    def __init__(self, watched: _WatchedDatabases, url: Callable[[], str]):
         self._watched = watched
         self._url = url
 
@@ -198,8 +198,8 @@ def activedb_clock() -> SimulatedClock:
 
 
 @pytest.fixture
-def _activedb_watched() -> Iterator[_Watched]:
-    watched = _Watched()
+def _activedb_watched() -> Iterator[_WatchedDatabases]:
+    watched = _WatchedDatabases()
     yield watched
     for witness in watched.witnesses:  # a database that the test opened may live on
         witness.close()
@@ -207,7 +207,7 @@ def _activedb_watched() -> Iterator[_Watched]:
 
 @pytest.fixture
 def activedb_memory(
-    request: pytest.FixtureRequest, _activedb_watched: _Watched
+    request: pytest.FixtureRequest, _activedb_watched: _WatchedDatabases
 ) -> Iterator[Database]:
     """Yield an open database in memory, empty; closed after the test."""
     yield from _opened(request, _activedb_watched, "memory://")
@@ -215,25 +215,27 @@ def activedb_memory(
 
 @pytest.fixture
 def activedb_postgres(
-    request: pytest.FixtureRequest, activedb_url: str, _activedb_watched: _Watched
+    request: pytest.FixtureRequest, activedb_url: str, _activedb_watched: _WatchedDatabases
 ) -> Iterator[Database]:
     """Yield an open database on Postgres, in an empty schema for this test; closed after it."""
     yield from _opened(request, _activedb_watched, activedb_url)
 
 
 @pytest.fixture
-def assert_fired(_activedb_watched: _Watched) -> AssertFired:
+def assert_fired(_activedb_watched: _WatchedDatabases) -> AssertFired:
     """Return an assertion about a rule's firings: ``assert_fired("rule", times=2)``."""
     return AssertFired(_activedb_watched)
 
 
 @pytest.fixture
-def crash_here(request: pytest.FixtureRequest, _activedb_watched: _Watched) -> CrashHere:
+def crash_here(request: pytest.FixtureRequest, _activedb_watched: _WatchedDatabases) -> CrashHere:
     """Return a helper that makes a block or process fail at a point: ``with crash_here("…"):``."""
     return CrashHere(_activedb_watched, lambda: str(request.getfixturevalue("activedb_url")))
 
 
-def _opened(request: pytest.FixtureRequest, watched: _Watched, url: str) -> Iterator[Database]:
+def _opened(
+    request: pytest.FixtureRequest, watched: _WatchedDatabases, url: str
+) -> Iterator[Database]:
     import activedb
 
     settings: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from spark_bridge._live_drive import LiveDrive
 from spark_bridge._matching import MatchingOnExecutors
 from spark_bridge._matching_plan import check_switch
 from spark_bridge._metrics import FeedMetrics
-from spark_bridge._run import Run
+from spark_bridge._run import QueryRun
 from spark_bridge._session import session
 from spark_bridge._tasks import SparkTasks
 
@@ -321,10 +321,10 @@ def _run_of(
     metrics: FeedMetrics,
     future_max_s: float,
     matching: MatchingOnExecutors | None = None,
-) -> Run:
+) -> QueryRun:
     if matching is not None:
-        return Run(stream, checkpoint, beginning, metrics, matching)
+        return QueryRun(stream, checkpoint, beginning, metrics, matching)
     from spark_bridge._feed_marks import FeedMarks
 
     marks = FeedMarks(stream, checkpoint, future_max_s, beginning.marks)
-    return Run(stream, checkpoint, beginning, metrics, marks)
+    return QueryRun(stream, checkpoint, beginning, metrics, marks)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from activedb.streams import StreamDeclaration
     from spark_bridge._checkpoint import Beginning
-    from spark_bridge._run import Run
+    from spark_bridge._run import QueryRun
 
 
 _PLAIN_NAME_CHARS_MAX = 200
@@ -309,7 +309,7 @@ class FileDrive:
         self._files.open()
         return self._follow or self._files.is_pending() or bool(self._files.list_new())
 
-    def produce(self, run: Run) -> None:
+    def produce(self, run: QueryRun) -> None:
         """Run the query until all files have been processed, or it is stopped."""
         if not self._await_first_group():
             return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_bridge._metrics import FeedMetrics
 
 
-class _Listener(StreamingQueryListener):
+class _ProgressListener(StreamingQueryListener):
     """Listener that forwards the progress of one query. Spark calls it on a separate thread."""
 
     def __init__(self, metrics: FeedMetrics, query_id: Callable[[], str]) -> None:
@@ -44,7 +44,7 @@ def listening(
     spark: SparkSession, metrics: FeedMetrics, query_id: Callable[[], str]
 ) -> Iterator[None]:
     """Fill the metrics of a feed with Spark's reports on its query during the block."""
-    listener = _Listener(metrics, query_id)
+    listener = _ProgressListener(metrics, query_id)
     spark.streams.addListener(listener)
     try:
         yield

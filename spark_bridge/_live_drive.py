@@ -13,7 +13,7 @@ from activedb.streams import Kafka, Rate, Replay, Socket
 from spark_bridge._batch_size import BatchSize, write_limit
 from spark_bridge._checkpoint import has_ended, next_batch_id, read_offsets
 from spark_bridge._failures import is_late_python
-from spark_bridge._recording import Recording
+from spark_bridge._recording import RecordedFiles
 from spark_bridge._session import session
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from activedb.streams import StreamDeclaration
     from spark_bridge._checkpoint import Beginning
-    from spark_bridge._run import Run
+    from spark_bridge._run import QueryRun
 
 _LOG = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class LiveDrive:
         """Return whether there is work to do. REQUIRES: no query of this checkpoint runs."""
         return not isinstance(self._source, Replay) or not has_ended(self._checkpoint)
 
-    def produce(self, run: Run) -> None:
+    def produce(self, run: QueryRun) -> None:
         """Run the query; restart it if its source's Python process did not connect in time.
 
         Spark allows ten seconds, which is too short on a busy machine.
@@ -112,7 +112,7 @@ class LiveDrive:
                         raise
                     _LOG.warning("%s; the query begins again", error)
 
-    def _query(self, run: Run, spark: SparkSession) -> bool:
+    def _query(self, run: QueryRun, spark: SparkSession) -> bool:
         """Run the query; return False if it should begin again with a new limit."""
         from spark_bridge._projection import events
 
@@ -209,6 +209,6 @@ class LiveDrive:
         if not path.exists():
             raise ConfigurationError(f"the recording {path} does not exist")
         glob = self._source.glob
-        if not Recording(path, glob=glob).files():
+        if not RecordedFiles(path, glob=glob).files():
             raise ConfigurationError(f"no recording: no file in {path} matches {glob or '*'!r}")
         return path

@@ -10,7 +10,7 @@ from activedb.streams import Matched
 from spark_bridge._checkpoint import next_batch_id, read_next_punctuation_us
 from spark_bridge._matching_bucket import Passed
 from spark_bridge._matching_columns import BUCKET, GROUP, IS_FUTURE, PASSED, POSITION
-from spark_bridge._matching_plan import Plan, begin, plan_of, write
+from spark_bridge._matching_plan import MatchingPlan, begin, plan_of, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +67,7 @@ class MatchingOnExecutors:
         self._matchable = matchable
         self._checkpoint = checkpoint
         self._future_max_s = future_max_s
-        self._plan: Plan | None = None
+        self._plan: MatchingPlan | None = None
 
     def spread(self, events: DataFrame, order: Sequence[str]) -> DataFrame:
         """Return the rows that result from event columns: rows that pass through, and matches.
@@ -150,7 +150,7 @@ class MatchingOnExecutors:
             punctuation_us=read_next_punctuation_us(self._checkpoint, batch_id - 1),
         )
 
-    def _planned(self, **of_query: Any) -> Plan:
+    def _planned(self, **of_query: Any) -> MatchingPlan:
         state = begin(self._checkpoint, self._matchable, **of_query)
         batch_id = next_batch_id(self._checkpoint)
         plan, self.here = plan_of(self._stream.name, self._matchable, state, batch_id=batch_id)

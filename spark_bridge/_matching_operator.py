@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from activedb.columns import Arrival
     from spark_bridge._matching_bucket import Bucket
-    from spark_bridge._matching_plan import Plan
+    from spark_bridge._matching_plan import MatchingPlan
 
 STATE = "bucket"
 _STATE_SCHEMA = StructType([StructField("json", StringType())])
@@ -54,7 +54,7 @@ class Matching(StatefulProcessor):
     Parameters
     ----------
     plan : bytes
-        The pickled `Plan`.
+        The pickled `MatchingPlan`.
     checkpoint : str
         Path of the query's checkpoint, on this machine and the executors.
     names : sequence of str
@@ -67,8 +67,8 @@ class Matching(StatefulProcessor):
         self._names = names
 
     @cached_property
-    def _plan(self) -> Plan:
-        plan: Plan = pickle.loads(self._pickled)  # noqa: S301  # sent by the driver
+    def _plan(self) -> MatchingPlan:
+        plan: MatchingPlan = pickle.loads(self._pickled)  # noqa: S301  # sent by the driver
         return plan
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -176,7 +176,7 @@ class Matching(StatefulProcessor):
         return Row(**{name: values.get(name) for name in self._names})
 
 
-def left_of(plan: Plan, batch_id: int, states: Iterable[tuple[str, str]]) -> Iterator[str]:
+def left_of(plan: MatchingPlan, batch_id: int, states: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield the results of the events that wait in buckets when there are no more, as JSON.
 
     Parameters

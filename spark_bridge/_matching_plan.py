@@ -19,7 +19,7 @@ _BUCKETS_EACH = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatchingPlan:
     """Rules to match on executors, with their keys; sent to the executors.
 
     Attributes
@@ -62,13 +62,13 @@ class Plan:
 
 
 def plan_of(
-    stream: str, matchable: Matchable, state: State, *, batch_id: int
-) -> tuple[Plan, dict[str, str]]:
+    stream: str, matchable: Matchable, state: MatchingState, *, batch_id: int
+) -> tuple[MatchingPlan, dict[str, str]]:
     """Return the plan, and the rules that are not matched on executors with the reasons.
 
     Parameters
     ----------
-    state : State
+    state : MatchingState
         State of the checkpoint.
     batch_id : int
         The micro-batch with which the query continues.
@@ -88,7 +88,7 @@ def plan_of(
         else:
             here[rule.name] = why
     groups = _grouped(rules, columns, state.by_rule)
-    return Plan(
+    return MatchingPlan(
         stream=stream,
         groups=groups,
         buckets=state.buckets,
@@ -138,7 +138,7 @@ def _unsendable(rule: KeyedRule) -> str | None:
 
 
 @dataclass(frozen=True)
-class State:
+class MatchingState:
     """State of matching on executors, kept in the checkpoint.
 
     Attributes
@@ -147,7 +147,7 @@ class State:
     keys : tuple of str
         Parameters by which rows can be distributed.
     reached : tuple of (int, int)
-        See `Plan`.
+        See `MatchingPlan`.
     by_rule : dict of str to str
         The parameter by which each rule was matched, including rules that no longer exist.
     since : dict of str to (str, int)
@@ -169,7 +169,7 @@ class State:
         goes_on = (event, self.by_rule.get(rule.name)) == (rule.event, key)
         return first if goes_on else batch_id
 
-    def remembering(self, plan: Plan) -> State:
+    def remembering(self, plan: MatchingPlan) -> MatchingState:
         """Return the state once a plan is in force."""
         by_rule = {rule.name: key for key, rules in plan.groups for rule in rules}
         since = {name: (event, plan.since[name]) for name, event in plan.rules.items()}
@@ -181,7 +181,7 @@ _REACHED_MAX = 100
 
 def begin(
     checkpoint: Path, matchable: Matchable, *, partitions: int = 1, keys: Collection[str] = ()
-) -> State:
+) -> MatchingState:
     """Read the state of a checkpoint, and record the stream's progress as a feed begins.
 
     Spark's watermark has not passed what the end of an earlier feed processed: events before that
@@ -192,16 +192,16 @@ def begin(
     partitions : int
         Number of Spark's partitions if the checkpoint is new; later runs keep it.
     keys : collection of str
-        See `State`; empty: those of before.
+        See `MatchingState`; empty: those of before.
     """
     path = _path(checkpoint)
-    state = State(_BUCKETS_EACH * partitions, tuple(keys))
+    state = MatchingState(_BUCKETS_EACH * partitions, tuple(keys))
     if path.is_file():
         record = json.loads(path.read_text(encoding="utf-8"))
         reached = tuple((batch, us) for batch, us in record["reached"])
         names = state.keys or tuple(record["keys"])
         since = {name: (event, first) for name, (event, first) in record["since"].items()}
-        state = State(record["buckets"], names, reached, record["by_rule"], since)
+        state = MatchingState(record["buckets"], names, reached, record["by_rule"], since)
     reached_by = dict(state.reached)
     if matchable.batch_id is not None and matchable.punctuation_us is not None:
         reached_by[matchable.batch_id + 1] = matchable.punctuation_us
@@ -210,7 +210,7 @@ def begin(
     return state
 
 
-def write(checkpoint: Path, state: State) -> None:
+def write(checkpoint: Path, state: MatchingState) -> None:
     """Write a state, before the query begins."""
     path = _path(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)

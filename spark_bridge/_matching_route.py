@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from spark_bridge._matching_plan import Plan
+    from spark_bridge._matching_plan import MatchingPlan
 
 _ROUTE = "activedb_route"
 
@@ -37,7 +37,7 @@ def keyable(events: DataFrame) -> list[str]:
     ]
 
 
-def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
+def routed(events: DataFrame, plan: MatchingPlan, order: Sequence[str]) -> DataFrame:
     """Return a row for each route that a row of `events` takes.
 
     One route of a row, its home, counts the row; a late row takes only this route. For a row that
@@ -47,7 +47,7 @@ def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
     ----------
     events : DataFrame
         See :func:`under_watermark`.
-    plan : Plan
+    plan : MatchingPlan
     order : Sequence[str]
         Its columns by which rows are put in order: none, or `FILE_ORDER`.
 
@@ -92,7 +92,7 @@ def _position(order: Sequence[str]) -> Column:
     return sf.shiftleft(before, _ROW_BITS) + row
 
 
-def _routes(plan: Plan) -> Column:
+def _routes(plan: MatchingPlan) -> Column:
     """Return the routes of one row: an array that is not empty."""
     is_event = sf.col("raw").isNull() & ~sf.col(IS_FUTURE)
     kind = sf.col("event_type")

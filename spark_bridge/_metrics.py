@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activedb.metrics import Counters, Histogram
+from activedb.metrics import Histogram, NamedCounters
 
 _SHOWN_S_MIN = 0.0005
 
@@ -83,7 +83,7 @@ class FeedMetrics:
 
     def __init__(self) -> None:
         self._latch = threading.Lock()
-        self._counters = Counters()
+        self._counters = NamedCounters()
         self._durations = Histogram()
         self._last: BatchProgress | None = None
         self._next = 0  # the first batch of this run that has not been reported yet

@@ -17,7 +17,7 @@ from activedb.errors import ConfigurationError, DefinitionError
 from activedb.streams import Kafka, Rate, Replay, Socket
 from spark_bridge._batch_size import idle_waits_s
 from spark_bridge._failures import take_down
-from spark_bridge._recording import Recording
+from spark_bridge._recording import RecordedFiles
 from spark_bridge._session import has_own_sources, register_sources
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def read_replay(
     DefinitionError
         If the schema, an option or the column with the time is not understood.
     """
-    recording = Recording(path, source.format, glob=source.glob)
+    recording = RecordedFiles(path, source.format, glob=source.glob)
     given = {name.lower(): value for name, value in source.options.items()}
 
     def infer() -> StructType:

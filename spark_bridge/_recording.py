@@ -26,7 +26,7 @@ _US_MAX = 2**63
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedFiles:
     """Files of lines, one after the other in the order of their names.
 
     Parameters
@@ -132,7 +132,7 @@ class Replayer:
 
     Parameters
     ----------
-    recording : Recording
+    recording : RecordedFiles
     speed_up : float or None
         Factor by which the replay is faster than the recording; None: everything is due at once.
     clock : callable
@@ -141,7 +141,7 @@ class Replayer:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: RecordedFiles,
         speed_up: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_bridge._batch_size import idle_of, read_limit
-from spark_bridge._recording import Recording, Replayer
+from spark_bridge._recording import RecordedFiles, Replayer
 
 NAME = "activedb_replay"
 _PARTITION_LINES = 20_000
@@ -70,7 +70,7 @@ class ReplaySource(DataSource):
         return ReplayReader(self.options)
 
 
-class _Lines(InputPartition):
+class _RecordedLines(InputPartition):
     """Some lines as an Arrow batch."""
 
     def __init__(self, batch: Any):
@@ -88,7 +88,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         path = options.get("path")
         if not path:
             raise ValueError("a replay needs a path: a file or a folder with the recording")
-        self._recording = Recording(
+        self._recording = RecordedFiles(
             Path(path),
             options.get("format", "text"),
             glob=options.get("glob"),
@@ -161,14 +161,14 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(lines) < end["line"] - start["line"]:
             raise ValueError(f"the recording {self._recording.path} has become shorter")
         return [
-            _Lines(pa.RecordBatch.from_pydict({"value": part}, schema=_SCHEMA))
+            _RecordedLines(pa.RecordBatch.from_pydict({"value": part}, schema=_SCHEMA))
             for place in range(0, len(lines), _PARTITION_LINES)
             if (part := lines[place : place + _PARTITION_LINES])
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the lines of a partition."""
-        assert isinstance(partition, _Lines)
+        assert isinstance(partition, _RecordedLines)
         yield partition.batch
 
     def commit(self, end: dict[str, Any]) -> None:

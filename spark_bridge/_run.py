@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_bridge._metrics import FeedMetrics
 
 
-class Run:
+class QueryRun:
     """Run of a query that turns Spark's micro-batches into atomic batches for the caller's thread.
 
     Parameters
@@ -222,7 +222,7 @@ class _Offer(Generic[Batch]):
 
 
 @dataclass(frozen=True)
-class _End:
+class _RunEnd:
     error: BaseException | None
 
 
@@ -230,7 +230,7 @@ class Exchange(Generic[Batch]):
     """Handover of batches in one run."""
 
     def __init__(self) -> None:
-        self._arrivals: SimpleQueue[_Offer[Batch] | _End] = SimpleQueue()
+        self._arrivals: SimpleQueue[_Offer[Batch] | _RunEnd] = SimpleQueue()
         # The latch guards the three attributes below: a producer that comes after the close does
         # not begin, and its offer is refused; one that comes before is known to the thread that
         # closes. An interrupt can come between any two steps of the caller's thread, even while it
@@ -291,7 +291,7 @@ class Exchange(Generic[Batch]):
         """True if no more batches are applied, because applying one, or the caller, has failed."""
         return self._closed
 
-    def _next(self) -> _Offer[Batch] | _End:
+    def _next(self) -> _Offer[Batch] | _RunEnd:
         # A signal that arrives between the last check for signals and the wait does not end the
         # wait: without a bound, an interrupt of an idle feed would occasionally be lost.
         while True:
@@ -308,7 +308,7 @@ class Exchange(Generic[Batch]):
             produce()
         except BaseException as raised:
             error = raised
-        self._arrivals.put(_End(error))
+        self._arrivals.put(_RunEnd(error))
         self._ended.set()
 
     def _close(self) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _JVM_EXIT_S_MAX = 30
 
 
-class _Shared:
+class _SharedSpark:
     """The running Spark and the number of its users. The latch is held while it starts or ends."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _Shared:
         self.closing = ExitStack()
 
 
-_shared = _Shared()
+_shared = _SharedSpark()
 
 
 @contextmanager

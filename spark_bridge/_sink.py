@@ -218,10 +218,10 @@ class SinkWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch; does nothing if it was published before."""
-        from activedb.store.journals import Attempt
+        from activedb.store.journals import StagedAttempt
 
         found = _staged(messages)
-        attempts = [Attempt(each.writer, each.pieces, each.rows) for each in found]
+        attempts = [StagedAttempt(each.writer, each.pieces, each.rows) for each in found]
         sink, staging = self._sink(found[0].query_id), self._staging()
         if self._target.kind == "stream":
             staging.publish_to_stream(sink, batchId, attempts)

@@ -62,7 +62,7 @@ class SocketSource(DataSource):
         return SocketReader(self.options)
 
 
-class _Lines(InputPartition):
+class _SocketLines(InputPartition):
     """Some lines as an Arrow batch."""
 
     def __init__(self, batch: Any):
@@ -202,11 +202,11 @@ class SocketReader(DataSourceStreamReader):
         }
         if not lines:
             return []
-        return [_Lines(pa.RecordBatch.from_pydict(columns, schema=_SCHEMA))]
+        return [_SocketLines(pa.RecordBatch.from_pydict(columns, schema=_SCHEMA))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the lines of a partition."""
-        assert isinstance(partition, _Lines)
+        assert isinstance(partition, _SocketLines)
         yield partition.batch
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from activedb.columns.program._run import ColumnRun
-from activedb.scheduling import At, SerialOrder, State, STransaction, build_s_transaction
+from activedb.scheduling import At, SerialOrder, SharedState, STransaction, build_s_transaction
 from activedb.scheduling.tpg import TPG
 from benchmarks import streams
 from benchmarks._streams_breakdown import PHASES, SCHEDULERS, Measured
@@ -190,7 +190,7 @@ def test_breakdown_of_time_is_no_more_than_the_threads_had(name: str) -> None:
         assert isinstance(made, STransaction)
         transactions.append(made)
     began_s = time.perf_counter()
-    phases = Measured(name, 3, 0.0001).run(transactions, State(program.tables))
+    phases = Measured(name, 3, 0.0001).run(transactions, SharedState(program.tables))
     had_s = 3 * (time.perf_counter() - began_s)
     assert tuple(phases) == PHASES
     assert all(seconds >= 0 for seconds in phases.values())

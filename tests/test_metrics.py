@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activedb.metrics import _BASE, Counters, Histogram
+from activedb.metrics import _BASE, Histogram, NamedCounters
 
 durations_s = st.floats(min_value=1e-9, max_value=1e6)
 fractions = st.floats(min_value=0, max_value=1)
@@ -139,7 +139,7 @@ def test_histogram_recorded_by_many_threads_loses_nothing() -> None:
 
 
 def test_counters_added_by_many_threads_lose_nothing() -> None:
-    counters = Counters()
+    counters = NamedCounters()
 
     def add(_: int) -> None:
         for _ in range(2_000):
@@ -152,7 +152,7 @@ def test_counters_added_by_many_threads_lose_nothing() -> None:
 
 
 def test_counters_snapshot_is_a_copy() -> None:
-    counters = Counters()
+    counters = NamedCounters()
     counters.add("firings")
     counters.snapshot()["firings"] = 5
     assert counters.snapshot() == {"firings": 1}

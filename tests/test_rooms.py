@@ -107,6 +107,30 @@ def test_no_room_reads_a_private_attribute_of_another_room() -> None:
     assert not found, "\n".join(found)
 
 
+OF_TWO_INTERFACES = {
+    # Each is documented in the reference, or exported for users, in the sense of its own subject.
+    "At": ("activedb/events/_schedules.py", "activedb/scheduling/_operations.py"),
+    "Deadlock": ("activedb/errors.py", "lockmgr/_refusals.py"),
+    "LockTimeout": ("activedb/errors.py", "lockmgr/_refusals.py"),
+    "Mode": ("activedb/batches/_plan.py", "lockmgr/_modes.py"),
+    "Program": ("activedb/batches/_workflow.py", "activedb/scheduling/_program.py"),
+    "State": ("activedb/batches/_records.py", "activedb/transactions/_states.py"),
+    "Transaction": ("activedb/batches/_records.py", "activedb/transactions/_transaction.py"),
+}
+"""Classes that two public interfaces define under one name, with their modules."""
+
+
+def test_each_name_of_a_class_is_defined_in_one_module() -> None:
+    """A reader who searches for a class finds one; a leading underscore makes no other name."""
+    homes: dict[str, set[str]] = {}
+    for file, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), set()).add(file.as_posix())
+    found = {name: tuple(sorted(files)) for name, files in homes.items() if len(files) > 1}
+    assert found == OF_TWO_INTERFACES
+
+
 def test_no_module_of_ours_is_named_by_a_string() -> None:
     """Import by name is for entry points, optional libraries, users' files and lazy exports."""
     found = [

@@ -1,34 +1,47 @@
 """Static analysis of rule sets: triggering, termination and confluence. See README.md."""
 
-from activedb.analysis._analysis import Analysis, Cycle, Verdict, analyze, rule_as_dict
+from activedb.analysis._analysis import Analysis, Cycle, PropertyVerdict, analyze, rule_as_dict
 from activedb.analysis._confluence import Conflict, Pair
 from activedb.analysis._drawing import draw_svg, draw_text, explained, rule_text
-from activedb.analysis._effects import Change, Effects, Outside, Read, Signal, Unresolved
-from activedb.analysis._explanation import Explanation, OpenDecisions, Step, explain, profile_named
-from activedb.analysis._profile import TIME, Listening, Profile, Role, reads_of
-from activedb.analysis._triggering import Cause, Edge
+from activedb.analysis._effects import (
+    ChangeEffect,
+    Effects,
+    Outside,
+    ReadEffect,
+    SignalEffect,
+    Unresolved,
+)
+from activedb.analysis._explanation import (
+    Explanation,
+    ExplanationStep,
+    OpenDecisions,
+    explain,
+    profile_named,
+)
+from activedb.analysis._profile import TIME, EventRole, Listening, Profile, reads_of
+from activedb.analysis._triggering import TriggeringCause, TriggeringEdge
 
 __all__ = [
     "TIME",
     "Analysis",
-    "Cause",
-    "Change",
+    "ChangeEffect",
     "Conflict",
     "Cycle",
-    "Edge",
     "Effects",
+    "EventRole",
     "Explanation",
+    "ExplanationStep",
     "Listening",
     "OpenDecisions",
     "Outside",
     "Pair",
     "Profile",
-    "Read",
-    "Role",
-    "Signal",
-    "Step",
+    "PropertyVerdict",
+    "ReadEffect",
+    "SignalEffect",
+    "TriggeringCause",
+    "TriggeringEdge",
     "Unresolved",
-    "Verdict",
     "analyze",
     "draw_svg",
     "draw_text",

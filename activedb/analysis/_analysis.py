@@ -10,14 +10,14 @@ from typing import Any
 import networkx as nx
 
 from activedb.analysis._confluence import Pair, pairs_among
-from activedb.analysis._profile import Listening, Profile, Role, event_text
-from activedb.analysis._triggering import Edge, edges_between
+from activedb.analysis._profile import EventRole, Listening, Profile, event_text
+from activedb.analysis._triggering import TriggeringEdge, edges_between
 from activedb.rules import Rule
 
-__all__ = ["Analysis", "Cycle", "Verdict", "analyze"]
+__all__ = ["Analysis", "Cycle", "PropertyVerdict", "analyze"]
 
 
-class Verdict(StrEnum):
+class PropertyVerdict(StrEnum):
     """Verdict on a property of the rule set.
 
     ``SURE``: the property holds. ``UNSURE``: there are findings; the property may still hold, as
@@ -38,7 +38,7 @@ class Analysis:
     ----------
     rules : tuple of Profile
         Profiles, in the order given.
-    edges : tuple of Edge
+    edges : tuple of TriggeringEdge
         The triggering graph.
     cycles : tuple of Cycle
         Rules that may trigger each other without end.
@@ -47,7 +47,7 @@ class Analysis:
     """
 
     rules: tuple[Profile, ...]
-    edges: tuple[Edge, ...]
+    edges: tuple[TriggeringEdge, ...]
     cycles: tuple[Cycle, ...]
     pairs: tuple[Pair, ...]
 
@@ -62,18 +62,18 @@ class Analysis:
         return tuple(profile for profile in self.rules if profile.many_matches is not None)
 
     @property
-    def terminates(self) -> Verdict:
+    def terminates(self) -> PropertyVerdict:
         """Verdict on whether every cascade of rules terminates."""
         if any(cycle.is_certain for cycle in self.cycles):
-            return Verdict.UNSURE
-        return Verdict.UNKNOWN if self.cycles else Verdict.SURE
+            return PropertyVerdict.UNSURE
+        return PropertyVerdict.UNKNOWN if self.cycles else PropertyVerdict.SURE
 
     @property
-    def is_confluent(self) -> Verdict:
+    def is_confluent(self) -> PropertyVerdict:
         """Verdict on whether the outcome is independent of the orders left open."""
         if self.pairs:
-            return Verdict.UNSURE
-        return Verdict.UNKNOWN if self.opaque else Verdict.SURE
+            return PropertyVerdict.UNSURE
+        return PropertyVerdict.UNKNOWN if self.opaque else PropertyVerdict.SURE
 
     @property
     def has_findings(self) -> bool:
@@ -171,7 +171,7 @@ def rule_as_dict(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _edge(edge: Edge) -> dict[str, Any]:
+def _edge(edge: TriggeringEdge) -> dict[str, Any]:
     return {
         "source": edge.source,
         "target": edge.target,
@@ -199,7 +199,7 @@ class Cycle:
     ----------
     rules : tuple of str
         In the order of the rule set.
-    edges : tuple of Edge
+    edges : tuple of TriggeringEdge
         Edges among the rules that trigger, at once or with time.
     is_certain : bool
         True if known effects close the cycle. If false, unknown effects of an opaque rule could
@@ -215,7 +215,7 @@ class Cycle:
     """
 
     rules: tuple[str, ...]
-    edges: tuple[Edge, ...]
+    edges: tuple[TriggeringEdge, ...]
     is_certain: bool
     bounds: tuple[str, ...]
     restarts: tuple[str, ...]
@@ -237,7 +237,7 @@ class Cycle:
         return f"bounded by {' and '.join(self.bounds)}: a run that reaches it fails"
 
 
-def cycles_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Cycle, ...]:
+def cycles_among(profiles: Sequence[Profile], edges: Sequence[TriggeringEdge]) -> tuple[Cycle, ...]:
     """Return the cycles: strongly connected components of the triggering graph.
 
     Certain cycles come first, each group in the order of the rules. O(rules + edges).
@@ -262,7 +262,7 @@ def cycles_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Cy
         graph.add_edges_from((_ANYTHING, p.name) for p in profiles if _can_be_raised(p))
         maybe = [found for found in _components(graph) if found not in certain]
     number_of = {name: number for number, found in enumerate(certain) for name in found}
-    inside: list[list[Edge]] = [[] for _ in certain]
+    inside: list[list[TriggeringEdge]] = [[] for _ in certain]
     for edge in triggering:
         number = number_of.get(edge.source)
         if number is not None and number == number_of.get(edge.target):
@@ -289,18 +289,18 @@ def _components(graph: nx.DiGraph) -> list[set[str]]:
 
 def _can_be_raised(profile: Profile) -> bool:
     return any(
-        (part.role is Role.COMPLETES or _is_later(part)) and not part.is_outside
+        (part.role is EventRole.COMPLETES or _is_later(part)) and not part.is_outside
         for part in profile.listens
     )
 
 
 def _is_later(part: Listening) -> bool:
-    return part.role is Role.LATER
+    return part.role is EventRole.LATER
 
 
 def _cycle(
     names: set[str],
-    edges: list[Edge],
+    edges: list[TriggeringEdge],
     by_name: dict[str, Profile],
     place: dict[str, int],
     *,

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from activedb.analysis._effects import Change, Read
+from activedb.analysis._effects import ChangeEffect, ReadEffect
 from activedb.analysis._profile import Profile, event_text
-from activedb.analysis._triggering import Edge
+from activedb.analysis._triggering import TriggeringEdge
 from coupling import Coupling
 
 __all__ = ["Conflict", "Pair", "pairs_among"]
@@ -20,23 +20,23 @@ class Conflict:
 
     Attributes
     ----------
-    first, second : Change, Read or Edge
+    first, second : ChangeEffect, ReadEffect or TriggeringEdge
         Conflicting accesses to the same rows, one by each rule. If one rule triggers the other,
         both are the same edge.
     first_by, second_by : str
         Rule with the access: the rule of the pair, or one that runs inside of it.
     """
 
-    first: Change | Read | Edge
-    second: Change | Read | Edge
+    first: ChangeEffect | ReadEffect | TriggeringEdge
+    second: ChangeEffect | ReadEffect | TriggeringEdge
     first_by: str
     second_by: str
 
     def __str__(self) -> str:
-        if isinstance(self.first, Edge):
+        if isinstance(self.first, TriggeringEdge):
             edge = self.first
             return f"{edge.source} may trigger {edge.target}: {edge.reason}"
-        assert not isinstance(self.second, Edge)
+        assert not isinstance(self.second, TriggeringEdge)
         return f"{_told(self.first_by, self.first)}, {_told(self.second_by, self.second)}"
 
 
@@ -60,7 +60,7 @@ class Pair:
     conflicts: tuple[Conflict, ...]
 
 
-def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pair, ...]:
+def pairs_among(profiles: Sequence[Profile], edges: Sequence[TriggeringEdge]) -> tuple[Pair, ...]:
     """Return the pairs that do not commute, in the order of the rules.
 
     A pair of one coupling counts if neither a priority nor ``after=`` orders the two and they may
@@ -77,7 +77,7 @@ def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pai
     """
     place = {profile.name: number for number, profile in enumerate(profiles)}
     spheres = spheres_of(profiles, edges)
-    leaving: dict[str, list[Edge]] = {}
+    leaving: dict[str, list[TriggeringEdge]] = {}
     for edge in edges:
         leaving.setdefault(edge.source, []).append(edge)
     found: dict[tuple[str, str], tuple[str, dict[Conflict, None]]] = {}
@@ -129,7 +129,7 @@ def _is_ordered(mode: Coupling, a: Profile, b: Profile) -> bool:
 
 
 def _touching(
-    members: list[RuleSphere], leaving: Mapping[str, list[Edge]]
+    members: list[RuleSphere], leaving: Mapping[str, list[TriggeringEdge]]
 ) -> Iterator[tuple[RuleSphere, RuleSphere]]:
     """Yield pairs where one rule writes a table that the other touches, or triggers the other."""
     writers: dict[str, list[int]] = {}
@@ -154,11 +154,13 @@ def _touching(
 
 
 def _conflicts(
-    a: RuleSphere, b: RuleSphere, leaving: Mapping[str, list[Edge]]
+    a: RuleSphere, b: RuleSphere, leaving: Mapping[str, list[TriggeringEdge]]
 ) -> Iterator[Conflict]:
     for table, changes in a.changes.items():
         for change, rule in changes.items():
-            others: list[tuple[Change | Read, str]] = [*b.changes.get(table, {}).items()]
+            others: list[tuple[ChangeEffect | ReadEffect, str]] = [
+                *b.changes.get(table, {}).items()
+            ]
             others += b.reads.get(table, {}).items()
             for other, other_rule in others:
                 if _clash(change, other):
@@ -176,15 +178,17 @@ def _conflicts(
                     yield Conflict(edge, edge, name, target)
 
 
-def _clash(change: Change, other: Change | Read) -> bool:
+def _clash(change: ChangeEffect, other: ChangeEffect | ReadEffect) -> bool:
     """Return whether a write and another access to the same table fail to commute."""
-    both_by_column = change.kind == "update" and (isinstance(other, Read) or other.kind == "update")
+    both_by_column = change.kind == "update" and (
+        isinstance(other, ReadEffect) or other.kind == "update"
+    )
     if both_by_column and change.column is not None and other.column is not None:
         return change.column == other.column
     return True
 
 
-def _told(rule: str, effect: Change | Read) -> str:
+def _told(rule: str, effect: ChangeEffect | ReadEffect) -> str:
     return f"{rule} {effect}{f' ({effect.place})' if effect.place else ''}"
 
 
@@ -200,19 +204,21 @@ class RuleSphere:
     profile : Profile
     rules : tuple of str
         The rule and the rules that run inside of it, nearest first.
-    changes : mapping of table to (mapping of Change to rule)
+    changes : mapping of table to (mapping of ChangeEffect to rule)
         Rows written, each with the nearest rule that writes them.
-    reads : mapping of table to (mapping of Read to rule)
+    reads : mapping of table to (mapping of ReadEffect to rule)
         Tables read, including reads by predicates of the rules that listen to an event raised here.
     """
 
     profile: Profile
     rules: tuple[str, ...]
-    changes: Mapping[str, Mapping[Change, str]]
-    reads: Mapping[str, Mapping[Read, str]]
+    changes: Mapping[str, Mapping[ChangeEffect, str]]
+    reads: Mapping[str, Mapping[ReadEffect, str]]
 
 
-def spheres_of(profiles: Sequence[Profile], edges: Sequence[Edge]) -> dict[str, RuleSphere]:
+def spheres_of(
+    profiles: Sequence[Profile], edges: Sequence[TriggeringEdge]
+) -> dict[str, RuleSphere]:
     """Return the sphere of each rule; O(rules · (edges + effects)).
 
     Immediate rules that a rule may trigger, recursively, run inside of it. Deferred ones also run
@@ -224,7 +230,7 @@ def spheres_of(profiles: Sequence[Profile], edges: Sequence[Edge]) -> dict[str, 
     for edge in edges:
         if edge.triggers and by_name[edge.target].coupling.is_child:
             inner[edge.source].append(edge.target)
-    raised: dict[str, list[Read]] = {name: [] for name in by_name}
+    raised: dict[str, list[ReadEffect]] = {name: [] for name in by_name}
     for edge in edges:
         raised[edge.source] += by_name[edge.target].watches
     return {profile.name: _sphere(profile, by_name, inner, raised) for profile in profiles}
@@ -234,7 +240,7 @@ def _sphere(
     root: Profile,
     by_name: Mapping[str, Profile],
     inner: Mapping[str, list[str]],
-    raised: Mapping[str, list[Read]],
+    raised: Mapping[str, list[ReadEffect]],
 ) -> RuleSphere:
     waits = root.coupling.is_child and not root.coupling.starts_at_event
     first = [
@@ -250,8 +256,8 @@ def _sphere(
                 followed.add(name)
                 rules[name] = None
                 waiting.append(name)
-    changes: dict[str, dict[Change, str]] = {}
-    reads: dict[str, dict[Read, str]] = {}
+    changes: dict[str, dict[ChangeEffect, str]] = {}
+    reads: dict[str, dict[ReadEffect, str]] = {}
     for name in rules:
         effects = by_name[name].effects
         for change in effects.changes:

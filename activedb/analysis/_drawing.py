@@ -11,10 +11,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from activedb.analysis._analysis import Analysis
-from activedb.analysis._effects import Change, Read, Signal
-from activedb.analysis._explanation import Explanation, Step
-from activedb.analysis._profile import Profile, Role
-from activedb.analysis._triggering import Edge
+from activedb.analysis._effects import ChangeEffect, ReadEffect, SignalEffect
+from activedb.analysis._explanation import Explanation, ExplanationStep
+from activedb.analysis._profile import EventRole, Profile
+from activedb.analysis._triggering import TriggeringEdge
 from activedb.clock import moment_of
 from activedb.drawing import Drawing, short
 from activedb.spelling import printable
@@ -27,10 +27,10 @@ _WIDTH = 10_000  # terminals wrap lines themselves
 _DEPTH_MAX = 12
 _REASONS_SHOWN = 8
 _ROLES = {
-    Role.COMPLETES: "triggered by",
-    Role.LATER: "by time, after",
-    Role.CONTRIBUTES: "with",
-    Role.FORBIDS: "unless",
+    EventRole.COMPLETES: "triggered by",
+    EventRole.LATER: "by time, after",
+    EventRole.CONTRIBUTES: "with",
+    EventRole.FORBIDS: "unless",
 }
 
 
@@ -108,7 +108,7 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
     """Draw one rule: its events, its effects, and the edges to and from other rules."""
     root = Tree(_line(_titled(profile), "bold"))
     on = root.add(_line(f"on {profile.event}"))
-    roles: dict[Role, dict[str, None]] = {}
+    roles: dict[EventRole, dict[str, None]] = {}
     for part in profile.listens:
         roles.setdefault(part.role, {})[part.event] = None
     if len(profile.listens) > 1:
@@ -117,7 +117,11 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
     if profile.after:
         root.add(_line(f"after {', '.join(profile.after)}"))
     effects = profile.effects
-    done: list[Read | Change | Signal] = [*effects.reads, *effects.changes, *effects.signals]
+    done: list[ReadEffect | ChangeEffect | SignalEffect] = [
+        *effects.reads,
+        *effects.changes,
+        *effects.signals,
+    ]
     for each in done:
         root.add(_line(f"{each}{f' ({each.place})' if each.place else ''}"))
     for unresolved in effects.unresolved:
@@ -134,7 +138,7 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
 
 def _triggering(analysis: Analysis) -> list[Tree]:
     """Return trees, each rule expanded once, beginning with rules that no other rule triggers."""
-    leaving: dict[str, list[Edge]] = {}
+    leaving: dict[str, list[TriggeringEdge]] = {}
     for edge in analysis.edges:
         leaving.setdefault(edge.source, []).append(edge)
     by_name = {profile.name: profile for profile in analysis.rules}
@@ -169,7 +173,7 @@ def _triggering(analysis: Analysis) -> list[Tree]:
     return trees
 
 
-def _arrow(edge: Edge, *, back: bool = False) -> str:
+def _arrow(edge: TriggeringEdge, *, back: bool = False) -> str:
     if edge.triggers:
         return "◀──" if back else "──▶"
     if edge.triggers_later:
@@ -177,7 +181,7 @@ def _arrow(edge: Edge, *, back: bool = False) -> str:
     return "◁┄┄" if back else "┄┄▷"
 
 
-def _add_steps(root: Tree, steps: tuple[Step, ...]) -> None:
+def _add_steps(root: Tree, steps: tuple[ExplanationStep, ...]) -> None:
     waiting = [(root, step) for step in steps][::-1]
     while waiting:
         above, step = waiting.pop()
@@ -285,7 +289,7 @@ def _places(analysis: Analysis) -> dict[str, tuple[int, int]]:
 
 
 def _add_arrow(
-    drawing: Drawing, edge: Edge, places: Mapping[str, tuple[int, int]], *, is_red: bool
+    drawing: Drawing, edge: TriggeringEdge, places: Mapping[str, tuple[int, int]], *, is_red: bool
 ) -> None:
     (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
     wide, high = _BOX

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["ALL_KINDS", "Change", "Effects", "Outside", "Read", "Signal", "Unresolved"]
+__all__ = [
+    "ALL_KINDS",
+    "ChangeEffect",
+    "Effects",
+    "Outside",
+    "ReadEffect",
+    "SignalEffect",
+    "Unresolved",
+]
 
 ALL_KINDS = frozenset({"reads", "writes", "raises"})
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadEffect:
     """A table that may be read.
 
     Attributes
@@ -33,7 +41,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeEffect:
     """Rows that may be written.
 
     Attributes
@@ -44,7 +52,7 @@ class Change:
     column : str or None
         Column of an update; None: any column.
     place : str
-        As in `Read`.
+        As in `ReadEffect`.
     """
 
     kind: str
@@ -63,14 +71,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class SignalEffect:
     """An application event that may be raised, or the event of a call.
 
     Attributes
     ----------
     name : str
     place : str
-        As in `Read`.
+        As in `ReadEffect`.
     kind : {"event", "call", "return"}
         ``"call"``, ``"return"``: `name` is a function whose calls are events (`Database.emits`).
     """
@@ -128,24 +136,24 @@ class Effects:
 
     Attributes
     ----------
-    reads : tuple of Read
-    changes : tuple of Change
-    signals : tuple of Signal
+    reads : tuple of ReadEffect
+    changes : tuple of ChangeEffect
+    signals : tuple of SignalEffect
     unresolved : tuple of Unresolved
         In the order of the source. If not empty, the rule is opaque and may have further effects.
     """
 
-    reads: tuple[Read, ...] = ()
-    changes: tuple[Change, ...] = ()
-    signals: tuple[Signal, ...] = ()
+    reads: tuple[ReadEffect, ...] = ()
+    changes: tuple[ChangeEffect, ...] = ()
+    signals: tuple[SignalEffect, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
 
     @classmethod
     def of(
         cls,
-        reads: Iterable[Read] = (),
-        changes: Iterable[Change] = (),
-        signals: Iterable[Signal] = (),
+        reads: Iterable[ReadEffect] = (),
+        changes: Iterable[ChangeEffect] = (),
+        signals: Iterable[SignalEffect] = (),
         unresolved: Iterable[Unresolved] = (),
     ) -> Effects:
         """Build from effects found, without duplicates."""

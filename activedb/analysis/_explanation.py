@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from activedb.analysis._analysis import Analysis
-from activedb.analysis._effects import Change, Outside, Signal
-from activedb.analysis._profile import Profile, Role, event_text
-from activedb.analysis._triggering import Edge
+from activedb.analysis._effects import ChangeEffect, Outside, SignalEffect
+from activedb.analysis._profile import EventRole, Profile, event_text
+from activedb.analysis._triggering import TriggeringEdge
 from activedb.errors import DefinitionError
 from activedb.spelling import did_you_mean
 from coupling import Coupling, OrderCycle, ordered_groups, priority_groups
 
-__all__ = ["Explanation", "OpenDecisions", "Step", "explain", "profile_named"]
+__all__ = ["Explanation", "ExplanationStep", "OpenDecisions", "explain", "profile_named"]
 
 _DEPTH_MAX = 64
 _CHANGE = re.compile(r"(insert|update|delete)[ :](.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplanationStep:
     """A rule that an event may trigger.
 
     Attributes
@@ -35,7 +35,7 @@ class Step:
         parallel, after all rules of the turn before.
     reason : str
         Effect of the triggering rule; empty if the event itself triggers the rule.
-    then : tuple of Step
+    then : tuple of ExplanationStep
         Steps that this rule may trigger in turn; also empty if they are left out.
     left_out : str
         Reason why `then` is left out: ``"told before"``, shown at an earlier step; ``"too deep"``,
@@ -47,7 +47,7 @@ class Step:
     priority: int | None
     turn: int
     reason: str
-    then: tuple[Step, ...]
+    then: tuple[ExplanationStep, ...]
     left_out: str
 
 
@@ -76,7 +76,7 @@ class Explanation:
     Attributes
     ----------
     event : str
-    steps : tuple of Step
+    steps : tuple of ExplanationStep
         Immediate rules, then deferred ones, then rules with a top-level transaction.
     later : tuple of str
         Rules that the passing of time may trigger after the event.
@@ -87,7 +87,7 @@ class Explanation:
     """
 
     event: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExplanationStep, ...]
     later: tuple[str, ...]
     contributes: tuple[str, ...]
     forbids: tuple[str, ...]
@@ -133,7 +133,7 @@ def explain(
         If no rule listens to such an event or raises it, or the table has no such column.
     """
     effect = _effect(analysis, event)
-    if isinstance(effect, Change) and effect.column is not None:
+    if isinstance(effect, ChangeEffect) and effect.column is not None:
         known = None if columns is None else columns.get(effect.table)
         if known is not None and effect.column not in known:
             raise DefinitionError(
@@ -141,25 +141,25 @@ def explain(
                 f"{did_you_mean(effect.column, known)}"
             )
     by_name = {profile.name: profile for profile in analysis.rules}
-    hearing: dict[Role, dict[str, None]] = {role: {} for role in Role}
+    hearing: dict[EventRole, dict[str, None]] = {role: {} for role in EventRole}
     for profile in analysis.rules:
         for part in profile.listens:
             if part.hears(effect):
                 hearing[part.role][profile.name] = None
-    leaving: dict[str, list[Edge]] = {}
+    leaving: dict[str, list[TriggeringEdge]] = {}
     for edge in analysis.edges:
         if edge.triggers:
             leaving.setdefault(edge.source, []).append(edge)
     told: set[str] = set()
-    triggered = [(by_name[name], "") for name in hearing[Role.COMPLETES]]
+    triggered = [(by_name[name], "") for name in hearing[EventRole.COMPLETES]]
     steps = _steps(triggered, by_name, leaving, told)
     concerned = told.union(*hearing.values())
     return Explanation(
         event=_shown(effect),
         steps=steps,
-        later=tuple(hearing[Role.LATER]),
-        contributes=tuple(hearing[Role.CONTRIBUTES]),
-        forbids=tuple(hearing[Role.FORBIDS]),
+        later=tuple(hearing[EventRole.LATER]),
+        contributes=tuple(hearing[EventRole.CONTRIBUTES]),
+        forbids=tuple(hearing[EventRole.FORBIDS]),
         decisions={rule: left for rule, left in (decisions or {}).items() if rule in concerned},
     )
 
@@ -182,10 +182,10 @@ def profile_named(analysis: Analysis, name: str) -> Profile:
 def _steps(
     triggered: Sequence[tuple[Profile, str]],
     by_name: dict[str, Profile],
-    leaving: dict[str, list[Edge]],
+    leaving: dict[str, list[TriggeringEdge]],
     told: set[str],
     depth: int = 1,
-) -> tuple[Step, ...]:
+) -> tuple[ExplanationStep, ...]:
     """Return the steps of rules triggered together, nested below `depth` rules."""
     steps = []
     # Immediate, deferred, then rules that start a top-level transaction.
@@ -226,10 +226,10 @@ def _unfolded(
     turn: int,
     reason: str,
     by_name: dict[str, Profile],
-    leaving: dict[str, list[Edge]],
+    leaving: dict[str, list[TriggeringEdge]],
     told: set[str],
     depth: int,
-) -> Step:
+) -> ExplanationStep:
     name = profile.name
     next_ones = [(by_name[edge.target], edge.reason) for edge in leaving.get(name, ())]
     left_out = ""
@@ -237,24 +237,24 @@ def _unfolded(
         left_out = "told before" if name in told else "too deep"
     told.add(name)
     then = () if left_out else _steps(next_ones, by_name, leaving, told, depth + 1)
-    return Step(name, profile.coupling, profile.priority, turn, reason, then, left_out)
+    return ExplanationStep(name, profile.coupling, profile.priority, turn, reason, then, left_out)
 
 
-def _effect(analysis: Analysis, event: str) -> Change | Outside | Signal:
+def _effect(analysis: Analysis, event: str) -> ChangeEffect | Outside | SignalEffect:
     keys = {part.key for profile in analysis.rules for part in profile.listens}
     for profile in analysis.rules:
         keys |= {(c.kind, c.table) for c in profile.effects.changes}
         keys |= {("event", s.name) for s in profile.effects.signals}
     if ("event", event) in keys:
-        return Signal(event)
+        return SignalEffect(event)
     found = _CHANGE.fullmatch(event)
     if found is not None:
         kind, place = found.groups()
         table, _, column = place.rpartition(".")
         if (kind, place) in keys:
-            return Change(kind, place)
+            return ChangeEffect(kind, place)
         if kind == "update" and (kind, table) in keys:
-            return Change(kind, table, column)
+            return ChangeEffect(kind, table, column)
     for key in sorted(keys):
         if event_text(key) in (event, event.replace(":", " ", 1)):
             return Outside(key)
@@ -265,12 +265,12 @@ def _effect(analysis: Analysis, event: str) -> Change | Outside | Signal:
     )
 
 
-def _shown(effect: Change | Outside | Signal) -> str:
-    column = effect.column if isinstance(effect, Change) else None
+def _shown(effect: ChangeEffect | Outside | SignalEffect) -> str:
+    column = effect.column if isinstance(effect, ChangeEffect) else None
     return event_text(effect.key) + ("" if column is None else f".{column}")
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: ExplanationStep) -> dict[str, Any]:
     return {
         "rule": step.rule,
         "coupling": str(step.coupling),

@@ -11,9 +11,16 @@ from enum import StrEnum
 from types import FunctionType
 from typing import Any, TypeAlias
 
-from activedb.analysis._effects import Change, Effects, Outside, Read, Signal, Unresolved
-from activedb.analysis._reading import Reading, Recorder
-from activedb.analysis._values import DATA, TRANSACTION, Bound, Known, Value, emitted, known
+from activedb.analysis._effects import (
+    ChangeEffect,
+    Effects,
+    Outside,
+    ReadEffect,
+    SignalEffect,
+    Unresolved,
+)
+from activedb.analysis._reading import FunctionInterpreter, Recorder
+from activedb.analysis._values import DATA, TRANSACTION, BoundFunction, Known, Value, emitted, known
 from activedb.events import (
     MATCHES_MAX,
     Conjunction,
@@ -38,9 +45,9 @@ from coupling import ConditionAction, Coupling
 
 __all__ = [
     "TIME",
+    "EventRole",
     "Listening",
     "Profile",
-    "Role",
     "event_text",
     "is_timed",
     "listening_of",
@@ -53,7 +60,7 @@ TIME = ("time", "")
 _OUTSIDE = {"clock", "late", "transaction", TIME[0]}
 
 
-class Role(StrEnum):
+class EventRole(StrEnum):
     """Role of an event for a rule that listens to it.
 
     ``COMPLETES``: the event triggers the rule at once. ``LATER``: after the event, time alone
@@ -78,17 +85,17 @@ class Listening:
         time.
     columns : tuple of str
         Columns of an update, one of which must change. Empty: any column.
-    role : Role
+    role : EventRole
     """
 
     key: tuple[str, str]
     columns: tuple[str, ...]
-    role: Role
+    role: EventRole
 
-    def hears(self, effect: Change | Outside | Signal) -> bool:
+    def hears(self, effect: ChangeEffect | Outside | SignalEffect) -> bool:
         """Return whether `effect` may raise this event."""
         return self.key == effect.key and (
-            not isinstance(effect, Change)
+            not isinstance(effect, ChangeEffect)
             or not self.columns
             or effect.column is None
             or effect.column in self.columns
@@ -120,9 +127,11 @@ def listening_of(on: Expression) -> tuple[Listening, ...]:
     They are in the order in which they are written. Each event *may* have its role: predicates,
     windows and earlier events are not evaluated. O(parts · depth).
     """
-    found = [Listening(part.key, part.columns, role) for part, role in _walk(on, Role.COMPLETES)]
+    found = [
+        Listening(part.key, part.columns, role) for part, role in _walk(on, EventRole.COMPLETES)
+    ]
     if is_timed(on):
-        found.append(Listening(TIME, (), Role.COMPLETES))
+        found.append(Listening(TIME, (), EventRole.COMPLETES))
     return tuple(dict.fromkeys(found))
 
 
@@ -159,10 +168,10 @@ def _needs_no_event(expression: Expression) -> bool:
     return any(map(_needs_no_event, expression.children))
 
 
-_Heard: TypeAlias = Iterator[tuple[Primitive, Role]]
+_Heard: TypeAlias = Iterator[tuple[Primitive, EventRole]]
 
 
-def _walk(expression: Expression, role: Role) -> _Heard:
+def _walk(expression: Expression, role: EventRole) -> _Heard:
     """Yield the primitive events and their roles, for an expression that has `role`."""
     if isinstance(expression, Primitive):
         yield expression, role
@@ -192,8 +201,8 @@ def _walk(expression: Expression, role: Role) -> _Heard:
             yield from _walk(part, role)
 
 
-def _sequence(sequence: Sequence, role: Role) -> _Heard:
-    roles: dict[int, list[Role]] = {}
+def _sequence(sequence: Sequence, role: EventRole) -> _Heard:
+    roles: dict[int, list[EventRole]] = {}
     rest_by_time = True  # whether clock events and time suffice for all parts that follow
     some_by_time = False  # whether some part that follows needs no other event
     for part, is_last, is_forbidden_after in _positives(sequence):
@@ -209,7 +218,7 @@ def _sequence(sequence: Sequence, role: Role) -> _Heard:
             yield from _walk(part, each)
 
 
-def _timed_out(sequence: Sequence, role: Role) -> _Heard:
+def _timed_out(sequence: Sequence, role: EventRole) -> _Heard:
     first, last = sequence.positives[0], sequence.positives[-1]
     last_ones = [part for part, is_last, _ in _positives(sequence) if is_last]
     begun = False
@@ -245,19 +254,19 @@ def _may_be_missing(part: Expression) -> bool:
     return isinstance(part, Kleene) and part.minimum == 0
 
 
-def _earlier(role: Role) -> Role:
+def _earlier(role: EventRole) -> EventRole:
     """Return the role of the other parts of a pattern that has `role`."""
-    return role if role is Role.FORBIDS else Role.CONTRIBUTES
+    return role if role is EventRole.FORBIDS else EventRole.CONTRIBUTES
 
 
-def _later(role: Role) -> Role:
+def _later(role: EventRole) -> EventRole:
     """Return the role of an event that precedes, by some time, a pattern that has `role`."""
-    return Role.LATER if role is Role.COMPLETES else role
+    return EventRole.LATER if role is EventRole.COMPLETES else role
 
 
-def _against(role: Role) -> Role:
+def _against(role: EventRole) -> EventRole:
     """Return the role of an event that prevents a pattern that has `role`."""
-    return Role.CONTRIBUTES if role is Role.FORBIDS else Role.FORBIDS
+    return EventRole.CONTRIBUTES if role is EventRole.FORBIDS else EventRole.FORBIDS
 
 
 # -- profile of a rule: the events it listens to and the effects it may have -----------------------
@@ -280,7 +289,7 @@ class Profile:
     condition_action : ConditionAction
     after : tuple of str
         Rules that end before this one starts, if they are triggered together.
-    watches : tuple of Read
+    watches : tuple of ReadEffect
         Tables and columns of the shared store that predicates in its event read when an event it
         listens to is raised.
     many_matches : str or None
@@ -296,7 +305,7 @@ class Profile:
     effects: Effects
     condition_action: ConditionAction = ConditionAction.IMMEDIATE
     after: tuple[str, ...] = ()
-    watches: tuple[Read, ...] = ()
+    watches: tuple[ReadEffect, ...] = ()
     many_matches: str | None = None
 
     @classmethod
@@ -337,7 +346,7 @@ class Profile:
     @property
     def completing(self) -> frozenset[tuple[str, str]]:
         """Keys of the events that trigger the rule, including `TIME` if time does."""
-        return frozenset(part.key for part in self.listens if part.role is Role.COMPLETES)
+        return frozenset(part.key for part in self.listens if part.role is EventRole.COMPLETES)
 
     @property
     def is_timed(self) -> bool:
@@ -362,13 +371,15 @@ def _effects(rule: Rule) -> Effects:
         found = _inferred(rule)
     reads = found.reads
     if declared.reads is not None:
-        reads = tuple(Read(table, column) for _, table, column in declared.reads)
+        reads = tuple(ReadEffect(table, column) for _, table, column in declared.reads)
     changes = found.changes
     if declared.writes is not None:
-        changes = tuple(Change(kind, table, column) for kind, table, column in declared.writes)
+        changes = tuple(
+            ChangeEffect(kind, table, column) for kind, table, column in declared.writes
+        )
     signals = found.signals
     if declared.raises is not None:
-        signals = tuple(Signal(name) for name in declared.raises)
+        signals = tuple(SignalEffect(name) for name in declared.raises)
     unresolved = [
         Unresolved(each.place, each.why, each.kinds - said)
         for each in found.unresolved
@@ -392,7 +403,7 @@ def _inferred(rule: Rule) -> Effects:
 def _watched(rule: Rule) -> Effects:
     """Return the reads of the predicates in the rule's event."""
     where = f"in the event of {rule.name}"
-    reads: list[Read] = []
+    reads: list[ReadEffect] = []
     unresolved: list[Unresolved] = []
     waiting: list[Expression] = [rule.on]
     while waiting:
@@ -408,10 +419,10 @@ def _watched(rule: Rule) -> Effects:
             if isinstance(reading, Term):
                 for each in reading.walk():
                     if isinstance(each, Subquery):
-                        reads += [Read(table, column, where) for table, column in each.reads]
+                        reads += [ReadEffect(table, column, where) for table, column in each.reads]
                 continue
             found = _of_function(reading, {})
-            reads += [Read(read.table, read.column, where) for read in found.reads]
+            reads += [ReadEffect(read.table, read.column, where) for read in found.reads]
             unresolved += [
                 Unresolved(each.place, each.why, frozenset(("reads",)))
                 for each in found.unresolved
@@ -424,7 +435,7 @@ def _of_function(function: Any, params: Mapping[str, Any]) -> Effects:
     args: list[Value] = [frozenset((TRANSACTION,)), frozenset((DATA,))]
     named = {name: frozenset((known(value),)) for name, value in params.items()}
     atom = known(function)
-    if isinstance(atom, Bound):
+    if isinstance(atom, BoundFunction):
         args, named = [*atom.first, *args], dict(atom.named) | named
         atom = atom.function
     thing = atom.thing if isinstance(atom, Known) else function
@@ -441,7 +452,7 @@ def _of_function(function: Any, params: Mapping[str, Any]) -> Effects:
     if below is not None:
         found.raises_calls(ast.Pass(lineno=below.__code__.co_firstlineno), below.__qualname__)
         thing = below
-    reading = Reading(found, file=thing.__code__.co_filename)
+    reading = FunctionInterpreter(found, file=thing.__code__.co_filename)
     node = inspect.signature(thing).parameters
     takes = {name for name in named if name in node or _takes_all(node)}
     at = ast.Pass(lineno=thing.__code__.co_firstlineno)  # the first line of the function

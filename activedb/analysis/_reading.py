@@ -16,13 +16,20 @@ from collections.abc import Collection
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from activedb.analysis._effects import ALL_KINDS, Change, Effects, Read, Signal, Unresolved
+from activedb.analysis._effects import (
+    ALL_KINDS,
+    ChangeEffect,
+    Effects,
+    ReadEffect,
+    SignalEffect,
+    Unresolved,
+)
 from activedb.analysis._values import (
     DATA,
     TRANSACTION,
     UNKNOWN,
     Atom,
-    Bound,
+    BoundFunction,
     Columns,
     Items,
     Known,
@@ -47,7 +54,7 @@ from activedb.analysis._values import (
 )
 from activedb.function_sources import FunctionNode, node_of
 
-__all__ = ["Calls", "Expressions", "Frame", "Reading", "Recorder"]
+__all__ = ["Calls", "Expressions", "Frame", "FunctionInterpreter", "Recorder"]
 
 
 class Recorder:
@@ -61,9 +68,9 @@ class Recorder:
 
     def __init__(self, file: str):
         self._file = file
-        self._reads: list[Read] = []
-        self._changes: list[Change] = []
-        self._signals: list[Signal] = []
+        self._reads: list[ReadEffect] = []
+        self._changes: list[ChangeEffect] = []
+        self._signals: list[SignalEffect] = []
         self._unresolved: list[Unresolved] = []
 
     def effects(self) -> Effects:
@@ -81,7 +88,7 @@ class Recorder:
     def reads_rows(self, node: ast.AST, of: Value, call: str) -> None:
         """Record that whole rows of a table are read."""
         for table in self._tables(node, of, call, {"reads"}):
-            self._reads.append(Read(table.name, None, self.place(node)))
+            self._reads.append(ReadEffect(table.name, None, self.place(node)))
 
     def changes_rows(
         self, node: ast.AST, of: Value, kind: str, columns: Collection[str] | None = None
@@ -96,7 +103,7 @@ class Recorder:
             if isinstance(atom, Sql) and atom.kind == "read":
                 self._of_statement(node, atom, {"reads"})
             elif isinstance(atom, Known) and (table := table_of(atom.thing)) is not None:
-                self._reads.append(Read(table.name, None, self.place(node)))
+                self._reads.append(ReadEffect(table.name, None, self.place(node)))
             else:
                 self.unresolved(node, "query() of a statement that cannot be told", {"reads"})
 
@@ -119,35 +126,35 @@ class Recorder:
         """Record that a signal is raised."""
         for atom in names:
             if isinstance(atom, Known) and type(atom.thing) is str:
-                self._signals.append(Signal(atom.thing, self.place(node)))
+                self._signals.append(SignalEffect(atom.thing, self.place(node)))
             else:
                 self.unresolved(node, "signal() of a name that cannot be told", {"raises"})
 
     def raises_calls(self, node: ast.AST, function: str) -> None:
         """Record a call of a function whose calls are events."""
         for kind in ("call", "return"):
-            self._signals.append(Signal(function, self.place(node), kind))
+            self._signals.append(SignalEffect(function, self.place(node), kind))
 
     def _of_statement(self, node: ast.AST, sql: Sql, kinds: Collection[str]) -> None:
         if sql.problem:
             self.unresolved(node, sql.problem, kinds)
         for read in sorted(sql.reads, key=repr):
             if isinstance(read, Table):
-                self._reads.append(Read(read.name, None, self.place(node)))
+                self._reads.append(ReadEffect(read.name, None, self.place(node)))
             else:
-                self._reads.append(Read(read.table, read.name, self.place(node)))
+                self._reads.append(ReadEffect(read.table, read.name, self.place(node)))
 
     def _change(
         self, node: ast.AST, table: Table, kind: str, columns: Collection[str] | None
     ) -> None:
         place = self.place(node)
         if kind != "update" or columns is None:
-            self._changes.append(Change(kind, table.name, None, place))
+            self._changes.append(ChangeEffect(kind, table.name, None, place))
             return
         for name in sorted({*columns, *table.touched}):
             known = table.column(name)
             column = name if known is None else known.name
-            self._changes.append(Change(kind, table.name, column, place))
+            self._changes.append(ChangeEffect(kind, table.name, column, place))
 
     def _tables(self, node: ast.AST, of: Value, call: str, kinds: Collection[str]) -> list[Table]:
         found = []
@@ -268,7 +275,7 @@ class Calls(ABC):
             if atom.of == "transaction":
                 return self._of_transaction(atom.name, args, named, node, is_used)
             return self._of_database(atom.name, args, named, node)
-        if isinstance(atom, Bound):
+        if isinstance(atom, BoundFunction):
             args = [*atom.first, *args]
             named = dict(atom.named) | named
             return self.call_atom(atom.function, args, named, node, is_used, is_spread)
@@ -286,7 +293,7 @@ class Calls(ABC):
                 self.found.unresolved(node, f"the transaction goes {to or 'elsewhere'}")
             elif isinstance(atom, Method) or (isinstance(atom, Known) and is_database(atom.thing)):
                 self.found.unresolved(node, f"the database goes {to or 'elsewhere'}")
-            elif isinstance(atom, Bound):
+            elif isinstance(atom, BoundFunction):
                 for each in (*atom.first, *(value for _, value in atom.named)):
                     self.given_away(each, node, to)
                 self.given_away(frozenset((atom.function,)), node, to)
@@ -412,7 +419,7 @@ class Calls(ABC):
             return self.follow(function, args, named, node, is_spread=is_spread)
         if thing is functools.partial and args:
             return frozenset(
-                Bound(atom, tuple(args[1:]), tuple(sorted(named.items())))
+                BoundFunction(atom, tuple(args[1:]), tuple(sorted(named.items())))
                 if isinstance(atom, Known | Local)
                 else UNKNOWN
                 for atom in args[0]
@@ -734,7 +741,7 @@ class Expressions(Calls):
                 found |= elements(atom.thing)
             else:
                 found |= _DATA if atom == DATA else _UNKNOWN
-                if atom == TRANSACTION or isinstance(atom, Bound | Local):
+                if atom == TRANSACTION or isinstance(atom, BoundFunction | Local):
                     found |= {atom}
         return found
 
@@ -768,7 +775,7 @@ _CALLS_MAX = 500
 _PASSES_MAX = 20
 
 
-class Reading(Expressions):
+class FunctionInterpreter(Expressions):
     """Interpreter of functions and of the functions they call."""
 
     # -- functions -------------------------------------------------------------------------

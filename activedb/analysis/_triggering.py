@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from activedb.analysis._effects import Change, Signal
-from activedb.analysis._profile import Listening, Profile, Role
+from activedb.analysis._effects import ChangeEffect, SignalEffect
+from activedb.analysis._profile import EventRole, Listening, Profile
 
-__all__ = ["Cause", "Edge", "edges_between", "listeners"]
+__all__ = ["TriggeringCause", "TriggeringEdge", "edges_between", "listeners"]
 
 
 _NOTES = {
-    Role.COMPLETES: "",
-    Role.LATER: ", after which time completes the pattern",
-    Role.CONTRIBUTES: ", another part of the pattern",
-    Role.FORBIDS: ", which the pattern forbids",
+    EventRole.COMPLETES: "",
+    EventRole.LATER: ", after which time completes the pattern",
+    EventRole.CONTRIBUTES: ", another part of the pattern",
+    EventRole.FORBIDS: ", which the pattern forbids",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class TriggeringCause:
     """One reason why a rule may trigger another.
 
     Attributes
     ----------
-    effect : Change or Signal
+    effect : ChangeEffect or SignalEffect
         Effect of the first rule.
-    role : Role
+    role : EventRole
         Role of the event of this effect for the second rule.
     """
 
-    effect: Change | Signal
-    role: Role
+    effect: ChangeEffect | SignalEffect
+    role: EventRole
 
     def __str__(self) -> str:
         place = f" ({self.effect.place})" if self.effect.place else ""
@@ -40,30 +40,30 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TriggeringEdge:
     """Edge of the triggering graph: ``source`` may raise an event that ``target`` listens to.
 
     Attributes
     ----------
     source, target : str
         Names of rules.
-    causes : tuple of Cause
+    causes : tuple of TriggeringCause
         At least one.
     """
 
     source: str
     target: str
-    causes: tuple[Cause, ...]
+    causes: tuple[TriggeringCause, ...]
 
     @property
     def triggers(self) -> bool:
         """True if the source alone can trigger the target at once."""
-        return any(cause.role is Role.COMPLETES for cause in self.causes)
+        return any(cause.role is EventRole.COMPLETES for cause in self.causes)
 
     @property
     def triggers_later(self) -> bool:
         """True if time can trigger the target after an event of the source."""
-        return any(cause.role is Role.LATER for cause in self.causes)
+        return any(cause.role is EventRole.LATER for cause in self.causes)
 
     @property
     def reason(self) -> str:
@@ -82,7 +82,7 @@ def listeners(
     return found
 
 
-def edges_between(profiles: Sequence[Profile]) -> tuple[Edge, ...]:
+def edges_between(profiles: Sequence[Profile]) -> tuple[TriggeringEdge, ...]:
     """Return the edges, by source and target in the order of the rules.
 
     Effects are looked up by their event, so the time is O(rules + effects + causes found), plus
@@ -92,12 +92,15 @@ def edges_between(profiles: Sequence[Profile]) -> tuple[Edge, ...]:
     place = {profile.name: number for number, profile in enumerate(profiles)}
     edges = []
     for source in profiles:
-        causes: dict[str, dict[Cause, None]] = {}
-        effects: list[Change | Signal] = [*source.effects.changes, *source.effects.signals]
+        causes: dict[str, dict[TriggeringCause, None]] = {}
+        effects: list[ChangeEffect | SignalEffect] = [
+            *source.effects.changes,
+            *source.effects.signals,
+        ]
         for effect in effects:
             for target, part in by_key.get(effect.key, ()):
                 if part.hears(effect):
-                    causes.setdefault(target.name, {})[Cause(effect, part.role)] = None
+                    causes.setdefault(target.name, {})[TriggeringCause(effect, part.role)] = None
         for name in sorted(causes, key=place.__getitem__):
-            edges.append(Edge(source.name, name, tuple(causes[name])))
+            edges.append(TriggeringEdge(source.name, name, tuple(causes[name])))
     return tuple(edges)

@@ -9,7 +9,7 @@
     ├── Known         an object that exists: a module, a table, a function, a constant
     ├── Method        a method of a transaction or database about to be called
     ├── Local         a function written inside a function
-    ├── Bound         a function with its first arguments
+    ├── BoundFunction a function with its first arguments
     ├── Items         a list, tuple, set or dict display, with its contents
     ├── Columns       ``table.c``
     └── Sql           a statement or a part of one, with what it reads and writes
@@ -42,7 +42,7 @@ __all__ = [
     "TRANSACTION",
     "UNKNOWN",
     "Atom",
-    "Bound",
+    "BoundFunction",
     "Column",
     "Columns",
     "Items",
@@ -190,7 +190,7 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundFunction:
     """A function with leading and named arguments bound: a method, ``functools.partial``."""
 
     function: Known | Local
@@ -236,7 +236,7 @@ class Sql:
     problem: str = ""
 
 
-Atom: TypeAlias = Plain | Known | Method | Local | Bound | Items | Columns | Sql
+Atom: TypeAlias = Plain | Known | Method | Local | BoundFunction | Items | Columns | Sql
 Value: TypeAlias = frozenset[Atom]
 
 
@@ -254,14 +254,14 @@ def known(thing: Any) -> Atom:
     """Return the atom for an existing object."""
     if isinstance(thing, MethodType):
         if isinstance(thing.__func__, FunctionType):
-            return Bound(Known(thing.__func__), (frozenset((known(thing.__self__),)),))
+            return BoundFunction(Known(thing.__func__), (frozenset((known(thing.__self__),)),))
         return UNKNOWN
     if isinstance(thing, functools.partial):
         function = known(thing.func)
         if not isinstance(function, Known):
             return UNKNOWN
         named = tuple((name, frozenset((known(v),))) for name, v in thing.keywords.items())
-        return Bound(function, tuple(frozenset((known(v),)) for v in thing.args), named)
+        return BoundFunction(function, tuple(frozenset((known(v),)) for v in thing.args), named)
     if table_of(thing) is not None:
         return Known(thing)
     column = column_of(thing)
@@ -317,9 +317,9 @@ def attribute(thing: Any, name: str) -> Value:
         found = found.__func__
     elif isinstance(found, classmethod):
         owner = thing if isinstance(thing, type) else type(thing)
-        return frozenset((Bound(Known(found.__func__), (frozenset((Known(owner),)),)),))
+        return frozenset((BoundFunction(Known(found.__func__), (frozenset((Known(owner),)),)),))
     elif isinstance(found, FunctionType) and not isinstance(thing, type | ModuleType):
-        return frozenset((Bound(Known(found), (frozenset((Known(thing),)),)),))
+        return frozenset((BoundFunction(Known(found), (frozenset((Known(thing),)),)),))
     elif hasattr(type(found), "__get__") and not isinstance(found, FunctionType):
         if table is not None and is_of_sqlalchemy(found):
             of_column = column_of(found)

@@ -351,7 +351,9 @@ def plan_compensation(
     if chosen_mode is Mode.NON_INTRUSIVE:
         live, kept = _non_interfering_prefix(lineage, live, given_up)
     affected = interference(lineage, live, given_up=given_up)
-    return _Outcome(lineage, asked, given_up, cover, live, affected).plan(chosen_mode, kept)
+    return _CompensationEffect(lineage, asked, given_up, cover, live, affected).plan(
+        chosen_mode, kept
+    )
 
 
 def is_begun(lineage: Lineage, plan: CompensationPlan) -> bool:
@@ -399,7 +401,7 @@ def _non_interfering_prefix(
     return tuple(prefix), tuple(kept)
 
 
-class _Outcome:
+class _CompensationEffect:
     """Effect on batches and transactions of compensating some transactions."""
 
     def __init__(

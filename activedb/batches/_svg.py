@@ -74,7 +74,7 @@ def draw_svg(
     else:
         given = [ids] if isinstance(ids, str) else list(ids)
         chosen = lineage.ancestors(given) | lineage.descendants(given)
-    return _Graph(lineage, chosen, _marks(plan)).text()
+    return _BoxLayout(lineage, chosen, _marks(plan)).text()
 
 
 def _marks(plan: CompensationPlan | None) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _marks(plan: CompensationPlan | None) -> dict[str, str]:
     return marks
 
 
-class _Graph:
+class _BoxLayout:
     """Boxes of one drawing, in rows, with their positions."""
 
     def __init__(self, lineage: Lineage, chosen: set[str], marks: Mapping[str, str]):

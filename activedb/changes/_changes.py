@@ -23,12 +23,20 @@ from dataclasses import dataclass, field, replace
 from activedb.changes._replication_marks import DATA_KINDS, heard_by
 from activedb.errors import ConfigurationError, StoreError
 from activedb.events import Expression, Occurrence, Primitive
-from activedb.firing import Fed, Firing, Launcher, Letter, Triggering, failure_of, is_systemic
+from activedb.firing import (
+    Fed,
+    Launcher,
+    Letter,
+    RecordedFiring,
+    Triggering,
+    failure_of,
+    is_systemic,
+)
 from activedb.rules import Rule, Subscription
 from activedb.store import Connection
 from activedb.store.replication import (
     Begin,
-    ChangedRows,
+    ChangeConverter,
     Commit,
     Delete,
     FollowedTable,
@@ -41,7 +49,7 @@ from activedb.store.replication import (
     Update,
 )
 from activedb.store.sql import TableSpec
-from activedb.transactions import Forest, Node, Run
+from activedb.transactions import Forest, Run, TransactionNode
 from coupling import Coupling
 
 __all__ = ["FOLLOWED_MODES", "FollowProgress", "Follower"]
@@ -89,7 +97,7 @@ class FollowProgress:
 
 
 @dataclass(slots=True)
-class _Taken:
+class _TransactionFirings:
     """Firings of one taken transaction.
 
     Attributes
@@ -98,13 +106,13 @@ class _Taken:
         Number of firings triggered.
     is_changed : bool
         True if there is anything to record.
-    portion : list of Firing
+    portion : list of RecordedFiring
         Firings to record and then leave to be claimed.
     """
 
     firings: int = 0
     is_changed: bool = False
-    portion: list[Firing] = field(default_factory=list)
+    portion: list[RecordedFiring] = field(default_factory=list)
 
 
 class Follower:
@@ -267,7 +275,7 @@ class Follower:
         self._trigger("after peek")
         self._launcher.join_running(running_max=_RUNNING_MAX)
         self._reader.begin(begin)
-        taken = _Taken()
+        taken = _TransactionFirings()
         run = Run(name=f"follow/{self._slot.name}/{begin.lsn:016X}", is_retried=True)
         with self._forest.top_level(run) as t:
             commit = self._raise_all(begin, messages, taken, t)
@@ -293,7 +301,11 @@ class Follower:
         raise _cut_off()
 
     def _raise_all(
-        self, begin: Begin, messages: Iterator[Message], taken: _Taken, t: Node
+        self,
+        begin: Begin,
+        messages: Iterator[Message],
+        taken: _TransactionFirings,
+        t: TransactionNode,
     ) -> Commit:
         """Raise the events of a transaction in `t`, up to its commit."""
         reader = self._reader
@@ -321,7 +333,13 @@ class Follower:
             if rule.coupling in FOLLOWED_MODES and rule.name not in self._reader.heard:
                 yield subscription
 
-    def _feed(self, subscription: Subscription, o: Occurrence, taken: _Taken, t: Node) -> None:
+    def _feed(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        taken: _TransactionFirings,
+        t: TransactionNode,
+    ) -> None:
         rule = subscription.rule
         fed: list[Fed] = []
 
@@ -361,7 +379,7 @@ class Follower:
 
     # -- results --------------------------------------------------------------------------
 
-    def _record_portion(self, taken: _Taken, t: Node) -> None:
+    def _record_portion(self, taken: _TransactionFirings, t: TransactionNode) -> None:
         """Write firings on the connection of `t` at once, to free their memory."""
         if taken.portion:
             rows = [firing.row for firing in taken.portion]
@@ -373,7 +391,7 @@ class Follower:
             t.hierarchy.session.flush((), (), [write])
             taken.portion = []
 
-    def _count(self, taken: _Taken) -> None:
+    def _count(self, taken: _TransactionFirings) -> None:
         if self._reader.truncated:
             _LOG.warning("a followed table was emptied with TRUNCATE, which triggers no rule")
         now = self.progress
@@ -429,7 +447,7 @@ class ChangeReader:
         self._is_heard = is_heard
         self._tables: dict[int, FollowedTable] = {table.oid: table for table in slot.tables}
         self._relations: dict[int, Relation] = {}
-        self._rows: dict[int, ChangedRows] = {}
+        self._rows: dict[int, ChangeConverter] = {}
         self._begin: Begin
 
     def begin(self, begin: Begin) -> None:
@@ -463,7 +481,9 @@ class ChangeReader:
         rows = self._rows.get(table.oid)
         if rows is None:
             relation = self._relations[table.oid]
-            rows = self._rows[table.oid] = ChangedRows(table.spec, relation, self._slot.connection)
+            rows = self._rows[table.oid] = ChangeConverter(
+                table.spec, relation, self._slot.connection
+            )
         old, new = None, None
         if isinstance(change, Insert):
             new = rows.whole(change.new)

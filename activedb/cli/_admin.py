@@ -17,7 +17,7 @@ from activedb.errors import ConfigurationError
 from activedb.monitor import addresses
 from activedb.store.journals import Overview, database_migrations, read_overview
 from activedb.store.server import Migrations, migration_sql, rights_of_roles, role_statements
-from coupling.acta import AXIOMS, BadLine, History, Violation, audit
+from coupling.acta import AXIOMS, AxiomViolation, BadLine, History, audit
 
 __all__ = ["migrate", "roles", "run_audit", "status"]
 
@@ -109,7 +109,7 @@ def run_audit(file: Path, reporter: Reporter) -> bool:
     return not violations
 
 
-def _lines(violation: Violation) -> list[int]:
+def _lines(violation: AxiomViolation) -> list[int]:
     return [position + 1 for position in violation.positions]
 
 

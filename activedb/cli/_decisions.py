@@ -12,7 +12,7 @@ from activedb.cli._report import Reporter, counted
 from activedb.cli._running import opened
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, RowNotFound
-from activedb.firing import Decision
+from activedb.firing import MatchDecision
 
 __all__ = ["app"]
 
@@ -102,7 +102,7 @@ def resolve(
     _print(reporter, decision)
 
 
-def _print(reporter: Reporter, decision: Decision) -> None:
+def _print(reporter: Reporter, decision: MatchDecision) -> None:
     rows = [
         ("id", decision.id),
         ("rule", decision.rule),
@@ -121,10 +121,10 @@ def _print(reporter: Reporter, decision: Decision) -> None:
     reporter.rows("decision", ("field", "value"), rows, decision.record())
 
 
-def _time(decision: Decision) -> str:
+def _time(decision: MatchDecision) -> str:
     return f"{moment_of(decision.us):%Y-%m-%d %H:%M:%S.%f}"
 
 
-def _short(decision: Decision) -> str:
+def _short(decision: MatchDecision) -> str:
     text = " | ".join(f"{number}: {each}" for number, each in enumerate(decision.texts()))
     return text if len(text) <= _SHORT_MAX else f"{text[: _SHORT_MAX - 1]}…"

@@ -28,11 +28,11 @@ __all__ = [
     "UNITS",
     "WHOLE",
     "Clock",
-    "Columns",
+    "ColumnOptions",
+    "EventConverter",
     "EventFile",
-    "Reading",
-    "Refusal",
     "Row",
+    "RowRefusal",
     "clock_of",
     "iso_clock",
     "zone_of",
@@ -60,7 +60,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RowRefusal:
     """Reason why a row is not an event.
 
     Attributes
@@ -146,7 +146,7 @@ class EventFile:
         """True if it can be read again from its beginning."""
         return self.path != _STDIN and self.path.is_file()
 
-    def rows(self) -> Iterator[tuple[int, Row | Refusal]]:
+    def rows(self) -> Iterator[tuple[int, Row | RowRefusal]]:
         """Yield the rows with their numbers: in a text file the last line of the row, from 1.
 
         Raises
@@ -169,7 +169,7 @@ class EventFile:
         except (OSError, EOFError, zlib.error) as error:
             raise FeedFailed(f"{self.title} cannot be read to its end: {error}") from error
 
-    def _csv(self, text: IO[str]) -> Iterator[tuple[int, Row | Refusal]]:
+    def _csv(self, text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
         csv.field_size_limit(_FIELD_MAX)
         reader = csv.reader(text, delimiter=self.delimiter, strict=True, skipinitialspace=True)
         header = self.header
@@ -183,7 +183,7 @@ class EventFile:
                     raise ConfigurationError(
                         f"{self.title}: the header is not CSV ({error}); check --format"
                     ) from error
-                yield reader.line_num, Refusal("it is not valid CSV", str(error))
+                yield reader.line_num, RowRefusal("it is not valid CSV", str(error))
                 continue
             if not fields:
                 continue
@@ -193,14 +193,14 @@ class EventFile:
                 continue
             if len(fields) != len(header):
                 detail = f"{len(fields)} fields for {len(header)} columns"
-                yield reader.line_num, Refusal("it has too few or too many fields", detail)
+                yield reader.line_num, RowRefusal("it has too few or too many fields", detail)
             elif not _is_text("".join(fields)):
-                yield reader.line_num, Refusal(f"it is not {self.encoding}")
+                yield reader.line_num, RowRefusal(f"it is not {self.encoding}")
             else:
                 yield reader.line_num, dict(zip(header, fields, strict=True))
 
 
-def _json(text: IO[str]) -> Iterator[tuple[int, Row | Refusal]]:
+def _json(text: IO[str]) -> Iterator[tuple[int, Row | RowRefusal]]:
     for number, line in enumerate(text, 1):
         stripped = line.strip()
         if not stripped:
@@ -209,17 +209,17 @@ def _json(text: IO[str]) -> Iterator[tuple[int, Row | Refusal]]:
             yield from _json_array(line + text.read())
             return
         if not _is_text(stripped):
-            yield number, Refusal("it is not UTF-8")
+            yield number, RowRefusal("it is not UTF-8")
             continue
         try:
             row = json.loads(stripped)
         except (ValueError, RecursionError) as error:
-            yield number, Refusal("it is not valid JSON", str(error))
+            yield number, RowRefusal("it is not valid JSON", str(error))
             continue
         yield number, _object(row)
 
 
-def _json_array(text: str) -> Iterator[tuple[int, Row | Refusal]]:
+def _json_array(text: str) -> Iterator[tuple[int, Row | RowRefusal]]:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -230,13 +230,13 @@ def _json_array(text: str) -> Iterator[tuple[int, Row | Refusal]]:
         yield number, _object(row)
 
 
-def _object(row: Any) -> Row | Refusal:
+def _object(row: Any) -> Row | RowRefusal:
     if isinstance(row, dict):
         return row
-    return Refusal("it is not a JSON object", f"it is {json.dumps(row)[:60]}")
+    return RowRefusal("it is not a JSON object", f"it is {json.dumps(row)[:60]}")
 
 
-def _parquet(raw: Any) -> Iterator[tuple[int, Row | Refusal]]:
+def _parquet(raw: Any) -> Iterator[tuple[int, Row | RowRefusal]]:
     try:
         pyarrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -460,7 +460,7 @@ _IDS = ("id", "event_id", "eventid", "uuid")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ColumnOptions:
     """Options about the columns; None and empty: to be guessed.
 
     Attributes
@@ -490,7 +490,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Columns:
+class EventConverter:
     """Converter of rows to events.
 
     Attributes
@@ -527,15 +527,15 @@ class Columns:
 
     @classmethod
     def of(
-        cls, rows: Sequence[Row], said: Reading, types: Sequence[str], *, has_texts: bool
-    ) -> Columns:
+        cls, rows: Sequence[Row], said: ColumnOptions, types: Sequence[str], *, has_texts: bool
+    ) -> EventConverter:
         """Determine the columns of rows such as these.
 
         Parameters
         ----------
         rows : sequence of mapping
             The first rows, at least one.
-        said : Reading
+        said : ColumnOptions
         types : sequence of str
             The types that the patterns name: if no column has the type and there is only one type,
             it is that of all rows.
@@ -621,20 +621,22 @@ class Columns:
         except (BadEvent, KeyError, OverflowError, TypeError, ValueError):
             return None
 
-    def occurrence(self, row: Row) -> Occurrence | Refusal:
+    def occurrence(self, row: Row) -> Occurrence | RowRefusal:
         """Return the event of a row, or the reason why it is none."""
         name: Any = self.constant
         if self.type is not None:
             name = row.get(self.type)
             if not isinstance(name, str) or name in self.nulls:
-                return Refusal(f"it has no type in column {self.type}", _shown(name))
+                return RowRefusal(f"it has no type in column {self.type}", _shown(name))
         value = row.get(self.timestamp)
         if value is None or value == "":
-            return Refusal(f"it has no time in column {self.timestamp}")
+            return RowRefusal(f"it has no time in column {self.timestamp}")
         try:
             moment = self.clock(value)
         except (OverflowError, TypeError, ValueError):
-            return Refusal(f"column {self.timestamp} is not a time: {self.written}", _shown(value))
+            return RowRefusal(
+                f"column {self.timestamp} is not a time: {self.written}", _shown(value)
+            )
         self.is_dated = isinstance(moment, datetime)
         id_ = None if self.id is None else row.get(self.id)
         if id_ is not None:
@@ -647,7 +649,7 @@ class Columns:
         try:
             return Occurrence(name, moment, params, id=id_)
         except BadEvent as error:
-            return Refusal("it is not a valid event", str(error))
+            return RowRefusal("it is not a valid event", str(error))
 
     def _value(self, column: str, text: str) -> Any:
         if text in self.nulls:

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from activedb.cli._events import FORMATS, UNITS, EventFile, Reading, zone_of
-from activedb.cli._matching import Figures, Matching
+from activedb.cli._events import FORMATS, UNITS, ColumnOptions, EventFile, zone_of
+from activedb.cli._matching import Figures, FileMatching
 from activedb.cli._report import Reporter
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, DefinitionError, RuleSyntaxError
@@ -374,7 +374,7 @@ def match(
         name: chosen(expression, context, selection, skip)
         for name, expression in queries_of(pattern, query or []).items()
     }
-    said = Reading(
+    said = ColumnOptions(
         type=type,
         timestamp=timestamp,
         id=id,
@@ -386,7 +386,9 @@ def match(
     )
     header = [name.strip() for name in columns.split(",")] if columns else []
     file = EventFile.of(input, format=format, header=header, delimiter=delimiter, encoding=encoding)
-    matching = Matching(file, queries, said, is_ordered=ordered, fail_fast=fail_fast, until=until)
+    matching = FileMatching(
+        file, queries, said, is_ordered=ordered, fail_fast=fail_fast, until=until
+    )
     reporter = Reporter(as_json=as_json)
     report = MatchReport(as_json=as_json, output=output, zone=said.zone)
     with report.writing():

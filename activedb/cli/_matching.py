@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice, pairwise
 from typing import TypeAlias
 
-from activedb.cli._events import Columns, EventFile, Reading, Refusal, Row
+from activedb.cli._events import ColumnOptions, EventConverter, EventFile, Row, RowRefusal
 from activedb.errors import BadEvent, FeedFailed
 from activedb.events import Detector, Expression, Occurrence
 
-__all__ = ["Figures", "Matching", "Progress"]
+__all__ = ["Figures", "FileMatching", "Progress"]
 
 _FIRST_ROWS = 100  # rows from which the columns are inferred
 _TRIM_EVERY = 1_000  # events
 _TELL_EVERY = 1_000  # rows
 
 Progress: TypeAlias = Callable[[str], None]
-_Rows: TypeAlias = Iterator[tuple[int, Row | Refusal]]
+_Rows: TypeAlias = Iterator[tuple[int, Row | RowRefusal]]
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Figures:
     is_sorted: bool = False
     is_cut: bool = False
 
-    def refuse(self, number: int, refusal: Refusal, *, fail_fast: bool) -> None:
+    def refuse(self, number: int, refusal: RowRefusal, *, fail_fast: bool) -> None:
         """Count a refused row.
 
         Raises
@@ -89,7 +89,7 @@ class Figures:
         raise FeedFailed(f"every {what} of {title} was refused: {reason}; first row {first}{shown}")
 
 
-class Matching:
+class FileMatching:
     """A run of patterns over a file.
 
     Parameters
@@ -97,7 +97,7 @@ class Matching:
     file : EventFile
     queries : mapping of str to Expression
         Patterns by the name that their matches are reported with.
-    said : Reading
+    said : ColumnOptions
     is_ordered : bool
         Whether the file must be in time order: a row before its predecessor is refused. Otherwise a
         file that is not in order is read into memory and sorted.
@@ -112,7 +112,7 @@ class Matching:
         self,
         file: EventFile,
         queries: Mapping[str, Expression],
-        said: Reading,
+        said: ColumnOptions,
         *,
         is_ordered: bool = False,
         fail_fast: bool = False,
@@ -130,7 +130,7 @@ class Matching:
                 self._listening.setdefault(key, []).append((name, self._detectors[name]))
         self.types = sorted(name for kind, name in self._listening if kind == "event")
         self.figures = Figures(matches=Counter(dict.fromkeys(queries, 0)))
-        self.columns: Columns | None = None
+        self.columns: EventConverter | None = None
 
     @property
     def partials(self) -> dict[str, int]:
@@ -158,7 +158,7 @@ class Matching:
             If the input cannot be read to its end, or a row is refused with `fail_fast`.
         """
         rows, first = self._rows()
-        self.columns = Columns.of(
+        self.columns = EventConverter.of(
             first, self._said, self.types, has_texts=self._file.format == "csv"
         )
         for line in self.columns.notes:
@@ -173,11 +173,11 @@ class Matching:
         rows = self._file.rows()
         # With a required order, each row may be awaited.
         head = list(islice(rows, 1 if self._is_ordered else _FIRST_ROWS))
-        first = [row for _, row in head if not isinstance(row, Refusal)]
+        first = [row for _, row in head if not isinstance(row, RowRefusal)]
         if not first:
             if head:
                 _, refusal = head[0]
-                assert isinstance(refusal, Refusal)
+                assert isinstance(refusal, RowRefusal)
                 raise FeedFailed(
                     f"no row of {self._file.title} can be read: {refusal.reason} "
                     f"({refusal.detail}); check --format"
@@ -204,7 +204,7 @@ class Matching:
         for number, row in self._file.rows():
             if number % _TELL_EVERY == 0:
                 tell(f"{number:,} rows checked for their order")
-            us = None if isinstance(row, Refusal) else self.columns.time_us(row)
+            us = None if isinstance(row, RowRefusal) else self.columns.time_us(row)
             if us is not None:
                 if last_us is not None and us < last_us:
                     return False
@@ -218,8 +218,8 @@ class Matching:
             figures.rows += 1
             if figures.rows % _TELL_EVERY == 0:
                 tell(f"{figures.rows:,} rows read, {figures.matches.total():,} matches")
-            o = row if isinstance(row, Refusal) else self.columns.occurrence(row)
-            if isinstance(o, Refusal):
+            o = row if isinstance(row, RowRefusal) else self.columns.occurrence(row)
+            if isinstance(o, RowRefusal):
                 figures.refuse(number, o, fail_fast=self._fail_fast)
             else:
                 if o.key not in listening:
@@ -232,7 +232,7 @@ class Matching:
         last_us: int | None = None
         for number, o in events:
             if last_us is not None and o.us < last_us:
-                refusal = Refusal("it is earlier than the row before it", f"{o.timestamp}")
+                refusal = RowRefusal("it is earlier than the row before it", f"{o.timestamp}")
                 self.figures.refuse(number, refusal, fail_fast=self._fail_fast)
                 continue
             last_us = o.us
@@ -269,7 +269,7 @@ class Matching:
             try:
                 found = detector.feed(o)
             except BadEvent as error:
-                refusal = Refusal(f"query {name} cannot evaluate it", str(error))
+                refusal = RowRefusal(f"query {name} cannot evaluate it", str(error))
                 self.figures.refuse(number, refusal, fail_fast=self._fail_fast)
                 continue
             self.figures.taken += 1

@@ -19,7 +19,7 @@ from rich.text import Text
 from activedb.database import Database
 from activedb.streams import StreamRun
 
-__all__ = ["Outcome", "Reporter", "counted"]
+__all__ = ["Reporter", "RunFigures", "counted"]
 
 _LINE_EVERY_S = 5.0
 _SHORT_S = 1.0
@@ -27,7 +27,7 @@ _SHOWN_MAX = 200  # rows of a list
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunFigures:
     """The figures of one run of a stream.
 
     Attributes
@@ -39,7 +39,9 @@ class Outcome:
     figures: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, db: Database, run: StreamRun, before: Mapping[str, int], seconds: float) -> Outcome:
+    def of(
+        cls, db: Database, run: StreamRun, before: Mapping[str, int], seconds: float
+    ) -> RunFigures:
         """Collect the figures of a run that took `seconds`, from ledger totals `before` it."""
         totals = run.totals()
         counts = db.admin.counters()
@@ -158,7 +160,7 @@ class Reporter:
         """Print a note."""
         self._line(text)
 
-    def result(self, title: str, outcome: Outcome) -> None:
+    def result(self, title: str, outcome: RunFigures) -> None:
         """Print the figures: a table, or one JSON object."""
         if self._as_json:
             self._out.print_json(json.dumps(outcome.figures, default=str))

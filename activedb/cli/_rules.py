@@ -20,7 +20,7 @@ from activedb.errors import ConfigurationError, DefinitionError
 
 if TYPE_CHECKING:
     from activedb.analysis import Analysis, OpenDecisions
-    from activedb.firing import Decision
+    from activedb.firing import MatchDecision
 
 __all__ = ["app"]
 
@@ -318,11 +318,11 @@ def _analysis(
         return found[0] if found else databases[0].rules.analyze()
 
 
-def _left_open(decisions: Sequence[Decision]) -> dict[str, OpenDecisions]:
+def _left_open(decisions: Sequence[MatchDecision]) -> dict[str, OpenDecisions]:
     """Return open decisions by rule; they are given in the order of time."""
     from activedb.analysis import OpenDecisions
 
-    by_rule: dict[str, list[Decision]] = {}
+    by_rule: dict[str, list[MatchDecision]] = {}
     for each in decisions:
         by_rule.setdefault(each.rule, []).append(each)
     return {

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from activedb.changes import FollowProgress
-from activedb.cli._report import Outcome, Reporter, counted
+from activedb.cli._report import Reporter, RunFigures, counted
 from activedb.database import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
 from activedb.streams import Staged, Stream
@@ -89,7 +89,7 @@ def feed_stream(
     fail_fast: bool = False,
     follow: bool = False,
     resume: bool = False,
-) -> Outcome:
+) -> RunFigures:
     """Feed a stream from its source to its end, with progress; return the figures.
 
     Detached rules that an earlier process left unfinished are started first. With `resume`, an
@@ -132,7 +132,7 @@ def feed_stream(
         feed.run(run.apply)
         run.finish(feed.left)
         seconds = time.monotonic() - began
-    return Outcome.of(db, run, before, seconds)
+    return RunFigures.of(db, run, before, seconds)
 
 
 def feed_class() -> Any:
@@ -249,7 +249,7 @@ def take_staged(
     fail_fast: bool,
     follow: bool,
     resume: bool,
-) -> Outcome:
+) -> RunFigures:
     """Take the published batches of a stream, with progress; return the figures.
 
     Detached rules that an earlier process left unfinished are started first.
@@ -273,7 +273,7 @@ def take_staged(
         stream.take_staged(follow=follow)
         run.finish()
         seconds = time.monotonic() - began
-    return Outcome.of(db, run, before, seconds)
+    return RunFigures.of(db, run, before, seconds)
 
 
 _INTERRUPTED = 130
@@ -307,7 +307,7 @@ def run_worker(file: Path, url: str | None, poll_s: float, reporter: Reporter) -
             "seconds": round(seconds, 2),
             "firings per second": round(taken / seconds, 1) if seconds else 0,
         }
-        reporter.result(f"worker of {file}", Outcome(figures))
+        reporter.result(f"worker of {file}", RunFigures(figures))
 
 
 def _working_progress(
@@ -401,7 +401,7 @@ def run_follower(
             "lag seconds": round(done.lag_s, 3),
             "seconds": round(time.monotonic() - began, 2),
         }
-        reporter.result(f"changes followed for {file}", Outcome(figures))
+        reporter.result(f"changes followed for {file}", RunFigures(figures))
         return stop.interrupted
 
 
@@ -415,7 +415,7 @@ def stop_following(file: Path, url: str | None, slot: str, reporter: Reporter) -
     """
     with opened(file, url) as db:
         is_dropped = db.changes.unfollow(slot)
-    reporter.result(f"slot {slot}", Outcome({"slot": slot, "dropped": is_dropped}))
+    reporter.result(f"slot {slot}", RunFigures({"slot": slot, "dropped": is_dropped}))
 
 
 def _table(db: Database, name: str) -> object:

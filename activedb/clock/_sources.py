@@ -62,7 +62,7 @@ class Timex(ctypes.Structure):
     )
 
 
-class _State(Protocol):
+class _TimexFields(Protocol):
     """Fields of ``struct timex`` that a reading uses."""
 
     maxerror: int
@@ -156,7 +156,7 @@ OTHER_SOURCES = (
 )
 
 
-def interpret(state: int, timex: _State, fallback_error_us: int, local_us: int) -> Reading:
+def interpret(state: int, timex: _TimexFields, fallback_error_us: int, local_us: int) -> Reading:
     """Return the reading for an ``ntp_adjtime`` call that returned `state` and filled `timex`."""
     fraction_us = timex.time.tv_usec // 1000 if timex.status & _STA_NANO else timex.time.tv_usec
     reference_us = timex.time.tv_sec * 1_000_000 + fraction_us

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from activedb.errors import ConfigurationError
 from activedb.loopback import is_loopback
 
-__all__ = ["Access", "AccessMiddleware"]
+__all__ = ["AccessMiddleware", "DashboardAccess"]
 
 TOKEN_LENGTH_MIN = 16
 _TOKEN_LENGTH_MAX = 512
@@ -51,7 +51,7 @@ _HEADERS = {
 }
 
 
-class Access:
+class DashboardAccess:
     """Access rules of a dashboard that is bound to a host.
 
     Parameters
@@ -124,7 +124,7 @@ def _name(host: str) -> str:
 class AccessMiddleware:
     """Middleware that lets a request through or refuses it (403: stranger, 401: no token)."""
 
-    def __init__(self, app: ASGIApp, access: Access):
+    def __init__(self, app: ASGIApp, access: DashboardAccess):
         self.app = app
         self._access = access
 

@@ -15,14 +15,14 @@ from nicegui.events import GenericEventArguments
 
 from activedb.dashboard import _tables
 from activedb.dashboard._poller import POINTS_MAX, Point
-from activedb.dashboard._tables import Column, Row, difference, packed
+from activedb.dashboard._tables import LiveColumn, Row, difference, packed
 from activedb.dashboard._words import short
 
 __all__ = [
     "NODES_MAX",
     "Change",
+    "ChartLine",
     "Figure",
-    "Line",
     "LiveChart",
     "LiveFigures",
     "LivePage",
@@ -166,7 +166,7 @@ class LiveTable(Element, component="live_table.js"):
     ----------
     caption : str
         Subject of the table; read aloud, and the name of its scrolling region.
-    columns : sequence of Column
+    columns : sequence of LiveColumn
     rows : sequence of Row
     empty : str
         Text for a table without rows: the reason, and what to do.
@@ -183,7 +183,7 @@ class LiveTable(Element, component="live_table.js"):
     def __init__(
         self,
         caption: str,
-        columns: Sequence[Column],
+        columns: Sequence[LiveColumn],
         rows: Sequence[Row] = (),
         *,
         empty: str,
@@ -287,7 +287,7 @@ class LiveFigures(Element, component="live_figures.js"):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A line of a chart over time: its name, the source of its values, its style."""
 
     name: str
@@ -316,7 +316,7 @@ class LiveChart(Element, component="live_chart.js", esm={"nicegui-echart": str(_
 
     @classmethod
     def of_lines(
-        cls, label: str, unit: str, lines: Sequence[Line], points: Sequence[Point]
+        cls, label: str, unit: str, lines: Sequence[ChartLine], points: Sequence[Point]
     ) -> LiveChart:
         """Return a chart of lines over time; the browser keeps the points."""
         return cls(
@@ -334,7 +334,7 @@ class LiveChart(Element, component="live_chart.js", esm={"nicegui-echart": str(_
         return cls(label, {"options": dict(options), "said": said}, kind="options")
 
     def push(
-        self, lines: Sequence[Line], points: Sequence[Point], *, clear: bool, said: str
+        self, lines: Sequence[ChartLine], points: Sequence[Point], *, clear: bool, said: str
     ) -> Change:
         """Return a change that adds points."""
         return self.id, "push", {"points": _values(lines, points), "clear": clear, "said": said}
@@ -344,7 +344,7 @@ class LiveChart(Element, component="live_chart.js", esm={"nicegui-echart": str(_
         return self.id, "draw", {"options": dict(options), "said": said}
 
 
-def _values(lines: Sequence[Line], points: Sequence[Point]) -> list[list[float | None]]:
+def _values(lines: Sequence[ChartLine], points: Sequence[Point]) -> list[list[float | None]]:
     return [[round(point.at_s, 3), *(_round(x.value(point)) for x in lines)] for point in points]
 
 

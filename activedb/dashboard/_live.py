@@ -15,16 +15,16 @@ from nicegui.element import Element
 
 from activedb.dashboard._elements import (
     Change,
+    ChartLine,
     Figure,
-    Line,
     LiveChart,
     LiveFigures,
     LivePage,
     LiveTable,
     text,
 )
-from activedb.dashboard._poller import Poller, Snapshot
-from activedb.dashboard._tables import Column, Row
+from activedb.dashboard._poller import Poller, PollResult
+from activedb.dashboard._tables import LiveColumn, Row
 from activedb.dashboard._words import clock_time, short
 
 __all__ = ["PAGES", "THEME", "Live", "frame", "section"]
@@ -34,7 +34,7 @@ _ANSWER_S = 10.0  # messages to a browser that is away or busy still reach it in
 
 _log = logging.getLogger(__name__)
 
-_Part = Callable[[Snapshot], Change | None]
+_Part = Callable[[PollResult], Change | None]
 
 
 class Live:
@@ -66,8 +66,8 @@ class Live:
     def table(
         self,
         caption: str,
-        columns: Sequence[Column],
-        rows: Callable[[Snapshot], list[Row]],
+        columns: Sequence[LiveColumn],
+        rows: Callable[[PollResult], list[Row]],
         *,
         empty: str,
         filterable: bool = False,
@@ -77,7 +77,7 @@ class Live:
     ) -> LiveTable:
         """Add a table of the rows that `rows` returns; `shared`: the same rows for all viewers."""
 
-        def made(snapshot: Snapshot) -> list[Row]:
+        def made(snapshot: PollResult) -> list[Row]:
             return snapshot.once(rows) if shared else rows(snapshot)
 
         now = self.poller.snapshot
@@ -94,21 +94,21 @@ class Live:
         self.part(lambda snapshot: table.show(made(snapshot), _now_s(snapshot)))
         return table
 
-    def figures(self, caption: str, of: Callable[[Snapshot], list[Figure]]) -> LiveFigures:
+    def figures(self, caption: str, of: Callable[[PollResult], list[Figure]]) -> LiveFigures:
         """Add the figures that `of` returns for a snapshot."""
         figures = LiveFigures(caption, self.poller.snapshot.once(of))
         self.part(lambda snapshot: figures.show(snapshot.once(of)))
         return figures
 
     def lines(
-        self, label: str, unit: str, lines: Sequence[Line], said: Callable[[Snapshot], str]
+        self, label: str, unit: str, lines: Sequence[ChartLine], said: Callable[[PollResult], str]
     ) -> LiveChart:
         """Add a chart of the last minutes; each look sends only its new points."""
         history = self.poller.history
         chart = LiveChart.of_lines(label, unit, lines, history.points)
         sent = history.number, history.generation
 
-        def show(snapshot: Snapshot) -> Change | None:
+        def show(snapshot: PollResult) -> Change | None:
             nonlocal sent
             number, generation = sent
             sent = history.number, history.generation
@@ -122,7 +122,7 @@ class Live:
         self.part(show)
         return chart
 
-    def now(self, table: LiveTable, rows: Callable[[Snapshot], list[Row]]) -> None:
+    def now(self, table: LiveTable, rows: Callable[[PollResult], list[Row]]) -> None:
         """Show other rows of the last snapshot at once, after a choice of the user."""
         change = table.show(rows(self.poller.snapshot), _now_s(self.poller.snapshot))
         if change is not None:
@@ -152,7 +152,7 @@ class Live:
         finally:
             self._is_running = False
 
-    def _changes(self, snapshot: Snapshot) -> list[Change]:
+    def _changes(self, snapshot: PollResult) -> list[Change]:
         """Return the change of each part; a part that fails is logged and skipped."""
         changes = []
         for part in self._parts:
@@ -186,7 +186,7 @@ class Live:
         self._is_taken.set()
 
 
-def _now_s(snapshot: Snapshot) -> float:
+def _now_s(snapshot: PollResult) -> float:
     return 0.0 if snapshot.state is None else float(snapshot.state["process"]["now_s"])
 
 
@@ -260,7 +260,7 @@ def _buttons(live: Live) -> None:
         theme.on("click", js_handler=_TOGGLE_THEME)
 
 
-def _process(snapshot: Snapshot) -> list[Figure]:
+def _process(snapshot: PollResult) -> list[Figure]:
     if snapshot.state is None:
         return [Figure("Process", "no data yet")]
     process = snapshot.state["process"]
@@ -276,7 +276,7 @@ def _alarm(live: Live) -> None:
     """Show an alert while the process cannot be read."""
     alarm = text("p", "", "adb-alarm", role="alert")
 
-    def show(snapshot: Snapshot) -> None:
+    def show(snapshot: PollResult) -> None:
         said = snapshot.error
         if said and snapshot.state is not None:
             said = f"The data shown is old. {said}"

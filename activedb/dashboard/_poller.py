@@ -1,7 +1,7 @@
 """Poller of the process, shared by all pages, with the bounded history that it keeps.
 
 However many browsers are open, the process is asked once per look, and what a page shows is
-computed once per look (`Snapshot.once`).
+computed once per look (`PollResult.once`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from activedb.errors import ActiveDBError
 if TYPE_CHECKING:
     from activedb.monitor import Source
 
-__all__ = ["History", "Point", "Poller", "Snapshot"]
+__all__ = ["Point", "PointHistory", "PollResult", "Poller"]
 
 
 POINTS_MAX = 600  # five minutes, at two looks per second
@@ -57,7 +57,7 @@ class Point:
     latencies_s: dict[str, float]
 
 
-class History:
+class PointHistory:
     """Bounded list of at most `POINTS_MAX` points, oldest first.
 
     ``number`` grows by one with each point, ``generation`` with each `clear`.
@@ -126,7 +126,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PollResult:
     """Result of one poll; shared by all pages and never modified.
 
     Attributes
@@ -155,7 +155,7 @@ class Snapshot:
     seconds: float
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def once(self, make: Callable[[Snapshot], _T]) -> _T:
+    def once(self, make: Callable[[PollResult], _T]) -> _T:
         """Return `make` of this snapshot, computed once for all callers."""
         if make not in self._made:
             self._made[make] = make(self)
@@ -178,8 +178,8 @@ class Poller:
 
     def __init__(self, source: Source, *, every_s: float = 0.5, idle_s: float = 2.0):
         self.source = source
-        self.history = History()
-        self.snapshot = Snapshot(0, None, "", [], [], 0, 0.0)
+        self.history = PointHistory()
+        self.snapshot = PollResult(0, None, "", [], [], 0, 0.0)
         self._every_s = every_s
         self._idle_s = idle_s
         self._since = 0
@@ -198,7 +198,7 @@ class Poller:
         finally:
             self._watchers -= 1
 
-    async def after(self, number: int) -> Snapshot:
+    async def after(self, number: int) -> PollResult:
         """Wait for a snapshot after that number, and return the newest one."""
         while self.snapshot.number <= number:
             await self._told.wait()
@@ -240,7 +240,7 @@ class Poller:
                 self._since = 0
             events, recent = [], []
         self.history.add(state)
-        self.snapshot = Snapshot(
+        self.snapshot = PollResult(
             before.number + 1,
             state,
             "",
@@ -256,7 +256,7 @@ class Poller:
             _log.warning("the look at the process has failed: %s", type(error).__name__)
             text = f"{type(error).__name__}: {text}"
         before = self.snapshot
-        self.snapshot = Snapshot(
+        self.snapshot = PollResult(
             before.number + 1, before.state, text, before.events, before.recent, 0, 0.0
         )
 

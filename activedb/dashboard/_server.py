@@ -18,7 +18,7 @@ from nicegui import app as pages_app
 from nicegui import ui
 
 from activedb.dashboard import pages
-from activedb.dashboard._access import Access, AccessMiddleware
+from activedb.dashboard._access import AccessMiddleware, DashboardAccess
 from activedb.dashboard._live import THEME
 from activedb.dashboard._poller import Poller
 from activedb.errors import ActiveDBError, ConfigurationError
@@ -74,7 +74,7 @@ def serve(
         When Ctrl-C has ended it.
     """
     global _is_used
-    access = Access(host, token)
+    access = DashboardAccess(host, token)
     if writable and not access.needs_token:
         raise ConfigurationError(
             "a dashboard that may change something needs a token, as others on this computer can "

@@ -1,6 +1,6 @@
 """Tables of the pages: columns in display order, and rows as pure functions of a snapshot.
 
-A row function is passed to `Snapshot.once`, so it runs once per look for all browsers together.
+A row function is passed to `PollResult.once`, so it runs once per look for all browsers together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from activedb.dashboard._poller import Snapshot
+from activedb.dashboard._poller import PollResult
 from activedb.dashboard._words import moment, short
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "STREAMS",
     "WAITS",
     "WRITES",
-    "Column",
+    "LiveColumn",
     "Row",
     "Value",
     "aborts",
@@ -92,7 +92,7 @@ def cell(
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LiveColumn:
     """A column of a `LiveTable`.
 
     Attributes
@@ -126,7 +126,7 @@ class Column:
     tones: Mapping[str, str] = field(default_factory=dict)
 
 
-def packed(row: Row, columns: Sequence[Column]) -> list[Any]:
+def packed(row: Row, columns: Sequence[LiveColumn]) -> list[Any]:
     """Return a row as it is sent: its key, its tone, and its cells in the order of the columns."""
     cells = (_rounded(row.get(column.name), column.kind) for column in columns)
     return [row["key"], row.get("tone", ""), *cells]
@@ -175,107 +175,107 @@ KINDS = {
 WAITING, UPGRADING = "waiting", "waiting to upgrade"
 
 FOREST = (
-    Column("transaction", "Transaction", sort=False, kind="transaction"),
-    Column("state", "State", tones=STATES),
-    Column("rule", "Rule", wrap=True),
-    Column("coupling", "Coupling"),
-    Column("waits", "Waits for", wrap=True),
-    Column("age", "Age", "right", "age"),
-    Column("thread", "Thread", wide=True),
+    LiveColumn("transaction", "Transaction", sort=False, kind="transaction"),
+    LiveColumn("state", "State", tones=STATES),
+    LiveColumn("rule", "Rule", wrap=True),
+    LiveColumn("coupling", "Coupling"),
+    LiveColumn("waits", "Waits for", wrap=True),
+    LiveColumn("age", "Age", "right", "age"),
+    LiveColumn("thread", "Thread", wide=True),
 )
 LOCKS = (
-    Column("resource", "Resource", wrap=True),
-    Column("transaction", "Transaction", kind="transaction"),
-    Column("mode", "Mode"),
-    Column("has", "Status", tones={WAITING: "warn", UPGRADING: "warn"}),
+    LiveColumn("resource", "Resource", wrap=True),
+    LiveColumn("transaction", "Transaction", kind="transaction"),
+    LiveColumn("mode", "Mode"),
+    LiveColumn("has", "Status", tones={WAITING: "warn", UPGRADING: "warn"}),
 )
 WAITS = (
-    Column("waiter", "Transaction", kind="transaction"),
-    Column("blocker", "Blocked by", kind="transaction"),
-    Column("resource", "Resource", wrap=True),
-    Column("kind", "Kind"),
+    LiveColumn("waiter", "Transaction", kind="transaction"),
+    LiveColumn("blocker", "Blocked by", kind="transaction"),
+    LiveColumn("resource", "Resource", wrap=True),
+    LiveColumn("kind", "Kind"),
 )
 DEADLOCKS = (
-    Column("n", "Number", "right"),
-    Column("at", "Time", kind="time"),
-    Column("victim", "Victim", kind="transaction"),
-    Column("ids", "Transactions in the cycle"),
-    Column("resources", "Resources", wide=True, wrap=True),
-    Column("replay", "Replay", sort=False),
+    LiveColumn("n", "Number", "right"),
+    LiveColumn("at", "Time", kind="time"),
+    LiveColumn("victim", "Victim", kind="transaction"),
+    LiveColumn("ids", "Transactions in the cycle"),
+    LiveColumn("resources", "Resources", wide=True, wrap=True),
+    LiveColumn("replay", "Replay", sort=False),
 )
 RULES = (
-    Column("rule", "Rule", wrap=True),
-    Column("state", "State"),
-    Column("on", "On", wide=True, wrap=True),
-    Column("coupling", "Coupling", wrap=True),
-    Column("matched", "Matched", "right"),
-    Column("fired", "Fired", "right"),
-    Column("not", "Condition false", "right", wide=True),
-    Column("aborted", "Aborted", "right"),
-    Column("p50", "p50", "right", kind="span"),
-    Column("p99", "p99", "right", kind="span"),
-    Column("partials", "Partials", "right"),
-    Column("last", "Last fired", "right", "age", wide=True),
+    LiveColumn("rule", "Rule", wrap=True),
+    LiveColumn("state", "State"),
+    LiveColumn("on", "On", wide=True, wrap=True),
+    LiveColumn("coupling", "Coupling", wrap=True),
+    LiveColumn("matched", "Matched", "right"),
+    LiveColumn("fired", "Fired", "right"),
+    LiveColumn("not", "Condition false", "right", wide=True),
+    LiveColumn("aborted", "Aborted", "right"),
+    LiveColumn("p50", "p50", "right", kind="span"),
+    LiveColumn("p99", "p99", "right", kind="span"),
+    LiveColumn("partials", "Partials", "right"),
+    LiveColumn("last", "Last fired", "right", "age", wide=True),
 )
 DECISIONS = (
-    Column("rule", "Rule", wrap=True),
-    Column("at", "Time"),
-    Column("n", "Number", "right"),
-    Column("candidate", "Candidate", wrap=True),
-    Column("why", "Why not certain", wrap=True),
-    Column("id", "Decision", wide=True),
+    LiveColumn("rule", "Rule", wrap=True),
+    LiveColumn("at", "Time"),
+    LiveColumn("n", "Number", "right"),
+    LiveColumn("candidate", "Candidate", wrap=True),
+    LiveColumn("why", "Why not certain", wrap=True),
+    LiveColumn("id", "Decision", wide=True),
 )
 EVENTS = (
-    Column("at", "Time", kind="time"),
-    Column("kind", "Kind", tones=KINDS),
-    Column("name", "Event", wrap=True),
-    Column("transaction", "Transaction", kind="transaction"),
-    Column("params", "Parameters", wrap=True),
+    LiveColumn("at", "Time", kind="time"),
+    LiveColumn("kind", "Kind", tones=KINDS),
+    LiveColumn("name", "Event", wrap=True),
+    LiveColumn("transaction", "Transaction", kind="transaction"),
+    LiveColumn("params", "Parameters", wrap=True),
 )
 RECENT = (
-    Column("at", "Ended", kind="time"),
-    Column("transaction", "Transaction", kind="transaction"),
-    Column("state", "State", tones=STATES),
-    Column("rule", "Rule", wrap=True),
-    Column("coupling", "Coupling", wide=True),
-    Column("took", "Duration", "right", kind="span"),
-    Column("error", "Reason", wrap=True),
+    LiveColumn("at", "Ended", kind="time"),
+    LiveColumn("transaction", "Transaction", kind="transaction"),
+    LiveColumn("state", "State", tones=STATES),
+    LiveColumn("rule", "Rule", wrap=True),
+    LiveColumn("coupling", "Coupling", wide=True),
+    LiveColumn("took", "Duration", "right", kind="span"),
+    LiveColumn("error", "Reason", wrap=True),
 )
 STREAMS = (
-    Column("stream", "Stream"),
-    Column("events", "Events", "right"),
-    Column("late", "Late", "right"),
-    Column("dead", "Dead letters", "right"),
-    Column("undecided", "Undecided", "right"),
-    Column("waiting", "Waiting", "right"),
-    Column("batches", "Batches", "right"),
-    Column("punctuation", "Punctuation", kind="time"),
-    Column("behind", "Lag", "right", kind="span"),
+    LiveColumn("stream", "Stream"),
+    LiveColumn("events", "Events", "right"),
+    LiveColumn("late", "Late", "right"),
+    LiveColumn("dead", "Dead letters", "right"),
+    LiveColumn("undecided", "Undecided", "right"),
+    LiveColumn("waiting", "Waiting", "right"),
+    LiveColumn("batches", "Batches", "right"),
+    LiveColumn("punctuation", "Punctuation", kind="time"),
+    LiveColumn("behind", "Lag", "right", kind="span"),
 )
-COUNTERS = (Column("name", "Counter", wrap=True), Column("value", "Count", "right"))
+COUNTERS = (LiveColumn("name", "Counter", wrap=True), LiveColumn("value", "Count", "right"))
 BATCHES = (
-    Column("batch", "Batch"),
-    Column("stream", "Stream"),
-    Column("kind", "Origin"),
-    Column("state", "State", tones=BATCH_STATES),
-    Column("failed", "Failed", wrap=True),
+    LiveColumn("batch", "Batch"),
+    LiveColumn("stream", "Stream"),
+    LiveColumn("kind", "Origin"),
+    LiveColumn("state", "State", tones=BATCH_STATES),
+    LiveColumn("failed", "Failed", wrap=True),
 )
 LETTERS = (
-    Column("source", "Source"),
-    Column("identity", "Identity"),
-    Column("kind", "Kind"),
-    Column("error", "Error", wrap=True),
-    Column("reason", "Reason", wrap=True),
+    LiveColumn("source", "Source"),
+    LiveColumn("identity", "Identity"),
+    LiveColumn("kind", "Kind"),
+    LiveColumn("error", "Error", wrap=True),
+    LiveColumn("reason", "Reason", wrap=True),
 )
 STEPS = (
-    Column("at", "Elapsed", "right", "span"),
-    Column("what", "Step", wrap=True),
-    Column("text", "Description", sort=False, wrap=True),
-    Column("resource", "Resource", wrap=True),
-    Column("mode", "Mode"),
-    Column("other", "Other", kind="transaction"),
+    LiveColumn("at", "Elapsed", "right", "span"),
+    LiveColumn("what", "Step", wrap=True),
+    LiveColumn("text", "Description", sort=False, wrap=True),
+    LiveColumn("resource", "Resource", wrap=True),
+    LiveColumn("mode", "Mode"),
+    LiveColumn("other", "Other", kind="transaction"),
 )
-WRITES = (Column("kind", "Kind"), Column("table", "Table"), Column("row", "Row"))
+WRITES = (LiveColumn("kind", "Kind"), LiveColumn("table", "Table"), LiveColumn("row", "Row"))
 
 
 Value = Mapping[str, Any]
@@ -314,7 +314,7 @@ def ids(values: Sequence[int], most: int = 8) -> str:
     return shown if len(values) <= most else f"{shown} and {len(values) - most:,} more"
 
 
-def forest(snapshot: Snapshot) -> list[Row]:
+def forest(snapshot: PollResult) -> list[Row]:
     """Return the live transactions, children below their parents. O(n)."""
     nodes: list[Value] = _of(snapshot, "forest", "shown")
     known = {node["id"]: node for node in nodes}
@@ -352,7 +352,7 @@ def _node(node: Value, level: int, because: str) -> Row:
     }
 
 
-def waiting_only(snapshot: Snapshot) -> list[Row]:
+def waiting_only(snapshot: PollResult) -> list[Row]:
     """Return the hierarchies in which a transaction waits."""
     nodes: list[Value] = _of(snapshot, "forest", "shown")
     tops = {node["top"] for node in nodes if node["waits_for"]}
@@ -360,7 +360,7 @@ def waiting_only(snapshot: Snapshot) -> list[Row]:
     return [row for row in snapshot.once(forest) if row["key"] in kept]
 
 
-def locks(snapshot: Snapshot) -> list[Row]:
+def locks(snapshot: PollResult) -> list[Row]:
     """Return the holders, retainers and waiters of each lock, by resource."""
     labels = _labels(snapshot)
     found: list[tuple[str, int, Row]] = []
@@ -388,7 +388,7 @@ def _lock(lock: Value, labels: Mapping[int, str], has: str, place: int) -> tuple
     return name, place, row
 
 
-def waits(snapshot: Snapshot) -> list[Row]:
+def waits(snapshot: PollResult) -> list[Row]:
     """Return the edges of the wait-for graph."""
     labels = _labels(snapshot)
     return [
@@ -403,7 +403,7 @@ def waits(snapshot: Snapshot) -> list[Row]:
     ]
 
 
-def deadlocks(snapshot: Snapshot) -> list[Row]:
+def deadlocks(snapshot: PollResult) -> list[Row]:
     """Return the last deadlocks, newest first."""
     return [
         {
@@ -419,7 +419,7 @@ def deadlocks(snapshot: Snapshot) -> list[Row]:
     ]
 
 
-def rules(snapshot: Snapshot) -> list[Row]:
+def rules(snapshot: PollResult) -> list[Row]:
     """Return the catalog, in order of definition; each with a button if rules may be switched."""
     state = snapshot.state or {}
     is_writable = bool(state.get("process", {}).get("writable"))
@@ -503,12 +503,12 @@ def _params(params: Any) -> Any:
     return cell(shown, hint=short(params, 600)) if shown.endswith("…") else shown
 
 
-def recent(snapshot: Snapshot) -> list[Row]:
+def recent(snapshot: PollResult) -> list[Row]:
     """Return the transactions that ended last, newest first."""
     return [ended(each) for each in reversed(snapshot.recent[-EVENTS_SHOWN:])]
 
 
-def aborts(snapshot: Snapshot) -> list[Row]:
+def aborts(snapshot: PollResult) -> list[Row]:
     """Return the transactions that aborted last, newest first."""
     kept = [each for each in snapshot.recent if each["state"] == "aborted"]
     return [ended(each) for each in reversed(kept[-50:])]
@@ -530,7 +530,7 @@ def ended(each: Value) -> Row:
     }
 
 
-def streams(snapshot: Snapshot) -> list[Row]:
+def streams(snapshot: PollResult) -> list[Row]:
     """Return the streams with their progress."""
     return [
         {
@@ -549,7 +549,7 @@ def streams(snapshot: Snapshot) -> list[Row]:
     ]
 
 
-def counters(snapshot: Snapshot) -> list[Row]:
+def counters(snapshot: PollResult) -> list[Row]:
     """Return all counters of the process by name."""
     return [
         {"key": name, "name": name.replace("_", " "), "value": value}
@@ -570,9 +570,9 @@ def _number(value: int | None, *, tone: str = "") -> Any:
     return value
 
 
-def _of(snapshot: Snapshot, part: str, name: str) -> list[Value]:
+def _of(snapshot: PollResult, part: str, name: str) -> list[Value]:
     return [] if snapshot.state is None else snapshot.state[part][name]
 
 
-def _labels(snapshot: Snapshot) -> dict[int, str]:
+def _labels(snapshot: PollResult) -> dict[int, str]:
     return {node["id"]: label(node) for node in _of(snapshot, "forest", "shown")}

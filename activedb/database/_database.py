@@ -36,7 +36,7 @@ from activedb.firing import (
 )
 from activedb.functions import checked_function
 from activedb.internals import Internals
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Action, Catalog, Rule, RuleOptions, Subscription
 from activedb.spelling import check_options, did_you_mean
 from activedb.store import Connection
@@ -46,10 +46,10 @@ from activedb.streams import FutureLimit, Stream, StreamOptions, StreamRun, Stre
 from activedb.timers import Timekeeper
 from activedb.transactions import (
     Forest,
-    Node,
     Run,
     TimedRuns,
     Transaction,
+    TransactionNode,
     current_transaction,
     work_of,
 )
@@ -189,7 +189,7 @@ class Database:
         self._stream_runs: dict[str, StreamRun] = {}
         self._lines = TimeLines(self._streams, lambda each: self._timekeeper.moved(each))
         self._detector_rows = DetectorRows(self._store)
-        counters = Counters()
+        counters = NamedCounters()
         self._kept = DurableDetectors(self._detector_rows, self._lines, counters)
 
         def triggering(queue: FiringQueue) -> Triggering:
@@ -212,7 +212,7 @@ class Database:
             self._launcher = Launcher(forest, journal, self._catalog, settings, triggering)
             return self._launcher.triggering
 
-        forest_counters = Counters()
+        forest_counters = NamedCounters()
         recording = open_recording(settings, forest_counters)
         self._forest = Forest(
             self._store,
@@ -723,7 +723,7 @@ class Database:
     ) -> None:
         self.close()
 
-    def _write_letters(self, t: Node, letters: list[Letter]) -> None:
+    def _write_letters(self, t: TransactionNode, letters: list[Letter]) -> None:
         rows = [asdict(letter) for letter in letters]
         t.hierarchy.durable.append(
             lambda connection: self._launcher.journal.write_letters(connection, rows)

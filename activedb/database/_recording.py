@@ -8,20 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from activedb.config import Settings
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.store.sql import Key
-from activedb.transactions import Log, Node, Run, State
+from activedb.transactions import Log, Run, State, TransactionNode
 from coupling import Coupling
 from coupling.acta import (
-    Abort,
-    Begin,
-    Commit,
-    Delegate,
+    AbortEvent,
+    BeginEvent,
+    CommitEvent,
+    DelegateEvent,
     Event,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
 )
 
@@ -35,7 +35,7 @@ For a child that begins, the key is its priority and group.
 _SPAWN = {Coupling[mode.name]: mode for mode in SpawnMode}
 
 
-def open_recording(settings: Settings, counters: Counters) -> Recording | None:
+def open_recording(settings: Settings, counters: NamedCounters) -> Recording | None:
     """Return a recording as the settings require; None if nothing is recorded."""
     if settings.recording == "off":
         return None
@@ -65,11 +65,11 @@ class Recording:
         transaction has spawned is always recorded, and not counted.
     events_max : int
         Upper bound on the events kept.
-    counters : Counters
+    counters : NamedCounters
         Counts ``hierarchies_recorded`` and ``hierarchies_dropped``.
     """
 
-    def __init__(self, one_in: int, events_max: int, counters: Counters):
+    def __init__(self, one_in: int, events_max: int, counters: NamedCounters):
         self._one_in = one_in
         self._events_max = events_max
         self._counters = counters
@@ -170,7 +170,7 @@ class _HierarchyLog:
         self.spawned_at = spawned_at
         self.top = 0
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Log that a transaction of the hierarchy begins."""
         if t.parent is None:
             self.top = t.id
@@ -180,16 +180,18 @@ class _HierarchyLog:
             place = (t.priority, t.group)
             self._recording.add(self, mode, t.parent.id, t.id, keys=(place,))
 
-    def spawned(self, t: Node, firing: str, coupling: str) -> None:
+    def spawned(self, t: TransactionNode, firing: str, coupling: str) -> None:
         """Log that `t` spawns a firing: a rule's separate top-level transactions of that name."""
         mode = _SPAWN[Coupling(coupling)]
         self._recording.add(self, mode, t.id, firing=firing)
 
-    def operated(self, t: Node, kind: str, table: str, keys: Iterable[Key] | None = None) -> None:
+    def operated(
+        self, t: TransactionNode, kind: str, table: str, keys: Iterable[Key] | None = None
+    ) -> None:
         """Log that `t` works on rows, or on a table if `keys` is None; the locks are granted."""
         self._recording.add(self, kind, t.id, table=table, keys=(None,) if keys is None else keys)
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Log that `t` has ended; its locks are not passed on yet."""
         if t.state is not State.COMMITTED:
             self._recording.add(self, "abort", t.id)
@@ -212,22 +214,22 @@ def _events(entry: _Entry, tries: Mapping[int, Sequence[int]]) -> Iterator[Event
     order, what, t, other, table, key = entry
     match what:
         case "begin":
-            yield Begin(t)
+            yield BeginEvent(t)
         case "commit":
-            yield Commit(t)
+            yield CommitEvent(t)
         case "abort":
-            yield Abort(t)
+            yield AbortEvent(t)
         case "delegate":
-            yield Delegate(t, other)
-            yield Commit(t)
+            yield DelegateEvent(t, other)
+            yield CommitEvent(t)
         case SpawnMode.IMMEDIATE:
             assert key is not None
-            yield Spawn(t, other, SpawnMode.IMMEDIATE, t, key[0], group=key[1])
+            yield SpawnEvent(t, other, SpawnMode.IMMEDIATE, t, key[0], group=key[1])
         case SpawnMode.DEFERRED:
             assert key is not None
-            yield Spawn(t, other, SpawnMode.DEFERRED, t, key[0], cycle=key[1])
+            yield SpawnEvent(t, other, SpawnMode.DEFERRED, t, key[0], cycle=key[1])
         case SpawnMode():
             for child in tries.get(order, (-order,)):
-                yield Spawn(t, child, what, parent=None)
+                yield SpawnEvent(t, child, what, parent=None)
         case _:
-            yield Operation(t, order, OperationKind(what), (table, *map(str, key or ())))
+            yield ObjectOperation(t, order, OperationKind(what), (table, *map(str, key or ())))

@@ -16,7 +16,7 @@ from activedb.spelling import did_you_mean
 if TYPE_CHECKING:
     from activedb.database._rules import Rules
     from activedb.streams import StreamDeclaration
-    from activedb.transactions import Node
+    from activedb.transactions import TransactionNode
 
 __all__ = ["RuleTexts", "check_streams", "find_reads", "is_on"]
 
@@ -127,7 +127,7 @@ class RuleTexts:
         self._raising = raising
 
     def load(
-        self, t: Node, text: str, functions: FunctionNames, *, any_stream: bool
+        self, t: TransactionNode, text: str, functions: FunctionNames, *, any_stream: bool
     ) -> tuple[list[RegisteredRule], dict[str, Query]]:
         """Execute the statements of a text in `t`; return the rules, and the queries after it.
 
@@ -161,7 +161,7 @@ class RuleTexts:
 
     def _execute(
         self,
-        t: Node,
+        t: TransactionNode,
         statement: Statement,
         queries: dict[str, Query],
         found: dict[str, RegisteredRule],
@@ -190,7 +190,7 @@ class RuleTexts:
 
     def _create_query(
         self,
-        t: Node,
+        t: TransactionNode,
         statement: CreateQuery,
         queries: dict[str, Query],
         found: dict[str, RegisteredRule],
@@ -214,7 +214,7 @@ class RuleTexts:
                 rule = replace(entry.rule, on=on)
                 found[rule.name] = put(rule, replacing=True)
 
-    def _drop_query(self, t: Node, statement: Drop, queries: dict[str, Query]) -> None:
+    def _drop_query(self, t: TransactionNode, statement: Drop, queries: dict[str, Query]) -> None:
         query = queries.get(statement.name)
         if query is None:
             if statement.if_exists:

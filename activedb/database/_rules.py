@@ -35,7 +35,7 @@ from activedb.spelling import check_options, did_you_mean
 from activedb.store.journals import RuleRows
 from activedb.store.sql import Row
 from activedb.streams import StreamDeclaration
-from activedb.transactions import Forest, Node, Transaction, current_transaction
+from activedb.transactions import Forest, Transaction, TransactionNode, current_transaction
 from activedb.trust import check_trusted
 from coupling import OrderCycle, check_order
 
@@ -147,7 +147,7 @@ class Rules:
         check_options(options, RuleOptions, f"rule {options.get('name', '')}".rstrip())
         rule = Rule.define(action, **options, find_reads=find_reads)
 
-        def create(t: Node) -> RegisteredRule:
+        def create(t: TransactionNode) -> RegisteredRule:
             self._check_streams([rule])
             self._check_tables(t, [rule])
             return self._create(t, rule, enabled=enabled)
@@ -200,7 +200,7 @@ class Rules:
             If there is no such rule, or a table of its event has been dropped.
         """
 
-        def enabled(t: Node, entry: RegisteredRule) -> RegisteredRule:
+        def enabled(t: TransactionNode, entry: RegisteredRule) -> RegisteredRule:
             if not entry.enabled:
                 self._check_tables(t, [entry.rule])
             return next_version(entry, entry.rule, enabled=True)
@@ -254,7 +254,7 @@ class Rules:
             here.
         """
 
-        def switch(t: Node) -> int:
+        def switch(t: TransactionNode) -> int:
             row = self._locked(t, name)
             if name in self:
                 return (self.enable(name) if enabled else self.disable(name)).version
@@ -336,7 +336,7 @@ class Rules:
                     f"{did_you_mean(field, CHANGEABLE)}"
                 )
 
-        def changed(t: Node, entry: RegisteredRule) -> RegisteredRule:
+        def changed(t: TransactionNode, entry: RegisteredRule) -> RegisteredRule:
             rule = redefined(entry.rule, fields, find_reads)
             self._check_order(t, rule)
             if rule.on is not entry.rule.on:
@@ -366,7 +366,7 @@ class Rules:
             If there is no such rule.
         """
 
-        def delete(t: Node) -> None:
+        def delete(t: TransactionNode) -> None:
             self._known(t, name)
             row = self._locked(t, name)
             self._known(t, name)
@@ -385,7 +385,7 @@ class Rules:
         unknown, because their functions are not available. One round trip.
         """
 
-        def refresh(t: Node) -> None:
+        def refresh(t: TransactionNode) -> None:
             names = [entry.name for entry in self._catalog.entries(t)]
             rows = Transaction(t).get_many(self._rows.table, names, for_update=True)
             for name, row in rows.items():
@@ -446,7 +446,7 @@ class Rules:
             find_reads=find_reads,
         )
 
-        def load(t: Node) -> builtins.list[RegisteredRule]:
+        def load(t: TransactionNode) -> builtins.list[RegisteredRule]:
             Transaction(t).get_many(
                 self._rows.table, [rule.name for rule, _ in found], for_update=True
             )
@@ -568,16 +568,16 @@ class Rules:
         """Declared tables, by full name."""
         return self._declared_tables()
 
-    def lock(self, t: Node, names: builtins.list[str]) -> None:
+    def lock(self, t: TransactionNode, names: builtins.list[str]) -> None:
         """Lock the rows of rules until the hierarchy ends, always in the same order."""
         Transaction(t).get_many(self._rows.table, sorted(set(names)), for_update=True)
 
-    def on(self, t: Node, query: str) -> builtins.list[RegisteredRule]:
+    def on(self, t: TransactionNode, query: str) -> builtins.list[RegisteredRule]:
         """Return the rules whose event contains the query of this name; O(rules)."""
         return [entry for entry in self._catalog.entries(t) if is_on(entry.on, query)]
 
     def put(
-        self, t: Node, rule: Rule, *, replacing: bool, any_stream: bool = False
+        self, t: TransactionNode, rule: Rule, *, replacing: bool, any_stream: bool = False
     ) -> RegisteredRule:
         """Create a rule in `t`, or replace the rule of its name; an equal rule stays as it is.
 
@@ -653,11 +653,11 @@ class Rules:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _current(self) -> Node | None:
+    def _current(self) -> TransactionNode | None:
         t = current_transaction()
         return t if t is not None and t.forest is self._forest else None
 
-    def _do(self, work: Callable[[Node], T]) -> T:
+    def _do(self, work: Callable[[TransactionNode], T]) -> T:
         t = self._current()
         if t is None:
             return self._forest.run(work)
@@ -665,20 +665,20 @@ class Rules:
             t.refuse_write("a change of a rule")
         return work(t)
 
-    def _known(self, t: Node | None, name: str) -> RegisteredRule:
+    def _known(self, t: TransactionNode | None, name: str) -> RegisteredRule:
         entry = self._catalog.entry(name, t) if isinstance(name, str) else None
         if entry is None:
             known = [entry.name for entry in self._catalog.entries(t)]
             raise DefinitionError(f"there is no rule named {name!r}; {did_you_mean(name, known)}")
         return entry
 
-    def _locked(self, t: Node, name: str) -> Row | None:
+    def _locked(self, t: TransactionNode, name: str) -> Row | None:
         """Return a rule's row, locked until the hierarchy ends; the catalog is then up to date."""
         row = Transaction(t).get(self._rows.table, name, for_update=True)
         self._catalog.await_others(t, name)
         return row
 
-    def _create(self, t: Node, rule: Rule, *, enabled: bool) -> RegisteredRule:
+    def _create(self, t: TransactionNode, rule: Rule, *, enabled: bool) -> RegisteredRule:
         if len(rule.name) > self._rows.name_length_max or "\0" in rule.name:
             raise DefinitionError(
                 f"rule {rule.name[:50]!r}…: a name has at most {self._rows.name_length_max} "
@@ -713,9 +713,9 @@ class Rules:
 
     def _change(
         self,
-        t: Node,
+        t: TransactionNode,
         name: str,
-        change: Callable[[Node, RegisteredRule], RegisteredRule],
+        change: Callable[[TransactionNode, RegisteredRule], RegisteredRule],
     ) -> RegisteredRule:
         self._known(t, name)
         row = self._locked(t, name)
@@ -728,7 +728,7 @@ class Rules:
             self._catalog.put(t, name, entry)
         return entry
 
-    def _write(self, t: Node, entry: RegisteredRule, row: Row | None) -> None:
+    def _write(self, t: TransactionNode, entry: RegisteredRule, row: Row | None) -> None:
         values = {
             "version": entry.version,
             "enabled": entry.enabled,
@@ -745,7 +745,7 @@ class Rules:
         else:
             Transaction(t).update(self._rows.table, entry.name, **values)
 
-    def _check_order(self, t: Node | None, rule: Rule) -> None:
+    def _check_order(self, t: TransactionNode | None, rule: Rule) -> None:
         """Refuse a rule that would transitively come after itself; O(rules) if it names any."""
         if not rule.after:
             return
@@ -766,7 +766,7 @@ class Rules:
             for check in self._checks:
                 check(rule)
 
-    def _check_tables(self, t: Node, rules: Iterable[Rule]) -> None:
+    def _check_tables(self, t: TransactionNode, rules: Iterable[Rule]) -> None:
         """Refuse rules on tables that do not exist."""
         bound = {
             name: rule.name

@@ -22,7 +22,7 @@ from activedb.events.detection._entry import Entry
 from activedb.events.detection._journal import Journal, Record, roll_back
 from activedb.events.detection._moment import Moment
 from activedb.events.detection._network import Network, SharedNode
-from activedb.events.detection._node import Node, Shared
+from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._primitive import Clocks
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._state import StateReader, StateWriter
@@ -38,7 +38,7 @@ _WORLD_MATCHES_MAX = 1_000
 """Upper bound on the matches that one event completes in a world that is tried."""
 
 
-class _Mark(NamedTuple):
+class _DetectorMark(NamedTuple):
     """State that `Detector.undo` restores in addition to what the log undoes."""
 
     last: Record | None
@@ -168,7 +168,7 @@ class Detector:
         self._expired = 0  # how often `_bound` forgot what had expired; only ever grows
         self._partials_max = partials_max
         self._refuses = on_full == "refuse"
-        self._shared = Shared(
+        self._shared = DetectorState(
             Policy.of(on_uncertain), Bound(matches_max, truncates=on_many == "truncate")
         )
         if self._shared.keeps_ends:
@@ -209,7 +209,7 @@ class Detector:
         self._trimmed_us: int | None = None
         self._choices = OpenChoices(expression, root, self._nodes, self._shared, _alone)
         # Heap of the entries to drop first, or None if it must be built anew; see `_bound`.
-        self._oldest: list[tuple[int, str, int, int, int, Entry, Node]] | None = None
+        self._oldest: list[tuple[int, str, int, int, int, Entry, DetectorNode]] | None = None
         self._ages = count()
 
     # -- properties --------------------------------------------------------------------------
@@ -577,11 +577,11 @@ class Detector:
         """Return a mark of the present step for `undo`; do not call `trim` before that."""
         self._is_marked = True  # the next advance must not be merged with an earlier one
         shared, last = self._shared, self._log[-1] if self._log else None
-        return _Mark(last, shared.told_us is not None, shared.is_inexact, shared.keeps_ends)
+        return _DetectorMark(last, shared.told_us is not None, shared.is_inexact, shared.keeps_ends)
 
     def undo(self, mark: object) -> None:
         """Undo the feeds and advances since `mark`. REQUIRES: `keeps_log`."""
-        assert isinstance(mark, _Mark)
+        assert isinstance(mark, _DetectorMark)
         self._oldest = None
         while self._log and self._log[-1] is not mark.last:
             roll_back(self._log.pop().journal)
@@ -742,14 +742,16 @@ class Detector:
 
     def _track(self) -> None:
         """Let the nodes report new entries, and the log contain all steps, from now on."""
-        fresh: list[tuple[Entry, Node]] = []
+        fresh: list[tuple[Entry, DetectorNode]] = []
         self._shared.fresh = fresh
         for node in self._nodes:
             if isinstance(node, SharedNode):
                 node.part_for_good()
                 node.hear(fresh)
 
-    def _age(self, entry: Entry, node: Node) -> tuple[int, str, int, int, int, Entry, Node]:
+    def _age(
+        self, entry: Entry, node: DetectorNode
+    ) -> tuple[int, str, int, int, int, Entry, DetectorNode]:
         """Return an item of the heap; the number tells entries of one event in a node apart."""
         return *entry[:3], node.index, next(self._ages), entry, node
 

@@ -1,8 +1,8 @@
 """Open choices of a detector: matches that are possible, but not certain (README, "Unknown order").
 
-The nodes make doubtful occurrences (`Shared.doubtful`) and decide them as more becomes known. Those
-of the root are the candidates of a choice, which the detector's caller may decide as well. Where
-the nodes alone may be wrong, matches are verified in worlds (`_witnesses`).
+The nodes make doubtful occurrences (`DetectorState.doubtful`) and decide them as more becomes
+known. Those of the root are the candidates of a choice, which the detector's caller may decide as
+well. Where the nodes alone may be wrong, matches are verified in worlds (`_witnesses`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, Record, add, assign, delete
 from activedb.events.detection._merging import merged_entry
 from activedb.events.detection._moment import DECISION, Moment
-from activedb.events.detection._node import Node, Shared
+from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._state import StateReader, StateWriter
 from activedb.events.detection._traits import durations_of, is_timed, reads, remembers, walk
 from activedb.functions import checked_result
@@ -67,7 +67,7 @@ class OpenChoices:
 
     Parameters
     ----------
-    root : Node
+    root : DetectorNode
         The node of the whole expression.
     alone : callable
         ``alone(expression)`` returns a new detector of it, which does not try worlds.
@@ -109,9 +109,9 @@ class OpenChoices:
     def __init__(
         self,
         expression: Expression,
-        root: Node,
-        nodes: Sequence[Node],
-        shared: Shared,
+        root: DetectorNode,
+        nodes: Sequence[DetectorNode],
+        shared: DetectorState,
         alone: Callable[[Expression], ExactDetector],
     ):
         self._expression = expression

@@ -1,7 +1,13 @@
 """Rule firing: event occurrences to the committed effects of triggered rules. See README.md."""
 
 from activedb.firing._dead_letters import DeadLetters, Outcome, Retried
-from activedb.firing._decisions import BY_EVENTS, OF_PROGRAM, Decision, Decisions, encoded_choice
+from activedb.firing._decisions import (
+    BY_EVENTS,
+    OF_PROGRAM,
+    Decisions,
+    MatchDecision,
+    encoded_choice,
+)
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._feeding import Refused
 from activedb.firing._firings import STREAM_RUN, PendingFiring, read_pending
@@ -14,7 +20,7 @@ from activedb.firing._time_lines import DueTimes, TimeLines
 from activedb.firing._triggered import (
     SYSTEMIC,
     Fed,
-    Firing,
+    RecordedFiring,
     Triggered,
     error_text,
     is_systemic,
@@ -31,18 +37,18 @@ __all__ = [
     "STREAM_RUN",
     "SYSTEMIC",
     "DeadLetters",
-    "Decision",
     "Decisions",
     "DueTimes",
     "DurableDetectors",
     "Fed",
-    "Firing",
     "FiringQueue",
     "Launcher",
     "Letter",
+    "MatchDecision",
     "Outcome",
     "PendingFiring",
     "Ran",
+    "RecordedFiring",
     "Refused",
     "Retried",
     "RuleFigures",

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from activedb.firing._triggered import Firing
-from activedb.transactions import Node
+from activedb.firing._triggered import RecordedFiring
+from activedb.transactions import TransactionNode
 from coupling import Coupling
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class Causal:
     def __init__(self, queue: FiringQueue):
         self._queue = queue
         self._latch = threading.Lock()
-        self._early: dict[Firing, _Early] = {}
+        self._early: dict[RecordedFiring, _Early] = {}
 
-    def begin(self, t: Node, firings: list[Firing]) -> None:
+    def begin(self, t: TransactionNode, firings: list[RecordedFiring]) -> None:
         """Begin those of the `firings` in `t` that are causal, on threads of the pool."""
         firings = [each for each in firings if each.triggered.rule.coupling is Coupling.CAUSAL]
         if not firings or t.hierarchy.run.is_batch or not t.hierarchy.lends:
@@ -64,7 +64,7 @@ class Causal:
         for firing in firings:
             t.forest.pool.submit(lambda firing=firing: self._run(firing, t))  # type: ignore[misc]
 
-    def committed(self, firings: list[Firing]) -> list[Firing]:
+    def committed(self, firings: list[RecordedFiring]) -> list[RecordedFiring]:
         """Return the `firings` to start, now that the triggering transaction has committed."""
         due = []
         for firing in firings:
@@ -79,7 +79,7 @@ class Causal:
                 due.append(firing)
         return due
 
-    def aborted(self, firings: list[Firing]) -> None:
+    def aborted(self, firings: list[RecordedFiring]) -> None:
         """Drop `firings`: the triggering transaction has aborted, and their early tries with it."""
         with self._latch:
             dropped = [firing for firing in firings if self._early.pop(firing, None)]
@@ -88,7 +88,7 @@ class Causal:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _run(self, firing: Firing, t: Node) -> None:
+    def _run(self, firing: RecordedFiring, t: TransactionNode) -> None:
         is_done, failed = False, None
         try:
             is_done = self._queue.run_early(firing, t)
@@ -107,7 +107,7 @@ class Causal:
         else:
             self._queue.expect_no_more(firing)
 
-    def _is_due(self, firing: Firing, early: _Early) -> bool:
+    def _is_due(self, firing: RecordedFiring, early: _Early) -> bool:
         """Return whether to start a firing; write its dead letter if the rule itself failed."""
         if early.error is not None:
             self._queue.give_up(firing, early.error)

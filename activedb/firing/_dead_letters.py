@@ -23,7 +23,7 @@ from activedb.firing._triggering import Triggering
 from activedb.functions import checked_function
 from activedb.rules import Catalog
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, Node, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Run, Transaction, TransactionNode, current_transaction
 
 __all__ = ["DeadLetters", "Outcome", "Retried"]
 
@@ -202,7 +202,7 @@ class DeadLetters:
     def _run(self, letter: Letter, item: Triggered) -> Retried:
         key = (letter.source, letter.identity)
 
-        def body(t: Node) -> None:
+        def body(t: TransactionNode) -> None:
             self._claim(t, key)
             Transaction(t).delete(self._journal.letters_table, key)
             self._triggering.runner.run_rule(t, item)
@@ -217,7 +217,7 @@ class DeadLetters:
             return self._failed(letter, item, error)
         return Retried(letter, "done")
 
-    def _claim(self, t: Node, key: tuple[str, str]) -> None:
+    def _claim(self, t: TransactionNode, key: tuple[str, str]) -> None:
         """Lock a letter until `t` ends; raise `_Elsewhere` if it is locked or deleted."""
         try:
             row = Transaction(t).get(self._journal.letters_table, key, for_update=True, nowait=True)
@@ -236,7 +236,7 @@ class DeadLetters:
         self._triggering.counters.add("rules_failed")
         key = (letter.source, letter.identity)
 
-        def note(t: Node) -> None:
+        def note(t: TransactionNode) -> None:
             self._claim(t, key)
             values: dict[str, Any] = {"error": letter.error, "reason": letter.reason}
             Transaction(t).update(self._journal.letters_table, key, **values)

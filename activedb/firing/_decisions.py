@@ -48,12 +48,12 @@ from activedb.firing._quarantine import failure_of
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._triggered import SYSTEMIC, Triggered, error_text, is_systemic
 from activedb.firing._triggering import Triggering
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
 from activedb.store.journals import DecisionRows
-from activedb.transactions import Forest, Node, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Run, Transaction, TransactionNode, current_transaction
 
-__all__ = ["BY_EVENTS", "OF_PROGRAM", "Decision", "Decisions", "encoded_choice"]
+__all__ = ["BY_EVENTS", "OF_PROGRAM", "Decisions", "MatchDecision", "encoded_choice"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ Chosen = Iterable["int | Mapping[str, Any]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MatchDecision:
     """Choice among possible matches of a rule, which the known order of events leaves open.
 
     Attributes
@@ -146,7 +146,7 @@ class Decision:
         }
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Decision:
+    def of(cls, row: Mapping[str, Any]) -> MatchDecision:
         """Build a decision from its row."""
         undecided = _undecided_of(row)
         chosen = row["chosen"]
@@ -198,7 +198,9 @@ class Decisions:
 
     # -- for users who decide -------------------------------------------------------------
 
-    def list(self, rule: str | None = None, *, open: bool | None = None) -> builtins.list[Decision]:
+    def list(
+        self, rule: str | None = None, *, open: bool | None = None
+    ) -> builtins.list[MatchDecision]:
         """Return committed decisions in the order of time. O(n log n).
 
         Parameters
@@ -209,23 +211,23 @@ class Decisions:
             True: only open decisions; False: only the others.
         """
         statuses = {None: None, True: ("open",), False: ("chosen", "resolved")}[open]
-        return [Decision.of(row) for row in self._rows.read(rule=rule, statuses=statuses)]
+        return [MatchDecision.of(row) for row in self._rows.read(rule=rule, statuses=statuses)]
 
-    def __iter__(self) -> Iterator[Decision]:
+    def __iter__(self) -> Iterator[MatchDecision]:
         return iter(self.list(open=True))
 
-    def get(self, id: str) -> Decision:
+    def get(self, id: str) -> MatchDecision:
         """Return one decision; raise `RowNotFound` if no decision has this id."""
         found = self._rows.read(id=id)
         if not found:
             raise _no_decision(id)
-        return Decision.of(found[0])
+        return MatchDecision.of(found[0])
 
     def open_by_rule(self) -> dict[str, int]:
         """Return the number of open choices per rule; rules without one are left out."""
         return self._rows.open_by_rule()
 
-    def resolve(self, id: str, chosen: Chosen, *, by: str | None = None) -> Decision:
+    def resolve(self, id: str, chosen: Chosen, *, by: str | None = None) -> MatchDecision:
         """Decide a choice: make the chosen candidates, which trigger the rule, and drop the rest.
 
         One transaction does this, so it happens once, also across crashes. If another process has
@@ -243,7 +245,7 @@ class Decisions:
 
         Returns
         -------
-        Decision
+        MatchDecision
             The decision in its new state: ``resolved``; or ``chosen``, if another process has the
             detector, or if the rule is part of a program.
 
@@ -271,7 +273,7 @@ class Decisions:
             )
         asked = list(chosen)
 
-        def body(t: Node) -> None:
+        def body(t: TransactionNode) -> None:
             row = Transaction(t).get(self._rows.table, id, for_update=True)
             if row is None:
                 raise _no_decision(id)
@@ -293,7 +295,7 @@ class Decisions:
 
     # -- for the detectors -----------------------------------------------------------------
 
-    def record(self, t: Node, choices: Sequence[tuple[Subscription, Taken]]) -> None:
+    def record(self, t: TransactionNode, choices: Sequence[tuple[Subscription, Taken]]) -> None:
         """Let the commit of the top-level `t` write choices that detectors left open or decided."""
         rows: dict[str, dict[str, Any]] = {}
         decided: dict[str, list[int]] = {}
@@ -340,7 +342,7 @@ class Decisions:
                 _LOG.warning("decision %s is open again: %s", row["id"], error)
                 self._forest.run(partial(self._reopen, id=row["id"]), Run(is_retried=True))
 
-    def _reopen(self, t: Node, id: str) -> None:
+    def _reopen(self, t: TransactionNode, id: str) -> None:
         row = Transaction(t).get(self._rows.table, id, for_update=True)
         if row is not None and row["status"] == "chosen":
             undecided = {"chosen": None, "decided_by": None, "decided_at": None}
@@ -372,7 +374,7 @@ class Decisions:
 
     # -- one decision ----------------------------------------------------------------------
 
-    def _do(self, t: Node, id: str) -> None:
+    def _do(self, t: TransactionNode, id: str) -> None:
         row = Transaction(t).get(self._rows.table, id, for_update=True)
         if row is None or row["status"] != "chosen":
             return  # another process was first
@@ -390,7 +392,9 @@ class Decisions:
                 letter = Letter.of_rule(f"decision.{id}/{t.path}", o, failed)
                 self._triggering.contexts.keep_letters(t, [letter])
 
-    def _run_rule(self, t: Node, row: Mapping[str, Any], triggered: Sequence[Triggered]) -> None:
+    def _run_rule(
+        self, t: TransactionNode, row: Mapping[str, Any], triggered: Sequence[Triggered]
+    ) -> None:
         t.run_child(
             lambda s: self._triggering.trigger(s, [*triggered]),
             label=f"decision.{row['id']}",
@@ -399,7 +403,7 @@ class Decisions:
 
     def _made(
         self,
-        t: Node,
+        t: TransactionNode,
         subscription: Subscription,
         row: Mapping[str, Any],
         numbers: Sequence[int],
@@ -467,7 +471,7 @@ class Decisions:
         return hashlib.blake2b(named.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def encoded_choice(undecided: Undecided, counters: Counters) -> dict[str, Any]:
+def encoded_choice(undecided: Undecided, counters: NamedCounters) -> dict[str, Any]:
     """Return a choice encoded for its row; only texts of the candidates if it cannot be encoded."""
     try:
         return encode_undecided(undecided)

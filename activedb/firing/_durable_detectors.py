@@ -12,10 +12,10 @@ from activedb.errors import ActiveDBError, BadEvent
 from activedb.events import decode, encode
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._triggered import Fed
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Subscription
 from activedb.store.journals import DetectorRows
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 
 __all__ = ["DurableDetectors"]
 
@@ -41,11 +41,11 @@ class DurableDetectors:
     lines : TimeLines
         Names the stream of a rule. Streams persist the rules that follow their time, except for
         signals raised beside them.
-    counters : Counters
+    counters : NamedCounters
         Has the counter ``partials_not_durable``: events with values that cannot be encoded.
     """
 
-    def __init__(self, rows: DetectorRows, lines: TimeLines, counters: Counters):
+    def __init__(self, rows: DetectorRows, lines: TimeLines, counters: NamedCounters):
         self._rows = rows
         self._lines = lines
         self._counters = counters
@@ -57,7 +57,7 @@ class DurableDetectors:
     # -- with a commit ---------------------------------------------------------------------
 
     def at_commit_point(
-        self, t: Node, fed: Sequence[Fed], gone: Mapping[str, Subscription | None]
+        self, t: TransactionNode, fed: Sequence[Fed], gone: Mapping[str, Subscription | None]
     ) -> None:
         """Let the commit of the top-level `t` write the detector state left by its events.
 
@@ -109,7 +109,7 @@ class DurableDetectors:
 
         t.hierarchy.durable.append(write)
 
-    def write_state(self, t: Node, subscription: Subscription) -> None:
+    def write_state(self, t: TransactionNode, subscription: Subscription) -> None:
         """Let the commit of the top-level `t`, which holds the rule's lock, write a whole state."""
         stream = self._lines.stream_of(subscription)
         if subscription.is_exclusive and (self._rows.is_durable or stream is not None):
@@ -133,14 +133,14 @@ class DurableDetectors:
         if subscription.rule.name in self._left and subscription.is_stateful:
             self._adopt(subscription, with_ours=True)
 
-    def recover(self, t: Node, subscriptions: Iterable[Subscription]) -> None:
+    def recover(self, t: TransactionNode, subscriptions: Iterable[Subscription]) -> None:
         """Look again for state left by processes that have ended meanwhile.
 
         A state that is kept as a whole can only be restored into a detector that keeps nothing yet.
 
         Parameters
         ----------
-        t : Node
+        t : TransactionNode
             Holds the locks on the detectors meanwhile.
         """
         self._left = self._rows.rules()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from activedb.errors import ActiveDBError, ConnectionLost, SerializationConflict
 from activedb.firing._firings import line_up
 from activedb.firing._letters import Letter
-from activedb.firing._triggered import Firing, Triggered
-from activedb.transactions import Node, Run
+from activedb.firing._triggered import RecordedFiring, Triggered
+from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ class _Intents:
     ----------
     is_recorded : bool
         True if each intent is recorded at its event.
-    firings : dict of str to Firing
+    firings : dict of str to RecordedFiring
         Intents of all tries, by name.
-    unsure : dict of str to Firing
+    unsure : dict of str to RecordedFiring
         Intents whose recording is not confirmed.
     of_this_try : set of str
     """
 
     is_recorded: bool
-    firings: dict[str, Firing] = field(default_factory=dict)
-    unsure: dict[str, Firing] = field(default_factory=dict)
+    firings: dict[str, RecordedFiring] = field(default_factory=dict)
+    unsure: dict[str, RecordedFiring] = field(default_factory=dict)
     of_this_try: set[str] = field(default_factory=set)
 
 
@@ -68,7 +68,7 @@ class Exclusive:
         self._works: dict[str, _Intents] = {}
 
     def intend(
-        self, t: Node, items: list[Triggered], event: int, undated: Container[int]
+        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int]
     ) -> tuple[set[str], list[Letter]]:
         """Note the exclusive rules that the `event`-th event of `t` triggered; return their names.
 
@@ -95,7 +95,7 @@ class Exclusive:
             intents.of_this_try |= named.keys()
         return set(named), letters
 
-    def at_commit_point(self, t: Node, kept: set[str]) -> None:
+    def at_commit_point(self, t: TransactionNode, kept: set[str]) -> None:
         """Erase intents with the commit of the top-level transaction `t`.
 
         Parameters
@@ -167,7 +167,7 @@ class Exclusive:
         elif intents is not None:
             self._queue.start_late(list(intents.firings.values()))
 
-    def _fall_due(self, firings: Iterable[Firing], number: int = 0) -> None:
+    def _fall_due(self, firings: Iterable[RecordedFiring], number: int = 0) -> None:
         """Start firings that are still intents; retry later while the server is away."""
         named = {firing.name: firing for firing in firings}
         if not named:

@@ -12,9 +12,9 @@ from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TriggerContext, TriggerContexts
 from activedb.firing._triggered import Cause, Fed, Triggered, is_systemic, moment_in
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
-from activedb.transactions import Node, Transaction
+from activedb.transactions import Transaction, TransactionNode
 
 __all__ = ["Feeding", "Refused"]
 
@@ -35,7 +35,7 @@ class Feeding:
         Takes what was fed, open choices, and letters of events that a detector cannot take.
     lines : TimeLines
         Learns of changed due times.
-    counters : Counters
+    counters : NamedCounters
         Has the counters ``matches``, ``matches_undecided`` and ``rules_failed``.
     figures : RuleFigures
     listeners : RuleListeners
@@ -50,10 +50,10 @@ class Feeding:
         contexts: TriggerContexts,
         *,
         lines: TimeLines,
-        counters: Counters,
+        counters: NamedCounters,
         figures: RuleFigures,
         listeners: RuleListeners,
-        cause: Callable[[Node], Cause | None],
+        cause: Callable[[TransactionNode], Cause | None],
     ):
         self._catalog = catalog
         self._contexts = contexts
@@ -66,7 +66,7 @@ class Feeding:
     def feed(
         self,
         o: Occurrence,
-        t: Node,
+        t: TransactionNode,
         contemporaries: Sequence[Occurrence] = (),
         *,
         undated: bool = False,
@@ -119,7 +119,7 @@ class Feeding:
 
     def took(
         self,
-        t: Node,
+        t: TransactionNode,
         subscription: Subscription,
         o: Occurrence,
         taken: Taken,
@@ -138,7 +138,9 @@ class Feeding:
         by, own = self._cause(t), (o,) if undated else ()
         return [Triggered(subscription.rule, match, by, undated=own) for match in taken.matches]
 
-    def note(self, t: Node, subscription: Subscription, taken: Taken, refused: Refused) -> None:
+    def note(
+        self, t: TransactionNode, subscription: Subscription, taken: Taken, refused: Refused
+    ) -> None:
         """Record choices that a detector has left open, or decided, with the commit of `t`.
 
         A rule with the policy "raise" is handled like a rule that cannot take the event.
@@ -156,11 +158,13 @@ class Feeding:
             if not refused(rule, error):
                 raise error
 
-    def will_restore(self, t: Node, subscription: Subscription) -> None:
+    def will_restore(self, t: TransactionNode, subscription: Subscription) -> None:
         """Save the state of a detector, restored if `t`, which holds the rule's lock, aborts."""
         self._contexts.of(t).before.append((subscription, subscription.state()))
 
-    def refuse(self, t: Node, rule: Rule, identity: str, o: Occurrence, error: Exception) -> None:
+    def refuse(
+        self, t: TransactionNode, rule: Rule, identity: str, o: Occurrence, error: Exception
+    ) -> None:
         """Write a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
 
         `identity` is unique among the events that may be refused.
@@ -169,7 +173,7 @@ class Feeding:
         letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
         self._contexts.keep_letters(t, [letter])
 
-    def _refused_in(self, t: Node, o: Occurrence) -> Refused:
+    def _refused_in(self, t: TransactionNode, o: Occurrence) -> Refused:
         """Return the handler of an event raised in `t` that a detector cannot take."""
 
         def refused(rule: Rule, error: Exception) -> bool:
@@ -185,7 +189,7 @@ class Feeding:
         self,
         subscription: Subscription,
         o: Occurrence,
-        t: Node,
+        t: TransactionNode,
         contemporaries: Sequence[Occurrence] = (),
     ) -> Taken:
         """Show `o` to one detector."""
@@ -200,7 +204,7 @@ class Feeding:
             self._counters.add("matches", len(taken.matches))
         return taken
 
-    def keep(self, t: Node, fed: list[Fed], *, undated: bool = False) -> None:
+    def keep(self, t: TransactionNode, fed: list[Fed], *, undated: bool = False) -> None:
         """Make `t` responsible for fed occurrences; `undated` is as for `occurred`."""
         if fed:
             context = self._contexts.of(t)
@@ -208,11 +212,11 @@ class Feeding:
             if undated:
                 context.undated |= {id(each.occurrence): each.occurrence for each in fed}
 
-    def take(self, t: Node, subscription: Subscription) -> None:
+    def take(self, t: TransactionNode, subscription: Subscription) -> None:
         """Take the first match from a rule's `pending`; an abort of top-level `t` puts it back."""
         self._contexts.of(t).taken.append((subscription, subscription.pending.pop(0)))
 
-    def take_back(self, t: Node, fed: list[Fed]) -> None:
+    def take_back(self, t: TransactionNode, fed: list[Fed]) -> None:
         """Withdraw the occurrences fed for one failed event of `t`, while `t` goes on."""
         context = self._contexts.of(t)
         for item in fed:
@@ -221,20 +225,20 @@ class Feeding:
         self.withdraw(fed)
 
     def advance(
-        self, subscription: Subscription, us: int, t: Node, refused: Refused
+        self, subscription: Subscription, us: int, t: TransactionNode, refused: Refused
     ) -> list[Triggered]:
         """Return the matches of a rule that time completes before `us`; `refused` as for `feed`."""
         return self.completed(t, subscription, _advanced(subscription, us, t), refused, us - 1)
 
     def pass_over(
-        self, subscription: Subscription, us: int, t: Node, refused: Refused
+        self, subscription: Subscription, us: int, t: TransactionNode, refused: Refused
     ) -> list[Triggered]:
         """Advance as in `advance`, but leave out the matches whose predicate raises."""
         return self.completed(t, subscription, _passed_over(subscription, us, t), refused, us - 1)
 
     def completed(
         self,
-        t: Node,
+        t: TransactionNode,
         subscription: Subscription,
         taken: Taken,
         refused: Refused,
@@ -283,7 +287,7 @@ class Feeding:
 def _feed_exclusively(
     subscription: Subscription,
     o: Occurrence,
-    t: Node,
+    t: TransactionNode,
     contemporaries: Sequence[Occurrence] = (),
 ) -> Taken:
     """Feed `o`, raised in `t`, to the detector.
@@ -314,7 +318,7 @@ def _feed_exclusively(
         raise
 
 
-def _advanced(subscription: Subscription, us: int, t: Node) -> Taken:
+def _advanced(subscription: Subscription, us: int, t: TransactionNode) -> Taken:
     """Return the matches that time completes before `us`, in `t`, in which their rules may run."""
     if subscription.is_exclusive:
         t.lock_detector(subscription.rule.name)
@@ -323,7 +327,7 @@ def _advanced(subscription: Subscription, us: int, t: Node) -> Taken:
     return _reading(subscription, t, lambda c: subscription.advance(us, c))
 
 
-def _passed_over(subscription: Subscription, us: int, t: Node) -> Taken:
+def _passed_over(subscription: Subscription, us: int, t: TransactionNode) -> Taken:
     """Return the matches that time completes before `us`, except those whose predicate raises.
 
     The detector continues after them, and everything else that it keeps stays. O(kept events).
@@ -352,7 +356,7 @@ def _passed_over(subscription: Subscription, us: int, t: Node) -> Taken:
     return subscription.advance(us)._replace(matches=found)
 
 
-def _reading(subscription: Subscription, t: Node, work: Callable[[Transaction], T]) -> T:
+def _reading(subscription: Subscription, t: TransactionNode, work: Callable[[Transaction], T]) -> T:
     """Run `work` in a read-only child of `t`.
 
     In a child, so that `t` only retains the locks on the rows read, and its rules may write them.
@@ -364,7 +368,7 @@ def _reading(subscription: Subscription, t: Node, work: Callable[[Transaction], 
     """
     name = subscription.rule.name
 
-    def read(c: Node) -> T:
+    def read(c: TransactionNode) -> T:
         c.condition_of = name
         return work(Transaction(c))
 

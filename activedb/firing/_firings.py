@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 from activedb.errors import BadEvent, RuleFailed, SerializationConflict
 from activedb.events import Occurrence, decode, encode
 from activedb.firing._queue import Turn
-from activedb.firing._triggered import Firing, Part, Triggered, failed_in, shortened
+from activedb.firing._triggered import RecordedFiring, RulePart, Triggered, failed_in, shortened
 from activedb.store.journals import Journal
-from activedb.transactions import Node, Run
+from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
 
 __all__ = [
     "STREAM_RUN",
     "BatchFirings",
-    "Named",
+    "NamedFiring",
     "PendingFiring",
     "coupling_of",
     "in_turn",
@@ -45,7 +45,7 @@ _DIGEST_BYTES = 8
 _TIMES = ("timestamp", "stamp")
 
 
-class Named(NamedTuple):
+class NamedFiring(NamedTuple):
     """Named firing of a rule that an event has triggered.
 
     Attributes
@@ -63,7 +63,9 @@ class Named(NamedTuple):
     occurrence: dict[str, Any] | BadEvent
 
 
-def named(t: Node, items: list[Triggered], event: int, undated: Container[int]) -> Iterator[Named]:
+def named(
+    t: TransactionNode, items: list[Triggered], event: int, undated: Container[int]
+) -> Iterator[NamedFiring]:
     """Name the firings of the rules that the `event`-th event of `t` triggered.
 
     Parameters
@@ -81,7 +83,7 @@ def named(t: Node, items: list[Triggered], event: int, undated: Container[int]) 
         else:
             digest = "~" + _digest(item, data, undated)
         place = f"{t.path}#{event}.{number}.{item.rule.name}"
-        yield Named(shortened(place + digest, _NAME_MAX), item, data)
+        yield NamedFiring(shortened(place + digest, _NAME_MAX), item, data)
 
 
 def _digest(item: Triggered, data: dict[str, Any], undated: Container[int]) -> str:
@@ -130,7 +132,7 @@ def is_of_firing(run: str) -> bool:
 
 def coupling_of(item: Triggered, of_action: Coupling) -> Coupling:
     """Return the coupling mode of a firing relative to its triggering transaction."""
-    return of_action if item.part is Part.ACTION else item.rule.coupling
+    return of_action if item.part is RulePart.ACTION else item.rule.coupling
 
 
 def run_of(row: Mapping[str, Any], item: Triggered, **how: Any) -> Run:
@@ -148,14 +150,14 @@ def run_of(row: Mapping[str, Any], item: Triggered, **how: Any) -> Run:
     )
 
 
-def row_of(firing: Named, t: Node) -> dict[str, Any]:
+def row_of(firing: NamedFiring, t: TransactionNode) -> dict[str, Any]:
     """Return the row of a firing of `t`; raise `RuleFailed` if its occurrence is unencodable."""
     run, item = t.hierarchy.run, firing.item
     if isinstance(firing.occurrence, BadEvent):
         error, rule = firing.occurrence, item.rule.name
         raise RuleFailed(failed_in(rule, error), rule=rule) from error
     occurrence = dict(firing.occurrence)
-    if item.part is not Part.RULE:
+    if item.part is not RulePart.RULE:
         occurrence["part"] = str(item.part)
     origin = t.origin()
     if origin is not None:
@@ -170,7 +172,7 @@ def row_of(firing: Named, t: Node) -> dict[str, Any]:
     }
 
 
-def line_up(firings: Iterable[Firing], line: str, *, always: bool = False) -> None:
+def line_up(firings: Iterable[RecordedFiring], line: str, *, always: bool = False) -> None:
     """Give turns to firings that are due together, unless all have the same priority.
 
     With `always`, give turns in any case, because other firings may be due together with them.
@@ -186,12 +188,12 @@ def line_up(firings: Iterable[Firing], line: str, *, always: bool = False) -> No
             each.row["occurrence"][_TURN] = [moment or line, each.triggered.rule.priority]
 
 
-def in_turn(firings: Iterable[Firing]) -> list[Firing]:
+def in_turn(firings: Iterable[RecordedFiring]) -> list[RecordedFiring]:
     """Return firings in the order in which they enter their lines: higher priorities first."""
     return sorted(firings, key=_rank_of)
 
 
-def _rank_of(firing: Firing) -> tuple[bool, int]:
+def _rank_of(firing: RecordedFiring) -> tuple[bool, int]:
     turn = turn_of(firing.row)
     return (False, 0) if turn is None else turn.rank
 

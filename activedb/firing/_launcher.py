@@ -24,7 +24,7 @@ from activedb.errors import (
 )
 from activedb.firing._firings import (
     BatchFirings,
-    Named,
+    NamedFiring,
     coupling_of,
     in_turn,
     is_lazy,
@@ -39,11 +39,11 @@ from activedb.firing._letters import Letter
 from activedb.firing._quarantine import failure_of
 from activedb.firing._queue import FiringQueue, Turn, Turns
 from activedb.firing._restarts import Restarts
-from activedb.firing._triggered import SYSTEMIC, Firing, Triggered, triggered_of
+from activedb.firing._triggered import SYSTEMIC, RecordedFiring, Triggered, triggered_of
 from activedb.firing._triggering import Triggering
 from activedb.rules import Catalog, Rule
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, Node, current_transaction, sleeping_for
+from activedb.transactions import Forest, TransactionNode, current_transaction, sleeping_for
 from coupling import Coupling
 
 __all__ = ["Launcher"]
@@ -102,9 +102,11 @@ class Launcher:
         self._lost = self._looked = 0
         self._recovered_s = -math.inf  # when recovery has begun last, by the monotonic clock
         self._running: set[str] = set()
-        self._at_work: dict[str, Node] = {}  # the transaction of each firing's present try
+        self._at_work: dict[
+            str, TransactionNode
+        ] = {}  # the transaction of each firing's present try
         # Firings that a live transaction records with its commit, and starts after it.
-        self._committing: WeakKeyDictionary[Node, set[str]] = WeakKeyDictionary()
+        self._committing: WeakKeyDictionary[TransactionNode, set[str]] = WeakKeyDictionary()
         # Rules with recorded firings that are not defined in this process.
         self._strange: set[str] = set()
         self.on_ended: Callable[[int], object] = lambda running: None
@@ -112,13 +114,15 @@ class Launcher:
         self.forest = forest
         self.triggering = triggering(self)
 
-    def fire(self, t: Node, items: list[Triggered], event: int, undated: Container[int]) -> None:
+    def fire(
+        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int]
+    ) -> None:
         """Start the detached rules that the `event`-th event of `t` triggered.
 
         `undated` is as for `named`.
         """
         run = t.hierarchy.run
-        due: dict[str, Named] = {}
+        due: dict[str, NamedFiring] = {}
         for each in named(t, items, event, undated):
             name = each.name
             if not (self.batch_firings.is_known(name) if run.is_batch else name in run.fired):
@@ -127,10 +131,10 @@ class Launcher:
                 run.fired.add(name)
         # On memory://, a caller's transaction blocks all other writers until it has ended.
         is_late = not t.hierarchy.lends and not t.hierarchy.session.is_shared
-        firings: dict[str, Firing] = {}
+        firings: dict[str, RecordedFiring] = {}
         for name, each in due.items():
             try:
-                firings[name] = Firing(row_of(each, t), each.item, is_recorded=not is_late)
+                firings[name] = RecordedFiring(row_of(each, t), each.item, is_recorded=not is_late)
             except RuleFailed as failed:
                 self.triggering.counters.add("rules_failed")
                 letter = asdict(Letter.of_rule(name, each.item.occurrence, failed))
@@ -152,7 +156,7 @@ class Launcher:
             for firing in in_turn(firings.values()):
                 self._go(firing)
 
-    def _record(self, firings: dict[str, Firing]) -> set[str]:
+    def _record(self, firings: dict[str, RecordedFiring]) -> set[str]:
         """Record firings of this process; return the new ones, which are to be started."""
         rows = [firing.row for firing in firings.values()]
         with self._idle:
@@ -173,8 +177,8 @@ class Launcher:
     # -- sequential rules ------------------------------------------------------------------
 
     def prepare(
-        self, t: Node, items: list[Triggered], event: int, undated: Container[int] = ()
-    ) -> tuple[list[Firing], list[Letter]]:
+        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int] = ()
+    ) -> tuple[list[RecordedFiring], list[Letter]]:
         """Return firings to start when `t`, and all its superiors, have committed.
 
         Returns also a letter for each firing whose occurrence cannot be encoded. `undated` is as
@@ -189,11 +193,11 @@ class Launcher:
                 letters.append(Letter.of_rule(name, item.occurrence, failed))
             else:
                 # The triggering transaction is not repeated, so no try looks for this row.
-                firings.append(Firing(row | {"keep": False}, item))
+                firings.append(RecordedFiring(row | {"keep": False}, item))
                 t.spawns(name, coupling_of(item, Coupling.SEQUENTIAL))
         return firings, letters
 
-    def record(self, t: Node, firings: list[Firing]) -> None:
+    def record(self, t: TransactionNode, firings: list[RecordedFiring]) -> None:
         """Record firings in the commit of the top-level transaction `t`."""
         line_up(firings, t.hierarchy.run.name)
         here = [firing.row for firing in firings if self._runs(firing)]
@@ -207,7 +211,7 @@ class Launcher:
 
         t.hierarchy.durable.append(write)
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Note that the top-level transaction `t` has ended, and has started its firings.
 
         If `t` seems aborted but its firings are recorded all the same, the next look starts them.
@@ -215,7 +219,7 @@ class Launcher:
         with self._idle:
             self._committing.pop(t, None)
 
-    def start(self, firings: list[Firing]) -> None:
+    def start(self, firings: list[RecordedFiring]) -> None:
         """Start the recorded firings that run in this process."""
         for firing in in_turn(firings):
             with self._idle:
@@ -225,7 +229,7 @@ class Launcher:
             if self.restarts.drop(firing.name) or self._runs(firing):
                 self._start(firing)
 
-    def start_late(self, firings: list[Firing]) -> None:
+    def start_late(self, firings: list[RecordedFiring]) -> None:
         """Record firings as soon as that is possible, and then start them.
 
         For firings of a caller's transaction on ``memory://``, which blocks all other writers until
@@ -239,7 +243,7 @@ class Launcher:
         rules = (entry.rule for entry in self._catalog.entries())
         return any(rule.priority is not None and rule.coupling is coupling for rule in rules)
 
-    def _runs(self, firing: Firing) -> bool:
+    def _runs(self, firing: RecordedFiring) -> bool:
         """Return whether a firing runs in this process, rather than on any free worker.
 
         Causally dependent firings always do: they have begun beside their triggering transaction.
@@ -248,7 +252,7 @@ class Launcher:
 
     # -- causally dependent rules ------------------------------------------------------------
 
-    def run_early(self, firing: Firing, cause: Node) -> bool:
+    def run_early(self, firing: RecordedFiring, cause: TransactionNode) -> bool:
         """Run a causally dependent rule while its triggering transaction `cause` may be live.
 
         Returns only after `cause` and its superiors have committed or aborted, because the rule
@@ -275,20 +279,20 @@ class Launcher:
                 self._at_work.pop(name, None)
         return True
 
-    def expect(self, firing: Firing) -> None:
+    def expect(self, firing: RecordedFiring) -> None:
         """Let `join` wait for an early firing, because it is recorded now."""
         with self._idle:
             self._running.add(firing.name)
 
-    def start_expected(self, firing: Firing) -> None:
+    def start_expected(self, firing: RecordedFiring) -> None:
         """Start a recorded firing that `expect` has announced."""
         self._go(firing)
 
-    def expect_no_more(self, firing: Firing) -> None:
+    def expect_no_more(self, firing: RecordedFiring) -> None:
         """Take back `expect`."""
         self._ended(firing.name)
 
-    def drop(self, firing: Firing) -> None:
+    def drop(self, firing: RecordedFiring) -> None:
         """Note that an early firing has aborted, and is not tried again."""
         self.triggering.exclusive.failed(firing.name)
 
@@ -406,14 +410,14 @@ class Launcher:
             if rule is None or row["firing"] in known:  # our own after a lost lease
                 continue
             try:
-                found.append(Firing(row, triggered_of(rule, row)))
+                found.append(RecordedFiring(row, triggered_of(rule, row)))
             except BadEvent as error:
                 self._bury_unread(row, error)
         for firing in in_turn(found):
             self._start_recorded(firing)
         return len(found)
 
-    def _start_recorded(self, firing: Firing) -> None:
+    def _start_recorded(self, firing: RecordedFiring) -> None:
         """Start a recorded firing, unless its triggering transaction is live here and starts it."""
         with self._idle:
             is_early = any(firing.name in names for names in self._committing.values())
@@ -423,7 +427,7 @@ class Launcher:
         else:
             self._start_behind(firing, 0)
 
-    def _start_behind(self, firing: Firing, number: int) -> None:
+    def _start_behind(self, firing: RecordedFiring, number: int) -> None:
         """Start a recorded firing after those of a higher priority.
 
         Firings that run here are in its line; the others are found in the database. If they do not
@@ -546,7 +550,7 @@ class Launcher:
 
     # -- running ---------------------------------------------------------------------------
 
-    def _start(self, firing: Firing) -> None:
+    def _start(self, firing: RecordedFiring) -> None:
         """Start a firing unless it runs already."""
         with self._idle:
             if firing.name in self._running:
@@ -554,7 +558,7 @@ class Launcher:
             self._running.add(firing.name)
         self._go(firing)
 
-    def _go(self, firing: Firing) -> None:
+    def _go(self, firing: RecordedFiring) -> None:
         self._submit(firing.name, lambda: self._run(firing), turn_of(firing.row))
 
     def _submit(self, name: str, call: Callable[[], None], turn: Turn | None = None) -> None:
@@ -587,7 +591,7 @@ class Launcher:
         with self._idle:
             self._idle.notify_all()
 
-    def _run(self, firing: Firing) -> None:
+    def _run(self, firing: RecordedFiring) -> None:
         row, item = firing.row, firing.triggered
         has_ended = True
         try:
@@ -614,7 +618,7 @@ class Launcher:
             else:
                 self.on_ended(self.running)
 
-    def _leave(self, firing: Firing, error: Exception) -> bool:
+    def _leave(self, firing: RecordedFiring, error: Exception) -> bool:
         """Give up a firing for now; return True if for good, after `restarts_max` restarts.
 
         The firing stays recorded, or unfinished until its batch records it.
@@ -636,7 +640,7 @@ class Launcher:
         _LOG.warning("rule %s is tried again later", rule, exc_info=error)
         return False
 
-    def _restart_later(self, firing: Firing, error: Exception) -> None:
+    def _restart_later(self, firing: RecordedFiring, error: Exception) -> None:
         def again() -> None:
             self._restart(firing, error)
 
@@ -646,7 +650,7 @@ class Launcher:
             self.restarts.later(firing.name, again, firing.restarts - 1, reason)
             self._idle.notify_all()
 
-    def _restart(self, firing: Firing, error: Exception) -> None:
+    def _restart(self, firing: RecordedFiring, error: Exception) -> None:
         """Start a firing again; while the server is away, wait on without counting a restart."""
         if isinstance(error, ConnectionLost):
             try:
@@ -656,14 +660,14 @@ class Launcher:
                 return
         self._start(firing)
 
-    def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[Node], None]:
+    def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[TransactionNode], None]:
         """Return the body of a firing's top-level transaction: run the rule, mark it done."""
 
         def mark_done(connection: Any) -> None:
             if not self.journal.finish(connection, row, keep=self._must_stay(row)):
                 raise _DoneElsewhere(row["firing"])
 
-        def work(t: Node) -> None:
+        def work(t: TransactionNode) -> None:
             self._at_work[row["firing"]] = t
             t.hierarchy.durable.append(mark_done)
             self.triggering.runner.run_rule(t, item)
@@ -681,7 +685,7 @@ class Launcher:
         # If the triggering firing is recorded, the journal itself decides.
         return is_early or self.batch_firings.is_unfinished(row["run"])
 
-    def give_up(self, firing: Firing, error: BaseException) -> bool:
+    def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
         """Write a dead letter for a rule that raised; return False if that has to wait."""
         rule = firing.triggered.rule.name
         if not self._bury(firing, failure_of(rule, error)):
@@ -689,7 +693,7 @@ class Launcher:
         self.triggering.quarantine.failed(rule, error)
         return True
 
-    def _bury(self, firing: Firing, failed: RuleFailed) -> bool:
+    def _bury(self, firing: RecordedFiring, failed: RuleFailed) -> bool:
         """Write a firing's dead letter; if that is impossible now, restart the firing later."""
         letter = asdict(Letter.of_rule(firing.name, firing.triggered.occurrence, failed))
         try:

@@ -10,9 +10,9 @@ from activedb.clock import Clock
 from activedb.errors import ActiveDBError, DefinitionError, RuleFailed, RuleInQuarantine
 from activedb.firing._letters import storable
 from activedb.firing._triggered import failed_in
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Catalog
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 
 __all__ = ["Quarantine", "failure_of"]
 
@@ -32,7 +32,7 @@ class Quarantine:
     after : int
         Number of consecutive failures before quarantine; 0 disables it.
     clock : Clock
-    counters : Counters
+    counters : NamedCounters
         Has the counter ``rules_quarantined``.
     run_in_background : callable ``(name, work)``
         Runs work on another thread, soon, outside of transactions.
@@ -50,7 +50,7 @@ class Quarantine:
         *,
         after: int,
         clock: Clock,
-        counters: Counters,
+        counters: NamedCounters,
         run_in_background: Callable[[str, Callable[[], None]], None],
         put: Callable[[str, str], object],
         refused: Callable[[str], None],
@@ -65,7 +65,7 @@ class Quarantine:
         self._latch = threading.Lock()
         self._failures: dict[str, int] = {}
 
-    def check(self, rule: str, t: Node | None = None) -> None:
+    def check(self, rule: str, t: TransactionNode | None = None) -> None:
         """Raise `RuleInQuarantine` if a rule is in quarantine, as `t` sees it. O(1)."""
         if rule not in self._catalog.quarantine:
             return

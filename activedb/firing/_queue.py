@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 
 from activedb.firing._letters import Letter
 from activedb.firing._restarts import Restarts
-from activedb.firing._triggered import Firing, Triggered
+from activedb.firing._triggered import RecordedFiring, Triggered
 from activedb.store.journals import Journal
-from activedb.transactions import Forest, Node
+from activedb.transactions import Forest, TransactionNode
 from coupling import Coupling, priority_rank
 
 __all__ = ["FiringQueue", "Turn", "Turns"]
@@ -117,45 +117,47 @@ class FiringQueue(Protocol):
     restarts: Restarts
     forest: Forest
 
-    def fire(self, t: Node, items: list[Triggered], event: int, undated: Container[int]) -> None:
+    def fire(
+        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int]
+    ) -> None:
         """Start detached rules."""
 
     def prepare(
-        self, t: Node, items: list[Triggered], event: int, undated: Container[int] = ()
-    ) -> tuple[list[Firing], list[Letter]]:
+        self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int] = ()
+    ) -> tuple[list[RecordedFiring], list[Letter]]:
         """Return firings to start when `t`, and all its superiors, have committed."""
 
-    def record(self, t: Node, firings: list[Firing]) -> None:
+    def record(self, t: TransactionNode, firings: list[RecordedFiring]) -> None:
         """Record firings in the commit of the top-level transaction `t`."""
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Note that the top-level transaction `t` has ended, and has started its firings."""
 
-    def start(self, firings: list[Firing]) -> None:
+    def start(self, firings: list[RecordedFiring]) -> None:
         """Start the recorded firings that run in this process."""
 
-    def start_late(self, firings: list[Firing]) -> None:
+    def start_late(self, firings: list[RecordedFiring]) -> None:
         """Record firings as soon as that is possible, and then start them."""
 
     def has_priorities(self, coupling: Coupling) -> bool:
         """Return whether any rule with this coupling mode has a priority."""
 
-    def run_early(self, firing: Firing, cause: Node) -> bool:
+    def run_early(self, firing: RecordedFiring, cause: TransactionNode) -> bool:
         """Run a causally dependent rule beside its triggering transaction `cause`."""
 
-    def expect(self, firing: Firing) -> None:
+    def expect(self, firing: RecordedFiring) -> None:
         """Announce an early firing, because it is recorded now."""
 
-    def start_expected(self, firing: Firing) -> None:
+    def start_expected(self, firing: RecordedFiring) -> None:
         """Start a recorded firing that `expect` has announced."""
 
-    def expect_no_more(self, firing: Firing) -> None:
+    def expect_no_more(self, firing: RecordedFiring) -> None:
         """Take back `expect`."""
 
-    def drop(self, firing: Firing) -> None:
+    def drop(self, firing: RecordedFiring) -> None:
         """Note that an early firing has aborted, and is not tried again."""
 
-    def give_up(self, firing: Firing, error: BaseException) -> bool:
+    def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
         """Write a dead letter for a rule that raised; return False if that has to wait."""
 
     def look(self) -> None:

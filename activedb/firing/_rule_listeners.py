@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from activedb.events import Occurrence
 from activedb.firing._triggered import Triggered, is_systemic
 from activedb.metrics import Histogram
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 
 __all__ = ["Ran", "RuleFigure", "RuleFigures", "RuleListener", "RuleListeners"]
 
@@ -28,7 +28,7 @@ class RuleListener:
     error of a method fails the work around the call. A retried transaction repeats all calls.
     """
 
-    def raised(self, t: Node, o: Occurrence) -> None:
+    def raised(self, t: TransactionNode, o: Occurrence) -> None:
         """Handle `o`, raised in `t` and about to be shown to the detectors of rules.
 
         Row writes are reported only if some rule listens to them, unless `hears_all` is set.
@@ -37,15 +37,15 @@ class RuleListener:
     hears_all = False
     """True to report row writes that no rule listens to, too; each costs an occurrence."""
 
-    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
+    def triggered(self, t: TransactionNode, items: Sequence[Triggered]) -> None:
         """Handle rules triggered in `t` by one event; each runs in its coupling mode."""
 
-    def starts(self, s: Node, item: Triggered) -> None:
+    def starts(self, s: TransactionNode, item: Triggered) -> None:
         """Handle a rule, or its action alone, that is about to run in `s`."""
 
     def ran(
         self,
-        s: Node,
+        s: TransactionNode,
         item: Triggered,
         outcome: Ran,
         seconds: float,
@@ -179,7 +179,7 @@ class RuleFigures(RuleListener):
         """Return the present latencies of all rules together; O(rules)."""
         return Histogram.merged(figure.latencies for figure in self.of_rules().values())
 
-    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
+    def triggered(self, t: TransactionNode, items: Sequence[Triggered]) -> None:
         """Count the triggered rules."""
         with self._latch:
             for item in items:
@@ -187,7 +187,7 @@ class RuleFigures(RuleListener):
 
     def ran(
         self,
-        s: Node,
+        s: TransactionNode,
         item: Triggered,
         outcome: Ran,
         seconds: float,

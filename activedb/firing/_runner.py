@@ -21,10 +21,10 @@ from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine, failure_of
 from activedb.firing._rule_listeners import Ran, RuleListeners
 from activedb.firing._trigger_context import TriggerContexts
-from activedb.firing._triggered import SYSTEMIC, Cause, Part, Triggered, is_systemic, too_deep
-from activedb.metrics import Counters
+from activedb.firing._triggered import SYSTEMIC, Cause, RulePart, Triggered, is_systemic, too_deep
+from activedb.metrics import NamedCounters
 from activedb.rules import OccurrenceSet, OnAbort
-from activedb.transactions import Node, is_again, is_stack_deep
+from activedb.transactions import TransactionNode, is_again, is_stack_deep
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = ["Runner"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _RunningRule:
     """Rule that runs in a transaction.
 
     Attributes
@@ -58,7 +58,7 @@ class Runner:
     ----------
     contexts : TriggerContexts
         Takes the letters of rules that fail alone, and the rules that wait for later.
-    counters : Counters
+    counters : NamedCounters
         Has the counters ``rules_fired`` and ``rules_failed``.
     queue : FiringQueue
         Runs actions in separate top-level transactions.
@@ -75,7 +75,7 @@ class Runner:
     def __init__(
         self,
         contexts: TriggerContexts,
-        counters: Counters,
+        counters: NamedCounters,
         queue: FiringQueue,
         quarantine: Quarantine,
         listeners: RuleListeners,
@@ -91,7 +91,7 @@ class Runner:
         self._cascade_max = cascade_max
         self._breadth_first = breadth_first
 
-    def run_children(self, t: Node, items: list[Triggered], *, deferred: bool) -> None:
+    def run_children(self, t: TransactionNode, items: list[Triggered], *, deferred: bool) -> None:
         """Run rules as children: group after group, the rules of one group in parallel.
 
         In breadth-first order, immediate rules triggered inside a child's rule wait instead. Each
@@ -115,16 +115,16 @@ class Runner:
             deferred = False
             self._contexts.of(t).events += 1  # each level is a separate group
 
-    def run_rule(self, s: Node, item: Triggered, depth: int = 1) -> bool:
+    def run_rule(self, s: TransactionNode, item: Triggered, depth: int = 1) -> bool:
         """Run a rule, or its action, in its own (sub)transaction `s`.
 
         Returns whether the action is still to come, as another child of the parent.
         """
-        s.running = _Running(item, depth, s.parent is not None)
+        s.running = _RunningRule(item, depth, s.parent is not None)
         listeners = self._listeners
         began = time.perf_counter()
         rule = item.rule
-        has_condition = rule.when is not None and item.part is Part.RULE
+        has_condition = rule.when is not None and item.part is RulePart.RULE
         mode = rule.condition_action if has_condition else ConditionAction.IMMEDIATE
         outcome: Ran = "acted"
         # One function, to save stack frames: rules that trigger rules nest on the stack.
@@ -157,14 +157,16 @@ class Runner:
         is_due_in_parent = mode is ConditionAction.DEFERRED and s.parent is not None
         return is_due_in_parent and outcome == "action later"
 
-    def cause(self, t: Node) -> Cause | None:
+    def cause(self, t: TransactionNode) -> Cause | None:
         """Return the rule in which an event of `t` is raised, with its own cause."""
         running = _running_in(t)
         return None if running is None else Cause(running.item.rule.name, running.item.by)
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _run_level(self, t: Node, items: list[Triggered], depth: int, *, deferred: bool) -> None:
+    def _run_level(
+        self, t: TransactionNode, items: list[Triggered], depth: int, *, deferred: bool
+    ) -> None:
         if len(items) == 1 and not items[0].rule.set_oriented and not is_stack_deep():
             [item] = items  # the common case, on a short way
             label = f"{t.next_label()}.{item.rule.name}"
@@ -183,7 +185,7 @@ class Runner:
                 f"change after= of one of them"
             ) from cycle
         for group in groups:
-            by_rule: dict[tuple[str, Part], list[Triggered]] = {}
+            by_rule: dict[tuple[str, RulePart], list[Triggered]] = {}
             for item in group.items:
                 by_rule.setdefault((item.rule.name, item.part), []).append(item)
             calls = [
@@ -197,7 +199,7 @@ class Runner:
 
     def _calls_of_rule(
         self,
-        t: Node,
+        t: TransactionNode,
         items: list[Triggered],
         depth: int,
         priority: int | None,
@@ -209,7 +211,7 @@ class Runner:
         The occurrences of a set-oriented rule fire its newest version once.
         """
         newest = items[-1]
-        if newest.rule.set_oriented and newest.part is Part.RULE:
+        if newest.rule.set_oriented and newest.part is RulePart.RULE:
             occurrences = OccurrenceSet([item.occurrence for item in items])
             undated = tuple(o for item in items for o in item.undated)
             items = [Triggered(newest.rule, occurrences, newest.by, undated=undated)]
@@ -223,7 +225,7 @@ class Runner:
 
     def _run_child(
         self,
-        t: Node,
+        t: TransactionNode,
         item: Triggered,
         depth: int,
         priority: int | None,
@@ -268,7 +270,7 @@ class Runner:
         if is_action_due:
             self._contexts.defer(t, [item.action])
 
-    def _fire_action(self, s: Node, action: Triggered) -> None:
+    def _fire_action(self, s: TransactionNode, action: Triggered) -> None:
         """Have an action run in a separate top-level transaction.
 
         The action of a causal rule is recorded by the commit of `s`, which depends on the
@@ -287,7 +289,7 @@ class Runner:
             context.letters += letters
 
 
-def _call_here(t: Node, call: Callable[[], None]) -> None:
+def _call_here(t: TransactionNode, call: Callable[[], None]) -> None:
     """Run rules in children of `t`, on this thread unless its stack is nearly used up."""
     if is_stack_deep():
         t.run_on_fresh_stack(call)
@@ -295,13 +297,13 @@ def _call_here(t: Node, call: Callable[[], None]) -> None:
         call()
 
 
-def _running_in(t: Node) -> _Running | None:
+def _running_in(t: TransactionNode) -> _RunningRule | None:
     """Return the rule that runs in `t`, or in the nearest superior in which one runs."""
-    running: _Running | None = t.around if t.running is None else t.running
+    running: _RunningRule | None = t.around if t.running is None else t.running
     return running
 
 
-def _fails_after_another(error: Exception, t: Node) -> bool:
+def _fails_after_another(error: Exception, t: TransactionNode) -> bool:
     """Return whether a rule fails by itself in `t`, which another rule's failure rolls back."""
     reason = t.rollback_reason
     return (
@@ -312,11 +314,11 @@ def _fails_after_another(error: Exception, t: Node) -> bool:
     )
 
 
-def _is_its_own(t: Node, item: Triggered) -> bool:
+def _is_its_own(t: TransactionNode, item: Triggered) -> bool:
     """Return whether `item` is the deferred action of the rule that runs in top-level `t`."""
-    own: _Running | None = t.running
+    own: _RunningRule | None = t.running
     return (
-        item.part is Part.ACTION
+        item.part is RulePart.ACTION
         and t.parent is None
         and own is not None
         and own.item.occurrence is item.occurrence
@@ -326,7 +328,7 @@ def _is_its_own(t: Node, item: Triggered) -> bool:
 # -- evaluation of conditions, before the action or beside it --------------------------------------
 
 
-def holds(s: Node, item: Triggered) -> bool:
+def holds(s: TransactionNode, item: Triggered) -> bool:
     """Return whether the condition is true; `s` and its inferiors only read meanwhile."""
     before, s.condition_of = s.condition_of, item.rule.name
     try:
@@ -335,7 +337,7 @@ def holds(s: Node, item: Triggered) -> bool:
         s.condition_of = before
 
 
-def holds_beside(s: Node, item: Triggered) -> bool:
+def holds_beside(s: TransactionNode, item: Triggered) -> bool:
     """Evaluate the condition and run the action in two children of `s`, in parallel.
 
     Returns whether the condition was true, and so the action has been done. If the condition was
@@ -349,11 +351,11 @@ def holds_beside(s: Node, item: Triggered) -> bool:
 class _Beside:
     """One parallel run of condition and action."""
 
-    def __init__(self, s: Node, item: Triggered):
+    def __init__(self, s: TransactionNode, item: Triggered):
         self._s = s
         self._item = item
         self._labels = [f"{s.next_label()}.{part}" for part in ("condition", "action")]
-        self._condition: Node | None = None
+        self._condition: TransactionNode | None = None
         self._has_begun = threading.Event()
         self._is_false = False
         self._errors: list[BaseException | None] = [None, None]
@@ -376,7 +378,7 @@ class _Beside:
             raise of_action
         return True
 
-    def _alone(self, a: Node) -> None:
+    def _alone(self, a: TransactionNode) -> None:
         a.deferred = self._s.deferred  # its deferred rules wait where the rule's own do
         self._item.rule.act(a, self._item.occurrence)
 
@@ -392,7 +394,7 @@ class _Beside:
         return call
 
     def _evaluate(self) -> None:
-        def evaluate(c: Node) -> None:
+        def evaluate(c: TransactionNode) -> None:
             self._condition = c
             self._has_begun.set()
             if not holds(c, self._item):
@@ -408,7 +410,7 @@ class _Beside:
             self._has_begun.set()
 
     def _act(self) -> None:
-        def act(a: Node) -> None:
+        def act(a: TransactionNode) -> None:
             self._has_begun.wait()
             if self._condition is not None:
                 a.forest.dependencies.depend(a, self._condition)

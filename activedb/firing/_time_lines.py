@@ -13,7 +13,7 @@ from activedb.rules import Subscription
 __all__ = ["DueTimes", "TimeLines"]
 
 
-class _Stream(Protocol):
+class _StreamEvents(Protocol):
     """Declared stream, reduced to the events that decide which rules follow its time."""
 
     @property
@@ -43,7 +43,9 @@ class TimeLines:
         The assignment changes only with their number.
     """
 
-    def __init__(self, streams: Mapping[str, _Stream], on_clock: Callable[[Subscription], object]):
+    def __init__(
+        self, streams: Mapping[str, _StreamEvents], on_clock: Callable[[Subscription], object]
+    ):
         self.streams = streams
         self._known = -1  # number of streams for which _by_keys is valid
         self._by_keys: dict[frozenset[tuple[str, str]], str | None] = {}

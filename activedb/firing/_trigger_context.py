@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.events import Occurrence
 from activedb.firing._letters import Letter
-from activedb.firing._triggered import Fed, Firing, Triggered
+from activedb.firing._triggered import Fed, RecordedFiring, Triggered
 from activedb.rules import Catalog, Subscription, Taken
-from activedb.transactions import Node, Run
+from activedb.transactions import Run, TransactionNode
 from coupling import DeferredCycles
 
 if TYPE_CHECKING:
@@ -43,15 +43,15 @@ class TransactionEvents:
         self._occurred = occurred
         self._queue = queue
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Raise the begin event of `t`, which is top-level."""
         self._raise(t, "begin")
 
-    def committing(self, t: Node) -> None:
+    def committing(self, t: TransactionNode) -> None:
         """Raise the commit event of `t`, which is top-level; its deferred cycles come after it."""
         self._raise(t, "commit")
 
-    def aborted(self, t: Node) -> None:
+    def aborted(self, t: TransactionNode) -> None:
         """Raise the abort event of a top-level `t`; for a retried run `gave_up` does so instead."""
         if t.parent is None and not t.hierarchy.run.is_retried:
             self.gave_up(t.hierarchy.run)
@@ -62,13 +62,13 @@ class TransactionEvents:
             return
         params = {"transaction": run.name}
 
-        def tell(t: Node) -> None:
+        def tell(t: TransactionNode) -> None:
             o = Occurrence("abort", t.timestamp, params, kind=_KIND)
             self._occurred(t, o, undated=True)
 
         self._queue.run_in_background(f"abort of {run.name}", lambda: self._queue.forest.run(tell))
 
-    def _raise(self, t: Node, name: str) -> None:
+    def _raise(self, t: TransactionNode, name: str) -> None:
         if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):
             params = {"transaction": t.hierarchy.run.name}
             o = Occurrence(name, t.timestamp, params, kind=_KIND)
@@ -94,7 +94,7 @@ class TriggerContext:
         Choices that detectors have left open, or decided; recorded by the top-level commit.
     letters : list of Letter
         Letters of rules below it that failed alone; written with the top-level commit.
-    firings : list of Firing
+    firings : list of RecordedFiring
         Firings of sequential and causal rules below it; recorded by the top-level commit, which
         is followed by the start of the sequential ones.
     intents : set of str
@@ -116,7 +116,7 @@ class TriggerContext:
     before: list[tuple[Subscription, dict[str, Any]]] = field(default_factory=list)
     choices: list[tuple[Subscription, Taken]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
-    firings: list[Firing] = field(default_factory=list)
+    firings: list[RecordedFiring] = field(default_factory=list)
     intents: set[str] = field(default_factory=set)
     events: int = 0
     next_level: list[Triggered] = field(default_factory=list)
@@ -141,7 +141,7 @@ class TriggerContexts:
         self._cycles_max = cycles_max
         self.live: dict[int, TriggerContext] = {}
 
-    def of(self, t: Node) -> TriggerContext:
+    def of(self, t: TransactionNode) -> TriggerContext:
         """Return the trigger context of a live transaction, created if missing."""
         context = self.live.get(t.id)
         if context is None:
@@ -151,19 +151,19 @@ class TriggerContexts:
                 )
         return context
 
-    def keep_letters(self, t: Node, letters: list[Letter]) -> None:
+    def keep_letters(self, t: TransactionNode, letters: list[Letter]) -> None:
         """Have letters written with the top-level commit above `t`."""
         context = self.of(t)
         with self.latch:
             context.letters += letters
 
-    def keep_firings(self, t: Node, firings: list[Firing]) -> None:
+    def keep_firings(self, t: TransactionNode, firings: list[RecordedFiring]) -> None:
         """Have firings recorded with the top-level commit above `t`, and started after it."""
         context = self.of(t)
         with self.latch:
             context.firings += firings
 
-    def defer(self, t: Node, items: list[Triggered]) -> None:
+    def defer(self, t: TransactionNode, items: list[Triggered]) -> None:
         """Let rules triggered in `t` wait for its commit point.
 
         In the transaction of a deferred rule, they wait for the parent's next cycle instead.
@@ -176,10 +176,10 @@ class TriggerContexts:
                 for item in items:
                     context.cycles.defer(item)
 
-    def undated_in(self, t: Node) -> Container[int]:
+    def undated_in(self, t: TransactionNode) -> Container[int]:
         """Return the `undated` occurrences, by identity, of `t` and its superiors; O(depth)."""
         found: list[dict[int, Occurrence]] = []
-        node: Node | None = t
+        node: TransactionNode | None = t
         while node is not None:
             context = self.live.get(node.id)
             if context is not None and context.undated:
@@ -187,14 +187,14 @@ class TriggerContexts:
             node = node.parent
         return ChainMap(*found)
 
-    def take_level(self, t: Node) -> list[Triggered]:
+    def take_level(self, t: TransactionNode) -> list[Triggered]:
         """Take the rules of the next level below `t`, so that they no longer wait."""
         context = self.of(t)
         with self.latch:
             found, context.next_level = context.next_level, []
         return found
 
-    def pass_on(self, context: TriggerContext, above: Node) -> None:
+    def pass_on(self, context: TriggerContext, above: TransactionNode) -> None:
         """Merge the trigger context of a committed subtransaction into that of its parent."""
         mine = self.of(above)
         with self.latch:

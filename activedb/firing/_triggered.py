@@ -23,14 +23,14 @@ from activedb.errors import (
 )
 from activedb.events import Occurrence, decode
 from activedb.rules import OccurrenceSet, Rule, Subscription
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 
 __all__ = [
     "SYSTEMIC",
     "Cause",
     "Fed",
-    "Firing",
-    "Part",
+    "RecordedFiring",
+    "RulePart",
     "Triggered",
     "error_text",
     "failed_in",
@@ -66,7 +66,7 @@ SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
 """Errors of the transaction rather than of its work, after which it may be retried."""
 
 
-def is_systemic(error: BaseException, t: Node) -> bool:
+def is_systemic(error: BaseException, t: TransactionNode) -> bool:
     """Return whether `error` stems from the transactions around `t`, not from its own work."""
     return (
         not isinstance(error, Exception)
@@ -76,7 +76,7 @@ def is_systemic(error: BaseException, t: Node) -> bool:
     )
 
 
-class Part(StrEnum):
+class RulePart(StrEnum):
     """Part of a rule that is to run."""
 
     RULE = "rule"
@@ -103,7 +103,7 @@ class Triggered:
     occurrence : Occurrence
     by : Cause or None
         The rule in which the event was raised; None outside of rules.
-    part : Part
+    part : RulePart
         The part of the rule that is to run.
     undated : tuple of Occurrence
         The event just raised, if its time comes from the clock of this try.
@@ -114,14 +114,14 @@ class Triggered:
     rule: Rule
     occurrence: Occurrence
     by: Cause | None = None
-    part: Part = Part.RULE
+    part: RulePart = RulePart.RULE
     undated: tuple[Occurrence, ...] = ()
     moment: str = ""
 
     @property
     def action(self) -> Triggered:
         """Copy of this item for the action alone."""
-        return replace(self, part=Part.ACTION)
+        return replace(self, part=RulePart.ACTION)
 
     @property
     def chain(self) -> list[str]:
@@ -141,7 +141,9 @@ def moment_in(stream: str | None, us: int) -> str:
 def triggered_of(rule: Rule, row: Mapping[str, Any]) -> Triggered:
     """Decode the item that a recorded firing of `rule` runs; raise `BadEvent` on a bad row."""
     data = row["occurrence"]
-    return Triggered(rule, occurrence_of(rule, data), part=Part(data.get("part", Part.RULE)))
+    return Triggered(
+        rule, occurrence_of(rule, data), part=RulePart(data.get("part", RulePart.RULE))
+    )
 
 
 def occurrence_of(rule: Rule, data: Mapping[str, Any]) -> Occurrence:
@@ -159,7 +161,7 @@ class Fed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Firing:
+class RecordedFiring:
     """Rule that is to run in a separate top-level transaction, with its row in the journal.
 
     Compared by identity: another try of the triggering work makes another object.
@@ -190,7 +192,7 @@ _SHOWN = 5  # names at either end of a chain
 _PENDING_SHOWN = 10
 
 
-def too_deep(t: Node, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
+def too_deep(t: TransactionNode, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
     """Return the error for rules that would run `depth` deep, below `t` or as its next level."""
     chain = _shown(items[0].chain)
     return CycleLimitExceeded(
@@ -199,7 +201,9 @@ def too_deep(t: Node, depth: int, items: Sequence[Triggered]) -> CycleLimitExcee
     )
 
 
-def too_many_cycles(t: Node, bound: int, pending: Sequence[Triggered]) -> CycleLimitExceeded:
+def too_many_cycles(
+    t: TransactionNode, bound: int, pending: Sequence[Triggered]
+) -> CycleLimitExceeded:
     """Return the error for rules still deferred when the cycles of `t` are used up."""
     names = sorted({item.rule.name for item in pending})
     more = f" and {len(names) - _PENDING_SHOWN} more" if len(names) > _PENDING_SHOWN else ""

@@ -29,10 +29,10 @@ from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
 from activedb.firing._triggered import SYSTEMIC, Triggered, too_many_cycles
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Subscription, Taken
 from activedb.store.sql import Row, TableSpec
-from activedb.transactions import Node, Run, State, Version
+from activedb.transactions import Run, State, TransactionNode, Version
 from coupling import Coupling, CycleBoundReached
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ class Triggering:
         queue: FiringQueue,
         lines: TimeLines,
         kept: DurableDetectors,
-        counters: Counters,
+        counters: NamedCounters,
         settings: Settings,
         clock: Clock,
         put_into_quarantine: Callable[[str, str], object],
-        write_letters: Callable[[Node, list[Letter]], None],
-        write_choices: Callable[[Node, list[tuple[Subscription, Taken]]], None],
+        write_letters: Callable[[TransactionNode, list[Letter]], None],
+        write_choices: Callable[[TransactionNode, list[tuple[Subscription, Taken]]], None],
     ):
         self.catalog = catalog
         self.lines = lines
@@ -131,17 +131,19 @@ class Triggering:
 
     # -- what the forest calls -------------------------------------------------------------
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Handle the begin of a top-level transaction."""
         self._transaction_events.began(t)
 
-    def changed(self, t: Node, spec: TableSpec, old: Row | None, new: Row | None) -> None:
+    def changed(
+        self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None
+    ) -> None:
         """Raise the data-change event of a written row, if any rule listens to it."""
         o = self._row_event(t, spec, old, new)
         if o is not None:
             self.occurred(t, o, undated=not t.has_event_time)
 
-    def changed_all(self, t: Node, spec: TableSpec, versions: Sequence[Version]) -> None:
+    def changed_all(self, t: TransactionNode, spec: TableSpec, versions: Sequence[Version]) -> None:
         """Raise an event per row of one statement; set-oriented rules fire once, at the end."""
         sets: list[Triggered] = []
         for _, old, new in versions:
@@ -156,7 +158,7 @@ class Triggering:
         if sets:
             self.trigger(t, sets)
 
-    def at_commit_point(self, t: Node) -> None:
+    def at_commit_point(self, t: TransactionNode) -> None:
         """Run the deferred cycles of `t`; at the top, record letters, choices and firings."""
         if t.parent is None:
             self._transaction_events.committing(t)
@@ -183,13 +185,13 @@ class Triggering:
             self._queue.record(t, context.firings)
         self.exclusive.at_commit_point(t, context.intents)
 
-    def aborting(self, t: Node) -> None:
+    def aborting(self, t: TransactionNode) -> None:
         """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
         context = self.contexts.live.get(t.id)
         if context is not None:
             self.feeding.aborting(context)
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Pass the trigger context of `t` to its parent; at the top, start its firings."""
         if self.catalog.drafts:
             self.catalog.ended(t)
@@ -224,7 +226,7 @@ class Triggering:
 
     # -- raising events --------------------------------------------------------------------
 
-    def occurred(self, t: Node, o: Occurrence, *, undated: bool = False) -> None:
+    def occurred(self, t: TransactionNode, o: Occurrence, *, undated: bool = False) -> None:
         """Trigger the rules that listen to `o`, which was raised in `t`.
 
         Parameters
@@ -236,7 +238,7 @@ class Triggering:
         if triggered:
             self.trigger(t, triggered)
 
-    def trigger(self, t: Node, triggered: list[Triggered]) -> None:
+    def trigger(self, t: TransactionNode, triggered: list[Triggered]) -> None:
         """Start the rules triggered in `t` by one event, each in its coupling mode."""
         for hear in self.listeners.triggered:
             hear(t, triggered)
@@ -284,7 +286,7 @@ class Triggering:
     # -- inside ----------------------------------------------------------------------------
 
     def _row_event(
-        self, t: Node, spec: TableSpec, old: Row | None, new: Row | None
+        self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None
     ) -> Occurrence | None:
         """Return the event of a written row; None if no rule or listener listens to it."""
         key = ("insert" if old is None else "delete" if new is None else "update", spec.name)
@@ -292,7 +294,7 @@ class Triggering:
             return row_change(key, t.timestamp, old and spec.shown(old), new and spec.shown(new))
         return None
 
-    def _fed(self, t: Node, o: Occurrence, *, undated: bool) -> list[Triggered]:
+    def _fed(self, t: TransactionNode, o: Occurrence, *, undated: bool) -> list[Triggered]:
         """Feed `o`, for which `t` is then responsible; return what it triggers."""
         triggered, fed = self.feeding.feed(o, t, undated=undated)
         if fed:

@@ -13,7 +13,7 @@ from typing import Any
 from lark import Token, Tree
 
 from activedb.events.terms import Attribute
-from activedb.language._parser import Source, start_of
+from activedb.language._parser import SourceText, start_of
 from activedb.spelling import did_you_mean
 
 __all__ = [
@@ -53,21 +53,21 @@ def name_of(tree: Tree[Token]) -> str:
     return str(tree.children[0])
 
 
-def whole_number(source: Source, token: Token) -> int:
+def whole_number(source: SourceText, token: Token) -> int:
     """Return the value of a number without a fraction."""
     if not token.isdigit():
         raise source.error(start_of(token), f"expected a whole number, found {token!s}")
     return int(token)
 
 
-def duration_us(source: Source, tree: Tree[Token]) -> int:
+def duration_us(source: SourceText, tree: Tree[Token]) -> int:
     """Return the exact microseconds of a number with a unit."""
     number, unit = tree.children
     assert isinstance(unit, Tree)
     return _us(source, start_of(unit), str(number), name_of(unit))
 
 
-def literal_value(source: Source, tree: Tree[Token]) -> Any:
+def literal_value(source: SourceText, tree: Tree[Token]) -> Any:
     """Return the value of a ``literal`` tree."""
     first = tree.children[0]
     assert isinstance(first, Token)
@@ -95,7 +95,7 @@ def literal_value(source: Source, tree: Tree[Token]) -> Any:
 
 
 def _converted(
-    source: Source, token: Token, convert: Callable[[str], Any], text: str, kind: str
+    source: SourceText, token: Token, convert: Callable[[str], Any], text: str, kind: str
 ) -> Any:
     try:
         return convert(text)
@@ -103,7 +103,7 @@ def _converted(
         raise source.error(start_of(token), f"{text!r} is not a valid {kind}") from None
 
 
-def _us(source: Source, at: int, number: str, unit: str) -> int:
+def _us(source: SourceText, at: int, number: str, unit: str) -> int:
     scale = UNITS_US.get(unit.lower())
     if scale is None:
         raise source.error(

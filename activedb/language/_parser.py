@@ -23,7 +23,7 @@ from activedb.spelling import did_you_mean
 __all__ = [
     "KEYWORDS",
     "STARTS",
-    "Source",
+    "SourceText",
     "TokenLexer",
     "parse_tree",
     "skip_sql",
@@ -33,7 +33,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceText:
     """A text to read.
 
     Attributes
@@ -138,7 +138,7 @@ class TokenLexer(Lexer):
         yield from made
 
 
-def tokens(source: Source, start: int = 0, end: int | None = None) -> list[Token]:
+def tokens(source: SourceText, start: int = 0, end: int | None = None) -> list[Token]:
     """Return the tokens of a text, or of a piece of it; O(length).
 
     Raises
@@ -191,7 +191,7 @@ def tokens(source: Source, start: int = 0, end: int | None = None) -> list[Token
     return found
 
 
-def skip_sql(source: Source, start: int, stop: int, closer: str) -> int:
+def skip_sql(source: SourceText, start: int, stop: int, closer: str) -> int:
     """Return the offset where a piece of SQL ends: before its closing bracket, word or semicolon.
 
     Strings, comments, brackets and CASE … END in it are skipped. A piece that ends with ";" may end
@@ -308,7 +308,9 @@ def _lark() -> Lark:
     )
 
 
-def parse_tree(source: Source, start: str, begin: int = 0, end: int | None = None) -> Tree[Token]:
+def parse_tree(
+    source: SourceText, start: str, begin: int = 0, end: int | None = None
+) -> Tree[Token]:
     """Return the tree of a text, or of a piece of it, from one of `STARTS`.
 
     Raises
@@ -338,7 +340,7 @@ def start_of(tree: Any) -> int:
     return getattr(tree if isinstance(tree, Token) else tree.meta, "start_pos", 0) or 0
 
 
-def _check_depth(source: Source, tree: Tree[Token]) -> None:
+def _check_depth(source: SourceText, tree: Tree[Token]) -> None:
     """Refuse trees nested so deeply that Python's stack would overflow; O(size)."""
     level, depth = [tree], 0
     while level:

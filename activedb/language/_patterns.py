@@ -42,7 +42,7 @@ from activedb.events import (
 )
 from activedb.events.terms import Aggregate, And, Attribute, Term
 from activedb.language._names import Scope, columns_of, duration_us, name_of, named, whole_number
-from activedb.language._parser import Source, start_of
+from activedb.language._parser import SourceText, start_of
 from activedb.language._terms import TermReader
 from activedb.spelling import did_you_mean
 
@@ -56,7 +56,7 @@ Node = Any
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _NamedTable:
     """Table that is not declared, by name."""
 
     name: str
@@ -68,7 +68,7 @@ class EventReader:
 
     Attributes
     ----------
-    source : Source
+    source : SourceText
     tables : mapping of str to Table, or None
         None: any table may be named.
     streams : mapping of str to Stream, collection of str, or None
@@ -77,7 +77,7 @@ class EventReader:
         Queries that OUTPUT may name.
     """
 
-    source: Source
+    source: SourceText
     tables: Mapping[str, Any] | None = None
     streams: Collection[str] | None = None
     queries: dict[str, Query] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class EventReader:
         table = self._table(table_tree)
         columns = []
         for child in lists[0].children if lists else ():
-            known = None if isinstance(table, _Named) else columns_of(table)
+            known = None if isinstance(table, _NamedTable) else columns_of(table)
             found = _looked_up(name_of(child), known)
             if found is None:
                 raise self.source.error(
@@ -142,7 +142,7 @@ class EventReader:
     def _table(self, tree: Node) -> Any:
         name = ".".join(map(name_of, tree.children))
         if self.tables is None:
-            return _Named(name)
+            return _NamedTable(name)
         found = _looked_up(name, self.tables)
         if found is None:
             raise self.source.error(

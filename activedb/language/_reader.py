@@ -8,7 +8,7 @@ from typing import Any
 from activedb.events import Expression, Query
 from activedb.events.terms import Term
 from activedb.language._names import Scope
-from activedb.language._parser import Source, parse_tree
+from activedb.language._parser import SourceText, parse_tree
 from activedb.language._patterns import PatternReader
 from activedb.language._statements import (
     Statement,
@@ -57,7 +57,7 @@ def parse(
     >>> parse("CREATE QUERY Q PATTERN SEQ(A, !B, C) WITHIN 5 sec")[0].query.pattern
     SEQ(A, !B, C) WITHIN 5s
     """
-    source = Source(text)
+    source = SourceText(text)
     reader = StatementReader(
         source,
         PatternReader(source, tables, streams, dict(queries or {})),
@@ -85,7 +85,7 @@ def parse_pattern(
     >>> parse_pattern("ANY(A AS first, B)")
     ANY(A AS first, B)
     """
-    source = Source(text)
+    source = SourceText(text)
     (tree,) = parse_tree(source, "one_pattern").children
     return PatternReader(source, tables, streams, dict(queries or {})).expression(tree)
 
@@ -116,7 +116,7 @@ def parse_term(
     >>> parse_term("A.price * 2 > B.price")
     A.price * 2 > B.price
     """
-    source = Source(text)
+    source = SourceText(text)
     (tree,) = parse_tree(source, "one_term").children
     known = None if parts is None else tuple(parts)
     scope = Scope(known, frozenset(("NEW",)), frozenset(("OLD",)), is_of_one=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from activedb.events.terms import Attribute
 from activedb.language._names import Scope
-from activedb.language._parser import Source
+from activedb.language._parser import SourceText
 from activedb.spelling import did_you_mean
 
 __all__ = ["Referring"]
@@ -41,7 +41,7 @@ class Referring:
         Names before the dots, each with the offset of one occurrence.
     """
 
-    source: Source
+    source: SourceText
     offset: int
     sql: str
     text: str = ""
@@ -51,7 +51,7 @@ class Referring:
     _moves: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, source: Source, offset: int, sql: str, scope: Scope) -> Referring:
+    def of(cls, source: SourceText, offset: int, sql: str, scope: Scope) -> Referring:
         """Find the references in `sql`, which begins at `offset` of the text.
 
         Raises

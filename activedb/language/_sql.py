@@ -13,11 +13,11 @@ from sqlglot.errors import ParseError, SqlglotError
 from activedb.errors import DefinitionError, RuleSyntaxError, StoreError
 from activedb.events.terms import Attribute, KeyRead, Literal, Subquery, Term
 from activedb.language._names import Scope, columns_of, named
-from activedb.language._parser import Source
+from activedb.language._parser import SourceText
 from activedb.language._references import Referring
 from activedb.rules import Part
 from activedb.spelling import did_you_mean
-from activedb.store.sql import Piece, delete_of, insert_of, insert_of_rows, update_of
+from activedb.store.sql import SqlPiece, delete_of, insert_of, insert_of_rows, update_of
 
 __all__ = ["SqlNames", "SqlWrite", "subquery_of", "write_of"]
 
@@ -268,9 +268,9 @@ class SqlWrite:
         Full name of the table.
     columns : tuple of str
         Columns that are assigned.
-    rows : tuple of tuple of Piece
+    rows : tuple of tuple of SqlPiece
         Values assigned to them: one row for an update, none for an insert of a SELECT.
-    where : Piece or None
+    where : SqlPiece or None
         Condition; for an insert, the SELECT.
     references : tuple of Attribute
         Attributes that the parameters ``ref_1``, … in the pieces stand for.
@@ -285,8 +285,8 @@ class SqlWrite:
     kind: str
     table: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Piece, ...], ...]
-    where: Piece | None
+    rows: tuple[tuple[SqlPiece, ...], ...]
+    where: SqlPiece | None
     references: tuple[Attribute, ...]
     reads: frozenset[Part]
     writes: frozenset[Part]
@@ -337,7 +337,7 @@ class SqlWrite:
 
 
 def subquery_of(
-    source: Source, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
+    source: SourceText, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
 ) -> Subquery:
     """Return the term of a SELECT that begins at `offset` of a text.
 
@@ -373,7 +373,7 @@ def width_of(subquery: Subquery) -> int | None:
 
 
 def write_of(
-    source: Source, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
+    source: SourceText, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
 ) -> SqlWrite:
     """Return the statement of an action that begins at `offset` of a text.
 
@@ -404,7 +404,7 @@ def write_of(
 def _update(names: SqlNames, tree: Any) -> SqlWrite:
     table, declared, own = _target(names, tree.this)
     columns: list[str] = []
-    pieces: list[Piece] = []
+    pieces: list[SqlPiece] = []
     for assignment in tree.expressions:
         target = assignment.this
         if not isinstance(assignment, exp.EQ) or not isinstance(target, exp.Column):
@@ -465,8 +465,8 @@ def _made(
     table: str,
     declared: Any,
     columns: Any,
-    rows: tuple[tuple[Piece, ...], ...],
-    where: Piece | None,
+    rows: tuple[tuple[SqlPiece, ...], ...],
+    where: SqlPiece | None,
     writes: frozenset[Part],
 ) -> SqlWrite:
     return SqlWrite(
@@ -501,18 +501,18 @@ def _target(names: SqlNames, node: exp.Expr) -> tuple[str, Any, Any]:
     return names.table(node)
 
 
-def _where(names: SqlNames, tree: exp.Expr, own: Any) -> Piece | None:
+def _where(names: SqlNames, tree: exp.Expr, own: Any) -> SqlPiece | None:
     where = tree.args.get("where")
     return None if where is None else _piece(names, where.this, own)
 
 
-def _piece(names: SqlNames, node: exp.Expr, own: Any) -> Piece:
+def _piece(names: SqlNames, node: exp.Expr, own: Any) -> SqlPiece:
     # Resolving changes the node's names in place, and may replace a lone column node itself.
     names.resolve(node, own)
-    return Piece(*names.referring.parameters(node.sql(dialect=_DIALECT)))
+    return SqlPiece(*names.referring.parameters(node.sql(dialect=_DIALECT)))
 
 
-def _parsed(source: Source, offset: int, sql: str, scope: Scope) -> tuple[Referring, Any]:
+def _parsed(source: SourceText, offset: int, sql: str, scope: Scope) -> tuple[Referring, Any]:
     referring = Referring.of(source, offset, sql, scope)
     try:
         found = [tree for tree in sqlglot.parse(referring.text, read=_DIALECT) if tree is not None]

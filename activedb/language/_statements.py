@@ -12,7 +12,7 @@ from activedb.errors import ActiveDBError, DefinitionError, RuleSyntaxError
 from activedb.events import Disjunction, Expression, Primitive, Query, name_text
 from activedb.events.terms import Subquery, Term
 from activedb.language._names import Scope, columns_of, name_of, whole_number
-from activedb.language._parser import Source, parse_tree, skip_sql, start_of
+from activedb.language._parser import SourceText, parse_tree, skip_sql, start_of
 from activedb.language._patterns import PatternReader
 from activedb.language._sql import SqlWrite, write_of
 from activedb.language._terms import TermReader
@@ -224,13 +224,13 @@ class StatementReader:
 
     Attributes
     ----------
-    source : Source
+    source : SourceText
     patterns : PatternReader
     functions : FunctionNames
     raising : callable or None
     """
 
-    source: Source
+    source: SourceText
     patterns: PatternReader
     functions: FunctionNames
     raising: Callable[..., Any] | None = None

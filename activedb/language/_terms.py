@@ -29,7 +29,7 @@ from activedb.events.terms import (
     Term,
 )
 from activedb.language._names import Scope, literal_value, name_of
-from activedb.language._parser import Source, start_of
+from activedb.language._parser import SourceText, start_of
 from activedb.language._sql import subquery_of, width_of
 from activedb.spelling import did_you_mean
 
@@ -44,13 +44,13 @@ class TermReader:
 
     Attributes
     ----------
-    source : Source
+    source : SourceText
     scope : Scope
     tables : mapping of str to Table, or None
         Tables that SELECTs may name.
     """
 
-    source: Source
+    source: SourceText
     scope: Scope
     tables: Mapping[str, Any] | None = None
 

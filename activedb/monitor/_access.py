@@ -9,10 +9,10 @@ from activedb.config import Settings
 from activedb.errors import ConfigurationError
 from activedb.loopback import is_loopback
 
-__all__ = ["Access"]
+__all__ = ["MonitorAccess"]
 
 
-class Access:
+class MonitorAccess:
     """Check of requests by Host header and bearer token.
 
     Parameters

@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from activedb.monitor._access import Access
-from activedb.monitor._routes import Answer, Metrics, Refused, answer
+from activedb.monitor._access import MonitorAccess
+from activedb.monitor._routes import HttpResponse, Metrics, RequestRefused, answer
 from activedb.monitor._source import Source
 
 __all__ = ["Application"]
@@ -33,14 +33,16 @@ class Application:
     ----------
     source : Source
         The monitor to serve.
-    access : Access
+    access : MonitorAccess
     metrics : callable, optional
         Returns, for an ``Accept`` header, the text for Prometheus and its content type.
     threads : Executor
         Threads that answer requests: the source takes latches and may ask the store.
     """
 
-    def __init__(self, source: Source, access: Access, metrics: Metrics | None, threads: Executor):
+    def __init__(
+        self, source: Source, access: MonitorAccess, metrics: Metrics | None, threads: Executor
+    ):
         self._source = source
         self._access = access
         self._metrics = metrics
@@ -55,12 +57,14 @@ class Application:
                 return
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._threads, self._respond, scope, headers)
-        except Refused as refused:
-            found = _response(Answer({"error": refused.message}, refused.status, refused.headers))
+        except RequestRefused as refused:
+            found = _response(
+                HttpResponse({"error": refused.message}, refused.status, refused.headers)
+            )
         except Exception as error:
             _LOG.exception("the monitor cannot answer")
             said = {"error": f"{type(error).__name__}; the log of the process says more"}
-            found = _response(Answer(said, HTTPStatus.INTERNAL_SERVER_ERROR))
+            found = _response(HttpResponse(said, HTTPStatus.INTERNAL_SERVER_ERROR))
         status, named, data = found
         encoded = [(name.lower().encode(), text.encode("latin-1")) for name, text in named.items()]
         await send({"type": "http.response.start", "status": status, "headers": encoded})
@@ -71,12 +75,12 @@ class Application:
         given = headers.get("authorization")
         if not self._access.is_proven(given):
             if not self._access.is_called_rightly(headers.get("host")):
-                raise Refused(
+                raise RequestRefused(
                     HTTPStatus.FORBIDDEN,
                     "the Host header names another site; call the monitor by its address",
                 )
             if path != "/healthz" and not self._access.is_known(given):
-                raise Refused(
+                raise RequestRefused(
                     HTTPStatus.UNAUTHORIZED,
                     "the token is missing or wrong; send the setting monitor_token as "
                     "'Authorization: Bearer …'",
@@ -102,12 +106,16 @@ async def _is_whole(method: str, headers: Mapping[str, str], receive: Receive) -
     closing = {"Connection": "close"}  # instead of reading what is refused
     length = int(headers.get("content-length", "0"))
     if method not in _METHODS:
-        raise Refused(HTTPStatus.NOT_IMPLEMENTED, f"use one of {', '.join(_METHODS)}", closing)
+        raise RequestRefused(
+            HTTPStatus.NOT_IMPLEMENTED, f"use one of {', '.join(_METHODS)}", closing
+        )
     if length and method != "POST":
-        raise Refused(HTTPStatus.BAD_REQUEST, "a request that only asks has no body", closing)
+        raise RequestRefused(
+            HTTPStatus.BAD_REQUEST, "a request that only asks has no body", closing
+        )
     if length > _BODY_BYTES_MAX:
         said = "the body says nothing: send {}"
-        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said, closing)
+        raise RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said, closing)
     while (message := await receive())["type"] == "http.request":
         if not message["more_body"]:
             return True
@@ -118,13 +126,15 @@ def _check_own_site(headers: Mapping[str, str]) -> None:
     """Refuse requests that a page of another site could send without the user's consent."""
     origin = headers.get("origin")
     if origin is not None and origin != f"http://{headers.get('host')}":
-        raise Refused(HTTPStatus.FORBIDDEN, "another site may not change anything here")
+        raise RequestRefused(HTTPStatus.FORBIDDEN, "another site may not change anything here")
     kind = headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/json":
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json")
+        raise RequestRefused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json"
+        )
 
 
-def _response(found: Answer) -> Response:
+def _response(found: HttpResponse) -> Response:
     if isinstance(found.content, tuple):
         data, kind = found.content
     else:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from activedb.transactions import Node, current_transaction
+from activedb.transactions import TransactionNode, current_transaction
 
 __all__ = ["JsonFormatter", "TransactionFilter", "json_handler"]
 
@@ -141,9 +141,9 @@ def _held(value: Any) -> Any:
     return value
 
 
-def _in_rule(t: Node) -> Node | None:
+def _in_rule(t: TransactionNode) -> TransactionNode | None:
     """Return the nearest of `t` and its superiors in which a rule runs."""
-    node: Node | None = t
+    node: TransactionNode | None = t
     while node is not None and node.rule is None:
         node = node.parent
     return node

@@ -14,7 +14,7 @@ from activedb.errors import ActiveDBError, ConfigurationError
 from activedb.metrics import Histogram
 from activedb.monitor._extras import needed
 from activedb.monitor._source import Subject
-from activedb.transactions import Node, Observer, State
+from activedb.transactions import Observer, State, TransactionNode
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -477,17 +477,17 @@ class Latencies(Observer):
         self._entered: dict[int, float] = {}
         self._committing: dict[int, float] = {}
 
-    def entered(self, t: Node) -> None:
+    def entered(self, t: TransactionNode) -> None:
         """Record the begin of a top-level transaction."""
         if t.parent is None:
             self._entered[t.id] = time.perf_counter()
 
-    def committing(self, t: Node) -> None:
+    def committing(self, t: TransactionNode) -> None:
         """Record when the work of an entered top-level transaction is done."""
         if t.id in self._entered:
             self._committing[t.id] = time.perf_counter()
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Record the durations of a transaction that was entered."""
         began_s = self._entered.get(t.id)
         if began_s is None:
@@ -501,6 +501,6 @@ class Latencies(Observer):
         if committing_s is not None:
             self.commit.record(now_s - committing_s)
 
-    def left(self, t: Node) -> None:
+    def left(self, t: TransactionNode) -> None:
         """Forget the times of a transaction."""
         self._entered.pop(t.id, None)

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from lockmgr import Edge
 
-__all__ = ["Raw", "RecentTransactions", "Step", "TransactionRecord"]
+__all__ = ["Raw", "RecentTransactions", "StoryStep", "TransactionRecord"]
 
 
 _ENDS_MAX = 500
@@ -18,7 +18,7 @@ _PATH_CHARS_MAX = 400
 _LEVELS_MAX = 20  # of a path, at each end
 
 
-class Step(NamedTuple):
+class StoryStep(NamedTuple):
     """One action of a transaction, or one event that affected it.
 
     Attributes
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 Raw: TypeAlias = tuple[
     float, str, str, tuple[Hashable, ...] | None, str | None, int | None, Edge | None
 ]
-"""Fields of a `Step` as a plain tuple, which the garbage collector need not track."""
+"""Fields of a `StoryStep` as a plain tuple, which the garbage collector need not track."""
 
 
 class TransactionRecord:
@@ -168,12 +168,12 @@ class TransactionRecord:
         self.last.append(step)
         return not is_full
 
-    def steps(self) -> list[Step | int]:
+    def steps(self) -> list[StoryStep | int]:
         """Return the steps in order, with the number of omitted ones in their place, if any."""
-        found: list[Step | int] = [*map(Step._make, self.first)]
+        found: list[StoryStep | int] = [*map(StoryStep._make, self.first)]
         if self.left_out:
             found.append(self.left_out)
-        found += map(Step._make, self.last or ())
+        found += map(StoryStep._make, self.last or ())
         return found
 
     def forget_steps(self) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from activedb.config import Settings
 from activedb.errors import ConfigurationError
-from activedb.monitor._access import Access
+from activedb.monitor._access import MonitorAccess
 from activedb.monitor._addresses import Address, tell, withdraw
 from activedb.monitor._application import Application
 from activedb.monitor._routes import Metrics
@@ -65,7 +65,7 @@ class MonitorServer:
         self._pid = os.getpid()
         self._threads = ThreadPoolExecutor(CONNECTIONS_MAX, f"{_THREAD}-answer")
         config = uvicorn.Config(
-            Application(source, Access(settings), metrics, self._threads),
+            Application(source, MonitorAccess(settings), metrics, self._threads),
             loop="asyncio",
             http=Connection,
             ws="none",

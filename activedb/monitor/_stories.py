@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from activedb.monitor._deadlocks import edge_text
-from activedb.monitor._records import Step, TransactionRecord
+from activedb.monitor._records import StoryStep, TransactionRecord
 from activedb.monitor._redaction import Redaction
 
 __all__ = ["node", "short", "story"]
@@ -64,7 +64,7 @@ def short(life: TransactionRecord, seq: int | None = None) -> dict[str, Any]:
 
 def story(
     life: TransactionRecord,
-    steps: list[Step | int],
+    steps: list[StoryStep | int],
     children: list[TransactionRecord],
     redaction: Redaction,
 ) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _told(
     }
 
 
-def _text(step: Step, resource: str | None, redaction: Redaction) -> str:
+def _text(step: StoryStep, resource: str | None, redaction: Redaction) -> str:
     what, about, other = step.what, step.about, step.other
     match what:
         case "began":

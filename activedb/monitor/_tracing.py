@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.monitor._extras import needed
 from activedb.monitor._source import Subject
-from activedb.transactions import Node, Observer, State
+from activedb.transactions import Observer, State, TransactionNode
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -101,41 +101,41 @@ class Tracing(Observer):
 
     # -- what the forest calls -------------------------------------------------------------
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Begin the span of a subtransaction."""
         if t.parent is not None:  # a top-level one may never be entered
             self._start(t)
 
-    def entered(self, t: Node) -> None:
+    def entered(self, t: TransactionNode) -> None:
         """Make the span current; for a top-level transaction, begin it first."""
         span = self._of(t).span
         token = self._context.attach(self._trace.set_span_in_context(span))
         self._tokens[t.id] = get_ident(), token
 
-    def left(self, t: Node) -> None:
+    def left(self, t: TransactionNode) -> None:
         """Make the previously current span current again."""
         thread, token = self._tokens.pop(t.id, (None, None))
         if token is not None and thread == get_ident():  # on another thread it is not current
             self._context.detach(token)
 
-    def spawned(self, t: Node, firing: str, coupling: str) -> None:
+    def spawned(self, t: TransactionNode, firing: str, coupling: str) -> None:
         """Note in the span that a rule was triggered that runs elsewhere."""
         attributes = {"activedb.firing": firing, "activedb.coupling": str(coupling)}
         self._of(t).span.add_event("rule triggered", attributes)
 
-    def carried(self, t: Node) -> str | None:
+    def carried(self, t: TransactionNode) -> str | None:
         """Return the span in the format of W3C's ``traceparent``."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, self._trace.set_span_in_context(self._of(t).span))
         return carrier.get(_TRACEPARENT)
 
-    def failing(self, t: Node, error: BaseException | None) -> None:
+    def failing(self, t: TransactionNode, error: BaseException | None) -> None:
         """Record the reason of an abort."""
         opened = self._open.get(t.id)
         if opened is not None:
             opened.error = _kinds(error)
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """End the span."""
         opened = self._open.pop(t.id, None)
         if opened is None:
@@ -155,10 +155,10 @@ class Tracing(Observer):
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _of(self, t: Node) -> _Open:
+    def _of(self, t: TransactionNode) -> _Open:
         return self._open.get(t.id) or self._start(t)
 
-    def _start(self, t: Node) -> _Open:
+    def _start(self, t: TransactionNode) -> _Open:
         """Begin the span of `t`; before it that of its superior, if the caller's has none yet."""
         run = t.hierarchy.run
         links: tuple[Link, ...] = ()
@@ -191,7 +191,7 @@ class Tracing(Observer):
         return (self._trace.Link(found),) if found.is_valid else ()
 
 
-def _name(t: Node) -> str:
+def _name(t: TransactionNode) -> str:
     if t.rule is not None:
         return f"rule {t.rule}"
     if t.parent is not None:

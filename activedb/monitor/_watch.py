@@ -32,7 +32,7 @@ from activedb.monitor._deadlocks import Deadlocks
 from activedb.monitor._records import Raw, RecentTransactions, TransactionRecord
 from activedb.monitor._redaction import Params, Redaction
 from activedb.store.sql import Key
-from activedb.transactions import Link, Node, Observer, State
+from activedb.transactions import Link, Observer, State, TransactionNode
 from lockmgr import DeadlockReport, Edge, Mode, Resource
 
 __all__ = ["EVENTS", "RECENT", "RaisedEvent", "Watch", "came_from", "reason"]
@@ -59,7 +59,7 @@ _TOLD = (TransactionAborted, TransactionCancelled, TransactionTimeout)
 
 
 def reason(
-    t: Node,
+    t: TransactionNode,
     error: BaseException | None,
     deadlock: int | None,
     is_below: Callable[[int], bool],
@@ -85,7 +85,7 @@ def reason(
     return f"{said} The error came from transaction {origin} below it."
 
 
-def came_from(t: Node, error: BaseException | None) -> int | None:
+def came_from(t: TransactionNode, error: BaseException | None) -> int | None:
     """Return the transaction in which an error was first seen, if that is not `t`.
 
     The error object is marked, as two errors that look alike can't be told apart otherwise.
@@ -102,14 +102,14 @@ def came_from(t: Node, error: BaseException | None) -> int | None:
     return first if isinstance(first, int) and first != t.id else None
 
 
-def _is_taken_along(t: Node, error: BaseException) -> bool:
+def _is_taken_along(t: TransactionNode, error: BaseException) -> bool:
     """Return whether the parent has to abort with the same error, which names no transaction."""
     if t.parent is None or error is not t.rollback_reason or error is not t.parent.rollback_reason:
         return False
     return not (isinstance(error, TransactionAborted) and error.transaction)
 
 
-def _said(t: Node, error: BaseException | None, deadlock: int | None) -> str:
+def _said(t: TransactionNode, error: BaseException | None, deadlock: int | None) -> str:
     if error is None:
         return "It was not told why."
     if isinstance(error, Deadlock):
@@ -231,7 +231,7 @@ class Watch(Observer, RuleListener):
 
     # -- transactions ----------------------------------------------------------------------
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Record that a transaction has begun."""
         now_s = time.time()
         parent, hierarchy = t.parent, t.hierarchy
@@ -268,7 +268,7 @@ class Watch(Observer, RuleListener):
                 lives.add(above, (now_s, what, life.label, None, None, life.id, None))
             lives.add(life, (now_s, "began", thread, None, None, None, None))
 
-    def spawned(self, t: Node, firing: str, coupling: str) -> None:
+    def spawned(self, t: TransactionNode, firing: str, coupling: str) -> None:
         """Record a triggered rule that is to run in a separate top-level transaction."""
         with self.latch:
             self._spawners[firing] = t.id
@@ -276,7 +276,7 @@ class Watch(Observer, RuleListener):
                 self._spawners.popitem(last=False)
         self._note(t, "spawned", firing[-_FIRING_CHARS_MAX:], mode=str(coupling))
 
-    def waits(self, t: Node, edges: tuple[Edge, ...]) -> None:
+    def waits(self, t: TransactionNode, edges: tuple[Edge, ...]) -> None:
         """Record that a transaction is about to sleep."""
         now_s = time.time()
         with self.latch:
@@ -288,7 +288,7 @@ class Watch(Observer, RuleListener):
                 life.wait = (edge.resource, now_s)
             self.lives.add(life, _waited(now_s, edge))
 
-    def granted(self, t: Node, resource: Resource, mode: Mode) -> None:
+    def granted(self, t: TransactionNode, resource: Resource, mode: Mode) -> None:
         """Record that a transaction has got a lock."""
         now_s = time.time()
         with self.latch:
@@ -303,11 +303,11 @@ class Watch(Observer, RuleListener):
                     what, lasted = "granted", _lasted(now_s - wait[1])
             self.lives.add(life, (now_s, what, lasted, resource, mode.name, None, None))
 
-    def wrote(self, t: Node, kind: str, table: str, key: Key) -> None:
+    def wrote(self, t: TransactionNode, kind: str, table: str, key: Key) -> None:
         """Record that a transaction has made a version of a row."""
         self._note(t, "wrote", kind, resource=(table, key))
 
-    def deadlocked(self, t: Node, cycle: DeadlockReport | tuple[Link, ...]) -> None:
+    def deadlocked(self, t: TransactionNode, cycle: DeadlockReport | tuple[Link, ...]) -> None:
         """Record that a transaction is the victim of a deadlock."""
         now_s = time.time()
         with self.latch:
@@ -322,7 +322,7 @@ class Watch(Observer, RuleListener):
                 life.wait = None
                 self.lives.add(life, (now_s, "deadlock", str(found.n), None, None, None, None))
 
-    def committing(self, t: Node) -> None:
+    def committing(self, t: TransactionNode) -> None:
         """Record that a top-level transaction has done its work; subtransactions are ignored."""
         if t.parent is not None:
             return
@@ -334,11 +334,11 @@ class Watch(Observer, RuleListener):
                 life.wait = None
                 self.lives.add(life, (now_s, "committing", "", None, None, None, None))
 
-    def failing(self, t: Node, error: BaseException | None) -> None:
+    def failing(self, t: TransactionNode, error: BaseException | None) -> None:
         """Record that a transaction is about to abort."""
         self._fails(t, error)
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Record that a transaction has ended."""
         is_committed = t.state is State.COMMITTED
         if not is_committed:
@@ -367,7 +367,7 @@ class Watch(Observer, RuleListener):
             self.transactions.record(max(0.0, now_s - life.began_s))
             self.commits.record(max(0.0, now_s - (life.committing_s or now_s)))
 
-    def _fails(self, t: Node, error: BaseException | None) -> None:
+    def _fails(self, t: TransactionNode, error: BaseException | None) -> None:
         """Record why a transaction aborts, unless that is already known."""
         life = self.lives.live.get(t.id)
         if life is None or life.why is not None:
@@ -389,7 +389,7 @@ class Watch(Observer, RuleListener):
 
     # -- events and rules ------------------------------------------------------------------
 
-    def raised(self, t: Node, o: Occurrence) -> None:
+    def raised(self, t: TransactionNode, o: Occurrence) -> None:
         """Record that an event was raised."""
         try:
             what = o.key[0]
@@ -406,7 +406,7 @@ class Watch(Observer, RuleListener):
         except Exception as error:
             self._failed(error)
 
-    def triggered(self, t: Node, items: Sequence[Any]) -> None:
+    def triggered(self, t: TransactionNode, items: Sequence[Any]) -> None:
         """Record that an event has triggered rules."""
         try:
             for item in items:
@@ -421,7 +421,12 @@ class Watch(Observer, RuleListener):
             self._failed(error)
 
     def ran(
-        self, s: Node, item: Any, outcome: str, seconds: float, error: BaseException | None
+        self,
+        s: TransactionNode,
+        item: Any,
+        outcome: str,
+        seconds: float,
+        error: BaseException | None,
     ) -> None:
         """Record that a rule has run."""
         try:
@@ -434,7 +439,7 @@ class Watch(Observer, RuleListener):
 
     def _note(
         self,
-        t: Node,
+        t: TransactionNode,
         what: str,
         about: str = "",
         resource: Resource | None = None,

@@ -11,7 +11,7 @@ from activedb.events import Occurrence
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import Rule
 from activedb.rules._subscription import Subscription
-from activedb.transactions import Node, State
+from activedb.transactions import State, TransactionNode
 
 __all__ = ["Catalog"]
 
@@ -49,7 +49,9 @@ class Catalog:
 
     # -- dispatch --------------------------------------------------------------------------
 
-    def listening_to(self, key: tuple[str, str], t: Node | None = None) -> tuple[Subscription, ...]:
+    def listening_to(
+        self, key: tuple[str, str], t: TransactionNode | None = None
+    ) -> tuple[Subscription, ...]:
         """Return the subscriptions to a primitive event raised in `t`, in the order of definition.
 
         One dict lookup; for a transaction whose hierarchy has drafts O(rules found) more.
@@ -61,7 +63,9 @@ class Catalog:
         found = self.by_key.get(key)
         return () if found is None else found.all
 
-    def concerned_by(self, o: Occurrence, t: Node | None = None) -> tuple[Subscription, ...]:
+    def concerned_by(
+        self, o: Occurrence, t: TransactionNode | None = None
+    ) -> tuple[Subscription, ...]:
         """Return the subscriptions that must be fed `o`, raised in `t`, in order of definition.
 
         Rules that demand other constants of its attributes are left out: they neither take `o` nor
@@ -81,7 +85,7 @@ class Catalog:
         """Return committed subscriptions to any of several primitive events, without duplicates."""
         return list(dict.fromkeys(s for key in keys for s in self.listening_to(key)))
 
-    def _drafted(self, key: tuple[str, str], t: Node) -> tuple[Subscription, ...] | None:
+    def _drafted(self, key: tuple[str, str], t: TransactionNode) -> tuple[Subscription, ...] | None:
         """Return the subscriptions as `t` sees them.
 
         None if neither `t` nor a superior has a draft: the committed ones apply.
@@ -117,7 +121,7 @@ class Catalog:
         entry = self._rules.get(name)
         return entry.rule if entry else None
 
-    def entry(self, name: str, t: Node | None = None) -> RegisteredRule | None:
+    def entry(self, name: str, t: TransactionNode | None = None) -> RegisteredRule | None:
         """Return the rule with this name as `t` sees it, or the committed one without `t`."""
         with self._latch:
             for draft in self.drafts.line(t):
@@ -125,7 +129,7 @@ class Catalog:
                     return draft.entries[name]
             return self._rules.get(name)
 
-    def entries(self, t: Node | None = None) -> list[RegisteredRule]:
+    def entries(self, t: TransactionNode | None = None) -> list[RegisteredRule]:
         """Return all rules as `t` sees them, or as committed, in the order of definition."""
         with self._latch:
             seen: dict[str, RegisteredRule | None] = dict(self._rules)
@@ -143,7 +147,7 @@ class Catalog:
 
     # -- changes ---------------------------------------------------------------------------
 
-    def put(self, t: Node, name: str, entry: RegisteredRule | None) -> None:
+    def put(self, t: TransactionNode, name: str, entry: RegisteredRule | None) -> None:
         """Draft a change of a rule, seen by `t` and its inferiors; None deletes it.
 
         REQUIRES: `t` holds a write lock on the row of the rule.
@@ -151,7 +155,7 @@ class Catalog:
         with self._latch:
             self.drafts.of(t).put(name, entry)
 
-    def await_others(self, t: Node, name: str) -> None:
+    def await_others(self, t: TransactionNode, name: str) -> None:
         """Wait until the drafts of a rule in other hierarchies are applied or dropped.
 
         REQUIRES: `t` holds a write lock on the row of the rule, so the other hierarchies are about
@@ -169,7 +173,7 @@ class Catalog:
         self._tell({entry.name: entry})
         return True
 
-    def given_up(self, t: Node) -> dict[str, Subscription | None]:
+    def given_up(self, t: TransactionNode) -> dict[str, Subscription | None]:
         """Return the rules whose detectors the commit of top-level `t` ends, with the new ones."""
         found: dict[str, Subscription | None] = {}
         with self._latch:
@@ -190,19 +194,19 @@ class Catalog:
             entry is not None and entry.enabled and entry.subscription.shares_detector(subscription)
         )
 
-    def ignore(self, t: Node, names: frozenset[str]) -> object:
+    def ignore(self, t: TransactionNode, names: frozenset[str]) -> object:
         """Ignore rules for events of `t` and its inferiors; return a token for `stop_ignoring`."""
         with self._latch:
             token = object()
             self.drafts.of(t).ignored[token] = names
             return token
 
-    def stop_ignoring(self, t: Node, token: object) -> None:
+    def stop_ignoring(self, t: TransactionNode, token: object) -> None:
         """End an `ignore`, unless `t` has ended."""
         with self._latch:
             self.drafts.stop_ignoring(t, token)
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Hand on, drop or apply the draft of a transaction that has ended."""
         with self._latch:
             committed = self.drafts.end(t, committed=t.state is State.COMMITTED)
@@ -409,17 +413,17 @@ class Drafts(dict[int, dict[int, Draft]]):
     catalog's latch guards this object.
     """
 
-    def of(self, t: Node) -> Draft:
+    def of(self, t: TransactionNode) -> Draft:
         """Return the draft of a live transaction, empty if it had none."""
         return self.setdefault(t.hierarchy.top_id, {}).setdefault(t.id, Draft())
 
-    def line(self, t: Node | None) -> list[Draft]:
+    def line(self, t: TransactionNode | None) -> list[Draft]:
         """Return the drafts that `t` sees, its own and its superiors', nearest first; O(depth)."""
         if t is None:
             return []
         drafts = self.get(t.hierarchy.top_id)
         found: list[Draft] = []
-        node: Node | None = t if drafts else None
+        node: TransactionNode | None = t if drafts else None
         while node is not None and drafts:
             draft = drafts.get(node.id)
             if draft is not None:
@@ -427,7 +431,7 @@ class Drafts(dict[int, dict[int, Draft]]):
             node = node.parent
         return found
 
-    def others_have(self, t: Node | None, name: str) -> bool:
+    def others_have(self, t: TransactionNode | None, name: str) -> bool:
         """Return whether a hierarchy other than that of `t` has changed a rule."""
         mine = None if t is None else t.hierarchy.top_id
         return any(
@@ -437,7 +441,7 @@ class Drafts(dict[int, dict[int, Draft]]):
             for draft in drafts.values()
         )
 
-    def stop_ignoring(self, t: Node, token: object) -> None:
+    def stop_ignoring(self, t: TransactionNode, token: object) -> None:
         """End an ``ignoring`` block, unless `t` has ended."""
         drafts = self.get(t.hierarchy.top_id, {})
         draft = drafts.get(t.id)
@@ -447,7 +451,7 @@ class Drafts(dict[int, dict[int, Draft]]):
         if not draft.ignored and not draft.entries:
             self._drop(t)
 
-    def end(self, t: Node, *, committed: bool) -> dict[str, RegisteredRule | None]:
+    def end(self, t: TransactionNode, *, committed: bool) -> dict[str, RegisteredRule | None]:
         """Remove the draft of a transaction that has ended; return the changes that this commits.
 
         A subtransaction that has committed hands its draft to its parent.
@@ -463,7 +467,7 @@ class Drafts(dict[int, dict[int, Draft]]):
                 above.put(name, entry)
         return {}
 
-    def _drop(self, t: Node) -> Draft | None:
+    def _drop(self, t: TransactionNode) -> Draft | None:
         drafts = self.get(t.hierarchy.top_id)
         if drafts is None:
             return None

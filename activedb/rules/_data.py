@@ -47,7 +47,7 @@ from activedb.trust import check_trusted
 
 __all__ = [
     "CHANGES",
-    "EventReader",
+    "ExpressionReader",
     "FunctionNames",
     "check_fields",
     "rules_from_data",
@@ -170,7 +170,7 @@ _NEEDED = {
 
 
 @dataclass(frozen=True, slots=True)
-class EventReader:
+class ExpressionReader:
     """Reader of event expressions from data.
 
     Attributes
@@ -409,7 +409,7 @@ def rules_from_data(
     DefinitionError
         If a field has no meaning, or two rules have one name; the message names the rule.
     """
-    reader = _Reader(functions, EventReader(functions, table), find_reads)
+    reader = _RuleReader(functions, ExpressionReader(functions, table), find_reads)
     found: dict[str, tuple[Rule, bool]] = {}
     for name, fields in _items(data):
         rule, enabled = reader.rule(name, fields)
@@ -440,9 +440,9 @@ def rules_from_file(path: str | Path) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _RuleReader:
     functions: FunctionNames
-    events: EventReader
+    events: ExpressionReader
     find_reads: FindReads | None
 
     def rule(self, name: str, fields: Mapping[str, Any]) -> tuple[Rule, bool]:

@@ -13,7 +13,7 @@ from activedb.errors import DefinitionError, PatternError, RuleSignatureError
 from activedb.events import MATCHES_MAX, Expression, Occurrence
 from activedb.functions import checked_function, checked_result
 from activedb.rules._declared import Declared, FindReads, event_of_reads
-from activedb.transactions import Node, Transaction
+from activedb.transactions import Transaction, TransactionNode
 from coupling import ConditionAction, Coupling
 
 __all__ = [
@@ -283,14 +283,14 @@ class Rule:
             _of_when=of_when,
         )
 
-    def holds(self, t: Node, o: Occurrence) -> bool:
+    def holds(self, t: TransactionNode, o: Occurrence) -> bool:
         """Return whether the condition, if there is one, is true of `o` in `t`."""
         if self.when is None:
             return True
         said = self.when(Transaction(t), o.apart(), **self._of_when)
         return bool(checked_result(said, f"the condition (when=) of rule {self.name}"))
 
-    def act(self, t: Node, o: Occurrence) -> None:
+    def act(self, t: TransactionNode, o: Occurrence) -> None:
         """Run the action in `t` for `o`."""
         said = self.action(Transaction(t), o.apart(), **self._of_action)
         checked_result(said, f"the action of rule {self.name}")

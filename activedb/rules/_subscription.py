@@ -173,7 +173,7 @@ class Sharing:
         Network of the detectors that share parts.
     latch : threading.Lock
         Latch of all subscriptions that share parts, held while one of them is fed.
-    wholes : mapping of Expression to _Detection
+    wholes : mapping of Expression to _SharedDetector
         A detection that another subscription on the same event may join. The two then share a
         network and a latch. A subscription that is alone thus never waits for another one.
     """
@@ -183,10 +183,10 @@ class Sharing:
     def __init__(self) -> None:
         self.network = Network()
         self.latch = threading.Lock()
-        self.wholes: WeakValueDictionary[Expression, _Detection] = WeakValueDictionary()
+        self.wholes: WeakValueDictionary[Expression, _SharedDetector] = WeakValueDictionary()
 
 
-class _Detection:
+class _SharedDetector:
     """Detector with its latch, and the state that versions of the rule share.
 
     Parameters
@@ -263,7 +263,7 @@ class _Detection:
         """Return a new detector without state."""
         return self._make(self.network)
 
-    def joined(self, make: Callable[[Network | None], Detector]) -> _Detection | None:
+    def joined(self, make: Callable[[Network | None], Detector]) -> _SharedDetector | None:
         """Return a detection for an equal event that shares with this one from now on.
 
         None if they cannot share, or if this one has been fed, as the other must not see those
@@ -273,7 +273,7 @@ class _Detection:
             if self.is_changed or self.detector.partials or self.detector.dropped:
                 return None
             network = self.network or Network(shares_whole=True)
-            other = _Detection(make, network, self.latch)
+            other = _SharedDetector(make, network, self.latch)
             if not other.detector.is_sharing:
                 return None
             if self.network is None:
@@ -570,7 +570,7 @@ class Subscription:
     def _bound(self) -> int | None:
         return self.rule.partials_max or self._partials_max or None
 
-    def _new_detection(self, sharing: Sharing | None) -> _Detection:
+    def _new_detection(self, sharing: Sharing | None) -> _SharedDetector:
         rule, bound = self.rule, self._bound
 
         def make(network: Network | None) -> Detector:
@@ -585,11 +585,11 @@ class Subscription:
                 network=network,
             )
 
-        alone = _Detection(make)
+        alone = _SharedDetector(make)
         if sharing is None or alone.detector.reads or not alone.detector.is_stateful:
             return alone
         with sharing.latch:
-            with_parts = _Detection(make, sharing.network, sharing.latch)
+            with_parts = _SharedDetector(make, sharing.network, sharing.latch)
             if with_parts.detector.is_sharing:
                 return with_parts
             try:

@@ -16,7 +16,7 @@ from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reaction
 from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, build_s_transaction
 from activedb.scheduling._scheduler import Scheduler, SerialOrder, evaluate
-from activedb.scheduling._state import State, Versions
+from activedb.scheduling._state import SharedState, Versions
 from activedb.scheduling._tables import (
     REMOVED,
     Computed,
@@ -63,8 +63,8 @@ __all__ = [
     "STransaction",
     "Scheduler",
     "SerialOrder",
+    "SharedState",
     "SharedTable",
-    "State",
     "TaskRunner",
     "Versions",
     "View",

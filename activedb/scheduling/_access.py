@@ -12,7 +12,7 @@ from activedb.scheduling._operations import Abort, Effect, Operation, Read, Writ
 from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
 from activedb.values import copied
 
-__all__ = ["Access", "Body", "View"]
+__all__ = ["Access", "ShortFormBody", "View"]
 
 
 class View:
@@ -91,7 +91,7 @@ class View:
         return {key: found[key] for key in rising if found[key] is not REMOVED}
 
 
-class Body(Operation):
+class ShortFormBody(Operation):
     """The only operation of a short form's s-transaction.
 
     Parameters
@@ -230,7 +230,7 @@ class Access:
         for target in may_write:
             if target.window_us is not None:
                 raise DefinitionError(f"{target!r} is read, not written: declare the key itself")
-        self.operations.append(Body(function, params, may_read, may_write))
+        self.operations.append(ShortFormBody(function, params, may_read, may_write))
 
 
 def _check_refs(refs: Iterable[object]) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from activedb.errors import BadEvent, PatternError
 from activedb.events import Detector, Occurrence, Undecided, same_candidate
 from activedb.scheduling._operations import At, Operation, STransaction
-from activedb.scheduling._rules import Reactions, Rule, Triggered
+from activedb.scheduling._rules import ProgramRule, Reactions, Triggered
 
-__all__ = ["DECISION", "MOMENT", "Detected", "Detection", "Mark", "OpenChoice"]
+__all__ = ["DECISION", "MOMENT", "Detected", "Detection", "DetectionMark", "OpenChoice"]
 
 MOMENT: Final = "moment"
 """Type of s-transactions triggered by time instead of an event: the end of a window, a clock."""
@@ -56,10 +56,10 @@ class Detected(NamedTuple):
     decided: list[tuple[OpenChoice, list[int]]]
 
 
-class Mark(NamedTuple):
+class DetectionMark(NamedTuple):
     """Saved state of a `Detection`: detectors with their marks, waiting events, open choices."""
 
-    detectors: list[tuple[Rule, Detector]]
+    detectors: list[tuple[ProgramRule, Detector]]
     marks: list[object]
     events: dict[At, Occurrence]
     has_begun: bool
@@ -75,14 +75,14 @@ class Detection:
 
     Parameters
     ----------
-    rules : iterable of Rule
+    rules : iterable of ProgramRule
     check : callable
         Raises if an operation may not access one of its references.
 
     Not thread-safe.
     """
 
-    def __init__(self, rules: Iterable[Rule], check: Callable[[Operation], None]):
+    def __init__(self, rules: Iterable[ProgramRule], check: Callable[[Operation], None]):
         self._detectors = [
             (rule, rule.detector()) for rule in sorted(rules, key=lambda rule: -rule.priority)
         ]
@@ -187,14 +187,16 @@ class Detection:
         for _, detector in self._detectors:
             detector.trim(until_us)
 
-    def mark(self) -> Mark:
+    def mark(self) -> DetectionMark:
         """Return a mark of the present state, for `undo`."""
         self._fed = []
         detectors = list(self._detectors)
         marks = [detector.mark() for _, detector in detectors]
-        return Mark(detectors, marks, dict(self._events), self._has_begun, dict(self._open))
+        return DetectionMark(
+            detectors, marks, dict(self._events), self._has_begun, dict(self._open)
+        )
 
-    def undo(self, mark: Mark) -> None:
+    def undo(self, mark: DetectionMark) -> None:
         """Restore the state of `mark`. REQUIRES: it is the latest mark; no `trim` since."""
         for detector, event in reversed(self._fed or ()):
             detector.withdraw(event)
@@ -329,7 +331,7 @@ class Detection:
         ]
 
 
-def _passed_over(rule: Rule, detector: Detector, before_us: int) -> Detector:
+def _passed_over(rule: ProgramRule, detector: Detector, before_us: int) -> Detector:
     """Return a detector equivalent to one that cannot decide a moment, but advanced past it.
 
     It keeps all other state, or none if that state cannot be encoded.

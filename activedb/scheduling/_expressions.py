@@ -17,7 +17,7 @@ from activedb.errors import DefinitionError
 from activedb.function_sources import Bindings, FunctionSource
 from activedb.scheduling._tables import Computed, Ref, SharedTable
 
-__all__ = ["Expressions", "Params", "Refs", "Unclear"]
+__all__ = ["AccessExpressions", "Params", "Refs", "Unclear"]
 
 Params = Mapping[str, Any]
 Refs = Callable[[Params], Iterable[Ref]]
@@ -43,7 +43,7 @@ class Unclear(Exception):
     """An expression does not follow from an event's parameters."""
 
 
-class Expressions:
+class AccessExpressions:
     """Expressions of a function.
 
     Parameters

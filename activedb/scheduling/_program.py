@@ -13,9 +13,9 @@ from activedb.events import Expression, Occurrence
 from activedb.function_sources import Bindings, FunctionSource, source_of
 from activedb.functions import checked_function, checked_result
 from activedb.scheduling._access import Access, View
-from activedb.scheduling._expressions import Expressions, Params, Refs, Unclear
+from activedb.scheduling._expressions import AccessExpressions, Params, Refs, Unclear
 from activedb.scheduling._operations import Operation, Outcome
-from activedb.scheduling._rules import OnUncertain, Rule
+from activedb.scheduling._rules import OnUncertain, ProgramRule
 from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
 
 __all__ = ["Program", "derived"]
@@ -44,7 +44,7 @@ class Program:
         As given.
     types : tuple of str
         Event types with a state access, in the order of definition.
-    rules : list of Rule
+    rules : list of ProgramRule
 
     Examples
     --------
@@ -67,7 +67,7 @@ class Program:
         for table in self.tables:
             if not isinstance(table, SharedTable):
                 raise DefinitionError(f"program {name}: {table!r} is not a SharedTable")
-        self.rules: list[Rule] = []
+        self.rules: list[ProgramRule] = []
         self.types: tuple[str, ...] = ()
         self._accesses: dict[str, StateAccess] = {}
         self._pre: Callable[[str, Params], Params | None] | None = None
@@ -172,7 +172,7 @@ class Program:
             may_read, may_write = reads or _nothing, writes or _nothing
             if reads is None and writes is None:
                 may_write = self._everything
-            rule = Rule(
+            rule = ProgramRule(
                 rule_name, expression, function, when, may_read, may_write, priority, on_uncertain
             )
             self.rules.append(rule)
@@ -295,7 +295,7 @@ def derived(function: Callable[..., Any], tables: tuple[SharedTable, ...]) -> tu
     try:
         source = source_of(function)
         if isinstance(function, FunctionType) and source is not None:
-            found = _Accesses(function, source)
+            found = _SourceAccesses(function, source)
             if found.are_all:
                 writes = [_without_window(make) for make in found.writes]
                 return _sets(found.reads, tables), _sets(writes, tables)
@@ -323,7 +323,7 @@ def _without_window(make: Refs) -> Refs:
     return lambda e: [replace(ref, window_us=None) for ref in make(e)]
 
 
-class _Accesses:
+class _SourceAccesses:
     """Accesses in the text of a function.
 
     Attributes
@@ -360,7 +360,7 @@ class _Accesses:
         if any(name.id in _REACHES_NAMES for name in names):
             return
         are_kept = all(self._is_look(name) for name in names if name.id == self._e)
-        self._expressions = Expressions(
+        self._expressions = AccessExpressions(
             function, source, self._names, self._e if are_kept else None
         )
         self.are_all = all(self._add(name) for name in names if name.id == self._t)

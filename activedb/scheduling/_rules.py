@@ -13,18 +13,18 @@ from activedb.scheduling._access import View
 from activedb.scheduling._operations import Effect, Operation
 from activedb.scheduling._tables import Ref
 
-__all__ = ["OnUncertain", "Reaction", "Reactions", "Rule", "Triggered"]
+__all__ = ["OnUncertain", "ProgramRule", "Reaction", "Reactions", "Triggered"]
 
 Refs = Callable[[Occurrence], Iterable[Ref]]
 Function = Callable[[View, Occurrence], Any]
-Triggered = tuple["Rule", Occurrence]
+Triggered = tuple["ProgramRule", Occurrence]
 OnUncertain: TypeAlias = str | Callable[[Any], Any]
 _POLICIES = ("certain", "possible", "reading")
 _Declared = tuple[tuple[Ref, ...], tuple[Ref, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ProgramRule:
     """Rule over shared tables (Wang et al., definition 5); see `Program.rule`.
 
     Attributes
@@ -139,12 +139,12 @@ class Reaction(NamedTuple):
 class Reactions(Operation):
     """Conditions and actions of all rules that one event triggers, one after the other.
 
-    As in a `Body`, each sees the writes of those before it. If one raises, none of them takes
-    effect: the s-transaction aborts. The result is a tuple of `Reaction`.
+    As in a `ShortFormBody`, each sees the writes of those before it. If one raises, none of them
+    takes effect: the s-transaction aborts. The result is a tuple of `Reaction`.
 
     Parameters
     ----------
-    triggered : sequence of (Rule, Occurrence)
+    triggered : sequence of (ProgramRule, Occurrence)
         In the order in which they run.
     check : callable
         Raises if an operation may not access one of its references.

@@ -18,7 +18,7 @@ from activedb.scheduling._detection import Detection, OpenChoice
 from activedb.scheduling._operations import At, STransaction
 from activedb.scheduling._program import Program
 from activedb.scheduling._scheduler import Scheduler
-from activedb.scheduling._state import State
+from activedb.scheduling._state import SharedState
 
 __all__ = ["FailedOutput", "ProgramRun", "Refusal", "Results", "build_s_transaction", "time_us"]
 
@@ -99,7 +99,7 @@ class ProgramRun:
     ----------
     program : Program
     scheduler : Scheduler
-    state : State, optional
+    state : SharedState, optional
         State to continue with; by default all tables are initial.
     punctuation_us : int or datetime, optional
         Time up to which the program has run already: earlier events are refused.
@@ -111,12 +111,12 @@ class ProgramRun:
         self,
         program: Program,
         scheduler: Scheduler,
-        state: State | None = None,
+        state: SharedState | None = None,
         punctuation_us: int | datetime | None = None,
     ):
         self.program = program
         self.scheduler = scheduler
-        self.state = State(program.tables) if state is None else state
+        self.state = SharedState(program.tables) if state is None else state
         self.punctuation_us = time_us(punctuation_us, None)
         self._waiting: list[STransaction] = []
         self._ends_us: dict[At, int] = {}  # for events whose times are intervals
@@ -299,7 +299,7 @@ class _Undo:
     def __init__(
         self,
         scheduler: Scheduler,
-        state: State,
+        state: SharedState,
         waiting: list[STransaction],
         detection: Detection | None,
     ):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from activedb.scheduling._operations import Outcome, STransaction, Writes, check_distinct
-from activedb.scheduling._state import State
+from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Ref
 
 __all__ = ["Scheduler", "SerialOrder", "evaluate", "run_alone"]
@@ -31,7 +31,7 @@ class Scheduler(Protocol):
         """Take an s-transaction, in any order."""
         ...
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added."""
         ...
 
@@ -40,7 +40,7 @@ class Scheduler(Protocol):
         ...
 
 
-def run_alone(transaction: STransaction, state: State) -> None:
+def run_alone(transaction: STransaction, state: SharedState) -> None:
     """Run all operations of an s-transaction on the calling thread, and set its outcome.
 
     REQUIRES: all earlier s-transactions that write what it reads have ended.
@@ -78,7 +78,7 @@ class SerialOrder:
         """Take an s-transaction, in any order."""
         self._added.append(transaction)
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added; O(n log n)."""
         added, self._added = self._added, []
         for transaction in sorted(added, key=lambda t: t.at):

@@ -14,7 +14,7 @@ from activedb.scheduling._operations import At, Writes
 from activedb.scheduling._tables import REMOVED, Range, Ref, SharedTable, at_key
 from activedb.values import IMMUTABLE, copied
 
-__all__ = ["State", "Versions"]
+__all__ = ["SharedState", "Versions"]
 
 _Version = tuple[At, Any]
 _at: Callable[[_Version], At] = itemgetter(0)
@@ -219,7 +219,7 @@ class _OfTables(dict[SharedTable, Versions]):
         raise DefinitionError(f"shared table {table.name} is not in this state")
 
 
-class State:
+class SharedState:
     """Shared tables by name, with their versions, which s-transactions read and write.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import Any
 from activedb.clock import Clock, in_microseconds
 from activedb.errors import BadEvent, ConfigurationError, ProducerSilent
 from activedb.events import AccuracyInterval, Occurrence, Producers
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.store.journals import StreamJournal
 from activedb.store.sql import is_storable
 from activedb.streams._declaration import StreamDeclaration
@@ -41,7 +41,7 @@ class Membership:
         journal: StreamJournal,
         clock: Clock,
         future: FutureLimit,
-        counters: Counters,
+        counters: NamedCounters,
     ):
         assert stream.membership is not None
         self._stream = stream

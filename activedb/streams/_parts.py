@@ -16,7 +16,7 @@ from activedb.streams._s_transactions import MatchedSTransactions
 from activedb.streams._state import OF_COLUMNS, StreamState
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
-from activedb.transactions import Forest, Node, Run
+from activedb.transactions import Forest, Run, TransactionNode
 
 __all__ = ["DETACHED_MAX", "StreamParts", "run_carefully"]
 
@@ -24,7 +24,7 @@ DETACHED_MAX = 2_000
 """Maximum number of detached rules under way when a part begins."""
 
 
-def run_carefully(forest: Forest, name: str, body: Callable[[Node], None]) -> Run:
+def run_carefully(forest: Forest, name: str, body: Callable[[TransactionNode], None]) -> Run:
     """Run a part as one transaction; return its run.
 
     If the server refuses an operation, the part is run again with a check after each event, so that
@@ -135,7 +135,7 @@ class StreamParts:
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
         self._launcher.join_running(running_max=DETACHED_MAX)
 
-        def body(t: Node) -> None:
+        def body(t: TransactionNode) -> None:
             self._process(t, entry, chunk, arrivals)
 
         run = run_carefully(self._forest, self._state.run_name(entry), body)
@@ -145,7 +145,7 @@ class StreamParts:
             self._programs.committed(len(chunk), self._reached_us)
 
     def _process(
-        self, t: Node, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
+        self, t: TransactionNode, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
     ) -> None:
         state, each = self._state, self._s_transactions
         self._time.take_back(t)  # fed by an earlier attempt

@@ -11,7 +11,7 @@ from activedb.clock import Clock
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 from activedb.firing import BY_EVENTS, OF_PROGRAM, Letter, RuleFigures, encoded_choice, shortened
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.scheduling import At, Detection, OpenChoice, STransaction
 from activedb.store.journals import DecisionRows
 
@@ -24,7 +24,7 @@ _OF_PART = 2**20  # maximum number of decisions applied with one part
 
 
 @dataclass(slots=True)
-class _Effects:
+class _DecisionEffects:
     """Effects of one part on the decisions."""
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class ProgramDecisions:
         rows: DecisionRows,
         *,
         clock: Clock,
-        counters: Counters,
+        counters: NamedCounters,
         figures: RuleFigures,
     ):
         self._stream = stream
@@ -58,14 +58,14 @@ class ProgramDecisions:
         self._clock = clock
         self._counters = counters
         self._figures = figures
-        self._left = _Effects()
+        self._left = _DecisionEffects()
         self._has_looked = False  # for decisions resolved while no process had the stream
         self._chosen: dict[str, Mapping[str, Any]] = {}
 
     def take_back(self) -> None:
         """Discard the state of the current part, which has failed or ended."""
         self._has_looked = self._has_looked and not self._chosen
-        self._left, self._chosen = _Effects(), {}
+        self._left, self._chosen = _DecisionEffects(), {}
 
     def begin(self, detections: Mapping[str, Detection]) -> None:
         """Read the resolved decisions as a part begins: one statement if any decision is open.

@@ -21,15 +21,15 @@ from activedb.scheduling import (
     Program,
     Scheduler,
     SerialOrder,
+    SharedState,
     SharedTable,
-    State,
     Versions,
 )
 from activedb.spelling import did_you_mean
 from activedb.store.journals import ProgramJournal
 from activedb.store.sql import Key, KeyedValues, Row, TableSpec, is_storable
 from activedb.streams._declaration import StreamDeclaration
-from activedb.transactions import Forest, Node
+from activedb.transactions import Forest, TransactionNode
 from lockmgr import Mode
 
 __all__ = [
@@ -62,7 +62,7 @@ def take_tables(
         If the server itself changes rows of one of them, or `load` raises it.
     """
 
-    def take(t: Node) -> None:
+    def take(t: TransactionNode) -> None:
         for spec in specs:
             t.lock_table(spec, Mode.X)  # until current writers have ended
             forest.store.ownership.own(spec, loads=False)
@@ -88,7 +88,7 @@ class ProgramTable:
         self.shared = shared
         self.kept = kept
 
-    def load(self, state: State, journal: ProgramJournal) -> None:
+    def load(self, state: SharedState, journal: ProgramJournal) -> None:
         """Build the versions from committed rows; O(rows + versions).
 
         Raises
@@ -164,7 +164,7 @@ class ProgramTable:
             found[spec.key(key)] = None if value is REMOVED else self.kept.row(key, value)
         return found
 
-    def write(self, t: Node, rows: Mapping[Key, Row | None]) -> None:
+    def write(self, t: TransactionNode, rows: Mapping[Key, Row | None]) -> None:
         """Write rows in a transaction, with a constant number of steps."""
         spec = self.kept.spec
         t.lock_table(spec, Mode.X)  # one table lock instead of row locks

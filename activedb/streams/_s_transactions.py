@@ -24,7 +24,7 @@ from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._matched import Completion, Matched, needed_types
 from activedb.streams._state import Refusals
 from activedb.streams._time import StreamTime
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 
 __all__ = ["Completed", "MatchedElsewhere", "MatchedSTransactions", "STransactions", "placed"]
 
@@ -72,14 +72,14 @@ class STransactions:
         self._time = time
 
     def process(
-        self, t: Node, arrival: Arrival, contemporaries: Sequence[Occurrence]
+        self, t: TransactionNode, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> Letter | None:
         """Process one event; return a letter if it failed, in which case it has no effects."""
         identity = f"{arrival.batch_id}.{arrival.position}"
         feed = partial(self._feed, t, arrival, identity, contemporaries)
         return self._fed(t, arrival.occurrence.timestamp, identity, arrival.record, feed)
 
-    def complete(self, t: Node, completed: Completed) -> Letter | None:
+    def complete(self, t: TransactionNode, completed: Completed) -> Letter | None:
         """Run the rules that an event has triggered, in a child of `t`; return a letter on failure.
 
         On failure no effects remain in the database. The caller must undo the detectors' changes.
@@ -102,7 +102,7 @@ class STransactions:
             ) from error
         return Letter.of_event(self._stream.name, identity, record, error)
 
-    def offer_late(self, t: Node, late: list[Arrival], us: int) -> list[Letter]:
+    def offer_late(self, t: TransactionNode, late: list[Arrival], us: int) -> list[Letter]:
         """Raise late events for the rules that listen to them; return letters of failures.
 
         They occur at `us`, the punctuation that had been reached on their arrival.
@@ -121,7 +121,7 @@ class STransactions:
             letters += [] if letter is None else [letter]
         return letters
 
-    def advance(self, t: Node, us: int) -> list[Letter]:
+    def advance(self, t: TransactionNode, us: int) -> list[Letter]:
         """Advance time to `us`; run the rules that become due before, each at its own time."""
         letters: list[Letter] = []
         for due_us, subscription in self._time.due_before(us):
@@ -164,14 +164,20 @@ class STransactions:
         return Letter.of_event(self._stream.name, identity, refused.payload, refused.error)
 
     def _feed(
-        self, t: Node, arrival: Arrival, identity: str, contemporaries: Sequence[Occurrence]
+        self,
+        t: TransactionNode,
+        arrival: Arrival,
+        identity: str,
+        contemporaries: Sequence[Occurrence],
     ) -> tuple[list[Triggered], list[Fed]]:
         """Feed an event to the detectors; return triggered rules and the detectors that kept it."""
         o = arrival.occurrence
         refused = partial(self.refused, t, identity, o)
         return self._triggering.feeding.feed(o, t, contemporaries, refused=refused)
 
-    def refused(self, t: Node, identity: str, o: Occurrence, rule: Rule, error: Exception) -> bool:
+    def refused(
+        self, t: TransactionNode, identity: str, o: Occurrence, rule: Rule, error: Exception
+    ) -> bool:
         """Keep a letter if `rule` alone cannot take an event; return False to refuse it for all.
 
         The latter happens if a predicate raises, unless the rule fails alone.
@@ -185,7 +191,7 @@ class STransactions:
 
     def _fed(
         self,
-        t: Node,
+        t: TransactionNode,
         timestamp: Any,
         identity: str,
         record: Callable[[], dict[str, Any]],
@@ -207,7 +213,7 @@ class STransactions:
         return None
 
     def _passed(
-        self, t: Node, subscription: Subscription, due_us: int, refused: RefusedBy
+        self, t: TransactionNode, subscription: Subscription, due_us: int, refused: RefusedBy
     ) -> list[Triggered]:
         """Continue after a time at which a detector failed; return its other matches."""
         with suppress(BadEvent):  # its state contains a value that cannot be encoded
@@ -225,7 +231,7 @@ class STransactions:
         return Letter.of_event(self._stream.name, identity, payload, error)
 
     def _run_rules(
-        self, t: Node, triggered: list[Triggered], *, label: str, timestamp: Any
+        self, t: TransactionNode, triggered: list[Triggered], *, label: str, timestamp: Any
     ) -> None:
         with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
             trigger = partial(self._triggering.trigger, triggered=triggered)
@@ -365,7 +371,11 @@ class MatchedSTransactions(STransactions):
         self.elsewhere = MatchedElsewhere(stream, triggering, time)
 
     def _feed(
-        self, t: Node, arrival: Arrival, identity: str, contemporaries: Sequence[Occurrence]
+        self,
+        t: TransactionNode,
+        arrival: Arrival,
+        identity: str,
+        contemporaries: Sequence[Occurrence],
     ) -> tuple[list[Triggered], list[Fed]]:
         """Return the rules an event triggers, in definition order, and what kept it here."""
         triggering, elsewhere = self._triggering, self.elsewhere

@@ -12,7 +12,7 @@ from activedb.columns import Arrival
 from activedb.errors import BadEvent, BatchFailed
 from activedb.events import Occurrence
 from activedb.firing import IDENTITY_MAX, Letter, is_systemic, shortened, storable
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.scheduling import (
     At,
     Detection,
@@ -21,7 +21,7 @@ from activedb.scheduling import (
     Refusal,
     Scheduler,
     SerialOrder,
-    State,
+    SharedState,
     STransaction,
     TaskRunner,
     build_s_transaction,
@@ -38,7 +38,7 @@ from activedb.streams._programs import (
     ProgramTable,
     take_tables,
 )
-from activedb.transactions import Forest, Node, Transaction
+from activedb.transactions import Forest, Transaction, TransactionNode
 
 __all__ = ["ProgramTransaction", "StreamPrograms", "letter_of", "post_process"]
 
@@ -131,7 +131,7 @@ _Rows: TypeAlias = list[tuple[ProgramTransaction, list[Mapping[str, Any]]]]
 
 
 def post_process(
-    t: Node, stream: str, works: Iterable[ProgramTransaction]
+    t: TransactionNode, stream: str, works: Iterable[ProgramTransaction]
 ) -> tuple[list[Mapping[str, Any]], list[Letter]]:
     """Post-process completed s-transactions in the serial order.
 
@@ -181,14 +181,14 @@ def _as_rows(value: Any) -> list[Mapping[str, Any]]:
     return found
 
 
-def _inserted(t: Node, rows: _Rows) -> Exception | None:
+def _inserted(t: TransactionNode, rows: _Rows) -> Exception | None:
     """Insert rows in a subtransaction; return the error, in which case none is inserted."""
     by_spec: dict[TableSpec, list[Mapping[str, Any]]] = {}
     for work, found in rows:
         if work.defined.outputs is not None:
             by_spec.setdefault(work.defined.outputs, []).extend(found)
 
-    def insert(s: Node) -> None:
+    def insert(s: TransactionNode) -> None:
         for spec, found in by_spec.items():
             for same in _of_same_columns(found):
                 Transaction(s).execute(spec.table.insert(), same)
@@ -220,7 +220,7 @@ _OF_MOMENTS = 2**62
 
 
 @dataclass(slots=True)
-class _Effects:
+class _ProgramEffects:
     """Effects of a part, to be written with it."""
 
     versions: list[Mapping[str, Any]] = field(default_factory=list)
@@ -241,7 +241,7 @@ class StreamPrograms:
 
     Attributes
     ----------
-    state : State
+    state : SharedState
         Committed state, plus the changes of the current part.
     """
 
@@ -252,10 +252,10 @@ class StreamPrograms:
         *,
         forest: Forest,
         journal: ProgramJournal,
-        counters: Counters,
+        counters: NamedCounters,
         decisions: ProgramDecisions,
     ):
-        self.state = State(of.tables)
+        self.state = SharedState(of.tables)
         self._name = f"the programs of stream {stream.name}"
         self._stream = stream
         self._of = of
@@ -273,7 +273,7 @@ class StreamPrograms:
         self._is_begun = False  # True if a part has fed the detectors since
         # Of the current part: the place of its first event, and the data it writes.
         self._first: At | None = None
-        self._left = _Effects()
+        self._left = _ProgramEffects()
 
     @property
     def processed(self) -> int:
@@ -315,7 +315,7 @@ class StreamPrograms:
         processed : int
             Number of events of the stream processed so far.
         """
-        state = State(self._of.tables)
+        state = SharedState(self._of.tables)
         for table in self._tables:
             table.load(state, self._journal)
         self.go_on(state, processed)
@@ -323,7 +323,7 @@ class StreamPrograms:
         self._detected = self._journal.states()
         self._restore_detections()
 
-    def go_on(self, state: State, processed: int) -> None:
+    def go_on(self, state: SharedState, processed: int) -> None:
         """Continue from a committed state after a number of processed events."""
         self.state, self._processed, self._first = state, processed, None
 
@@ -334,12 +334,12 @@ class StreamPrograms:
             self._first = None
         if self._is_begun:
             self._restore_detections()
-        self._left = _Effects()
+        self._left = _ProgramEffects()
         self._decisions.take_back()
 
     def committed(self, events: int, reached_us: int | None) -> None:
         """Record that a part has committed: its number of events, and the time reached."""
-        left, self._left, self._first = self._left, _Effects(), None
+        left, self._left, self._first = self._left, _ProgramEffects(), None
         self._processed += events
         self._detected |= left.states
         self._is_begun = False
@@ -356,7 +356,7 @@ class StreamPrograms:
 
     def process(
         self,
-        t: Node,
+        t: TransactionNode,
         chunk: Sequence[Arrival],
         reached_us: int | None,
         *,
@@ -368,7 +368,7 @@ class StreamPrograms:
 
         Parameters
         ----------
-        t : Node
+        t : TransactionNode
             Transaction of the part.
         chunk : sequence of Arrival
             In event-time order.
@@ -497,7 +497,7 @@ class StreamPrograms:
                 one.at = At(one.at.us, "", _OF_MOMENTS + place)
         return [ProgramTransaction(defined, one, arrivals.get(one.at)) for one in made]
 
-    def _run_together(self, t: Node, works: list[ProgramTransaction]) -> bool:
+    def _run_together(self, t: TransactionNode, works: list[ProgramTransaction]) -> bool:
         """Let the scheduler run all; return False, with no effects, if the server refuses rows."""
         for work in works:
             self._scheduler.add(work.transaction)
@@ -513,7 +513,7 @@ class StreamPrograms:
             return False
         return True
 
-    def _run_one_by_one(self, t: Node, works: list[ProgramTransaction]) -> None:
+    def _run_one_by_one(self, t: TransactionNode, works: list[ProgramTransaction]) -> None:
         """Run all in the serial order, so that only s-transactions with refused writes abort."""
         alone = SerialOrder()
         for work in works:
@@ -532,7 +532,7 @@ class StreamPrograms:
                 s.outcome = Outcome.of_error(error)
 
     def _write(
-        self, t: Node, label: str, last: ProgramTransaction, since: At
+        self, t: TransactionNode, label: str, last: ProgramTransaction, since: At
     ) -> list[Mapping[str, Any]]:
         """Write the rows changed at or after a place; return the records of the versions."""
         found = [
@@ -542,7 +542,7 @@ class StreamPrograms:
             if (rows := table.rows(versions, since))
         ]
 
-        def write(s: Node) -> None:
+        def write(s: TransactionNode) -> None:
             s.writer = self._name
             for table, rows, _ in found:
                 table.write(s, rows)

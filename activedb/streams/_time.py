@@ -7,11 +7,11 @@ from typing import Any
 
 from activedb.errors import BadEvent
 from activedb.firing import TimeLines
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Subscription
 from activedb.store.journals import DetectorRows
 from activedb.streams._declaration import StreamDeclaration
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 from coupling import priority_rank
 
 __all__ = ["StreamTime"]
@@ -40,7 +40,7 @@ class StreamTime:
         catalog: Catalog,
         lines: TimeLines,
         rows: DetectorRows,
-        counters: Counters,
+        counters: NamedCounters,
     ):
         self.elsewhere: frozenset[str] = frozenset()
         self._stream = stream
@@ -116,7 +116,7 @@ class StreamTime:
     # -- states ----------------------------------------------------------------------------
 
     def changed_states(
-        self, t: Node, reached_us: int | None
+        self, t: TransactionNode, reached_us: int | None
     ) -> dict[str, tuple[str, dict[str, Any]]]:
         """Return the states to be written with the part `t`: rule to (event, state); see `write`.
 
@@ -156,7 +156,7 @@ class StreamTime:
         if reached_us is not None:
             _trim(rules, reached_us)
 
-    def take_back(self, t: Node) -> None:
+    def take_back(self, t: TransactionNode) -> None:
         """Return to the committed states; discard the feeds of an earlier attempt.
 
         These states are those of the last part, or of a signal raised outside the stream since.
@@ -165,7 +165,7 @@ class StreamTime:
         if changed:
             self._restore(changed)
 
-    def begin(self, t: Node) -> None:
+    def begin(self, t: TransactionNode) -> None:
         """Load the states of the last part, when the stream resumes in this process.
 
         A rule may have been defined before its stream was declared, and followed the clock.
@@ -190,7 +190,7 @@ class StreamTime:
 
     # -- internals -------------------------------------------------------------------------
 
-    def _locked(self, t: Node) -> list[Subscription]:
+    def _locked(self, t: TransactionNode) -> list[Subscription]:
         """Return the rules whose states may have changed, with their detectors locked by part `t`.
 
         With the locks held, no signal outside the stream has an uncommitted change to them.

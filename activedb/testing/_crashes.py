@@ -22,7 +22,7 @@ from activedb.errors import ConfigurationError
 from activedb.firing import Ran, RuleListener, Triggered
 from activedb.spelling import did_you_mean
 from activedb.store.session import TRIGGER_POINTS
-from activedb.transactions import Node, current_transaction
+from activedb.transactions import TransactionNode, current_transaction
 
 __all__ = [
     "POINTS",
@@ -94,12 +94,12 @@ class Crash(RuleListener):
         if is_it:
             self._act(point)
 
-    def starts(self, s: Node, item: Triggered) -> None:
+    def starts(self, s: TransactionNode, item: Triggered) -> None:
         self.reach(f"before rule {item.rule.name}")
 
     def ran(
         self,
-        s: Node,
+        s: TransactionNode,
         item: Triggered,
         outcome: Ran,
         seconds: float,

@@ -15,7 +15,7 @@ from activedb.events import Occurrence
 from activedb.firing import Ran, RuleListener, Triggered
 from activedb.rules import RegisteredRule
 from activedb.spelling import did_you_mean
-from activedb.transactions import Node, State, Transaction, current_transaction
+from activedb.transactions import State, Transaction, TransactionNode, current_transaction
 
 __all__ = ["Fate", "Firing", "Seen", "Witness", "explain", "has_params"]
 
@@ -389,21 +389,21 @@ class Witness(RuleListener):
 
     # -- as a listener ---------------------------------------------------------------------
 
-    def raised(self, t: Node, o: Occurrence) -> None:
+    def raised(self, t: TransactionNode, o: Occurrence) -> None:
         with self._latch:
             self._seen.raised[o.key] += 1
 
-    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
+    def triggered(self, t: TransactionNode, items: Sequence[Triggered]) -> None:
         with self._latch:
             self._seen.triggered += [_firing(t, item, "triggered") for item in items]
 
-    def starts(self, s: Node, item: Triggered) -> None:
+    def starts(self, s: TransactionNode, item: Triggered) -> None:
         with self._latch:
             self._seen.runs.append(_firing(s, item, "running"))
 
     def ran(
         self,
-        s: Node,
+        s: TransactionNode,
         item: Triggered,
         outcome: Ran,
         seconds: float,
@@ -439,5 +439,5 @@ class Witness(RuleListener):
         )
 
 
-def _firing(t: Node, item: Triggered, outcome: str) -> Firing:
+def _firing(t: TransactionNode, item: Triggered, outcome: str) -> Firing:
     return Firing(item.rule.name, item.occurrence, Transaction(t), str(item.rule.coupling), outcome)

@@ -23,7 +23,7 @@ from activedb.firing import (
     moment_in,
 )
 from activedb.rules import Catalog, Rule, Subscription
-from activedb.transactions import Forest, Node, Run
+from activedb.transactions import Forest, Run, TransactionNode
 
 if TYPE_CHECKING:
     from activedb.firing import Launcher, Refused, TimeLines, Triggering
@@ -259,7 +259,7 @@ class Timekeeper:
     def _do_next(self, subscription: Subscription, due_us: int) -> bool:
         """Let time complete the next match, and run its rule; return False if none is due."""
 
-        def work(t: Node) -> bool:
+        def work(t: TransactionNode) -> bool:
             t.lock_detector(subscription.rule.name)
             if self._lines.stream_of(subscription) is not None:  # declared since
                 return False
@@ -281,7 +281,7 @@ class Timekeeper:
 
         return self._forest.run(work, Run(is_retried=True))
 
-    def _advance(self, t: Node, subscription: Subscription, last_us: int) -> None:
+    def _advance(self, t: TransactionNode, subscription: Subscription, last_us: int) -> None:
         """Advance the detector until a match is complete, at most to `last_us`.
 
         A clock event occurs only after the detector has first been told the time.
@@ -298,7 +298,7 @@ class Timekeeper:
                 return
             until_us = last_us
 
-    def _give_up(self, t: Node, subscription: Subscription, error: Exception) -> None:
+    def _give_up(self, t: TransactionNode, subscription: Subscription, error: Exception) -> None:
         """Pass over a moment at which a predicate raises, and leave a dead letter.
 
         The detector would fail there again and again, so the failing matches are left out. If the
@@ -317,7 +317,7 @@ class Timekeeper:
             found = self._triggering.feeding.advance(subscription, due_us + 1, t, refused)
         subscription.pending.extend(item.occurrence for item in found)
 
-    def _refused(self, t: Node, us: int) -> Refused:
+    def _refused(self, t: TransactionNode, us: int) -> Refused:
         """Return a handler that writes a letter for each choice that time leaves open at `us`."""
 
         def refused(rule: Rule, error: Exception) -> bool:
@@ -326,12 +326,16 @@ class Timekeeper:
 
         return refused
 
-    def _keep_letter(self, t: Node, identity: str, rule: str, us: int, error: Exception) -> None:
+    def _keep_letter(
+        self, t: TransactionNode, identity: str, rule: str, us: int, error: Exception
+    ) -> None:
         payload = {"rule": rule, "us": us}
         letter = Letter.of_event(f"rule {rule}", identity, payload, error)
         self._triggering.contexts.keep_letters(t, [letter])
 
-    def _fire(self, t: Node, subscription: Subscription, o: Occurrence, moment: str) -> None:
+    def _fire(
+        self, t: TransactionNode, subscription: Subscription, o: Occurrence, moment: str
+    ) -> None:
         """Trigger the rule as an event of `t` would; write a dead letter if it fails."""
         entry = self._catalog.entry(subscription.rule.name)
         if entry is None or not entry.enabled:

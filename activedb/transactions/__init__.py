@@ -3,7 +3,7 @@
 from activedb.transactions._children import Child, is_again
 from activedb.transactions._forest import Forest, Listener, abandon_all
 from activedb.transactions._hierarchy import Run
-from activedb.transactions._node import Node, Version, current_transaction
+from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Link, Log, Observer
 from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._states import State
@@ -17,7 +17,6 @@ __all__ = [
     "Link",
     "Listener",
     "Log",
-    "Node",
     "Observer",
     "Run",
     "Snapshot",
@@ -25,6 +24,7 @@ __all__ = [
     "TimedRuns",
     "TimedSpawns",
     "Transaction",
+    "TransactionNode",
     "Version",
     "abandon_all",
     "current_transaction",

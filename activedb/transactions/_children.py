@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from activedb.errors import ActiveDBError, TransactionCancelled
 
 if TYPE_CHECKING:
-    from activedb.metrics import Counters
+    from activedb.metrics import NamedCounters
     from activedb.transactions._hierarchy import Kin
-    from activedb.transactions._pool import Pool, Task
+    from activedb.transactions._pool import Pool, PoolTask
 
 __all__ = ["Child", "add_sibling_notes", "is_again", "raise_first"]
 
@@ -29,7 +29,7 @@ class Parent(Protocol):
     def await_child(self) -> None:
         """Offer the locks before a wait for a child."""
 
-    def wait_for(self, task: Task[T]) -> None:
+    def wait_for(self, task: PoolTask[T]) -> None:
         """Wait for the task of a child."""
 
 
@@ -57,7 +57,7 @@ class Child(Generic[T]):
         label: str,
         call: Callable[[Child[T]], T],
         pool: Pool,
-        counters: Counters,
+        counters: NamedCounters,
     ):
         self._parent = parent
         self._counters = counters

@@ -28,7 +28,7 @@ from activedb.transactions._observers import Link
 from activedb.transactions._threads import open_on, sleepers_in_plain_sql
 
 if TYPE_CHECKING:
-    from activedb.transactions._node import Node
+    from activedb.transactions._node import TransactionNode
     from lockmgr import LockManager
 
 __all__ = ["Crossing", "cycle_through"]
@@ -79,14 +79,14 @@ class Crossing:
         self._broke = broke
         self._plain = plain
         self._latch = threading.Lock()
-        self._tops: dict[int, Node] = {}
+        self._tops: dict[int, TransactionNode] = {}
         self._is_needed = threading.Event()
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen: dict[frozenset[tuple[int, datetime]], int] = {}
         self._published: dict[int, frozenset[int]] = {}
 
-    def add(self, number: int, top: Node) -> None:
+    def add(self, number: int, top: TransactionNode) -> None:
         """Watch the hierarchy of a top-level transaction with the id `number`."""
         with self._latch:
             self._tops[number] = top
@@ -97,7 +97,7 @@ class Crossing:
                 self._thread.start()
         self._is_needed.set()
 
-    def remove(self, top: Node) -> None:
+    def remove(self, top: TransactionNode) -> None:
         """Stop watching the hierarchy of a top-level transaction."""
         with self._latch:
             self._tops.pop(top.id, None)
@@ -132,7 +132,7 @@ class Crossing:
                 pause = _LOOK_AFTER_S if suspicious else min(2 * pause, _LOOK_EVERY_S_MAX)
                 next_look = time.monotonic() + pause
 
-    def look_once(self, tops: Iterable[Node]) -> bool:
+    def look_once(self, tops: Iterable[TransactionNode]) -> bool:
         """Ask the server for its waits, and break a deadlock; return whether one is suspected."""
         try:
             backends = {backend.number: backend for backend in self._look()}
@@ -183,7 +183,9 @@ class Crossing:
                 edges.setdefault(view.tid, set()).add(top_of[cause])
         return edges
 
-    def _publish(self, local: Mapping[int, frozenset[int]], ours: Mapping[int, Node]) -> None:
+    def _publish(
+        self, local: Mapping[int, frozenset[int]], ours: Mapping[int, TransactionNode]
+    ) -> None:
         """Publish the local waits of the hierarchies on the server, for other processes."""
         for number, top in ours.items():
             waits = local.get(number, frozenset())
@@ -193,7 +195,7 @@ class Crossing:
         for gone in self._published.keys() - {top.id for top in ours.values()}:
             del self._published[gone]
 
-    def _take_back(self, ours: Mapping[int, Node]) -> None:
+    def _take_back(self, ours: Mapping[int, TransactionNode]) -> None:
         """Withdraw published waits that are over, while no look for deadlocks is due."""
         if any(self._published.values()):
             nothing: frozenset[int] = frozenset()
@@ -209,7 +211,7 @@ class Crossing:
         cycle: list[int],
         looks: int,
         backends: Mapping[int, Backend],
-        ours: Mapping[int, Node],
+        ours: Mapping[int, TransactionNode],
         plain: Mapping[int, UserConnection],
         local: Mapping[int, frozenset[int]],
         asleep: _Asleep,
@@ -260,7 +262,7 @@ class Crossing:
         self,
         step: tuple[int, int],
         is_own: bool,
-        ours: Mapping[int, Node],
+        ours: Mapping[int, TransactionNode],
         plain: Mapping[int, UserConnection],
     ) -> None:
         """End the statement in which a thread sleeps that another hierarchy needs."""
@@ -308,7 +310,7 @@ def _behind(
 
 
 def _local_waits(
-    edges: Mapping[int, Iterable[int]], ours: Mapping[int, Node]
+    edges: Mapping[int, Iterable[int]], ours: Mapping[int, TransactionNode]
 ) -> dict[int, frozenset[int]]:
     """Return, for each hierarchy with local waits, the server processes it waits for."""
     number_of = {top.id: number for number, top in ours.items()}
@@ -333,7 +335,7 @@ class _Asleep:
 
     def __init__(
         self,
-        ours: Mapping[int, Node],
+        ours: Mapping[int, TransactionNode],
         plain: Mapping[int, UserConnection],
         edges: Mapping[int, Iterable[int]],
     ):
@@ -344,7 +346,9 @@ class _Asleep:
         if ours:
             self._here(ours, edges)
 
-    def _in_statements(self, ours: Mapping[int, Node], plain: Mapping[int, UserConnection]) -> None:
+    def _in_statements(
+        self, ours: Mapping[int, TransactionNode], plain: Mapping[int, UserConnection]
+    ) -> None:
         open_of: dict[int, set[int]] = {}
         for number, use in plain.items():
             if use.thread is not None:
@@ -357,7 +361,9 @@ class _Asleep:
                 if other is not None and other != number:
                     self.waits.setdefault(other, set()).add(number)
 
-    def _here(self, ours: Mapping[int, Node], edges: Mapping[int, Iterable[int]]) -> None:
+    def _here(
+        self, ours: Mapping[int, TransactionNode], edges: Mapping[int, Iterable[int]]
+    ) -> None:
         number_of = {top.id: number for number, top in ours.items()}
         for sleeper in sleepers_in_plain_sql(next(iter(ours.values())).forest):
             for use in sleeper.plain:
@@ -374,7 +380,9 @@ class _Asleep:
 
 
 def _named(
-    number: int, ours: Mapping[int, Node], plain: Mapping[int, UserConnection] | None = None
+    number: int,
+    ours: Mapping[int, TransactionNode],
+    plain: Mapping[int, UserConnection] | None = None,
 ) -> str:
     if number in ours:
         return ours[number].path
@@ -383,9 +391,9 @@ def _named(
     )
 
 
-def _at_server(tops: Iterable[Node]) -> dict[int, Node]:
+def _at_server(tops: Iterable[TransactionNode]) -> dict[int, TransactionNode]:
     """Return top-level transactions by their server process, if they have one."""
-    ours: dict[int, Node] = {}
+    ours: dict[int, TransactionNode] = {}
     for top in tops:
         number = top.hierarchy.session.backend
         if number is not None:

@@ -30,7 +30,7 @@ from activedb.errors import (
 from activedb.store.session import Session
 from activedb.store.sql import Key, Row, Tables, TableSpec
 from activedb.transactions._hierarchy import Hierarchy, Run, Workspace
-from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._node import TransactionNode, current_transaction
 from activedb.transactions._states import State
 from coupling import (
     Answer,
@@ -66,7 +66,7 @@ class CausalHierarchy(Hierarchy):
 
     Parameters
     ----------
-    cause : Node
+    cause : TransactionNode
         The transaction in which the rule that runs here was triggered.
     heir : int
         Id of the transaction that decides the fate of the cause: the cause itself, or a superior
@@ -74,13 +74,13 @@ class CausalHierarchy(Hierarchy):
 
     Attributes
     ----------
-    cause : Node
+    cause : TransactionNode
         As given.
     ended : threading.Event
         Set when its top-level transaction has ended and released its locks.
     """
 
-    def __init__(self, session: Session, run: Run, cause: Node, heir: int):
+    def __init__(self, session: Session, run: Run, cause: TransactionNode, heir: int):
         super().__init__(session, run)
         self.cause = cause
         self.causes = (heir,)
@@ -332,12 +332,12 @@ class Dependencies:
         self.latch = threading.RLock()
         self._forest = forest
         self._graph: DependencyGraph[int] = DependencyGraph()
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, TransactionNode] = {}
         self._causal: dict[int, CausalHierarchy] = {}
-        self._waiting: dict[int, Node] = {}
+        self._waiting: dict[int, TransactionNode] = {}
         self._is_closed = False
 
-    def depend(self, dependent: Node, on: Node) -> None:
+    def depend(self, dependent: TransactionNode, on: TransactionNode) -> None:
         """Add an abort dependency: `dependent` aborts if `on` does, and commits after it.
 
         If `on` has committed, the dependency is on the superior that has inherited from it. If all
@@ -364,7 +364,7 @@ class Dependencies:
                     f"{dependent.path} cannot depend on {on.path}: {self._told(error.cycle)}"
                 ) from error
 
-    def pinned(self, node: Node) -> Node | None:
+    def pinned(self, node: TransactionNode) -> TransactionNode | None:
         """Return the heir as `heir` does; it does not pass on its locks while the latch is held.
 
         REQUIRES: the latch.
@@ -381,7 +381,7 @@ class Dependencies:
             if is_new:
                 self._take_out(heir)  # it may have ended without the latch
 
-    def heir(self, node: Node) -> Node | None:
+    def heir(self, node: TransactionNode) -> TransactionNode | None:
         """Return the transaction that decides the fate of `node`; None if all have committed.
 
         This is `node` itself, or the superior to which it has committed.
@@ -391,7 +391,7 @@ class Dependencies:
         TransactionAborted
             If one of these transactions has aborted.
         """
-        found: Node | None = node
+        found: TransactionNode | None = node
         while found is not None:
             if found.state is State.ABORTED:
                 raise _broken(f"a transaction triggered in {node.path} depends on it", found)
@@ -400,7 +400,7 @@ class Dependencies:
             found = found.parent
         return None
 
-    def await_leave(self, node: Node) -> None:
+    def await_leave(self, node: TransactionNode) -> None:
         """Wait until the dependencies of `node`, one of `nodes`, allow its commit.
 
         Raises
@@ -423,7 +423,7 @@ class Dependencies:
             # The cause has ended, but releases its locks a moment later; wait for that, too.
             self._forest.locks.await_causes(node.id)
 
-    def await_commit(self, cause: Node) -> None:
+    def await_commit(self, cause: TransactionNode) -> None:
         """Block the current transaction until `cause`, and all its superiors, have committed.
 
         Raises the errors of `await_leave`.
@@ -438,7 +438,7 @@ class Dependencies:
             self._forest.enrol(heir)
             self._await_end(node, heir.id)
 
-    def _await_end(self, node: Node, of: int) -> None:
+    def _await_end(self, node: TransactionNode, of: int) -> None:
         self._waiting[node.id] = node
         try:
             if self._is_closed:
@@ -448,7 +448,7 @@ class Dependencies:
         finally:
             del self._waiting[node.id]
 
-    def ending(self, node: Node) -> None:
+    def ending(self, node: TransactionNode) -> None:
         """Notify the dependents of `node`, which has committed or aborted but still has its locks.
 
         There are none unless it is one of `nodes`. After an abort, returns only when all causal
@@ -465,7 +465,7 @@ class Dependencies:
         if node.state is State.ABORTED:
             self._await_causal_inferiors(node)
 
-    def began(self, dependent: Node, heir: Node) -> None:
+    def began(self, dependent: TransactionNode, heir: TransactionNode) -> None:
         """Add the causal dependency of `dependent`, just begun, on `heir`.
 
         An abort of `heir` waits for the abort of `dependent`. REQUIRES: the latch, and `heir` was
@@ -476,14 +476,14 @@ class Dependencies:
         self._enter(dependent)
         self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
 
-    def ended(self, dependent: Node) -> None:
+    def ended(self, dependent: TransactionNode) -> None:
         """Note that a causally dependent transaction has ended and released its locks."""
         assert isinstance(dependent.hierarchy, CausalHierarchy)
         with self.latch:
             self._causal.pop(dependent.id, None)
         dependent.hierarchy.ended.set()
 
-    def _await_causal_inferiors(self, node: Node) -> None:
+    def _await_causal_inferiors(self, node: TransactionNode) -> None:
         """Wait for the causal dependents that use the locks of `node`, which has aborted.
 
         All of them are rollback-only, or are about to end anyway.
@@ -502,7 +502,7 @@ class Dependencies:
         if interrupt is not None:
             raise interrupt
 
-    def make_room(self, node: Node, error: LockDeadlock | Standstill) -> bool:
+    def make_room(self, node: TransactionNode, error: LockDeadlock | Standstill) -> bool:
         """Break a cycle by aborting dependents that began at their own risk; False if none did.
 
         Such a dependent is a causally dependent transaction, or one that waits for the end of a
@@ -511,7 +511,7 @@ class Dependencies:
         edges = error.report.cycle
         waiters = {edge.waiter for edge in edges}
         with self.latch:
-            found: list[Node] = [
+            found: list[TransactionNode] = [
                 other
                 for other in map(self.nodes.get, self._causal)
                 if other is not None
@@ -542,9 +542,9 @@ class Dependencies:
 
     # -- inside; REQUIRES: the latch ---------------------------------------------------------
 
-    def _enter(self, node: Node) -> None:
-        line: list[Node] = []
-        found: Node | None = node
+    def _enter(self, node: TransactionNode) -> None:
+        line: list[TransactionNode] = []
+        found: TransactionNode | None = node
         while found is not None and found.id not in self.nodes:
             line.append(found)
             found = found.parent
@@ -553,7 +553,7 @@ class Dependencies:
             self._graph.begin(node.id)
             self.nodes[node.id] = node
 
-    def _take_out(self, node: Node) -> Consequences[int]:
+    def _take_out(self, node: TransactionNode) -> Consequences[int]:
         """Remove a transaction that has ended from the graph; return the consequences."""
         del self.nodes[node.id]
         if node.state is State.COMMITTED:
@@ -568,17 +568,17 @@ class Dependencies:
         )
 
 
-def _is_in_sphere(node: Node, above: Node) -> bool:
+def _is_in_sphere(node: TransactionNode, above: TransactionNode) -> bool:
     return node is above or node.is_inferior_of(above)
 
 
-def _closed(node: Node) -> TransactionCancelled:
+def _closed(node: TransactionNode) -> TransactionCancelled:
     return TransactionCancelled(
         f"the database was closed while {node.path} waited for the end of another transaction"
     )
 
 
-def _broken(what: str, ended: Node | None) -> TransactionAborted:
+def _broken(what: str, ended: TransactionNode | None) -> TransactionAborted:
     which = "that one" if ended is None else ended.path
     return TransactionAborted(
         f"{what}, and {which} aborted", transaction=0 if ended is None else ended.id

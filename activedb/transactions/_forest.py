@@ -20,7 +20,7 @@ from activedb.errors import (
     TransactionAborted,
     TransactionStateError,
 )
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.store.server import limited
 from activedb.store.session import Store
 from activedb.store.sql import Row, Tables, TableSpec
@@ -28,8 +28,8 @@ from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._dependencies import CausalHierarchy, Dependencies
 from activedb.transactions._hierarchy import Hierarchy, Lending, Run
-from activedb.transactions._joined import Joined, Watched
-from activedb.transactions._node import Node, Version, current_transaction
+from activedb.transactions._joined import Joined, WatchedSessions
+from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
@@ -63,27 +63,29 @@ _ENDED = {
 class Listener(Protocol):
     """Callbacks to the layer above; called on the thread of the transaction."""
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Handle the entry of the top-level `t`."""
 
-    def changed(self, t: Node, spec: TableSpec, old: Row | None, new: Row | None) -> None:
+    def changed(
+        self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None
+    ) -> None:
         """Handle a row inserted (`old` is None), updated, or deleted (`new` is None) by `t`."""
 
     def changed_all(
         self,
-        t: Node,
+        t: TransactionNode,
         spec: TableSpec,
         versions: Sequence[Version],
     ) -> None:
         """Handle the rows of one statement of `t`: key, old row, new row; see `changed`."""
 
-    def at_commit_point(self, t: Node) -> None:
+    def at_commit_point(self, t: TransactionNode) -> None:
         """Handle the commit point of `t`, whose children have ended."""
 
-    def aborting(self, t: Node) -> None:
+    def aborting(self, t: TransactionNode) -> None:
         """Handle the abort of `t`, which still has its locks."""
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Handle the end of `t`, which has committed or aborted and passed on its locks."""
 
     def gave_up(self, run: Run, error: BaseException) -> None:
@@ -111,14 +113,14 @@ class Forest:
         clock: Clock,
         listening: Callable[[Forest], Listener],
         *,
-        counters: Counters | None = None,
+        counters: NamedCounters | None = None,
         new_log: Callable[[Run], Log | None] | None = None,
     ):
         self.store = store
         self.settings = settings
         self.clock = clock
         self.new_log = new_log
-        self.counters = Counters() if counters is None else counters
+        self.counters = NamedCounters() if counters is None else counters
         self.observer: Observers | None = None  # for hierarchies that begin from now on
         self._observing = threading.Lock()
         self.tables = Tables()
@@ -137,7 +139,7 @@ class Forest:
         self.retries = Retries(settings, self.counters, current_transaction)
         self.dependencies = Dependencies(self)
         self.joined = Joined(self)
-        self.watched = Watched(self)
+        self.watched = WatchedSessions(self)
         # Tables that only certain transactions may write, with the `writer` of these.
         self.writers: dict[TableSpec, str] = {}
         self.listener = listening(self)
@@ -151,7 +153,7 @@ class Forest:
         self.crossing.close()
         self.deadlines.close()
 
-    def watch_on(self, watched: Watched) -> None:
+    def watch_on(self, watched: WatchedSessions) -> None:
         """Take over the watched sessions of another forest, from before a fork."""
         watched.moved_to(self)
         self.watched = watched
@@ -181,7 +183,7 @@ class Forest:
 
     # -- top-level transactions ------------------------------------------------------------
 
-    def top_level(self, run: Run | None = None, *, timeout: float | None = None) -> Node:
+    def top_level(self, run: Run | None = None, *, timeout: float | None = None) -> TransactionNode:
         """Return a new top-level transaction, used as ``with forest.top_level() as t:``.
 
         Parameters
@@ -193,7 +195,7 @@ class Forest:
 
     def run(
         self,
-        function: Callable[[Node], T],
+        function: Callable[[TransactionNode], T],
         run: Run | None = None,
         *,
         timeout: float | None = None,
@@ -228,7 +230,7 @@ class Forest:
                 self.listener.gave_up(work, error)
                 raise
 
-    def causal(self, cause: Node, run: Run) -> Node:
+    def causal(self, cause: TransactionNode, run: Run) -> TransactionNode:
         """Return a top-level transaction that causally depends on `cause` and all its superiors.
 
         The dependent may use the locks of `cause` and sees its versions as if it were a child. It
@@ -253,7 +255,7 @@ class Forest:
                 lender.lending.shut()  # it commits; no wait is allowed under this latch
             hierarchy = CausalHierarchy(self.store.session(), run, cause, heir.id)
             run.tries += 1
-            dependent = Node(self, hierarchy, None, label=run.name, rule=run.rule)
+            dependent = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule)
             self.dependencies.began(dependent, heir)
             return dependent
 
@@ -266,16 +268,16 @@ class Forest:
             If another process owns or uses it.
         """
 
-        def own(t: Node) -> None:
+        def own(t: TransactionNode) -> None:
             t.lock_table(spec, Mode.X)
             self.store.ownership.own(spec)
 
         self.run(own)
 
-    def _top_level(self, run: Run, limit: Limit | None) -> Node:
+    def _top_level(self, run: Run, limit: Limit | None) -> TransactionNode:
         hierarchy = Hierarchy(self.store.session(), run)
         run.tries += 1
-        top = Node(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
+        top = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
         around = current_transaction()
         if around is not None:
             top.condition_of = around.condition_of  # beside a condition, reads only, too
@@ -283,7 +285,7 @@ class Forest:
 
     # -- services for nodes ----------------------------------------------------------------
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: TransactionNode) -> None:
         """Register a new node and assign its id."""
         node.id = number = next(self._ids)
         parent, hierarchy = node.parent, node.hierarchy
@@ -304,15 +306,15 @@ class Forest:
             # A later mark of the parent reaches this node.
             node.rollback_reason = parent.rollback_reason
 
-    def enrol(self, node: Node) -> None:
+    def enrol(self, node: TransactionNode) -> None:
         """Make a live node, with its superiors, known to the lock manager. O(depth).
 
         The lock manager knows a transaction from its first request, or from the first wait in which
         it matters: most rules end before. May be called on any thread.
         """
         with node.kin.latch:
-            line: list[Node] = []
-            member: Node | None = node
+            line: list[TransactionNode] = []
+            member: TransactionNode | None = node
             while member is not None and not (member.is_enrolled or member.state.is_final):
                 line.append(member)
                 member = member.parent
@@ -326,7 +328,7 @@ class Forest:
         members = [len(hierarchy.members) for hierarchy in list(self._hierarchies.values())]
         return len(members), sum(members) - len(members)
 
-    def _prepare(self, node: Node) -> None:
+    def _prepare(self, node: TransactionNode) -> None:
         """Prepare the first request of `node`."""
         parent = node.parent
         if not node.is_prepared and parent is not None and parent.is_on_thread_of(node):
@@ -336,7 +338,7 @@ class Forest:
         if node.rollback_reason is not None:  # a mark before did not reach the lock manager
             raise self._rollback_error(node)
 
-    def acquire(self, node: Node, resource: tuple[object, ...], mode: Mode) -> None:
+    def acquire(self, node: TransactionNode, resource: tuple[object, ...], mode: Mode) -> None:
         """Acquire a lock for `node`, waiting if necessary.
 
         Raises
@@ -396,7 +398,7 @@ class Forest:
                 if is_anybody_stalled():
                     wait_is_over(node)
 
-    def acquire_free(self, node: Node, resource: tuple[object, ...], mode: Mode) -> bool:
+    def acquire_free(self, node: TransactionNode, resource: tuple[object, ...], mode: Mode) -> bool:
         """Acquire a lock if it needs no wait; return whether it was acquired.
 
         Raises
@@ -414,7 +416,7 @@ class Forest:
             raise self._rollback_error(node) from None
         return True
 
-    def await_end(self, node: Node, of: int) -> None:
+    def await_end(self, node: TransactionNode, of: int) -> None:
         """Wait, without a time limit, until transaction `of`, on which `node` depends, has ended.
 
         See `LockManager.await_end`; raises the errors of `acquire`.
@@ -434,7 +436,7 @@ class Forest:
                 wait_is_over(node)
 
     def standstill(
-        self, node: Node, found: Standstill, thread: str | None = None
+        self, node: TransactionNode, found: Standstill, thread: str | None = None
     ) -> Deadlock | SelfDeadlock:
         """Return the error for `node`, whose wait closes a cycle through a thread.
 
@@ -464,11 +466,11 @@ class Forest:
         deadlock.breaker = 0 if stalled is None else stalled.id
         return deadlock
 
-    def _rollback_error(self, node: Node) -> ActiveDBError:
+    def _rollback_error(self, node: TransactionNode) -> ActiveDBError:
         reason = node.rollback_reason or TransactionAborted(f"{node.path} was cancelled")
         return reason.again()
 
-    def _deadlock(self, node: Node, error: LockDeadlock) -> Deadlock:
+    def _deadlock(self, node: TransactionNode, error: LockDeadlock) -> Deadlock:
         if node.observer is not None:
             node.observer.deadlocked(node, error.report)
         deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
@@ -479,7 +481,7 @@ class Forest:
         deadlock.breaker = _breaker(node, error.report.cycle)
         return deadlock
 
-    def end(self, node: Node) -> None:
+    def end(self, node: TransactionNode) -> None:
         """Pass on or release the locks of a node that has ended, and count it."""
         committed = node.state is State.COMMITTED
         parent = node.parent
@@ -508,7 +510,7 @@ class Forest:
                 if isinstance(error, SelfDeadlock):
                     sleeper.mark_rollback_only(error)
 
-    def _pass_on(self, node: Node, *, committed: bool) -> None:
+    def _pass_on(self, node: TransactionNode, *, committed: bool) -> None:
         """Pass on or release the locks of a node that has ended, after its dependents have."""
         parent, hierarchy = node.parent, node.hierarchy
         causal = hierarchy if parent is None and isinstance(hierarchy, CausalHierarchy) else None
@@ -555,14 +557,14 @@ def abandon_all(parent: int) -> None:
             node.abandon(parent)
 
 
-def _on_wait(node: Node) -> Callable[[tuple[Edge, ...]], None] | None:
+def _on_wait(node: TransactionNode) -> Callable[[tuple[Edge, ...]], None] | None:
     """Return the callback for a wait of `node`; None if it has no observer."""
     if node.observer is None:
         return None
     return partial(node.observer.waits, node)
 
 
-def _awaited_offer(node: Node, report: DeadlockReport) -> Edge | None:
+def _awaited_offer(node: TransactionNode, report: DeadlockReport) -> Edge | None:
     """Return the wait for a superior whose offer may resolve a deadlock; None if none may.
 
     The cycle must consist of a child and its superior: the child requests a lock that the superior
@@ -580,7 +582,7 @@ def _awaited_offer(node: Node, report: DeadlockReport) -> Edge | None:
     return None if superior is None or superior.is_on_thread_of(node) else first
 
 
-def _breaker(victim: Node, cycle: tuple[Edge, ...]) -> int:
+def _breaker(victim: TransactionNode, cycle: tuple[Edge, ...]) -> int:
     """Return the id of the smallest transaction whose abort breaks a cycle; see `Deadlock`.
 
     This is a superior of the victim if a transaction outside its sphere waits for a lock that the
@@ -591,7 +593,7 @@ def _breaker(victim: Node, cycle: tuple[Edge, ...]) -> int:
         found = found.parent
         del before[0]
     with found.kin.latch:
-        sphere: list[Node] = [found]
+        sphere: list[TransactionNode] = [found]
         for node in sphere:  # grows while it is walked
             sphere.extend(node._inferiors)
     is_own_affair = any(node.id == before[0].waiter for node in sphere)

@@ -25,7 +25,7 @@ V = TypeVar("V")
 _NOTHING: Any = object()
 
 
-class _Table:
+class _TableEntries:
     """Rows, locks and guards of one table."""
 
     __slots__ = ("exclusive", "guards", "has_absent", "rows")
@@ -45,7 +45,7 @@ class Base:
     """
 
     def __init__(self) -> None:
-        self._tables: dict[TableSpec, _Table] = {}
+        self._tables: dict[TableSpec, _TableEntries] = {}
         self._locked: dict[TableSpec, bool] = {}
         self._guarded: dict[TableSpec, bool] = {}
         self._journal: list[tuple[dict[Any, Any], Any, Any]] | None = None
@@ -168,10 +168,10 @@ class Base:
         """Remove the mark, and with it the record for the undo."""
         self._journal = None
 
-    def _of(self, spec: TableSpec) -> _Table:
+    def _of(self, spec: TableSpec) -> _TableEntries:
         table = self._tables.get(spec)
         if table is None:
-            table = self._tables[spec] = _Table()
+            table = self._tables[spec] = _TableEntries()
         return table
 
     def _put(self, where: dict[K, V], what: Mapping[K, V]) -> None:
@@ -235,7 +235,7 @@ class Workspace:
         self.log.clear()
 
 
-class _Names:
+class _NameGenerator:
     """Generator of names that are unique across processes.
 
     A UUID per name would take a hundredth of the time of a small transaction.
@@ -254,7 +254,7 @@ class _Names:
         return f"{self._process}{next(self._numbers):012x}"
 
 
-_new_name: Callable[[], str] = _Names()
+_new_name: Callable[[], str] = _NameGenerator()
 
 
 @dataclass(slots=True)

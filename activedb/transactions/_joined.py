@@ -19,20 +19,20 @@ from activedb.store.session import ExternalSession, borrow, connection_of, liste
 from activedb.store.sql import Key, Row, TableSpec, listen_to_flushes
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
-from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._node import TransactionNode, current_transaction
 from activedb.transactions._states import State
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
 
-__all__ = ["Joined", "Watched"]
+__all__ = ["Joined", "WatchedSessions"]
 
 
 _KEYS_MAX = 2_000  # in one read
 _Rows = dict[tuple[TableSpec, Key], Row | None]
 
 
-class Watched:
+class WatchedSessions:
     """Sessions whose flushes raise data events.
 
     Before a flush its rows are locked, like the rows that any transaction writes, and read. After
@@ -82,7 +82,7 @@ class Watched:
     @contextmanager
     def _locked(
         self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]
-    ) -> Iterator[tuple[Node, _Rows]]:
+    ) -> Iterator[tuple[TransactionNode, _Rows]]:
         around = current_transaction()
         if around is not None and around.condition_of is not None:
             around.refuse_write("a flush of a watched session")
@@ -123,10 +123,10 @@ class Joined:
         self.closing = threading.Event()
         self._forest = forest
         self._latch = threading.Lock()
-        self._followers: WeakKeyDictionary[Any, _Follower] = WeakKeyDictionary()
+        self._followers: WeakKeyDictionary[Any, _ConnectionFollower] = WeakKeyDictionary()
         self._waiting: set[threading.Thread] = set()
 
-    def block(self, given: Any, *, timeout: float | None = None) -> Node:
+    def block(self, given: Any, *, timeout: float | None = None) -> TransactionNode:
         """Return a transaction inside that of the caller's connection or session, for one block.
 
         Raises
@@ -145,21 +145,21 @@ class Joined:
         if follower is None or follower.part is None:
             session = borrow(self._forest.store, connection)
             if follower is None:
-                follower = _Follower()
+                follower = _ConnectionFollower()
                 listen_to(connection, follower)
                 with self._latch:
                     self._followers[connection] = follower
-            follower.part = _Part(self, self._forest, session)
+            follower.part = _CallerTransaction(self, self._forest, session)
         return follower.part.block(limit)
 
-    def top_of(self, connection: Any) -> Node | None:
+    def top_of(self, connection: Any) -> TransactionNode | None:
         """Return the top-level transaction that ends with a connection's, if it has had a block."""
         with self._latch:
             follower = self._followers.get(connection)
         part = None if follower is None else follower.part
         return None if part is None else part.top
 
-    def wait_beside(self, part: _Part, number: str) -> None:
+    def wait_beside(self, part: _CallerTransaction, number: str) -> None:
         """Have `part` end as the caller's commit does; wait for that on a new thread."""
         if self.closing.is_set():  # the database object is closed: no thread may be started
             part.end(None)
@@ -186,12 +186,12 @@ class Joined:
             thread.join()
 
 
-class _Follower:
+class _ConnectionFollower:
     """Follower of a caller's connection, which forwards its events to our part in it."""
 
     def __init__(self) -> None:
-        self.part: _Part | None = None
-        self._ending: _Part | None = None
+        self.part: _CallerTransaction | None = None
+        self._ending: _CallerTransaction | None = None
 
     @property
     def is_open(self) -> bool:
@@ -225,7 +225,7 @@ class _Follower:
             self.rolled_back()  # the savepoint is older than our part, which is undone as a whole
 
 
-class _Part:
+class _CallerTransaction:
     """Our part in one transaction of a caller, from the first block to the transaction's end."""
 
     def __init__(self, joined: Joined, forest: Forest, session: ExternalSession):
@@ -235,22 +235,22 @@ class _Part:
         self._hierarchy = Hierarchy(session, run, lends=False)
         label = f"caller {run.name}"  # firings are named after it
         self.top = _CallersTransaction(forest, self._hierarchy, None, label=label)
-        self._savepoints: list[tuple[str, _Inside]] = []
-        self._block: Node | None = None
+        self._savepoints: list[tuple[str, _CallerNode]] = []
+        self._block: TransactionNode | None = None
         self._has_failed = threading.Event()
 
     @property
     def is_over(self) -> bool:
         return self.top.state is not State.ACTIVE or self._session.is_over
 
-    def block(self, limit: Limit | None) -> Node:
+    def block(self, limit: Limit | None) -> TransactionNode:
         self._check_no_open_block("open another one")
         self._hierarchy.forget()  # the caller may have written anything since
         self._block = self._innermost().begin_inside(_Block, limit)
         return self._block
 
-    def _innermost(self) -> _Inside:
-        node: _Inside = self._savepoints[-1][1] if self._savepoints else self.top
+    def _innermost(self) -> _CallerNode:
+        node: _CallerNode = self._savepoints[-1][1] if self._savepoints else self.top
         node.adopt()
         return node
 
@@ -291,7 +291,7 @@ class _Part:
 
     def savepoint(self, name: str) -> None:
         self._check_no_open_block("set a savepoint")
-        self._savepoints.append((name, self._innermost().begin_inside(_Inside)))
+        self._savepoints.append((name, self._innermost().begin_inside(_CallerNode)))
 
     def released(self, name: str) -> None:
         place = self._place_of(name)
@@ -309,7 +309,7 @@ class _Part:
             node.give_up(TransactionAborted("the caller went back to a savepoint"))
         self._hierarchy.forget(locks=True)
         if self.top.is_active:
-            self._savepoints.append((name, self._innermost().begin_inside(_Inside)))
+            self._savepoints.append((name, self._innermost().begin_inside(_CallerNode)))
         return True
 
     # -- inside ----------------------------------------------------------------------------
@@ -348,10 +348,10 @@ class _Part:
         self.top.end_as(State.COMMITTED if committed else State.ABORTED)
 
 
-K = TypeVar("K", bound=Node)
+K = TypeVar("K", bound=TransactionNode)
 
 
-class _Inside(Node):
+class _CallerNode(TransactionNode):
     """Transaction that follows the caller's actions, on any thread."""
 
     @property
@@ -375,16 +375,16 @@ class _Inside(Node):
         self._abort(reason)
 
 
-class _Block(Node):
+class _Block(TransactionNode):
     """Block in a caller's transaction; its commit flushes it, and a refusal undoes it alone."""
 
-    def _delegate(self, parent: Node) -> None:
+    def _delegate(self, parent: TransactionNode) -> None:
         with self.hierarchy.undoing():
             self.hierarchy.check(self.workspace, parent.workspace)
         super()._delegate(parent)
 
 
-class _CallersTransaction(_Inside):
+class _CallersTransaction(_CallerNode):
     """Caller's transaction; once ready to commit, it waits for the caller's own commit."""
 
     @property

@@ -48,9 +48,9 @@ from lockmgr import Mode
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
-    from activedb.transactions._pool import Task
+    from activedb.transactions._pool import PoolTask
 
-__all__ = ["Node", "Version", "current_transaction"]
+__all__ = ["TransactionNode", "Version", "current_transaction"]
 
 T = TypeVar("T")
 
@@ -63,10 +63,10 @@ _ABSENT: Any = object()
 _NO_VERSIONS = Workspace()
 """Workspace of every transaction that has ended, and so writes nothing more."""
 
-_current: ContextVar[Node | None] = ContextVar("activedb_transaction", default=None)
+_current: ContextVar[TransactionNode | None] = ContextVar("activedb_transaction", default=None)
 
 
-def current_transaction() -> Node | None:
+def current_transaction() -> TransactionNode | None:
     """Return the innermost transaction open on this thread, or None."""
     t = _current.get()
     while t is not None and t._is_left:
@@ -74,7 +74,7 @@ def current_transaction() -> Node | None:
     return t
 
 
-class Node:
+class TransactionNode:
     """A transaction of the forest: its life, its children and the rows that it sees and writes.
 
     Users have a `Transaction`, which is a handle of it.
@@ -87,7 +87,7 @@ class Node:
     ----------
     id : int
         Unique in this process; later transactions have greater ids.
-    parent : Node or None
+    parent : TransactionNode or None
         None for a top-level transaction.
     state : State
     rule : str or None
@@ -131,7 +131,7 @@ class Node:
         self,
         forest: Forest,
         hierarchy: Hierarchy,
-        parent: Node | None,
+        parent: TransactionNode | None,
         *,
         label: str,
         rule: str | None = None,
@@ -160,12 +160,12 @@ class Node:
                 self._timestamp = parent._timestamp
         self._spawned = 0
         self._children: list[Child[object]] = []
-        self._inferiors: dict[Node, None] = {}
+        self._inferiors: dict[TransactionNode, None] = {}
         self._held: dict[tuple[object, ...], Mode] = {}
         self.rollback_reason: ActiveDBError | None = None
         self._thread = get_ident()
         self._lent: frozenset[int] = frozenset()
-        self._token: Token[Node | None] | None = None
+        self._token: Token[TransactionNode | None] | None = None
         self._alarm: Alarm | None = None
         self._over_at_s = math.inf if parent is None else parent._over_at_s
         self._waits: AbstractContextManager[None] | None = None  # limits the waits of its block
@@ -192,7 +192,7 @@ class Node:
     def path(self) -> str:
         """Place in the hierarchy, the same in every retry of the same work. O(depth)."""
         labels = []
-        node: Node | None = self
+        node: TransactionNode | None = self
         while node is not None:
             labels.append(node.label)
             node = node.parent
@@ -240,19 +240,19 @@ class Node:
             return None
         return self.observer.carried(self)
 
-    def is_on_thread_of(self, other: Node) -> bool:
+    def is_on_thread_of(self, other: TransactionNode) -> bool:
         """Return whether both transactions share a thread: one waits while the other works."""
         return self._thread == other._thread
 
     @property
-    def top(self) -> Node:
+    def top(self) -> TransactionNode:
         """Top-level transaction above it, or itself. O(depth)."""
-        node: Node = self
+        node: TransactionNode = self
         while node.parent is not None:
             node = node.parent
         return node
 
-    def is_inferior_of(self, other: Node) -> bool:
+    def is_inferior_of(self, other: TransactionNode) -> bool:
         """Return whether `other` is a proper ancestor; O(depth)."""
         node = self.parent
         while node is not None and node is not other:
@@ -346,7 +346,7 @@ class Node:
     def _is_own_abort(self, error: BaseException) -> bool:
         return isinstance(error, TransactionAborted) and error.transaction == self.id
 
-    def call(self, function: Callable[[Node], T]) -> T:
+    def call(self, function: Callable[[TransactionNode], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
         if self._over_at_s < math.inf:
             self._waits = limited(self._over_at_s)
@@ -447,7 +447,7 @@ class Node:
             self._check_thread()
             self.offer_line()
 
-    def wait_for(self, task: Task[T]) -> None:
+    def wait_for(self, task: PoolTask[T]) -> None:
         """Wait for the task of a child. REQUIRES: this node's thread, with its locks offered."""
         if task.done or not is_beside_others(self):
             task.wait()
@@ -493,13 +493,13 @@ class Node:
         if self.interrupt(cancelled):
             self.forest.counters.add("transactions_cancelled")
 
-    def mark_rollback_only(self, reason: ActiveDBError) -> list[Node]:
+    def mark_rollback_only(self, reason: ActiveDBError) -> list[TransactionNode]:
         """Make this transaction and its live inferiors abort with this error, at the next step.
 
         May be called on any thread. A transaction that is rollback-only already keeps its first
         reason. Returns the newly marked transactions. O(inferiors that are not marked yet).
         """
-        marked: list[Node] = []
+        marked: list[TransactionNode] = []
         with self.kin.latch:
             found = [self]
             for node in found:  # grows while it is walked
@@ -612,7 +612,7 @@ class Node:
             raise
         self._end(State.COMMITTED)
 
-    def _delegate(self, parent: Node) -> None:
+    def _delegate(self, parent: TransactionNode) -> None:
         """Delegate the workspace to the parent, which is responsible for it from now on."""
         self.forest.store.trigger("during a child's commit")
         with self.kin.latch:
@@ -720,7 +720,7 @@ class Node:
 
     # -- children ------------------------------------------------------------------------
 
-    def begin_subtransaction(self, timeout: float | None = None) -> Node:
+    def begin_subtransaction(self, timeout: float | None = None) -> TransactionNode:
         """Begin and return a sequential child, which has at most `timeout` seconds."""
         self.check_usable()
         limit = Limit.after(timeout)
@@ -728,7 +728,9 @@ class Node:
             self.offer_line()  # else they are offered when the child requests a lock
         return self.begin_child(self.next_label(), limit=limit)
 
-    def spawn(self, function: Callable[[Node], T], *, timeout: float | None = None) -> Child[T]:
+    def spawn(
+        self, function: Callable[[TransactionNode], T], *, timeout: float | None = None
+    ) -> Child[T]:
         """Run `function` in a parallel child, with retries, and go on; see `Transaction.spawn`."""
         self.check_usable()
         limit = Limit.after(timeout)
@@ -746,7 +748,7 @@ class Node:
 
     def _try_child(
         self,
-        function: Callable[[Node], T],
+        function: Callable[[TransactionNode], T],
         label: str,
         limit: Limit | None,
         handle: Child[T],
@@ -772,7 +774,7 @@ class Node:
 
     def run_child(
         self,
-        function: Callable[[Node], T],
+        function: Callable[[TransactionNode], T],
         *,
         label: str,
         rule: str | None = None,
@@ -783,7 +785,8 @@ class Node:
     ) -> T:
         """Run `function` in a child on this thread, retried when it is a deadlock victim.
 
-        Also allowed on a thread of `run_in_parallel`. `priority` and `group` are those of `Node`.
+        Also allowed on a thread of `run_in_parallel`. `priority` and `group` are those of
+        `TransactionNode`.
         """
         if get_ident() not in self._lent:
             self.check_usable()
@@ -805,7 +808,7 @@ class Node:
             attempt, name=lambda: f"transaction {self.path}/{label}", within=self
         )
 
-    def try_child(self, function: Callable[[Node], T], *, label: str) -> T:
+    def try_child(self, function: Callable[[TransactionNode], T], *, label: str) -> T:
         """Run `function` in a child on this thread, without a retry if it is a deadlock victim.
 
         REQUIRES: this thread runs a call of `run_in_parallel`, which has offered the locks.
@@ -863,12 +866,12 @@ class Node:
         group: int | None = None,
         timestamp: datetime | float | None = None,
         limit: Limit | None = None,
-    ) -> Node:
+    ) -> TransactionNode:
         """Begin and return a child, on any thread that runs children of this transaction."""
         is_alive = self.rollback_reason is None and self.state is State.ACTIVE
         if not is_alive or self.hierarchy.session.failure is not None:
             self._refuse()
-        return Node(
+        return TransactionNode(
             self.forest,
             self.hierarchy,
             self,
@@ -916,7 +919,7 @@ class Node:
     def dirty(self, spec: TableSpec) -> dict[Key, Row | None]:
         """Return the nearest versions of a table's rows in this and its ancestors' workspaces."""
         seen: dict[Key, Row | None] = {}
-        node: Node | None = self
+        node: TransactionNode | None = self
         with self.kin.latch:
             while node is not None:
                 for key, row in node.workspace.rows.get(spec, {}).items():
@@ -969,7 +972,7 @@ class Node:
         self.lock((spec.name, key), mode)
         if self.log is not None:
             self.log.operated(self, "read", spec.name, (key,))
-        node: Node | None = self
+        node: TransactionNode | None = self
         while node is not None:
             rows = node.workspace.rows.get(spec)
             if rows is not None and key in rows:
@@ -979,7 +982,7 @@ class Node:
         return self.hierarchy.read(spec, [key], exclusive=is_exclusive, inserting=inserting)[key]
 
     def visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
-        node: Node | None = self
+        node: TransactionNode | None = self
         while node is not None:
             rows = node.workspace.rows.get(spec)
             if rows is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from activedb.store.sql import Key
-    from activedb.transactions._node import Node
+    from activedb.transactions._node import TransactionNode
     from lockmgr import DeadlockReport, Edge, Mode, Resource
 
 __all__ = ["Link", "Log", "Observer", "Observers"]
@@ -27,27 +27,29 @@ class Link(NamedTuple):
         Place of the wait: ``here``, ``at the server`` or ``in its own program``.
     """
 
-    waiter: Node | int
-    waited_for: Node | int
+    waiter: TransactionNode | int
+    waited_for: TransactionNode | int
     where: str
 
 
 class Log(Protocol):
     """Recorder of one hierarchy's operations, called at the moment that fixes their order."""
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Record that `t` has begun; it has done nothing yet."""
 
-    def spawned(self, t: Node, firing: str, coupling: str) -> None:
+    def spawned(self, t: TransactionNode, firing: str, coupling: str) -> None:
         """Record that `t` has triggered a rule, to run in the top-level transactions `firing`."""
 
-    def operated(self, t: Node, kind: str, table: str, keys: Iterable[Key] | None = None) -> None:
+    def operated(
+        self, t: TransactionNode, kind: str, table: str, keys: Iterable[Key] | None = None
+    ) -> None:
         """Record that `t` reads, writes, inserts or deletes (`kind`) rows.
 
         `t` already has the locks. If `keys` is None, `t` reads the whole table.
         """
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Record that `t` has committed or aborted; it still has its locks."""
 
 
@@ -58,48 +60,48 @@ class Observer:
     transaction. For a record of all steps in an order fit for an audit, see `Log`.
     """
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         """Observe the begin of `t`; its thread may not have entered it yet."""
 
-    def entered(self, t: Node) -> None:
+    def entered(self, t: TransactionNode) -> None:
         """Observe that this thread begins to run the body of `t`."""
 
-    def left(self, t: Node) -> None:
+    def left(self, t: TransactionNode) -> None:
         """Observe that no thread runs the body of `t` any more; `t` has ended.
 
         If a block ends on another thread than it began on, which aborts it, the thread differs from
         that of `entered`.
         """
 
-    def spawned(self, t: Node, firing: str, coupling: str) -> None:
+    def spawned(self, t: TransactionNode, firing: str, coupling: str) -> None:
         """Observe that `t` has triggered a rule, to run in the top-level transactions `firing`."""
 
-    def carried(self, t: Node) -> str | None:
+    def carried(self, t: TransactionNode) -> str | None:
         """Return data for the record of a firing triggered by `t`: the `origin` of its `Run`."""
 
-    def waits(self, t: Node, edges: tuple[Edge, ...]) -> None:
+    def waits(self, t: TransactionNode, edges: tuple[Edge, ...]) -> None:
         """Observe that `t` is about to sleep in a wait; `edges` are the reasons of the wait."""
 
-    def granted(self, t: Node, resource: Resource, mode: Mode) -> None:
+    def granted(self, t: TransactionNode, resource: Resource, mode: Mode) -> None:
         """Observe that `t` has acquired a lock, at once or after a wait."""
 
-    def wrote(self, t: Node, kind: str, table: str, key: Key) -> None:
+    def wrote(self, t: TransactionNode, kind: str, table: str, key: Key) -> None:
         """Observe a new version of a row by `t`: an ``"insert"``, ``"write"`` or ``"delete"``."""
 
-    def deadlocked(self, t: Node, cycle: DeadlockReport | tuple[Link, ...]) -> None:
+    def deadlocked(self, t: TransactionNode, cycle: DeadlockReport | tuple[Link, ...]) -> None:
         """Observe that `t` is rolled back in a deadlock, among local locks or through the server.
 
         `t` may differ from the victim of the report: a transaction that depends on others is
         rolled back in their place. Called on the thread that found the deadlock.
         """
 
-    def committing(self, t: Node) -> None:
+    def committing(self, t: TransactionNode) -> None:
         """Observe that `t` has done its work, and commits."""
 
-    def failing(self, t: Node, error: BaseException | None) -> None:
+    def failing(self, t: TransactionNode, error: BaseException | None) -> None:
         """Observe that `t` is about to abort, before its children; `error` is the known reason."""
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         """Observe that `t` has committed or aborted, and has passed on its locks."""
 
 

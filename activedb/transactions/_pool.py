@@ -25,7 +25,7 @@ from typing import Generic, TypeVar, cast
 
 from activedb.errors import TransactionStateError
 
-__all__ = ["Pool", "Task", "is_stack_deep"]
+__all__ = ["Pool", "PoolTask", "is_stack_deep"]
 
 T = TypeVar("T")
 
@@ -34,17 +34,17 @@ _NESTED_MAX = 16
 """Upper bound on the tasks that one thread nests, each inside the wait of the one before."""
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """Per-thread state: the number of nested tasks, and the pool to which the thread belongs."""
 
     nested = 0
     pool: Pool | None = None
 
 
-_here = _Here()
+_here = _ThreadState()
 
 
-class Task(Generic[T]):
+class PoolTask(Generic[T]):
     """Call that a pool thread, or a waiting thread, makes exactly once.
 
     All fields are guarded by the pool's latch, except for the outcome of the call, which one
@@ -61,7 +61,7 @@ class Task(Generic[T]):
         self._error: BaseException | None = KeyboardInterrupt("interrupted before it began")
         self.claimed = False
         self.done = False
-        self.sleepers: list[_Sleeper] = []
+        self.sleepers: list[_TaskWaiter] = []
 
     def wait(self) -> None:
         """Return when the call has been made; if no thread has begun it, have it made now."""
@@ -91,7 +91,7 @@ class Task(Generic[T]):
             self._call = None
 
 
-class _Sleeper:
+class _TaskWaiter:
     """Thread that waits for a task on another thread."""
 
     __slots__ = ("is_counted", "wake")
@@ -102,13 +102,13 @@ class _Sleeper:
         self.wake.acquire()
 
 
-class _Worker:
+class _PoolThread:
     """Thread of the pool, with the lock it sleeps on, and the task to begin with, if given."""
 
     __slots__ = ("started", "task", "thread", "wake")
 
     def __init__(self) -> None:
-        self.task: Task[object] | None = None
+        self.task: PoolTask[object] | None = None
         self.thread: threading.Thread
         self.started = threading.Event()  # set also if the thread cannot be started
         self.wake = threading.Lock()
@@ -130,35 +130,35 @@ class Pool:
     def __init__(self, threads: int):
         self._running_max = threads
         self._latch = threading.Lock()
-        self._queue: deque[Task[object]] = deque()
+        self._queue: deque[PoolTask[object]] = deque()
         self._running = 0
         self._resting = 0
-        self._idle: list[_Worker] = []
-        self._alive: set[_Worker] = set()
+        self._idle: list[_PoolThread] = []
+        self._alive: set[_PoolThread] = set()
         self._closed = False
 
-    def submit(self, call: Callable[[], T]) -> Task[T]:
+    def submit(self, call: Callable[[], T]) -> PoolTask[T]:
         """Queue `call`; O(1), never blocks."""
-        task = Task(self, call)
+        task = PoolTask(self, call)
         with self._latch:
             if self._closed:
                 raise TransactionStateError("the database is closed; open it again with connect()")
-            self._queue.append(cast("Task[object]", task))
+            self._queue.append(cast("PoolTask[object]", task))
             must_wake = self._may_run_more()
         if must_wake:
             self._wake_one()
         return task
 
-    def wait(self, task: Task[T]) -> None:
+    def wait(self, task: PoolTask[T]) -> None:
         """Return when `task` is done; if no thread has begun it, run it here or on a helper."""
-        sleeper: _Sleeper | None = None
+        sleeper: _TaskWaiter | None = None
         must_wake = False
         with self._latch:
             if task.done:
                 return
             is_mine, task.claimed = not task.claimed, True
             if not is_mine or _here.nested >= _NESTED_MAX or is_stack_deep():
-                sleeper = _Sleeper(_here.pool is self)
+                sleeper = _TaskWaiter(_here.pool is self)
                 task.sleepers.append(sleeper)
                 self._running -= sleeper.is_counted
                 if is_mine:
@@ -172,7 +172,7 @@ class Pool:
             return
         try:
             if must_wake:
-                self._wake_one(cast("Task[object]", task) if is_mine else None)
+                self._wake_one(cast("PoolTask[object]", task) if is_mine else None)
                 must_wake = False
             sleeper.wake.acquire()
         except BaseException:
@@ -234,7 +234,7 @@ class Pool:
         self._running += 1
         return True
 
-    def _next(self) -> Task[object] | None:
+    def _next(self) -> PoolTask[object] | None:
         """Claim the next task of the queue. REQUIRES: the latch."""
         while self._queue:
             task = self._queue.popleft()
@@ -243,7 +243,7 @@ class Pool:
                 return task
         return None
 
-    def _wake_one(self, task: Task[object] | None = None) -> None:
+    def _wake_one(self, task: PoolTask[object] | None = None) -> None:
         """Have a thread, which is counted already, run `task`, or the tasks that it finds queued.
 
         The thread claims a queued task only when it is awake, because a waiter may be faster.
@@ -251,7 +251,7 @@ class Pool:
         with self._latch:
             worker = self._idle.pop() if self._idle else None
             if worker is None:
-                fresh = _Worker()
+                fresh = _PoolThread()
                 fresh.task = task
                 fresh.thread = threading.Thread(
                     target=self._work,
@@ -277,7 +277,7 @@ class Pool:
         finally:
             fresh.started.set()
 
-    def _run_here(self, task: Task[T]) -> None:
+    def _run_here(self, task: PoolTask[T]) -> None:
         _here.nested += 1
         try:
             task.make_call()
@@ -288,14 +288,14 @@ class Pool:
             for sleeper in sleepers:
                 sleeper.wake.release()
 
-    def _finish(self, task: Task[T]) -> list[_Sleeper]:
+    def _finish(self, task: PoolTask[T]) -> list[_TaskWaiter]:
         """Mark a task as done; return the sleepers to wake. REQUIRES: the latch."""
         task.done = True
         sleepers, task.sleepers = task.sleepers, []
         self._running += sum(sleeper.is_counted for sleeper in sleepers)
         return sleepers
 
-    def _work(self, worker: _Worker) -> None:
+    def _work(self, worker: _PoolThread) -> None:
         _here.pool = self
         while True:
             self._run_what_there_is(worker)
@@ -309,7 +309,7 @@ class Pool:
                     return
             worker.wake.acquire()
 
-    def _run_what_there_is(self, worker: _Worker) -> None:
+    def _run_what_there_is(self, worker: _PoolThread) -> None:
         """Run the given task, then queued tasks as long as the bound allows this thread to run."""
         task, worker.task = worker.task, None
         while True:

@@ -16,7 +16,7 @@ from activedb.errors import (
     LockTimeout,
     SerializationConflict,
 )
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 
 if TYPE_CHECKING:
     from activedb.transactions._deadlines import Limit
@@ -35,7 +35,7 @@ _CAUSES: dict[type[Exception], str] = {
 
 
 class Superior(Protocol):
-    """Transaction within which attempts are made; a `Node`, as far as retries look at it."""
+    """Transaction within which attempts are made: what retries use of a `TransactionNode`."""
 
     @property
     def id(self) -> int: ...
@@ -70,7 +70,7 @@ class Retries:
     """
 
     def __init__(
-        self, settings: Settings, counters: Counters, around: Callable[[], Superior | None]
+        self, settings: Settings, counters: NamedCounters, around: Callable[[], Superior | None]
     ):
         self.random = random.Random()  # noqa: S311  # spreads retries, no secret
         self.wait: Callable[[threading.Event, float], object] = threading.Event.wait

@@ -25,7 +25,7 @@ from activedb.store.sql import (
 from lockmgr import Mode
 
 if TYPE_CHECKING:
-    from activedb.transactions._node import Node, Version
+    from activedb.transactions._node import TransactionNode, Version
 
 __all__ = ["execute", "lock_free_rows", "query"]
 
@@ -35,7 +35,9 @@ _KEYS_MAX = 5_000  # keys in one SELECT
 _AT_ONCE = 8  # extra rows to look at, because some may be locked
 
 
-def query(t: Node, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
+def query(
+    t: TransactionNode, statement: Any, parameters: Mapping[str, Any] | None = None
+) -> list[Any]:
     """Return the rows of a SELECT; see `Transaction.query`."""
     plan = plan_locks(statement)
     if not isinstance(plan, LockingRead):
@@ -50,7 +52,7 @@ def query(t: Node, statement: Any, parameters: Mapping[str, Any] | None = None) 
     return _select(t, plan.plain, parameters)
 
 
-def execute(t: Node, statement: Any, parameters: Parameters = None) -> Any:
+def execute(t: TransactionNode, statement: Any, parameters: Parameters = None) -> Any:
     """Run an UPDATE, DELETE or INSERT; see `Transaction.execute`."""
     plan = plan_write(statement, parameters)
     spec = t.forest.tables.spec(plan.table)
@@ -69,7 +71,7 @@ def execute(t: Node, statement: Any, parameters: Parameters = None) -> Any:
 
 
 def _select(
-    t: Node,
+    t: TransactionNode,
     statement: Any,
     parameters: Mapping[str, Any] | None = None,
     *,
@@ -102,7 +104,7 @@ def _select(
 
 
 def _claim(
-    t: Node, spec: TableSpec, plan: LockingRead, parameters: Mapping[str, Any] | None
+    t: TransactionNode, spec: TableSpec, plan: LockingRead, parameters: Mapping[str, Any] | None
 ) -> list[Any]:
     """Lock the first unlocked rows that the statement selects, and return them.
 
@@ -144,7 +146,9 @@ def _claim(
 # -- writing -----------------------------------------------------------------------------------
 
 
-def _changed(t: Node, plan: StatementPlan, spec: TableSpec, parameters: Any) -> list[Version]:
+def _changed(
+    t: TransactionNode, plan: StatementPlan, spec: TableSpec, parameters: Any
+) -> list[Version]:
     """Return the versions that an UPDATE or DELETE makes; locks the rows, writes none."""
     width = len(spec.key_columns)
     found: dict[Key, tuple[Any, ...]] = {}
@@ -170,7 +174,9 @@ def _changed(t: Node, plan: StatementPlan, spec: TableSpec, parameters: Any) -> 
     return versions
 
 
-def _inserted(t: Node, plan: StatementPlan, spec: TableSpec, parameters: Any) -> list[Version]:
+def _inserted(
+    t: TransactionNode, plan: StatementPlan, spec: TableSpec, parameters: Any
+) -> list[Version]:
     """Return the complete rows of an INSERT; locks their keys, writes none."""
     if plan.rows is None:
         values: Iterable[Sequence[Any]] = [
@@ -204,7 +210,7 @@ def _inserted(t: Node, plan: StatementPlan, spec: TableSpec, parameters: Any) ->
     return [(key, None, row) for key, row in new.items()]
 
 
-def _number(t: Node, spec: TableSpec, records: list[dict[str, Any]]) -> None:
+def _number(t: TransactionNode, spec: TableSpec, records: list[dict[str, Any]]) -> None:
     """Assign generated keys to the rows for which the database would generate one."""
     name = spec.generated
     bare = [] if name is None else [r for r in records if r.get(name) is None]
@@ -220,7 +226,7 @@ def _number(t: Node, spec: TableSpec, records: list[dict[str, Any]]) -> None:
         record[name] = number
 
 
-def _defaults(t: Node, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def _defaults(t: TransactionNode, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return default values for columns that a statement omits, separately for `count` rows."""
     filled: list[dict[str, Any]] = [{} for _ in range(count)]
     of_server = [name for name, default in defaults.items() if not callable(default)]
@@ -236,7 +242,7 @@ def _defaults(t: Node, defaults: Mapping[str, Any], count: int) -> list[dict[str
 
 
 def _returned(
-    t: Node, plan: StatementPlan, spec: TableSpec, versions: Sequence[Version]
+    t: TransactionNode, plan: StatementPlan, spec: TableSpec, versions: Sequence[Version]
 ) -> list[Any]:
     """Return the RETURNING values of the rows, in their order; nothing is written yet."""
     returning = plan.returning
@@ -261,7 +267,9 @@ def _returned(
 # -- locks acquired without waiting: NOWAIT and SKIP LOCKED ------------------------------------
 
 
-def lock_free_rows(t: Node, spec: TableSpec, keys: Iterable[Key]) -> dict[Key, Row | None]:
+def lock_free_rows(
+    t: TransactionNode, spec: TableSpec, keys: Iterable[Key]
+) -> dict[Key, Row | None]:
     """Lock the unlocked rows among `keys` exclusively, and read them.
 
     Keys locked by another transaction, here or in another process, are left out. Never waits.
@@ -271,7 +279,7 @@ def lock_free_rows(t: Node, spec: TableSpec, keys: Iterable[Key]) -> dict[Key, R
     return {key: t.visible(spec, key, base) for key in base}
 
 
-def _is_free(t: Node, resource: tuple[object, ...]) -> bool:
+def _is_free(t: TransactionNode, resource: tuple[object, ...]) -> bool:
     """Lock a row in this process if that needs no wait; return whether it was locked."""
     t.check_usable()
     if not t.forest.acquire_free(t, resource, Mode.X):

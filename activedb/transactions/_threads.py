@@ -37,12 +37,12 @@ from lockmgr import DeadlockReport, Edge, EdgeKind
 if TYPE_CHECKING:
     from activedb.store.session import UserConnection
     from activedb.transactions._forest import Forest
-    from activedb.transactions._node import Node
+    from activedb.transactions._node import TransactionNode
 
 __all__ = [
+    "CycleEdge",
     "OpenNodes",
     "Standstill",
-    "Step",
     "begins_wait",
     "find_standstill",
     "forget_all",
@@ -65,13 +65,13 @@ Key: TypeAlias = "tuple[Forest, int]"
 _HIERARCHY_KINDS = (EdgeKind.HELD, EdgeKind.RETAINED)
 
 
-class OpenNodes(list["Node"]):
+class OpenNodes(list["TransactionNode"]):
     """Transactions that are open on one thread, in the order of entry."""
 
     __slots__ = ("__weakref__",)
 
 
-class _Here(threading.local):
+class _OpenTransactions(threading.local):
     """Open transactions of each thread, for the lifetime of the thread."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class _Here(threading.local):
 
 
 _by_thread: WeakValueDictionary[int, OpenNodes] = WeakValueDictionary()
-here = _Here()
+here = _OpenTransactions()
 """Holder of `nodes`, the transactions open on the calling thread; each one entered adds itself."""
 
 
@@ -92,14 +92,14 @@ def _do_nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sleeper:
+class _SleepingThread:
     """Thread that sleeps while transactions are open on it that its wait does not belong to.
 
     Attributes
     ----------
-    node : Node or None
+    node : TransactionNode or None
         Transaction in whose wait the thread sleeps.
-    stalled : tuple of Node
+    stalled : tuple of TransactionNode
         Open transactions that cannot continue until then.
     plain : tuple of PlainUse
         Connections with plain SQL of the users that cannot continue either.
@@ -116,8 +116,8 @@ class _Sleeper:
         none of the others is refused.
     """
 
-    node: Node | None
-    stalled: tuple[Node, ...]
+    node: TransactionNode | None
+    stalled: tuple[TransactionNode, ...]
     plain: tuple[UserConnection, ...]
     tops: Callable[[], Iterable[int]]
     awaited: Callable[[], Iterable[int]] = _no_transactions
@@ -128,10 +128,10 @@ class _Sleeper:
 
 _numbers = count(1)
 _latch = threading.Lock()
-_sleepers: dict[Key, _Sleeper] = {}  # changed under the latch
+_sleepers: dict[Key, _SleepingThread] = {}  # changed under the latch
 
 
-class Step(NamedTuple):
+class CycleEdge(NamedTuple):
     """Edge of a cycle; `edge` is the lock manager's, or None for a THREAD edge."""
 
     waiter: Key
@@ -148,7 +148,7 @@ class Step(NamedTuple):
 class Standstill(Exception):
     """Cycle through a thread, closed by a wait; raised out of the lock manager's `on_sleep`."""
 
-    def __init__(self, steps: tuple[Step, ...]):
+    def __init__(self, steps: tuple[CycleEdge, ...]):
         self.report = DeadlockReport(tuple(step.as_edge() for step in steps), "threads")
         self.steps = steps
         super().__init__(self.report.text())
@@ -165,7 +165,7 @@ class Standstill(Exception):
         return next(s.as_edge().text() for s in self.steps if _is_wait(s.edge) and s.waiter[1] > 0)
 
     @property
-    def stalled(self) -> Node | None:
+    def stalled(self) -> TransactionNode | None:
         """Open transaction that the wait stalls."""
         start = self.steps[0].waiter
         with _latch:
@@ -175,12 +175,12 @@ class Standstill(Exception):
         return next((node for node in stalled if _key(node) in of_threads), None)
 
 
-def open_on(thread: int) -> list[Node]:
+def open_on(thread: int) -> list[TransactionNode]:
     """Return the transactions that are presently open on a thread."""
     return list(_by_thread.get(thread, ()))
 
 
-def begins_wait(node: Node) -> tuple[Step, ...] | None:
+def begins_wait(node: TransactionNode) -> tuple[CycleEdge, ...] | None:
     """Note that this thread is about to sleep in a wait of `node`, which is queued already.
 
     Returns the cycle that the wait closes, if it does. O(transactions open on the thread) while no
@@ -190,11 +190,11 @@ def begins_wait(node: Node) -> tuple[Step, ...] | None:
         plain = _plain_here(node.forest)
         stalled = _stalled_by(node, plain, node.forest)
         top = node.hierarchy.top_id
-        _add(_key(node), _Sleeper(node, stalled, plain, tops=lambda: [top]))
+        _add(_key(node), _SleepingThread(node, stalled, plain, tops=lambda: [top]))
     return find_standstill(_key(node)) if _sleepers else None
 
 
-def is_told_elsewhere(steps: tuple[Step, ...]) -> bool:
+def is_told_elsewhere(steps: tuple[CycleEdge, ...]) -> bool:
     """Wake the sleeper without a transaction in a cycle; return whether there is one."""
     for step in steps:
         with _latch:
@@ -205,12 +205,12 @@ def is_told_elsewhere(steps: tuple[Step, ...]) -> bool:
     return False
 
 
-def is_soft(steps: tuple[Step, ...]) -> bool:
+def is_soft(steps: tuple[CycleEdge, ...]) -> bool:
     """Return whether only its place in the queue blocks the first waiter of a cycle."""
     return steps[0].edge is not None and steps[0].edge.kind is EdgeKind.SOFT
 
 
-def wait_is_over(node: Node) -> None:
+def wait_is_over(node: TransactionNode) -> None:
     """Undo `begins_wait`; has no effect without it."""
     _remove(_key(node))
 
@@ -220,7 +220,7 @@ def is_anybody_stalled() -> bool:
     return bool(_sleepers)
 
 
-def stalled_sleepers(forest: Forest) -> list[Node]:
+def stalled_sleepers(forest: Forest) -> list[TransactionNode]:
     """Return the transactions of a forest in whose waits stalled threads sleep.
 
     Sleepers without a transaction are told to check again.
@@ -233,7 +233,7 @@ def stalled_sleepers(forest: Forest) -> list[Node]:
     return [sleeper.node for sleeper in found if sleeper.node is not None]
 
 
-def sleepers_in_plain_sql(forest: Forest) -> list[_Sleeper]:
+def sleepers_in_plain_sql(forest: Forest) -> list[_SleepingThread]:
     """Return the sleepers of a forest on whose threads plain SQL of the users is stalled."""
     with _latch:
         found = list(_sleepers.items())
@@ -261,7 +261,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         forest: Forest,
         awaited: Callable[[], Iterable[int]],
         look_again: Callable[[], object],
-        parent: Node | None = None,
+        parent: TransactionNode | None = None,
     ):
         self._key: Key = (forest, -next(_numbers))
         self._look_again = look_again
@@ -269,7 +269,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         self._awaited = awaited
         plain = _plain_here(forest)
         stalled = _stalled_by(parent, plain, forest)
-        self._sleeper = _Sleeper(
+        self._sleeper = _SleepingThread(
             None,
             stalled,
             plain,
@@ -314,7 +314,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
 
     _is_refused_first = False
 
-    def __init__(self, parent: Node):
+    def __init__(self, parent: TransactionNode):
         super().__init__(parent.forest, lambda: [parent.id], self.look, parent)
         self._parent = parent
         self._thread = threading.current_thread().name
@@ -346,7 +346,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
         )
 
 
-def is_beside_others(node: Node) -> bool:
+def is_beside_others(node: TransactionNode) -> bool:
     """Return whether other work than `node` may be open on this thread; nearly O(1)."""
     nodes = here.nodes
     return (
@@ -354,25 +354,27 @@ def is_beside_others(node: Node) -> bool:
     )
 
 
-def find_standstill(start: Key, waiting: Node | None = None) -> tuple[Step, ...] | None:
+def find_standstill(
+    start: Key, waiting: TransactionNode | None = None
+) -> tuple[CycleEdge, ...] | None:
     """Return a cycle from `start` through a thread, in order; None if there is none.
 
     A cycle of hard edges is preferred. O(forest).
 
     Parameters
     ----------
-    waiting : Node, optional
+    waiting : TransactionNode, optional
         A transaction that waits for the thread of `start`, unknown to the lock manager.
     """
     with _latch:
         sleepers = dict(_sleepers)
-    graph = _Graph(sleepers)
+    graph = _WaitForGraph(sleepers)
     if waiting is not None:
         graph.behind(waiting, start)
     return graph.cycle(start, soft=False) or graph.cycle(start, soft=True)
 
 
-def forget_all() -> list[Node]:
+def forget_all() -> list[TransactionNode]:
     """Forget all threads; return their open transactions. REQUIRES: a forked child."""
     global _latch
     _latch = threading.Lock()
@@ -384,7 +386,7 @@ def forget_all() -> list[Node]:
     return found
 
 
-def _key(node: Node) -> Key:
+def _key(node: TransactionNode) -> Key:
     return (node.forest, node.id)
 
 
@@ -394,7 +396,7 @@ def _plain_here(forest: Forest) -> tuple[UserConnection, ...]:
     return tuple([u for u in forest.store.plain_uses() if u.thread == here and u.has_begun])
 
 
-def _add(key: Key, sleeper: _Sleeper) -> None:
+def _add(key: Key, sleeper: _SleepingThread) -> None:
     if sleeper.stalled or sleeper.plain:
         with _latch:
             _sleepers[key] = sleeper
@@ -410,7 +412,7 @@ def _remove(key: Key) -> None:
         use.asleep = None
 
 
-def _why_never(key: Key, sleeper: _Sleeper, thread: int) -> ActiveDBError | None:
+def _why_never(key: Key, sleeper: _SleepingThread, thread: int) -> ActiveDBError | None:
     """Return the error if the wait of a thread for a sleeper's plain SQL could never end."""
     waiting = next(iter(reversed(open_on(thread))), None)
     steps = None if waiting is None else find_standstill(key, waiting)
@@ -430,8 +432,8 @@ def _why_never(key: Key, sleeper: _Sleeper, thread: int) -> ActiveDBError | None
 
 
 def _stalled_by(
-    node: Node | None, plain: Iterable[UserConnection], forest: Forest
-) -> tuple[Node, ...]:
+    node: TransactionNode | None, plain: Iterable[UserConnection], forest: Forest
+) -> tuple[TransactionNode, ...]:
     """Return the open transactions of this thread except `node` and its superiors.
 
     Includes those of its connections, which stay open between their blocks. O(open + depth).
@@ -453,10 +455,10 @@ def _is_wait(edge: Edge | None) -> bool:
     return edge is not None and edge.kind is not EdgeKind.COMMIT
 
 
-class _Graph:
+class _WaitForGraph:
     """Wait-for graph of the forests that a search reaches, with the edges of threads."""
 
-    def __init__(self, sleepers: dict[Key, _Sleeper]):
+    def __init__(self, sleepers: dict[Key, _SleepingThread]):
         self._sleepers = sleepers
         self._edges: dict[Forest, dict[int, list[Edge]]] = {}
         self._tops: dict[Forest, dict[int, int]] = {}
@@ -465,14 +467,14 @@ class _Graph:
             for node in sleeper.stalled:
                 self.behind(node, key)
 
-    def behind(self, node: Node, sleeper: Key) -> None:
+    def behind(self, node: TransactionNode, sleeper: Key) -> None:
         """Add the edge of a transaction that is stalled until a sleeper's wait is over."""
         self._behind.setdefault(_key(node), []).append(sleeper)
 
-    def cycle(self, start: Key, *, soft: bool) -> tuple[Step, ...] | None:
+    def cycle(self, start: Key, *, soft: bool) -> tuple[CycleEdge, ...] | None:
         """Return a shortest cycle from `start` with at least one THREAD edge."""
         first = (start, False)
-        came_by: dict[tuple[Key, bool], tuple[tuple[Key, bool], Step]] = {}
+        came_by: dict[tuple[Key, bool], tuple[tuple[Key, bool], CycleEdge]] = {}
         frontier = [first]
         for place in frontier:  # grows while it is walked
             for step in self._steps(place[0], soft=soft):
@@ -489,25 +491,25 @@ class _Graph:
                     frontier.append(target)
         return None
 
-    def _steps(self, key: Key, *, soft: bool) -> Iterator[Step]:
+    def _steps(self, key: Key, *, soft: bool) -> Iterator[CycleEdge]:
         forest, tid = key
         self._look_at(forest)
         tops = self._tops[forest]
         for edge in self._edges[forest].get(tid, ()):
             if edge.kind is EdgeKind.SOFT and not soft:
                 continue
-            yield Step(key, (forest, edge.waited_for), edge)
+            yield CycleEdge(key, (forest, edge.waited_for), edge)
             if edge.kind in _HIERARCHY_KINDS and tops.get(edge.waited_for) != tops.get(tid):
-                yield Step(key, (forest, tops[edge.waited_for]), edge)
+                yield CycleEdge(key, (forest, tops[edge.waited_for]), edge)
         superior = forest.offers.awaited_by(tid)
         if superior is not None:
-            yield Step(key, (forest, superior), Edge(tid, superior, EdgeKind.INLINE))
+            yield CycleEdge(key, (forest, superior), Edge(tid, superior, EdgeKind.INLINE))
         sleeper = self._sleepers.get(key)
         if sleeper is not None:
             for other in sleeper.awaited():
-                yield Step(key, (forest, other), Edge(tid, other, EdgeKind.DEPENDENCY))
+                yield CycleEdge(key, (forest, other), Edge(tid, other, EdgeKind.DEPENDENCY))
         for sleeping in self._behind.get(key, ()):
-            yield Step(key, sleeping, None)
+            yield CycleEdge(key, sleeping, None)
 
     def _look_at(self, forest: Forest) -> None:
         if forest in self._edges:

@@ -23,7 +23,7 @@ from activedb.transactions._children import Child
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._forest import Forest
 from activedb.transactions._hierarchy import Run
-from activedb.transactions._node import Node
+from activedb.transactions._node import TransactionNode
 from activedb.transactions._statements import lock_free_rows
 from activedb.transactions._states import State
 from lockmgr import Mode
@@ -48,7 +48,7 @@ class Transaction:
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: Node):
+    def __init__(self, node: TransactionNode):
         self._node = node
 
     def __repr__(self) -> str:
@@ -391,7 +391,7 @@ class TimedSpawns:
 
     __slots__ = ("_parent", "_timeout_s")
 
-    def __init__(self, parent: Node, timeout_s: float):
+    def __init__(self, parent: TransactionNode, timeout_s: float):
         Limit.after(timeout_s)
         self._parent = parent
         self._timeout_s = timeout_s
@@ -410,7 +410,7 @@ class TimedSpawns:
 
 def work_of(
     function: Callable[..., T], where: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[[Node], T]:
+) -> Callable[[TransactionNode], T]:
     """Return work for a node: a call of the user's `function` with the handle, checked.
 
     Raises
@@ -424,7 +424,7 @@ def work_of(
         )
     checked_function(function, f"the function given to {where}")
 
-    def call(node: Node) -> T:
+    def call(node: TransactionNode) -> T:
         result = function(Transaction(node), *args, **kwargs)
         if result is None:
             return result
@@ -434,7 +434,7 @@ def work_of(
 
 
 def _got(
-    node: Node, spec: TableSpec, keys: list[Key], *, for_update: bool, nowait: bool
+    node: TransactionNode, spec: TableSpec, keys: list[Key], *, for_update: bool, nowait: bool
 ) -> dict[Key, Row | None]:
     if not nowait:
         return node.read(spec, keys, Mode.X if for_update else Mode.S)
@@ -449,7 +449,7 @@ def _got(
     return found
 
 
-def _existing(node: Node, spec: TableSpec, key: Any) -> tuple[Key, Row]:
+def _existing(node: TransactionNode, spec: TableSpec, key: Any) -> tuple[Key, Row]:
     wanted = spec.key(key)
     row = node.read_row(spec, wanted, Mode.X)
     if row is None:

@@ -30,8 +30,8 @@ from activedb.events import decode_params
 from activedb.firing import SYSTEMIC, Launcher
 from activedb.functions import checked_result
 from activedb.spelling import listed
-from activedb.store.journals import Recorded, WorkflowJournal
-from activedb.transactions import Forest, Node, Run, Transaction
+from activedb.store.journals import WorkflowChanges, WorkflowJournal
+from activedb.transactions import Forest, Run, Transaction, TransactionNode
 from activedb.workflows._definition import (
     Execution,
     Row,
@@ -53,7 +53,7 @@ WORKFLOW_RUN = "workflow/"
 
 _DETACHED_MAX = 10_000
 
-Record = Callable[[WorkflowState, Recorded], object]
+Record = Callable[[WorkflowState, WorkflowChanges], object]
 """Effect of a transaction on the state of its workflow, applied within its commit."""
 
 
@@ -131,7 +131,7 @@ class Commits:
         """Return a run that is repeated after a crash, under the same name."""
         return Run(name=f"{WORKFLOW_RUN}{self.name}/{name}", is_batch=True)
 
-    def run(self, run: Run, work: Callable[[Node], Record | None]) -> None:
+    def run(self, run: Run, work: Callable[[TransactionNode], Record | None]) -> None:
         """Run a transaction of the workflow, with the usual retries.
 
         Parameters
@@ -141,7 +141,7 @@ class Commits:
             Returns the record to write with its commit; None if nothing was done.
         """
         self._launcher.join_running(running_max=_DETACHED_MAX)
-        commit = _Commit(self, run)
+        commit = _TransactionCommit(self, run)
         try:
             self._forest.run(lambda t: commit.body(t, work), run)
             commit.ended(well=True)
@@ -156,7 +156,7 @@ class Commits:
             self._launcher.triggering.exclusive.given_up(given_up.name)
 
 
-class _Commit:
+class _TransactionCommit:
     """Commit in progress of one transaction, across all its tries. Used by one thread.
 
     Attributes
@@ -173,7 +173,7 @@ class _Commit:
         self._has_latch = False
         self._was_late = False
 
-    def body(self, t: Node, work: Callable[[Node], Record | None]) -> None:
+    def body(self, t: TransactionNode, work: Callable[[TransactionNode], Record | None]) -> None:
         commits = self._commits
         self.ended(well=False)  # after an earlier try
         if self._was_late:  # so that it cannot be late again
@@ -195,7 +195,7 @@ class _Commit:
                 f"another transaction of workflow {commits.name} came in between: the record "
                 "is read again, and this is retried"
             )
-        state, recorded = commits._state, Recorded()
+        state, recorded = commits._state, WorkflowChanges()
         due = list(state.due)
         record(state, recorded)
         if state.place == place:
@@ -258,7 +258,7 @@ class Compensating:
             mode = given.mode
         done: list[CompensationPlan] = []
 
-        def work(t: Node) -> Record | None:
+        def work(t: TransactionNode) -> Record | None:
             plan = self._plan(batches, mode, given)
             self._check_whole(plan)
             self._check(plan, batches, given, allow_interference=allow_interference)
@@ -346,7 +346,7 @@ class Compensating:
                 plan=plan,
             )
 
-    def _undo(self, t: Node, execution: Execution) -> None:
+    def _undo(self, t: TransactionNode, execution: Execution) -> None:
         action = self._definition.programs[execution.program].action
         assert action is not None, "a plan that is possible has actions"
         try:

@@ -33,9 +33,9 @@ from activedb.errors import (
 from activedb.events import decode_params, encode_params
 from activedb.firing import SYSTEMIC, Launcher, Letter, storable
 from activedb.spelling import did_you_mean, listed
-from activedb.store.journals import Recorded, WorkflowJournal
+from activedb.store.journals import WorkflowChanges, WorkflowJournal
 from activedb.streams import AtomicBatch
-from activedb.transactions import Forest, Node, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Run, Transaction, TransactionNode, current_transaction
 from activedb.workflows._commits import Commits, Compensating, Record
 from activedb.workflows._definition import (
     Row,
@@ -48,10 +48,10 @@ from activedb.workflows._definition import (
 )
 from activedb.workflows._state import WorkflowState, id_of, run_name
 
-__all__ = ["BatchRun", "Running"]
+__all__ = ["BatchRun", "WorkflowExecutor"]
 
 
-class Running:
+class WorkflowExecutor:
     """Executor of the due transactions of one workflow; called by one thread at a time."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Running:
     def _execute(self, due: Due) -> None:
         program, id = self._definition.programs[due.program], id_of(due)
 
-        def work(t: Node) -> Record | None:
+        def work(t: TransactionNode) -> Record | None:
             if not self._is_due(due):
                 return None  # another process has executed or compensated it
             given = program.function(Transaction(t), *self._inputs(due))
@@ -160,7 +160,7 @@ class Running:
         is_optional = not program.requires(Requirement.COMPLETION)
         found: list[tuple[str, ...]] = []
 
-        def record(state: WorkflowState, recorded: Recorded) -> None:
+        def record(state: WorkflowState, recorded: WorkflowChanges) -> None:
             if is_optional:
                 state.give_up(recorded, due, reason)
             else:
@@ -240,7 +240,7 @@ class BatchRun:
         )
         self._taking = Taking(self._commits, launcher)
         self._compensating = Compensating(definition, self._commits, journal)
-        self._running = Running(
+        self._running = WorkflowExecutor(
             definition,
             commits=self._commits,
             journal=journal,
@@ -368,13 +368,13 @@ class BatchRun:
         self._check_outside()
         executed: list[str] = []
 
-        def work(t: Node) -> Record:
+        def work(t: TransactionNode) -> Record:
             rows = given_out(
                 program, chosen.function(Transaction(t), **decode_params(kept))
             )  # a copy per try
             executed.clear()
 
-            def record(state: WorkflowState, recorded: Recorded) -> None:
+            def record(state: WorkflowState, recorded: WorkflowChanges) -> None:
                 executed.append(state.called(recorded, program, causes, kept, rows).id)
 
             return record
@@ -537,12 +537,12 @@ class BatchRun:
         self._check_outside()
         forgotten: list[str] = []
 
-        def work(t: Node) -> Record:
+        def work(t: TransactionNode) -> Record:
             kept = self._journal.load()
             rows = [] if kept is None else kept.nodes
             old = {row["id"] for row in rows if row["recorded_at"] < before}
 
-            def record(state: WorkflowState, recorded: Recorded) -> None:
+            def record(state: WorkflowState, recorded: WorkflowChanges) -> None:
                 state.forget(recorded, old)
                 forgotten[:] = recorded.forgotten
 
@@ -584,7 +584,7 @@ class Taking:
         """Take a batch of encoded rows; return its id."""
         taken: list[str] = []
 
-        def record(state: WorkflowState, recorded: Recorded) -> None:
+        def record(state: WorkflowState, recorded: WorkflowChanges) -> None:
             taken[:] = [state.arrive(recorded, stream, rows).id]
 
         self._commits.run(Run(), lambda t: record)
@@ -606,12 +606,12 @@ class Taking:
         ]
         taken: list[str | None] = []
 
-        def record(state: WorkflowState, recorded: Recorded) -> None:
+        def record(state: WorkflowState, recorded: WorkflowChanges) -> None:
             id = state.arrive(recorded, batch.stream, rows).id if rows else None
             state.origins[batch.stream] = [batch.query_id, batch.batch_id, id]
             taken[:] = [id]
 
-        def work(t: Node) -> Record | None:
+        def work(t: TransactionNode) -> Record | None:
             last = self._commits.look(lambda state: state.origins.get(batch.stream))
             if last is not None and self._is_known(batch, last):
                 taken[:] = [last[2] if last[1] == batch.batch_id else None]

@@ -20,7 +20,7 @@ from activedb.batches import (
     Workflow,
     standing,
 )
-from activedb.store.journals import Recorded, RecordedWorkflow
+from activedb.store.journals import RecordedWorkflow, WorkflowChanges
 
 __all__ = [
     "GIVEN_UP",
@@ -139,14 +139,14 @@ class WorkflowState:
 
     # -- effects of transactions --------------------------------------------------------------
 
-    def arrive(self, recorded: Recorded, stream: str, rows: list[Any]) -> Batch:
+    def arrive(self, recorded: WorkflowChanges, stream: str, rows: list[Any]) -> Batch:
         """Add a source batch."""
         batch = self.lineage.arrive(stream)
         self._add_batch(recorded, batch, rows)
         self._offered(self.forming.offer(batch))
         return batch
 
-    def executed(self, recorded: Recorded, due: Due, rows: list[Any] | None) -> Transaction:
+    def executed(self, recorded: WorkflowChanges, due: Due, rows: list[Any] | None) -> Transaction:
         """Mark a due transaction as executed, with its output rows or None."""
         id, output = id_of(due), None if rows is not None else ""
         del self.due[id]
@@ -164,7 +164,7 @@ class WorkflowState:
 
     def called(
         self,
-        recorded: Recorded,
+        recorded: WorkflowChanges,
         program: str,
         triggered_by: Sequence[str],
         arguments: Any,
@@ -178,7 +178,7 @@ class WorkflowState:
         self._give_out(recorded, transaction, rows)
         return transaction
 
-    def failed(self, recorded: Recorded, due: Due, reason: str) -> None:
+    def failed(self, recorded: WorkflowChanges, due: Due, reason: str) -> None:
         """Mark a due transaction as failed; it stays due."""
         id = id_of(due)
         if id in self.lineage:
@@ -187,7 +187,7 @@ class WorkflowState:
         transaction = self.lineage.fail(due.program, due.inputs, number=due.number)
         self._add_transaction(recorded, transaction, reason=reason)
 
-    def give_up(self, recorded: Recorded, due: Due, reason: str) -> None:
+    def give_up(self, recorded: WorkflowChanges, due: Due, reason: str) -> None:
         """Give up a failed due transaction whose completion is optional."""
         id = id_of(due)
         self.failed(recorded, due, reason)
@@ -198,7 +198,7 @@ class WorkflowState:
         self._offered(self.forming.skip(due.program, due.number))
         self._restate(recorded, self.lineage.sources_of(id))
 
-    def compensated(self, recorded: Recorded, plan: CompensationPlan) -> None:
+    def compensated(self, recorded: WorkflowChanges, plan: CompensationPlan) -> None:
         """Apply an executed compensation plan. O(edges of its batches + due transactions)."""
         lineage = self.lineage
         lineage.compensate(plan.transactions)
@@ -215,7 +215,7 @@ class WorkflowState:
         others = (each.batch for each in plan.interference)
         self._restate(recorded, dict.fromkeys((*affected, *others)))
 
-    def forget(self, recorded: Recorded, old: Collection[str]) -> None:
+    def forget(self, recorded: WorkflowChanges, old: Collection[str]) -> None:
         """Forget the unneeded items of `old`. See `forgettable`."""
         gone = forgettable(self.lineage, self.due.values(), old)
         standing = self._leading_to_what_stands(gone)
@@ -254,7 +254,7 @@ class WorkflowState:
                 del self.due[id]
                 self._offered(self.forming.skip(due.program, due.number))
 
-    def _restate(self, recorded: Recorded, ids: Iterable[str]) -> None:
+    def _restate(self, recorded: WorkflowChanges, ids: Iterable[str]) -> None:
         """Record the present states of batches."""
         for id in ids:
             if not self.lineage.is_transaction(id):
@@ -266,7 +266,7 @@ class WorkflowState:
                 recorded.of_batches.setdefault(id, {})["state"] = state
 
     def _give_out(
-        self, recorded: Recorded, transaction: Transaction, rows: list[Any] | None
+        self, recorded: WorkflowChanges, transaction: Transaction, rows: list[Any] | None
     ) -> None:
         if rows is None:
             self._offered(self.forming.skip(transaction.program, transaction.number))
@@ -280,7 +280,7 @@ class WorkflowState:
 
     def _add_transaction(
         self,
-        recorded: Recorded,
+        recorded: WorkflowChanges,
         transaction: Transaction,
         *,
         reason: str | None = None,
@@ -297,7 +297,7 @@ class WorkflowState:
         recorded.transactions.append(row)
         self._add_edges(recorded, transaction.id)
 
-    def _add_batch(self, recorded: Recorded, batch: Batch, rows: list[Any] | None) -> None:
+    def _add_batch(self, recorded: WorkflowChanges, batch: Batch, rows: list[Any] | None) -> None:
         row = batch.record()
         row["id"] = row.pop("batch")
         self.place += 1
@@ -305,7 +305,7 @@ class WorkflowState:
         recorded.batches.append(row)
         self._add_edges(recorded, batch.id)
 
-    def _add_edges(self, recorded: Recorded, id: str) -> None:
+    def _add_edges(self, recorded: WorkflowChanges, id: str) -> None:
         recorded.edges += [(other, id) for other in self.lineage.previous_of(id)]
 
 

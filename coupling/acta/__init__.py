@@ -4,38 +4,38 @@ Standard library only. See ``README.md`` in this folder.
 """
 
 from coupling.acta._auditor import audit
-from coupling.acta._axioms import AXIOMS, Violation
+from coupling.acta._axioms import AXIOMS, AxiomViolation
 from coupling.acta._history import (
-    Abort,
+    AbortEvent,
     AbortOperation,
     BadLine,
-    Begin,
-    Commit,
+    BeginEvent,
+    CommitEvent,
     CommitOperation,
-    Delegate,
+    DelegateEvent,
     Event,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
 )
 
 __all__ = [
     "AXIOMS",
-    "Abort",
+    "AbortEvent",
     "AbortOperation",
+    "AxiomViolation",
     "BadLine",
-    "Begin",
-    "Commit",
+    "BeginEvent",
+    "CommitEvent",
     "CommitOperation",
-    "Delegate",
+    "DelegateEvent",
     "Event",
     "History",
-    "Operation",
+    "ObjectOperation",
     "OperationKind",
-    "Spawn",
+    "SpawnEvent",
     "SpawnMode",
-    "Violation",
     "audit",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coupling.acta._axioms import Violation, check_lives, check_order
+from coupling.acta._axioms import AxiomViolation, check_lives, check_order
 from coupling.acta._history import History, RecordedTransaction, RecordedTransactions, SpawnMode
 from coupling.acta._responsibility import Responsibility
 from coupling.acta._serial import check_serial
@@ -12,12 +12,12 @@ from coupling.acta._serial import check_serial
 __all__ = ["audit"]
 
 
-def audit(history: History) -> list[Violation]:
+def audit(history: History) -> list[AxiomViolation]:
     """Check a history against the axioms of rule execution.
 
     Returns
     -------
-    list of Violation
+    list of AxiomViolation
         By last position, which is the order in which they become apparent; empty if the history
         is legal.
 
@@ -42,7 +42,7 @@ def audit(history: History) -> list[Violation]:
 # -- axioms 19 and 21 to 23: commit, abort, sequential and exclusion dependencies ------------------
 
 
-def check_dependencies(lives: RecordedTransactions) -> Iterator[Violation]:
+def check_dependencies(lives: RecordedTransactions) -> Iterator[AxiomViolation]:
     """Yield the violations of axioms 19 and 21 to 23. O(transactions · depth)."""
     for child in lives.of.values():
         for position, spawn in child.spawns:
@@ -60,11 +60,11 @@ def check_dependencies(lives: RecordedTransactions) -> Iterator[Violation]:
 
 def _child(
     position: int, child: RecordedTransaction, parent: RecordedTransaction
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     if parent.aborts and not child.aborts:
         aborted = parent.aborts[0]
         if not child.commits or child.commits[0] > aborted:
-            yield Violation(
+            yield AxiomViolation(
                 19,
                 child.id,
                 f"transaction {parent.id} aborts, and its child {child.id}, which has not "
@@ -75,7 +75,7 @@ def _child(
         committed = parent.commits[0]
         ends = child.ends
         if not ends or ends[0] >= committed:
-            yield Violation(
+            yield AxiomViolation(
                 19,
                 child.id,
                 f"transaction {parent.id} commits before its child {child.id} has ended",
@@ -87,10 +87,10 @@ def _child(
 
 def _causal(
     lives: RecordedTransactions, child: RecordedTransaction, spawning: RecordedTransaction
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     aborted = lives.undone_at(spawning.id)
     if aborted is not None and not child.aborts:
-        yield Violation(
+        yield AxiomViolation(
             21,
             child.id,
             f"transaction {spawning.id} is aborted, and {child.id}, which causally depends on it, "
@@ -101,10 +101,10 @@ def _causal(
 
 def _sequential(
     lives: RecordedTransactions, child: RecordedTransaction, spawning: RecordedTransaction
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     committed, started = lives.durable_at(spawning.id), child.own[0]
     if committed is None or started < committed:
-        yield Violation(
+        yield AxiomViolation(
             22,
             child.id,
             f"transaction {child.id} starts, and {spawning.id}, which it is to follow, has not "
@@ -115,10 +115,10 @@ def _sequential(
 
 def _exclusive(
     lives: RecordedTransactions, child: RecordedTransaction, spawning: RecordedTransaction
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     committed, aborted = lives.durable_at(spawning.id), lives.undone_at(spawning.id)
     if committed is not None and not child.aborts:
-        yield Violation(
+        yield AxiomViolation(
             23,
             child.id,
             f"transaction {spawning.id} commits, and {child.id}, which is its alternative, does "
@@ -126,7 +126,7 @@ def _exclusive(
             (*sorted((committed, *child.commits[:1])),),
         )
     elif child.commits and (aborted is None or child.commits[0] < aborted):
-        yield Violation(
+        yield AxiomViolation(
             23,
             child.id,
             f"transaction {child.id} commits, and {spawning.id}, whose alternative it is, has not "

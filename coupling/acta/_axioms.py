@@ -11,14 +11,14 @@ from typing import TypeAlias
 
 from coupling.acta._history import (
     History,
-    Operation,
+    ObjectOperation,
     RecordedTransaction,
     RecordedTransactions,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
 )
 
-__all__ = ["AXIOMS", "Violation", "check_lives", "check_order"]
+__all__ = ["AXIOMS", "AxiomViolation", "check_lives", "check_order"]
 
 
 AXIOMS: dict[int, str] = {
@@ -69,7 +69,7 @@ finite history is in ``README.md`` of this folder.
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class AxiomViolation:
     """An axiom that a history breaks.
 
     Attributes
@@ -96,7 +96,7 @@ class Violation:
 # -- axioms 1 to 6, the first half of 7, 16, 18, 20 and 26: start, end and parent of transactions
 
 
-def check_lives(history: History, lives: RecordedTransactions) -> Iterator[Violation]:
+def check_lives(history: History, lives: RecordedTransactions) -> Iterator[AxiomViolation]:
     """Yield the violations of these axioms. O(n · depth)."""
     for life in lives.of.values():
         yield from _significant(life)
@@ -106,10 +106,10 @@ def check_lives(history: History, lives: RecordedTransactions) -> Iterator[Viola
         yield from _place(lives, life)
 
 
-def _significant(life: RecordedTransaction) -> Iterator[Violation]:
+def _significant(life: RecordedTransaction) -> Iterator[AxiomViolation]:
     if not life.is_child:
         for position in life.delegates:
-            yield Violation(
+            yield AxiomViolation(
                 1,
                 life.id,
                 f"transaction {life.id} is top-level and delegates, which only a subtransaction "
@@ -118,7 +118,7 @@ def _significant(life: RecordedTransaction) -> Iterator[Violation]:
             )
         return
     for position in life.begins:
-        yield Violation(
+        yield AxiomViolation(
             4,
             life.id,
             f"transaction {life.id} is a subtransaction and has a Begin, which only top-level "
@@ -127,21 +127,21 @@ def _significant(life: RecordedTransaction) -> Iterator[Violation]:
         )
 
 
-def _initiated(life: RecordedTransaction) -> Iterator[Violation]:
+def _initiated(life: RecordedTransaction) -> Iterator[AxiomViolation]:
     axiom = 5 if life.is_child else 2
     starts = [position for position, _ in life.spawns]
     if not life.is_child:
         starts += life.begins
     others = [position for position in life.own if position not in life.begins]
     if not starts:
-        yield Violation(
+        yield AxiomViolation(
             axiom,
             life.id,
             f"transaction {life.id} is top-level and has no Begin, and no transaction spawns it",
             tuple(life.own[:1]),
         )
     elif others and others[0] < min(starts):
-        yield Violation(
+        yield AxiomViolation(
             axiom,
             life.id,
             f"transaction {life.id} does something before it is initiated",
@@ -149,13 +149,13 @@ def _initiated(life: RecordedTransaction) -> Iterator[Violation]:
         )
 
 
-def _ended(life: RecordedTransaction) -> Iterator[Violation]:
+def _ended(life: RecordedTransaction) -> Iterator[AxiomViolation]:
     axiom = 6 if life.is_child else 3
     ends = life.ends
     if not ends:
         if not life.is_promise:
             last = life.own[-1] if life.own else life.spawns[-1][0]
-            yield Violation(
+            yield AxiomViolation(
                 axiom,
                 life.id,
                 f"transaction {life.id} neither commits nor aborts",
@@ -163,11 +163,13 @@ def _ended(life: RecordedTransaction) -> Iterator[Violation]:
             )
         return
     if len(ends) > 1:
-        yield Violation(axiom, life.id, f"transaction {life.id} ends {len(ends)} times", (*ends,))
+        yield AxiomViolation(
+            axiom, life.id, f"transaction {life.id} ends {len(ends)} times", (*ends,)
+        )
     operations = set(life.operations)
     late = [p for p in life.own if p > ends[0] and p not in operations and p not in ends]
     if late:
-        yield Violation(
+        yield AxiomViolation(
             axiom,
             life.id,
             f"transaction {life.id} ends and does something afterwards",
@@ -175,13 +177,13 @@ def _ended(life: RecordedTransaction) -> Iterator[Violation]:
         )
 
 
-def _fundamental(history: History, life: RecordedTransaction) -> Iterator[Violation]:
+def _fundamental(history: History, life: RecordedTransaction) -> Iterator[AxiomViolation]:
     for what, positions in (
         ("begins", life.begins),
         ("is spawned", [position for position, _ in life.spawns]),
     ):
         if len(positions) > 1:
-            yield Violation(
+            yield AxiomViolation(
                 7,
                 life.id,
                 f"transaction {life.id} {what} {len(positions)} times",
@@ -191,19 +193,19 @@ def _fundamental(history: History, life: RecordedTransaction) -> Iterator[Violat
     start, end = min(starts, default=None), min(life.ends, default=None)
     for position in life.operations:
         operation = history.events[position]
-        assert isinstance(operation, Operation)
+        assert isinstance(operation, ObjectOperation)
         what = f"transaction {life.id} invokes operation {operation.number}"
         if end is not None and position > end:
-            yield Violation(7, life.id, f"{what} after its end", (end, position))
+            yield AxiomViolation(7, life.id, f"{what} after its end", (end, position))
         elif start is None or position < start:
             at = (position,) if start is None else (position, start)
-            yield Violation(7, life.id, f"{what} before it is initiated", at)
+            yield AxiomViolation(7, life.id, f"{what} before it is initiated", at)
 
 
-def _place(lives: RecordedTransactions, life: RecordedTransaction) -> Iterator[Violation]:
+def _place(lives: RecordedTransactions, life: RecordedTransaction) -> Iterator[AxiomViolation]:
     first = (life.begins or life.own or [position for position, _ in life.spawns])[0]
     if life.begins and life.parent is not None:
-        yield Violation(
+        yield AxiomViolation(
             16,
             life.id,
             f"transaction {life.id} begins as top-level and has the parent {life.parent}",
@@ -211,7 +213,7 @@ def _place(lives: RecordedTransactions, life: RecordedTransaction) -> Iterator[V
         )
     for position, spawn in life.spawns:
         if spawn.mode.is_child and spawn.parent != spawn.by:
-            yield Violation(
+            yield AxiomViolation(
                 18,
                 life.id,
                 f"transaction {spawn.by} spawns {life.id} as a child, whose parent is "
@@ -219,7 +221,7 @@ def _place(lives: RecordedTransactions, life: RecordedTransaction) -> Iterator[V
                 (position,),
             )
         elif not spawn.mode.is_child and spawn.parent is not None:
-            yield Violation(
+            yield AxiomViolation(
                 20,
                 life.id,
                 f"transaction {spawn.by} spawns {life.id} as top-level, and it has the parent "
@@ -236,17 +238,17 @@ def _place(lives: RecordedTransactions, life: RecordedTransaction) -> Iterator[V
         wrong = ""
     if wrong:
         at = life.spawns[0][0] if life.spawns else first
-        yield Violation(26, life.id, f"transaction {life.id} {wrong}", (at,))
+        yield AxiomViolation(26, life.id, f"transaction {life.id} {wrong}", (at,))
 
 
 # -- axioms 27 to 30: deferred cycles and priorities -----------------------------------------------
 
 
-_Spawned: TypeAlias = tuple[int, Spawn, RecordedTransaction]
+_Spawned: TypeAlias = tuple[int, SpawnEvent, RecordedTransaction]
 """Position of a spawn, the spawn, and the child if it has operations."""
 
 
-def check_order(lives: RecordedTransactions) -> Iterator[Violation]:
+def check_order(lives: RecordedTransactions) -> Iterator[AxiomViolation]:
     """Yield the violations of axioms 27 to 30. O(n log n)."""
     for parent in lives.of.values():
         spawned = [(p, s, lives.of[s.child]) for p, s in parent.children]
@@ -268,13 +270,15 @@ def check_order(lives: RecordedTransactions) -> Iterator[Violation]:
                 yield from _immediate_priorities(parent, immediate)
 
 
-def _after_the_parent(parent: RecordedTransaction, deferred: list[_Spawned]) -> Iterator[Violation]:
+def _after_the_parent(
+    parent: RecordedTransaction, deferred: list[_Spawned]
+) -> Iterator[AxiomViolation]:
     if not parent.operations:
         return
     last = parent.operations[-1]
     for _, _, child in deferred:
         if child.operations[0] < last:
-            yield Violation(
+            yield AxiomViolation(
                 27,
                 child.id,
                 f"transaction {child.id} is deferred and works before its parent {parent.id} has "
@@ -285,14 +289,14 @@ def _after_the_parent(parent: RecordedTransaction, deferred: list[_Spawned]) -> 
 
 def _next_cycle(
     lives: RecordedTransactions, parent: RecordedTransaction, deferred: list[_Spawned]
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     """Check children deferred by `parent`, which is deferred itself."""
     own = parent.spawns[0][1]
     line = [lives.of[s.child] for _, s in lives.of[own.by].children if _is_cycle_mate(s, own)]
     last = max(((mate.operations[-1], mate.id) for mate in line if mate.operations), default=None)
     for _, _, child in deferred:
         if last is not None and child.operations[0] < last[0]:
-            yield Violation(
+            yield AxiomViolation(
                 28,
                 child.id,
                 f"transaction {child.id} was deferred by {parent.id} to the next cycle and works "
@@ -301,13 +305,13 @@ def _next_cycle(
             )
 
 
-def _is_cycle_mate(spawn: Spawn, own: Spawn) -> bool:
+def _is_cycle_mate(spawn: SpawnEvent, own: SpawnEvent) -> bool:
     return spawn.mode is SpawnMode.DEFERRED and (spawn.cycle or 0) <= (own.cycle or 0)
 
 
 def _cycles_of_one_commit_point(
     parent: RecordedTransaction, deferred: list[_Spawned]
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     """Check children of one transaction in several cycles, if the recorder reports cycles."""
     last: tuple[int, int] | None = None
     ordered = sorted(deferred, key=lambda item: item[1].cycle or 0)
@@ -315,7 +319,7 @@ def _cycles_of_one_commit_point(
         mates = [child for _, _, child in group]
         for child in mates:
             if last is not None and child.operations[0] < last[0]:
-                yield Violation(
+                yield AxiomViolation(
                     28,
                     child.id,
                     f"transaction {child.id} of a later cycle of {parent.id} works before "
@@ -342,7 +346,7 @@ def _by_priority(items: list[_Spawned], more: Callable[[_Spawned], int]) -> list
 
 def _deferred_priorities(
     parent: RecordedTransaction, deferred: list[_Spawned]
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     cycle: int | None = None
     last: tuple[int, int] | None = None
     for group in _by_priority(deferred, lambda item: item[1].cycle or 0):
@@ -350,7 +354,7 @@ def _deferred_priorities(
             cycle, last = group[0][1].cycle or 0, None
         for _, _, child in group:
             if last is not None and child.operations[0] < last[0]:
-                yield Violation(
+                yield AxiomViolation(
                     29,
                     child.id,
                     f"transaction {child.id}, deferred by {parent.id}, works before {last[1]}, "
@@ -363,7 +367,7 @@ def _deferred_priorities(
 
 def _immediate_priorities(
     parent: RecordedTransaction, immediate: list[_Spawned]
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     """Find operations between the spawn and the last operation of a higher sibling."""
     groups = _by_priority(immediate, lambda item: 0)
     times = _Intervals()
@@ -375,7 +379,7 @@ def _immediate_priorities(
                 spawned, _, above = next(
                     item for item in higher if item[0] < hit < item[2].operations[-1]
                 )
-                yield Violation(
+                yield AxiomViolation(
                     30,
                     child.id,
                     f"transaction {child.id}, spawned by {parent.id}, works after {above.id}, "

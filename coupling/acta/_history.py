@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "Abort",
+    "AbortEvent",
     "AbortOperation",
     "BadLine",
-    "Begin",
-    "Commit",
+    "BeginEvent",
+    "CommitEvent",
     "CommitOperation",
-    "Delegate",
+    "DelegateEvent",
     "Event",
     "History",
-    "Operation",
+    "ObjectOperation",
     "OperationKind",
     "RecordedTransaction",
     "RecordedTransactions",
-    "Spawn",
+    "SpawnEvent",
     "SpawnMode",
 ]
 
@@ -55,7 +55,7 @@ class OperationKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginEvent:
     """Start of a top-level transaction.
 
     Attributes
@@ -71,7 +71,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Spawn:
+class SpawnEvent:
     """Start of a transaction by another one.
 
     Attributes
@@ -102,21 +102,21 @@ class Spawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitEvent:
     """Commit of a transaction; if it is top-level, of every operation it is responsible for."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class AbortEvent:
     """Abort of a transaction, and of every operation it is responsible for."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
-class Delegate:
+class DelegateEvent:
     """Transfer of the responsibility for operations to another transaction.
 
     Attributes
@@ -148,7 +148,7 @@ class AbortOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ObjectOperation:
     """An operation of a transaction on an object.
 
     Attributes
@@ -176,7 +176,7 @@ class Operation:
         """True if the operation leaves the object unchanged."""
         return self.kind is OperationKind.READ
 
-    def conflicts_with(self, other: Operation) -> bool:
+    def conflicts_with(self, other: ObjectOperation) -> bool:
         """Return whether the order of the two operations matters.
 
         It does if their objects overlap, unless both are reads.
@@ -187,7 +187,16 @@ class Operation:
         return self.object[:length] == other.object[:length]
 
 
-Event = Begin | Spawn | Commit | Abort | Delegate | CommitOperation | AbortOperation | Operation
+Event = (
+    BeginEvent
+    | SpawnEvent
+    | CommitEvent
+    | AbortEvent
+    | DelegateEvent
+    | CommitOperation
+    | AbortOperation
+    | ObjectOperation
+)
 """Any entry of a history; its field `by` is the transaction that invokes it."""
 
 
@@ -267,22 +276,22 @@ class History:
 def _record(event: Event) -> dict[str, Any]:
     record: dict[str, Any]
     match event:
-        case Operation(by, number, kind, object, saw):
+        case ObjectOperation(by, number, kind, object, saw):
             record = {"event": kind.value, "by": by, "number": number, "object": list(object)}
             return record if saw is None else {**record, "saw": saw}
-        case Spawn(by, child, mode, parent, priority, cycle, group):
+        case SpawnEvent(by, child, mode, parent, priority, cycle, group):
             record = {"event": mode.value, "by": by, "child": child, "parent": parent}
             more = {"priority": priority, "cycle": cycle, "group": group}
             return record | {name: value for name, value in more.items() if value is not None}
-        case Delegate(by, to, operations):
+        case DelegateEvent(by, to, operations):
             record = {"event": "delegate", "by": by, "to": to}
             return record if operations is None else {**record, "operations": list(operations)}
-        case Begin(by, parent):
+        case BeginEvent(by, parent):
             record = {"event": "begin", "by": by}
             return record if parent is None else {**record, "parent": parent}
-        case Commit(by):
+        case CommitEvent(by):
             return {"event": "commit", "by": by}
-        case Abort(by):
+        case AbortEvent(by):
             return {"event": "abort", "by": by}
         case CommitOperation(by, operation):
             return {"event": "commit_operation", "by": by, "operation": operation}
@@ -340,13 +349,13 @@ def _operation(kind: OperationKind) -> Callable[[_Fields], Event]:
         if number < 1:
             raise ValueError("'number' is less than 1")
         saw = f.number_or_none("saw") if kind is OperationKind.READ else None
-        return Operation(f.number("by"), number, kind, f.path("object"), saw)
+        return ObjectOperation(f.number("by"), number, kind, f.path("object"), saw)
 
     return read
 
 
 def _spawn(mode: SpawnMode) -> Callable[[_Fields], Event]:
-    return lambda f: Spawn(
+    return lambda f: SpawnEvent(
         f.number("by"),
         f.number("child"),
         mode,
@@ -358,10 +367,12 @@ def _spawn(mode: SpawnMode) -> Callable[[_Fields], Event]:
 
 
 _READERS: dict[str, Callable[[_Fields], Event]] = {
-    "begin": lambda f: Begin(f.number("by"), f.number_or_none("parent")),
-    "commit": lambda f: Commit(f.number("by")),
-    "abort": lambda f: Abort(f.number("by")),
-    "delegate": lambda f: Delegate(f.number("by"), f.number("to"), f.numbers_or_none("operations")),
+    "begin": lambda f: BeginEvent(f.number("by"), f.number_or_none("parent")),
+    "commit": lambda f: CommitEvent(f.number("by")),
+    "abort": lambda f: AbortEvent(f.number("by")),
+    "delegate": lambda f: DelegateEvent(
+        f.number("by"), f.number("to"), f.numbers_or_none("operations")
+    ),
     "commit_operation": lambda f: CommitOperation(f.number("by"), f.number("operation")),
     "abort_operation": lambda f: AbortOperation(f.number("by"), f.number("operation")),
     **{kind.value: _operation(kind) for kind in OperationKind},
@@ -403,9 +414,9 @@ class RecordedTransaction:
         Positions of its operations.
     own : list of int
         Positions of all events that it invokes.
-    spawns : list of (int, Spawn)
+    spawns : list of (int, SpawnEvent)
         Events of other transactions that spawn it.
-    children : list of (int, Spawn)
+    children : list of (int, SpawnEvent)
         Events by which it spawns others.
     parent : int or None
         Parent, as first recorded.
@@ -440,8 +451,8 @@ class RecordedTransaction:
         self.delegates: list[int] = []
         self.operations: list[int] = []
         self.own: list[int] = []
-        self.spawns: list[tuple[int, Spawn]] = []
-        self.children: list[tuple[int, Spawn]] = []
+        self.spawns: list[tuple[int, SpawnEvent]] = []
+        self.children: list[tuple[int, SpawnEvent]] = []
         self.parent: int | None = None
         self.inferiors: list[int] = []
         self.enter = self.leave = -1
@@ -485,22 +496,22 @@ class RecordedTransactions:
             life = self._life(event.by)
             life.own.append(position)
             match event:
-                case Operation():
+                case ObjectOperation():
                     life.operations.append(position)
-                case Spawn(child=child, mode=mode):
+                case SpawnEvent(child=child, mode=mode):
                     life.children.append((position, event))
                     self._life(child).spawns.append((position, event))
                     if mode is SpawnMode.CAUSAL:
                         self.causes.setdefault(child, event.by)
-                case Begin():
+                case BeginEvent():
                     life.begins.append(position)
                     if event.parent is not None and not life.spawns:
                         life.parent = event.parent
-                case Commit():
+                case CommitEvent():
                     life.commits.append(position)
-                case Abort():
+                case AbortEvent():
                     life.aborts.append(position)
-                case Delegate():
+                case DelegateEvent():
                     life.delegates.append(position)
         for life in self.of.values():
             if life.spawns:

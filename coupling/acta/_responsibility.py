@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator
 from typing import TypeAlias
 
-from coupling.acta._axioms import Violation
+from coupling.acta._axioms import AxiomViolation
 from coupling.acta._history import (
-    Abort,
+    AbortEvent,
     AbortOperation,
-    Commit,
+    CommitEvent,
     CommitOperation,
-    Delegate,
+    DelegateEvent,
     History,
-    Operation,
+    ObjectOperation,
     RecordedTransactions,
 )
 
@@ -68,21 +68,21 @@ class Responsibility:
         self._ended: set[int] = set()
         self.aborted_at: dict[int, int] = {}
 
-    def check(self) -> Iterator[Violation]:
+    def check(self) -> Iterator[AxiomViolation]:
         """Walk through the history, yielding violations."""
         for position, event in enumerate(self._events):
             match event:
-                case Operation():
+                case ObjectOperation():
                     yield from self._operation(position, event)
-                case Delegate():
+                case DelegateEvent():
                     yield from self._delegate(position, event)
                 case CommitOperation() | AbortOperation():
                     yield from self._outcome(position, event)
-                case Commit() | Abort():
+                case CommitEvent() | AbortEvent():
                     yield from self._end(position, event)
         for id, life in self._lives.of.items():
             if life.is_child and life.commits and not life.delegates:
-                yield Violation(
+                yield AxiomViolation(
                     24,
                     id,
                     f"transaction {id} commits and does not delegate to its parent {life.parent}",
@@ -92,11 +92,11 @@ class Responsibility:
 
     # -- operations ------------------------------------------------------------------------
 
-    def _operation(self, position: int, operation: Operation) -> Iterator[Violation]:
+    def _operation(self, position: int, operation: ObjectOperation) -> Iterator[AxiomViolation]:
         t = operation.by
         other = self._by_number.setdefault(operation.number, position)
         if other != position:
-            yield Violation(
+            yield AxiomViolation(
                 7,
                 t,
                 f"two operations have the number {operation.number}",
@@ -108,7 +108,7 @@ class Responsibility:
             self._versions[operation.object].append(position)
         self._add(position, t)
 
-    def _view(self, operation: Operation, position: int) -> Iterator[Violation]:
+    def _view(self, operation: ObjectOperation, position: int) -> Iterator[AxiomViolation]:
         if operation.saw is None or not operation.is_read:
             return
         newest = -1
@@ -124,7 +124,7 @@ class Responsibility:
             current = "its first version"
             if newest >= 0:
                 current = f"that of operation {self._at(newest).number}"
-            yield Violation(
+            yield AxiomViolation(
                 8,
                 operation.by,
                 f"transaction {operation.by} sees the version of operation {operation.saw} of "
@@ -132,7 +132,7 @@ class Responsibility:
                 tuple(sorted({position, *(p for p in (seen, newest) if p is not None and p >= 0)})),
             )
 
-    def _conflicts(self, operation: Operation, position: int) -> Iterator[Violation]:
+    def _conflicts(self, operation: ObjectOperation, position: int) -> Iterator[AxiomViolation]:
         t, path, lives = operation.by, operation.object, self._lives
         found: list[_Owners] = []
         for length in range(1, len(path)):
@@ -156,7 +156,7 @@ class Responsibility:
                     outside = min(positions) if outside is None else min(outside, *positions)
         if below is not None:
             first = self._events[below]
-            yield Violation(
+            yield AxiomViolation(
                 25,
                 t,
                 f"transaction {t} invokes {operation.kind} on {shown(path)}, and its inferior "
@@ -165,7 +165,7 @@ class Responsibility:
             )
         if outside is not None:
             first = self._events[outside]
-            yield Violation(
+            yield AxiomViolation(
                 17 if lives.of[t].is_child else 9,
                 t,
                 f"transaction {t} invokes {operation.kind} on {shown(path)}, which conflicts with "
@@ -175,7 +175,7 @@ class Responsibility:
 
     # -- delegation and ends ---------------------------------------------------------------
 
-    def _delegate(self, position: int, event: Delegate) -> Iterator[Violation]:
+    def _delegate(self, position: int, event: DelegateEvent) -> Iterator[AxiomViolation]:
         t, life, access = event.by, self._lives.of[event.by], self._access[event.by]
         handed = list(access)
         wrong = ""
@@ -191,7 +191,9 @@ class Responsibility:
         elif len(life.delegates) > 1 and position != life.delegates[0]:
             wrong = "for the second time"
         if wrong:
-            yield Violation(24, t, f"transaction {t} delegates to {event.to}, {wrong}", (position,))
+            yield AxiomViolation(
+                24, t, f"transaction {t} delegates to {event.to}, {wrong}", (position,)
+            )
         if event.to in self._lives.of:
             for operation in handed:
                 self._remove(operation, t)
@@ -199,14 +201,14 @@ class Responsibility:
 
     def _outcome(
         self, position: int, event: CommitOperation | AbortOperation
-    ) -> Iterator[Violation]:
+    ) -> Iterator[AxiomViolation]:
         t, life = event.by, self._lives.of[event.by]
         self._tells_outcomes.add(t)
         if isinstance(event, CommitOperation):
             doing = "commits"
             if life.is_child or not life.commits:
                 why = "is not a top-level transaction" if life.is_child else "does not commit"
-                yield Violation(
+                yield AxiomViolation(
                     12,
                     t,
                     f"transaction {t} commits operation {event.operation} and {why}",
@@ -215,7 +217,7 @@ class Responsibility:
         else:
             doing = "aborts"
             if not life.aborts:
-                yield Violation(
+                yield AxiomViolation(
                     14,
                     t,
                     f"transaction {t} aborts operation {event.operation} and does not abort",
@@ -228,13 +230,13 @@ class Responsibility:
 
     def _named(
         self, position: int, t: int, numbers: tuple[int, ...], doing: str
-    ) -> Generator[Violation, None, list[int]]:
+    ) -> Generator[AxiomViolation, None, list[int]]:
         """Return positions of operations by number, yielding those outside the access set."""
         found: dict[int, None] = {}
         for number in numbers:
             operation = self._by_number.get(number)
             if operation is None or operation not in self._access[t]:
-                yield Violation(
+                yield AxiomViolation(
                     7,
                     t,
                     f"transaction {t} {doing} operation {number}, for which it is not responsible",
@@ -244,15 +246,15 @@ class Responsibility:
                 found[operation] = None
         return list(found)
 
-    def _end(self, position: int, event: Commit | Abort) -> Iterator[Violation]:
+    def _end(self, position: int, event: CommitEvent | AbortEvent) -> Iterator[AxiomViolation]:
         t, life = event.by, self._lives.of[event.by]
         if t in self._ended:
             return
         self._ended.add(t)
-        is_abort = isinstance(event, Abort)
+        is_abort = isinstance(event, AbortEvent)
         access = self._access[t]
         if access and t in self._tells_outcomes and (is_abort or not life.is_child):
-            yield Violation(
+            yield AxiomViolation(
                 15 if is_abort else 13,
                 t,
                 f"transaction {t} {'aborts' if is_abort else 'commits'}, but not operation "
@@ -271,9 +273,9 @@ class Responsibility:
             if is_abort:
                 self.aborted_at[operation] = position
 
-    def _at(self, position: int) -> Operation:
+    def _at(self, position: int) -> ObjectOperation:
         operation = self._events[position]
-        assert isinstance(operation, Operation)
+        assert isinstance(operation, ObjectOperation)
         return operation
 
     def _add(self, position: int, t: int) -> None:
@@ -307,13 +309,13 @@ class Responsibility:
 
     # -- atomic objects --------------------------------------------------------------------
 
-    def _traces(self) -> Iterator[Violation]:
+    def _traces(self) -> Iterator[AxiomViolation]:
         """Find operations between a write and its undoing that were not undone themselves."""
         at: dict[_Path, tuple[int, int]] = {}
         inside: dict[_Path, tuple[int, int]] = {}
         none = (-1, -1)
         for position, event in enumerate(self._events):
-            if not isinstance(event, Operation):
+            if not isinstance(event, ObjectOperation):
                 continue
             path = event.object
             prefixes = [path[:length] for length in range(1, len(path))]
@@ -326,7 +328,7 @@ class Responsibility:
                 )
                 if until > position:
                     other = self._events[write]
-                    yield Violation(
+                    yield AxiomViolation(
                         10,
                         event.by,
                         f"transaction {event.by} invokes {event.kind} on {shown(path)} after "

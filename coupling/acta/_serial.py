@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from coupling.acta._axioms import Violation
-from coupling.acta._history import History, Operation, RecordedTransactions
+from coupling.acta._axioms import AxiomViolation
+from coupling.acta._history import History, ObjectOperation, RecordedTransactions
 
 __all__ = ["check_serial"]
 
@@ -18,7 +18,7 @@ _Graph: TypeAlias = dict[_Vertex, dict[_Vertex, tuple[int, ...]]]
 
 def check_serial(
     history: History, lives: RecordedTransactions, aborted_at: Mapping[int, int]
-) -> Iterator[Violation]:
+) -> Iterator[AxiomViolation]:
     """Yield the cycles of conflicts as violations.
 
     Two conflicting operations of transactions, neither of which is a superior of the other, order
@@ -28,10 +28,10 @@ def check_serial(
     have read whole.
     """
     graph: _Graph = {}
-    groups: dict[tuple[int | None, tuple[str, ...]], _Accesses] = {}
+    groups: dict[tuple[int | None, tuple[str, ...]], _ObjectAccesses] = {}
     only: dict[int | None, bool] = {}
     for position, event in enumerate(history.events):
-        if not isinstance(event, Operation) or position in aborted_at:
+        if not isinstance(event, ObjectOperation) or position in aborted_at:
             continue
         path = event.object
         for life in lives.line(event.by):
@@ -44,7 +44,7 @@ def check_serial(
                 key = (above, path[:length])
                 accesses = groups.get(key)
                 if accesses is None:
-                    accesses = groups[key] = _Accesses(graph, f"{len(groups)}")
+                    accesses = groups[key] = _ObjectAccesses(graph, f"{len(groups)}")
                 accesses.add(life.id, position, reads=event.is_read, whole=length == len(path))
     for component in _components(graph):
         committed = [v for v in component if isinstance(v, int) and lives.of[v].commits]
@@ -52,7 +52,7 @@ def check_serial(
             start = min(committed)
             cycle, positions = _cycle(graph, start, component)
             names = " → ".join(map(str, [*cycle, start]))
-            yield Violation(
+            yield AxiomViolation(
                 11,
                 start,
                 f"transaction {start} commits and is in the cycle of conflicts {names}",
@@ -60,7 +60,7 @@ def check_serial(
             )
 
 
-class _Accesses:
+class _ObjectAccesses:
     """Siblings that have used an object, as far as later operations conflict with theirs.
 
     There are four sorts of access, which conflict as lock modes do: S and X for the object as a

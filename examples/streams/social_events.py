@@ -82,8 +82,8 @@ from activedb.scheduling import (
     Outcome,
     Program,
     ProgramRun,
+    SharedState,
     SharedTable,
-    State,
     View,
 )
 
@@ -230,13 +230,13 @@ class Workflow:
     tweets: int = 0
     refused: int = 0
     dropped: int = 0
-    state: State = field(init=False)
+    state: SharedState = field(init=False)
     _runs: dict[str, ProgramRun] = field(init=False)
     _window: int = 0
 
     def __post_init__(self) -> None:
         o = self.operators
-        self.state = State([o.tweets, o.words, o.clusters])
+        self.state = SharedState([o.tweets, o.words, o.clusters])
         programs = (
             *(o.registrant, o.word_updater, o.trend_calculator),
             *(o.cluster_updater, o.event_selector),

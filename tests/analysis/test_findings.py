@@ -10,7 +10,7 @@ import pytest
 
 from activedb.analysis import (
     Analysis,
-    Verdict,
+    PropertyVerdict,
     analyze,
     draw_svg,
     draw_text,
@@ -114,7 +114,7 @@ def test_rules_that_trigger_each_other_are_one_cycle_with_its_edges() -> None:
         ("second", "first"),
     ]
     assert (cycle.bounds, cycle.is_bounded, cycle.is_certain) == (("cascade_max",), True, True)
-    assert analysis.terminates is Verdict.UNSURE
+    assert analysis.terminates is PropertyVerdict.UNSURE
 
 
 def test_cycle_through_a_detached_rule_is_bounded_by_nothing() -> None:
@@ -136,7 +136,7 @@ def test_cycle_of_deferred_and_immediate_rules_names_the_bounds_of_its_runs() ->
 
 def test_cycle_that_needs_an_event_from_outside_is_none() -> None:
     pattern = seq(event("A"), event("OUTSIDE"))
-    assert analyze([rule("a", pattern, raises=["A"])]).terminates is Verdict.SURE
+    assert analyze([rule("a", pattern, raises=["A"])]).terminates is PropertyVerdict.SURE
 
 
 def test_opaque_rule_makes_termination_unknown_and_names_who_may_lead_to_it() -> None:
@@ -144,7 +144,10 @@ def test_opaque_rule_makes_termination_unknown_and_names_who_may_lead_to_it() ->
     analysis = analyze(rules)
     (cycle,) = analysis.cycles
     assert (cycle.rules, cycle.is_certain) == (("leads", "dark"), False)
-    assert (analysis.terminates, analysis.is_confluent) == (Verdict.UNKNOWN, Verdict.UNKNOWN)
+    assert (analysis.terminates, analysis.is_confluent) == (
+        PropertyVerdict.UNKNOWN,
+        PropertyVerdict.UNKNOWN,
+    )
     assert [profile.name for profile in analysis.opaque] == ["dark"]
     assert "opaque, so may raise any event: dark" in draw_text(analysis)
 
@@ -261,7 +264,7 @@ def test_unknown_event_and_rule_are_refused_with_the_nearest_names() -> None:
 def test_chain_of_a_thousand_rules_is_analyzed_explained_and_drawn() -> None:
     chain = [rule(f"r{n}", event(f"E{n}"), raises=[f"E{n + 1}"]) for n in range(1000)]
     analysis = analyze(chain)
-    assert (len(analysis.edges), analysis.terminates) == (999, Verdict.SURE)
+    assert (len(analysis.edges), analysis.terminates) == (999, PropertyVerdict.SURE)
     assert "too deep" in explained(explain(analysis, "E0"))
     assert draw_text(analysis).count("──▶") == 999
     ElementTree.fromstring(draw_svg(analysis))

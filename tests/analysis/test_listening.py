@@ -9,7 +9,7 @@ import pytest
 
 import activedb as adb
 from activedb.analysis import (
-    Verdict,
+    PropertyVerdict,
     analyze,
     draw_svg,
     draw_text,
@@ -160,7 +160,7 @@ def test_cycle_through_time_is_bounded_by_nothing(on: Expression) -> None:
     (cycle,) = analyze([rule("again", on, raises=["A"])]).cycles
     assert (cycle.is_bounded, cycle.is_certain, cycle.delayed) == (False, True, ("again",))
     assert cycle.ending == "nothing bounds it: time triggers again each time"
-    assert analyze([rule("again", on, raises=["B"])]).terminates is Verdict.SURE
+    assert analyze([rule("again", on, raises=["B"])]).terminates is PropertyVerdict.SURE
 
 
 def test_cycle_of_which_one_edge_goes_through_time_names_the_rule_it_triggers() -> None:
@@ -172,9 +172,9 @@ def test_cycle_of_which_one_edge_goes_through_time_names_the_rule_it_triggers() 
 
 @pytest.mark.parametrize("on", [MINUTE, cron("0 * * * *"), late("ward"), at(1)], ids=repr)
 def test_opaque_rule_on_what_no_rule_raises_is_in_no_cycle(on: Expression) -> None:
-    assert analyze([opaque("dark", on)]).terminates is Verdict.SURE
+    assert analyze([opaque("dark", on)]).terminates is PropertyVerdict.SURE
     mixed = analyze([opaque("dark", on | A)])
-    assert (mixed.terminates, mixed.cycles[0].rules) == (Verdict.UNKNOWN, ("dark",))
+    assert (mixed.terminates, mixed.cycles[0].rules) == (PropertyVerdict.UNKNOWN, ("dark",))
 
 
 def test_opaque_rule_that_may_start_a_delay_has_no_bound() -> None:
@@ -304,7 +304,7 @@ def test_rules_on_transactions_of_the_application_are_triggered_by_no_rule() -> 
         opaque("abort", aborted()),
     ]
     analysis = analyze(rules)
-    assert (analysis.edges, analysis.terminates) == ((), Verdict.SURE)
+    assert (analysis.edges, analysis.terminates) == ((), PropertyVerdict.SURE)
     assert [step.rule for step in explain(analysis, "transaction commit").steps] == ["commit"]
 
 

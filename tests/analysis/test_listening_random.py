@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from activedb.analysis._profile import TIME, Role, listening_of
+from activedb.analysis._profile import TIME, EventRole, listening_of
 from activedb.events import Detector, Occurrence, Periodic, TimedOut
 from tests.drawing import Worlds
 from tests.events.generation import CONTEXTS, Plan, random_expression
@@ -82,7 +82,7 @@ def test_match_is_made_only_by_what_completes_its_expression(scale: int) -> None
     worlds = Worlds(CASES * scale, "completes", by_time=100)
     for draw in worlds:
         expression, events = case(draw, EVERYTHING)
-        completing = {p.key for p in listening_of(expression) if p.role is Role.COMPLETES}
+        completing = {p.key for p in listening_of(expression) if p.role is EventRole.COMPLETES}
         for made in made_of(expression, events):
             assert made.by in completing, (expression, events)
             worlds.met["by_time"] += made.by == TIME
@@ -104,10 +104,10 @@ def test_events_that_only_help_never_prevent_and_the_other_way_round(scale: int)
             if name in (events[0].name, events[-1].name):
                 continue
             left = {made.parts for made in made_of(expression, without)}
-            if Role.FORBIDS not in roles:
+            if EventRole.FORBIDS not in roles:
                 assert left <= everything, told
                 worlds.met["helped"] += left < everything
-            if roles == {Role.FORBIDS}:
+            if roles == {EventRole.FORBIDS}:
                 assert left >= everything, told
                 worlds.met["prevented"] += left > everything
             if not roles:

@@ -8,7 +8,7 @@ from itertools import permutations, product
 
 import pytest
 
-from activedb.analysis import Analysis, Verdict, analyze
+from activedb.analysis import Analysis, PropertyVerdict, analyze
 from tests.analysis.ruleset import (
     Effect,
     Interpreter,
@@ -141,13 +141,13 @@ def test_rules_said_to_be_confluent_leave_one_state_in_every_order(scale: int) -
             try:
                 outcomes.append(Interpreter(list(order)).run(events))
             except TooLong:
-                assert analysis.terminates is Verdict.UNSURE, specs
+                assert analysis.terminates is PropertyVerdict.UNSURE, specs
                 break
         else:
             if any(outcome != outcomes[0] for outcome in outcomes):
                 worlds.met["told_apart"] += 1
-                assert analysis.is_confluent is Verdict.UNSURE, specs
-            elif analysis.is_confluent is Verdict.SURE and len(outcomes[0]) > 2:
+                assert analysis.is_confluent is PropertyVerdict.UNSURE, specs
+            elif analysis.is_confluent is PropertyVerdict.SURE and len(outcomes[0]) > 2:
                 worlds.met["sure_with_choice"] += 1
 
 

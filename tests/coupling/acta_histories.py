@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coupling.acta import (
-    Abort,
+    AbortEvent,
     AbortOperation,
-    Begin,
-    Commit,
+    BeginEvent,
+    CommitEvent,
     CommitOperation,
-    Delegate,
+    DelegateEvent,
     Event,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
 )
 
@@ -37,7 +37,7 @@ class Node:
     state: str = "active"  # promised, active, at its commit point, committed, aborted
     deferred: list[tuple[int, int | None]] = field(default_factory=list)  # (cycle, priority)
     children: list[Node] = field(default_factory=list)
-    access: list[Operation] = field(default_factory=list)
+    access: list[ObjectOperation] = field(default_factory=list)
     tells: bool = False
     cycle: int = 0
 
@@ -69,7 +69,7 @@ class System:
         self.chance = chance
         self.nodes: list[Node] = []
         self.events: list[Event] = []
-        self.written: list[Operation] = []
+        self.written: list[ObjectOperation] = []
         self.numbers = 0
 
     def new(self, **fields: Any) -> Node:
@@ -84,7 +84,7 @@ class System:
         if waiting and self.chance.random() < 0.6:
             self.commit(self.chance.choice(waiting))
         elif not live or self.chance.random() < 0.08:
-            self.events.append(Begin(self.new().id))
+            self.events.append(BeginEvent(self.new().id))
         else:
             node = self.chance.choice(live)
             if node.state == "promised":
@@ -104,11 +104,11 @@ class System:
         if node.mode is SpawnMode.CAUSAL and cause.is_undone:
             return
         node.state = "active"
-        self.events.append(Begin(node.id))
+        self.events.append(BeginEvent(node.id))
 
     def operate(self, node: Node) -> None:
         kind, path = self.chance.choice(list(OperationKind)), self.chance.choice(OBJECTS)
-        operation = Operation(node.id, self.numbers + 1, kind, path)
+        operation = ObjectOperation(node.id, self.numbers + 1, kind, path)
         if node.mode is SpawnMode.IMMEDIATE:
             assert node.parent is not None
             for mate in node.parent.children:
@@ -122,7 +122,9 @@ class System:
                 return
         if kind is OperationKind.READ and self.chance.random() < 0.7:
             versions = [w.number for w in self.written if w.object == path[: len(w.object)]]
-            operation = Operation(node.id, operation.number, kind, path, max(versions, default=0))
+            operation = ObjectOperation(
+                node.id, operation.number, kind, path, max(versions, default=0)
+            )
         self.numbers += 1
         self.events.append(operation)
         node.access.append(operation)
@@ -142,7 +144,7 @@ class System:
             child = self.new(mode=mode, cause=node, state="promised")
             priority = group = None
         parent = node.id if mode.is_child else None
-        self.events.append(Spawn(node.id, child.id, mode, parent, priority, group=group))
+        self.events.append(SpawnEvent(node.id, child.id, mode, parent, priority, group=group))
 
     def defer(self, node: Node) -> None:
         owner, cycle = node, 0
@@ -162,7 +164,7 @@ class System:
             child.cycle = cycle
             node.children.append(child)
             self.events.append(
-                Spawn(node.id, child.id, SpawnMode.DEFERRED, node.id, priority, cycle)
+                SpawnEvent(node.id, child.id, SpawnMode.DEFERRED, node.id, priority, cycle)
             )
             return
         cause = node.cause
@@ -178,13 +180,15 @@ class System:
                 return
         if node.parent is not None:
             numbers = tuple(operation.number for operation in node.access)
-            self.events.append(Delegate(node.id, node.parent.id, numbers if node.tells else None))
+            self.events.append(
+                DelegateEvent(node.id, node.parent.id, numbers if node.tells else None)
+            )
             node.parent.access += node.access
         elif node.tells:
             self.events += [CommitOperation(node.id, o.number) for o in node.access]
         node.access = []
         node.state = "committed"
-        self.events.append(Commit(node.id))
+        self.events.append(CommitEvent(node.id))
 
     def abort(self, node: Node) -> None:
         for child in node.children:
@@ -197,7 +201,7 @@ class System:
         self.written = [w for w in self.written if w not in node.access]
         node.access = []
         node.state = "aborted"
-        self.events.append(Abort(node.id))
+        self.events.append(AbortEvent(node.id))
         for other in self.nodes:
             if other.mode is SpawnMode.CAUSAL and other.is_live:
                 assert other.cause is not None

@@ -6,15 +6,15 @@ import dataclasses
 import random
 
 from coupling.acta import (
-    Abort,
-    Begin,
-    Commit,
-    Delegate,
+    AbortEvent,
+    BeginEvent,
+    CommitEvent,
+    DelegateEvent,
     Event,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
 )
 
@@ -49,15 +49,17 @@ def _anybody(history: History, chance: random.Random) -> int:
 
 def _new(history: History, chance: random.Random) -> Event:
     by, other = _anybody(history, chance), _anybody(history, chance)
-    number = max((e.number for e in history.events if isinstance(e, Operation)), default=0) + 1
+    number = (
+        max((e.number for e in history.events if isinstance(e, ObjectOperation)), default=0) + 1
+    )
     kind = chance.choice(list(OperationKind))
     made: list[Event] = [
-        Begin(by),
-        Commit(by),
-        Abort(by),
-        Delegate(by, other),
-        Operation(by, number, kind, chance.choice([("a",), ("a", "1"), ("b", "1")])),
-        Spawn(by, number + 1_000, chance.choice(list(SpawnMode)), chance.choice([None, by])),
+        BeginEvent(by),
+        CommitEvent(by),
+        AbortEvent(by),
+        DelegateEvent(by, other),
+        ObjectOperation(by, number, kind, chance.choice([("a",), ("a", "1"), ("b", "1")])),
+        SpawnEvent(by, number + 1_000, chance.choice(list(SpawnMode)), chance.choice([None, by])),
     ]
     return chance.choice(made)
 
@@ -65,17 +67,17 @@ def _new(history: History, chance: random.Random) -> Event:
 def _changed(event: Event, history: History, chance: random.Random) -> Event:
     other = _anybody(history, chance)
     match event:
-        case Commit():
-            return Abort(event.by)
-        case Abort():
-            return Commit(event.by)
-        case Operation(saw=saw):
+        case CommitEvent():
+            return AbortEvent(event.by)
+        case AbortEvent():
+            return CommitEvent(event.by)
+        case ObjectOperation(saw=saw):
             if saw is not None and chance.random() < 0.4:
                 return dataclasses.replace(event, saw=chance.randrange(9))
             if chance.random() < 0.4:
                 return dataclasses.replace(event, by=other)
             return dataclasses.replace(event, object=("a",), kind=OperationKind.WRITE, saw=None)
-        case Spawn():
+        case SpawnEvent():
             return chance.choice(
                 [
                     dataclasses.replace(event, mode=chance.choice(list(SpawnMode))),
@@ -84,7 +86,9 @@ def _changed(event: Event, history: History, chance: random.Random) -> Event:
                     dataclasses.replace(event, priority=chance.randrange(4), cycle=None),
                 ]
             )
-        case Delegate():
-            return chance.choice([Delegate(event.by, other), Delegate(event.by, event.to, ())])
+        case DelegateEvent():
+            return chance.choice(
+                [DelegateEvent(event.by, other), DelegateEvent(event.by, event.to, ())]
+            )
         case _:
             return dataclasses.replace(event, by=other)

@@ -6,16 +6,16 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from coupling.acta import (
-    Abort,
+    AbortEvent,
     AbortOperation,
-    Begin,
-    Commit,
+    BeginEvent,
+    CommitEvent,
     CommitOperation,
-    Delegate,
+    DelegateEvent,
     Event,
     History,
-    Operation,
-    Spawn,
+    ObjectOperation,
+    SpawnEvent,
     SpawnMode,
 )
 
@@ -34,17 +34,17 @@ class Naive:
         self.h = list(enumerate(history.events))
         self.all: list[int] = []
         for _, e in self.h:
-            self.all += [e.by, e.child] if isinstance(e, Spawn) else [e.by]
+            self.all += [e.by, e.child] if isinstance(e, SpawnEvent) else [e.by]
         self.all = sorted(set(self.all))
-        self.ops = [(i, e) for i, e in self.h if isinstance(e, Operation)]
+        self.ops = [(i, e) for i, e in self.h if isinstance(e, ObjectOperation)]
 
     # -- functions of the paper ------------------------------------------------------------
 
     def own(self, t: int | None, *kinds: type[Event]) -> list[int]:
         return [i for i, e in self.h if e.by == t and (not kinds or isinstance(e, kinds))]
 
-    def spawns(self, t: int) -> list[tuple[int, Spawn]]:
-        return [(i, e) for i, e in self.h if isinstance(e, Spawn) and e.child == t]
+    def spawns(self, t: int) -> list[tuple[int, SpawnEvent]]:
+        return [(i, e) for i, e in self.h if isinstance(e, SpawnEvent) and e.child == t]
 
     def is_child(self, t: int) -> bool:
         return any(e.mode.is_child for _, e in self.spawns(t))
@@ -52,7 +52,7 @@ class Naive:
     def parent(self, t: int) -> int | None:
         if spawns := self.spawns(t):
             return spawns[0][1].parent
-        found = [e.parent for _, e in self.h if isinstance(e, Begin) and e.by == t]
+        found = [e.parent for _, e in self.h if isinstance(e, BeginEvent) and e.by == t]
         return next((p for p in reversed(found) if p is not None), None)
 
     def line(self, t: int) -> list[int]:
@@ -75,7 +75,7 @@ class Naive:
         return found
 
     def first_end(self, t: int) -> int | None:
-        return min(self.own(t, Commit, Abort), default=None)
+        return min(self.own(t, CommitEvent, AbortEvent), default=None)
 
     def named(self, number: int) -> int | None:
         return next((i for i, e in self.ops if e.number == number), None)
@@ -84,18 +84,18 @@ class Naive:
         """Return the state of operation `p` before position `until`, and who is responsible."""
         responsible, status = self.h[p][1].by, "in progress"
         for i, e in self.h[p + 1 : until]:
-            if isinstance(e, Delegate) and e.by == responsible and e.to in self.all:
+            if isinstance(e, DelegateEvent) and e.by == responsible and e.to in self.all:
                 if e.operations is None or p in map(self.named, e.operations):
                     responsible = e.to
             elif isinstance(e, CommitOperation | AbortOperation):
                 if e.by == responsible and self.named(e.operation) == p:
                     status = "aborted" if isinstance(e, AbortOperation) else "committed"
-            elif isinstance(e, Commit | Abort) and self.first_end(e.by) == i:
+            elif isinstance(e, CommitEvent | AbortEvent) and self.first_end(e.by) == i:
                 ends_all = not self.is_child(e.by) and e.by in (
                     responsible,
                     self.line(responsible)[-1],
                 )
-                if isinstance(e, Abort) and (e.by == responsible or ends_all):
+                if isinstance(e, AbortEvent) and (e.by == responsible or ends_all):
                     status = "aborted"
                 elif ends_all:
                     status = "committed"
@@ -104,12 +104,12 @@ class Naive:
         return status, responsible, None
 
     def undone_at(self, t: int) -> int | None:
-        return min((i for a in self.line(t) for i in self.own(a, Abort)), default=None)
+        return min((i for a in self.line(t) for i in self.own(a, AbortEvent)), default=None)
 
     def durable_at(self, t: int) -> int | None:
         line = self.line(t)
-        if all(self.own(a, Commit) and not self.own(a, Abort) for a in line):
-            return max(self.own(a, Commit)[0] for a in line)
+        if all(self.own(a, CommitEvent) and not self.own(a, AbortEvent) for a in line):
+            return max(self.own(a, CommitEvent)[0] for a in line)
         return None
 
     # -- the axioms ------------------------------------------------------------------------
@@ -122,9 +122,9 @@ class Naive:
 
     def alone(self, t: int) -> Iterator[int]:
         child, spawns = self.is_child(t), self.spawns(t)
-        begins, ends = self.own(t, Begin), sorted(self.own(t, Commit, Abort))
-        ops, own = self.own(t, Operation), self.own(t)
-        if not child and self.own(t, Delegate):
+        begins, ends = self.own(t, BeginEvent), sorted(self.own(t, CommitEvent, AbortEvent))
+        ops, own = self.own(t, ObjectOperation), self.own(t)
+        if not child and self.own(t, DelegateEvent):
             yield 1
         if child and begins:
             yield 4
@@ -158,7 +158,7 @@ class Naive:
             or self.parent(self.line(t)[-1]) is not None
         ):
             yield 26
-        if child and self.own(t, Commit) and not self.own(t, Delegate):
+        if child and self.own(t, CommitEvent) and not self.own(t, DelegateEvent):
             yield 24
 
     def access_set(self, t: int, at: int) -> list[int]:
@@ -197,17 +197,19 @@ class Naive:
         for i, e in self.h:
             t = e.by
             if isinstance(e, CommitOperation | AbortOperation):
-                kind, axiom = (Commit, 12) if isinstance(e, CommitOperation) else (Abort, 14)
+                kind, axiom = (
+                    (CommitEvent, 12) if isinstance(e, CommitOperation) else (AbortEvent, 14)
+                )
                 if not self.own(t, kind) or (axiom == 12 and self.is_child(t)):
                     found.add((axiom, t))
                 if self.named(e.operation) not in self.access_set(t, i):
                     found.add((7, t))
-            elif isinstance(e, Commit | Abort) and self.first_end(t) == i:
+            elif isinstance(e, CommitEvent | AbortEvent) and self.first_end(t) == i:
                 tells = [j for j in self.own(t, CommitOperation, AbortOperation) if j < i]
-                is_abort = isinstance(e, Abort)
+                is_abort = isinstance(e, AbortEvent)
                 if tells and self.access_set(t, i) and (is_abort or not self.is_child(t)):
                     found.add((15 if is_abort else 13, t))
-            elif isinstance(e, Delegate):
+            elif isinstance(e, DelegateEvent):
                 access = self.access_set(t, i)
                 if e.operations is not None:
                     named = [self.named(n) for n in e.operations]
@@ -217,9 +219,9 @@ class Naive:
                         found.add((24, t))
                 if (
                     not self.is_child(t)
-                    or not self.own(t, Commit)
+                    or not self.own(t, CommitEvent)
                     or e.to != self.parent(t)
-                    or len(self.own(t, Delegate)) > 1
+                    or len(self.own(t, DelegateEvent)) > 1
                 ):
                     found.add((24, t))
         return found
@@ -242,23 +244,23 @@ class Naive:
         for t in self.all:
             if (t, t) in reach:
                 mates = [u for u in self.all if (t, u) in reach and (u, t) in reach]
-                committed = [u for u in mates if self.own(u, Commit)]
+                committed = [u for u in mates if self.own(u, CommitEvent)]
                 if committed:
                     found.add((11, min(committed)))
         return found
 
     def pairs(self) -> set[tuple[int, int]]:
         found: set[tuple[int, int]] = set()
-        spawned = [(i, e) for i, e in self.h if isinstance(e, Spawn)]
+        spawned = [(i, e) for i, e in self.h if isinstance(e, SpawnEvent)]
         for _, e in spawned:
             tp, tc = e.by, e.child
-            p_ops, c_ops = self.own(tp, Operation), self.own(tc, Operation)
-            commits, aborts = self.own(tc, Commit), self.own(tc, Abort)
+            p_ops, c_ops = self.own(tp, ObjectOperation), self.own(tc, ObjectOperation)
+            commits, aborts = self.own(tc, CommitEvent), self.own(tc, AbortEvent)
             if e.mode.is_child:
-                for aborted in self.own(tp, Abort)[:1]:
+                for aborted in self.own(tp, AbortEvent)[:1]:
                     if not (commits and commits[0] < aborted) and not aborts:
                         found.add((19, tc))
-                for committed in self.own(tp, Commit)[:1]:
+                for committed in self.own(tp, CommitEvent)[:1]:
                     if not any(end < committed for end in commits + aborts):
                         found.add((19, tc))
             elif self.own(tc):
@@ -283,13 +285,13 @@ class Naive:
                 for _, mate in spawned:
                     same = mate.by == own.by and mate.mode is DEF
                     if same and (mate.cycle or 0) <= (own.cycle or 0):
-                        for r, q in product(self.own(mate.child, Operation), c_ops):
+                        for r, q in product(self.own(mate.child, ObjectOperation), c_ops):
                             if r > q:
                                 found.add((28, tc))
             for _, f in spawned:
                 if f.by != tp or f.mode is not e.mode or f.child == tc:
                     continue
-                f_ops = self.own(f.child, Operation)
+                f_ops = self.own(f.child, ObjectOperation)
                 f_cycle, e_cycle = f.cycle or 0, e.cycle or 0
                 late = any(x > q for x in f_ops for q in c_ops)
                 if e.mode is DEF and f_cycle < e_cycle and late:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from coupling.acta import (
-    Abort,
+    AbortEvent,
     AbortOperation,
-    Begin,
-    Commit,
+    BeginEvent,
+    CommitEvent,
     CommitOperation,
-    Delegate,
+    DelegateEvent,
     Event,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
 )
 
@@ -43,19 +43,19 @@ def played(text: str) -> History:
         if name in _MODES:
             mode = _MODES[name]
             options = {"parent": t if mode.is_child else None, **options}
-            events.append(Spawn(t, int(more[0]), mode, **options))
+            events.append(SpawnEvent(t, int(more[0]), mode, **options))
         elif name == "begin":
-            events.append(Begin(t, **options))
+            events.append(BeginEvent(t, **options))
         elif name in ("commit", "abort"):
-            events.append(Commit(t) if name == "commit" else Abort(t))
+            events.append(CommitEvent(t) if name == "commit" else AbortEvent(t))
         elif name == "delegate":
             numbers = tuple(map(int, more[1].split(","))) if len(more) > 1 else None
-            events.append(Delegate(t, int(more[0]), numbers))
+            events.append(DelegateEvent(t, int(more[0]), numbers))
         elif name in _OUTCOMES:
             events.append(_OUTCOMES[name](t, int(more[0])))
         else:
             number += 1
             options = {"number": number, **options}
             path = tuple(more[0].split("/"))
-            events.append(Operation(t, kind=OperationKind(name), object=path, **options))
+            events.append(ObjectOperation(t, kind=OperationKind(name), object=path, **options))
     return History(tuple(events))

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coupling.acta import (
-    Abort,
+    AbortEvent,
     AbortOperation,
     BadLine,
-    Begin,
-    Commit,
+    BeginEvent,
+    CommitEvent,
     CommitOperation,
-    Delegate,
+    DelegateEvent,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
 )
 
@@ -28,15 +28,15 @@ maybe = st.none() | st.integers()
 paths = st.lists(st.text(), min_size=1).map(tuple)
 READ = OperationKind.READ
 events = (
-    st.builds(Begin, ids, maybe)
-    | st.builds(Spawn, ids, ids, st.sampled_from(SpawnMode), maybe, maybe, maybe)
-    | st.builds(Commit, ids)
-    | st.builds(Abort, ids)
-    | st.builds(Delegate, ids, ids, st.none() | st.lists(ids).map(tuple))
+    st.builds(BeginEvent, ids, maybe)
+    | st.builds(SpawnEvent, ids, ids, st.sampled_from(SpawnMode), maybe, maybe, maybe)
+    | st.builds(CommitEvent, ids)
+    | st.builds(AbortEvent, ids)
+    | st.builds(DelegateEvent, ids, ids, st.none() | st.lists(ids).map(tuple))
     | st.builds(CommitOperation, ids, ids)
     | st.builds(AbortOperation, ids, ids)
-    | st.builds(Operation, ids, st.integers(1), st.just(READ), paths, maybe)
-    | st.builds(Operation, ids, st.integers(1), st.sampled_from(OperationKind), paths)
+    | st.builds(ObjectOperation, ids, st.integers(1), st.just(READ), paths, maybe)
+    | st.builds(ObjectOperation, ids, st.integers(1), st.sampled_from(OperationKind), paths)
 )
 
 
@@ -53,7 +53,9 @@ def test_history_as_lines_is_read_back_as_it_was(history: History) -> None:
 
 
 def test_history_written_to_a_file_is_read_back_and_leaves_nothing_else(tmp_path: Path) -> None:
-    history = History((Begin(1), Operation(1, 1, READ, ("ä\n", "1"), saw=0), Commit(1)))
+    history = History(
+        (BeginEvent(1), ObjectOperation(1, 1, READ, ("ä\n", "1"), saw=0), CommitEvent(1))
+    )
     path = tmp_path / "history.jsonl"
     path.write_text("what was there before\n")
     history.write(path)
@@ -64,10 +66,10 @@ def test_history_written_to_a_file_is_read_back_and_leaves_nothing_else(tmp_path
 
 def test_history_that_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    History((Begin(1),)).write(path)
+    History((BeginEvent(1),)).write(path)
     with pytest.raises(TypeError):
-        History((Begin(1), Delegate(1, 2, (object(),)))).write(path)  # type: ignore[arg-type]
-    assert History.read(path) == History((Begin(1),))
+        History((BeginEvent(1), DelegateEvent(1, 2, (object(),)))).write(path)  # type: ignore[arg-type]
+    assert History.read(path) == History((BeginEvent(1),))
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from coupling.acta import (
     AXIOMS,
-    Begin,
-    Commit,
-    Delegate,
+    BeginEvent,
+    CommitEvent,
+    DelegateEvent,
     Event,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
     audit,
 )
@@ -44,7 +44,7 @@ def test_audit_of_random_legal_histories_finds_nothing() -> None:
         seed = chance.getrandbits(32)
         history = legal_history(seed)
         assert audit(history) == [], shown(history, seed)
-        worlds.met.update(e.mode.value for e in history.events if isinstance(e, Spawn))
+        worlds.met.update(e.mode.value for e in history.events if isinstance(e, SpawnEvent))
 
 
 @pytest.mark.long
@@ -72,7 +72,7 @@ def test_audit_of_changed_histories_finds_what_the_formulas_say() -> None:
 def lawless(seed: int) -> History:
     """Transactions that live as they should and work without any locks or order."""
     chance = random.Random(seed)
-    events: list[Event] = [Begin(1), Begin(2)]
+    events: list[Event] = [BeginEvent(1), BeginEvent(2)]
     ids = [1, 2]
     for id in range(3, chance.randrange(4, 9)):
         parent = chance.choice(ids)
@@ -82,15 +82,17 @@ def lawless(seed: int) -> History:
             cycle = chance.choice([None, 0, 1])
         else:
             group = chance.choice([None, 0])
-        events.append(Spawn(parent, id, mode, parent, priority, cycle, group))
+        events.append(SpawnEvent(parent, id, mode, parent, priority, cycle, group))
         ids.append(id)
-    parents = {e.child: e.parent for e in events if isinstance(e, Spawn)}
+    parents = {e.child: e.parent for e in events if isinstance(e, SpawnEvent)}
     for number in range(1, chance.randrange(2, 30)):
         kind = chance.choice(list(OperationKind))
-        events.append(Operation(chance.choice(ids), number, kind, chance.choice(OBJECTS)))
+        events.append(ObjectOperation(chance.choice(ids), number, kind, chance.choice(OBJECTS)))
     for id in reversed(ids):
         above = parents.get(id)
-        events += [Commit(id)] if above is None else [Delegate(id, above), Commit(id)]
+        events += (
+            [CommitEvent(id)] if above is None else [DelegateEvent(id, above), CommitEvent(id)]
+        )
     return History(tuple(events))
 
 
@@ -116,34 +118,34 @@ def hot_rows(count: int) -> History:
     while len(events) < count:
         id += 1
         top = id
-        events.append(Begin(top))
+        events.append(BeginEvent(top))
         for _ in range(3):
             id += 1
-            events.append(Spawn(top, id, SpawnMode.IMMEDIATE, top))
+            events.append(SpawnEvent(top, id, SpawnMode.IMMEDIATE, top))
             for _ in range(4):
                 number += 1
                 kind = chance.choice(list(OperationKind))
                 path = (
                     ("a",) if chance.random() < 0.05 and kind == "read" else ("a", str(number % 50))
                 )
-                events.append(Operation(id, number, kind, path))
-            events += [Delegate(id, top), Commit(id)]
-        events.append(Commit(top))
+                events.append(ObjectOperation(id, number, kind, path))
+            events += [DelegateEvent(id, top), CommitEvent(id)]
+        events.append(CommitEvent(top))
     return History(tuple(events))
 
 
 def many_siblings(count: int) -> History:
-    events: list[Event] = [Begin(1)]
+    events: list[Event] = [BeginEvent(1)]
     for id in range(2, count // 5 + 2):
         path = ("a", str(id % 7))
         events += [
-            Spawn(1, id, SpawnMode.IMMEDIATE, 1, priority=-id),
-            Operation(id, 2 * id, OperationKind.READ, path),
-            Operation(id, 2 * id + 1, OperationKind.WRITE, path),
-            Delegate(id, 1),
-            Commit(id),
+            SpawnEvent(1, id, SpawnMode.IMMEDIATE, 1, priority=-id),
+            ObjectOperation(id, 2 * id, OperationKind.READ, path),
+            ObjectOperation(id, 2 * id + 1, OperationKind.WRITE, path),
+            DelegateEvent(id, 1),
+            CommitEvent(id),
         ]
-    return History((*events, Commit(1)))
+    return History((*events, CommitEvent(1)))
 
 
 def scans_then_writes(count: int) -> History:
@@ -152,7 +154,7 @@ def scans_then_writes(count: int) -> History:
         read = id < count // 6
         path = ("a",) if read else ("a", str(id % 99))
         kind = OperationKind.READ if read else OperationKind.WRITE
-        events += [Begin(id), Operation(id, id, kind, path), Commit(id)]
+        events += [BeginEvent(id), ObjectOperation(id, id, kind, path), CommitEvent(id)]
     return History(tuple(events))
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from activedb.dashboard._access import Access, AccessMiddleware
+from activedb.dashboard._access import AccessMiddleware, DashboardAccess
 from activedb.errors import ConfigurationError
 
 TOKEN = "correct horse battery"
@@ -24,7 +24,7 @@ async def inner(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ask(
-    access: Access,
+    access: DashboardAccess,
     path: str = "/",
     *,
     method: str = "GET",
@@ -67,23 +67,23 @@ def ask(
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_host_that_others_reach_without_token_is_refused(host: str) -> None:
     with pytest.raises(ConfigurationError, match="needs a token"):
-        Access(host)
-    assert Access(host, TOKEN).needs_token
+        DashboardAccess(host)
+    assert DashboardAccess(host, TOKEN).needs_token
 
 
 def test_short_token_is_refused_and_not_quoted() -> None:
     with pytest.raises(ConfigurationError, match="at least 16") as caught:
-        Access("127.0.0.1", "hunter2")
+        DashboardAccess("127.0.0.1", "hunter2")
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_needs_no_token(host: str) -> None:
-    assert not Access(host).needs_token
+    assert not DashboardAccess(host).needs_token
 
 
 def test_page_on_loopback_is_shown_with_headers_that_keep_it_at_home() -> None:
-    status, headers, body = ask(Access("127.0.0.1"))
+    status, headers, body = ask(DashboardAccess("127.0.0.1"))
     assert (status, body) == (200, "a page")
     assert "default-src 'self'" in headers["content-security-policy"]
     assert "connect-src 'self'" in headers["content-security-policy"]
@@ -103,17 +103,17 @@ def test_page_on_loopback_is_shown_with_headers_that_keep_it_at_home() -> None:
     ],
 )
 def test_other_host_or_origin_is_refused(kind: str, headers: dict[str, Any]) -> None:
-    status, _, _ = ask(Access("127.0.0.1"), kind=kind, **headers)
+    status, _, _ = ask(DashboardAccess("127.0.0.1"), kind=kind, **headers)
     assert status == (403 if kind == "http" else 1008)
 
 
 @pytest.mark.parametrize("host", ["localhost:8088", "[::1]:8088", "127.0.0.1"])
 def test_names_of_loopback_are_all_ours(host: str) -> None:
-    assert ask(Access("127.0.0.1"), host=host)[0] == 200
+    assert ask(DashboardAccess("127.0.0.1"), host=host)[0] == 200
 
 
 def test_any_name_will_do_with_a_token_as_proxies_have_their_own() -> None:
-    access = Access("127.0.0.1", TOKEN)
+    access = DashboardAccess("127.0.0.1", TOKEN)
     token = f"Bearer {TOKEN}"
     named: dict[str, Any] = {"host": "bank.example", "authorization": token}
     assert ask(access, **named)[0] == 200
@@ -123,13 +123,13 @@ def test_any_name_will_do_with_a_token_as_proxies_have_their_own() -> None:
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 def test_without_token_there_is_no_page_and_no_socket(kind: str) -> None:
-    status, _, body = ask(Access("0.0.0.0", TOKEN), kind=kind)
+    status, _, body = ask(DashboardAccess("0.0.0.0", TOKEN), kind=kind)
     assert status == (401 if kind == "http" else 1008)
     assert "a page" not in body
 
 
 def test_token_in_the_address_becomes_a_cookie_and_leaves_the_address() -> None:
-    access = Access("127.0.0.1", TOKEN)
+    access = DashboardAccess("127.0.0.1", TOKEN)
     query = urlencode({"token": TOKEN, "workflow": "a b"})
     status, headers, _ = ask(access, "/batches", query=query)
     assert (status, headers["location"]) == (303, "/batches?workflow=a+b")
@@ -144,21 +144,21 @@ def test_token_in_the_address_becomes_a_cookie_and_leaves_the_address() -> None:
 
 
 def test_cookie_of_another_token_or_port_is_refused() -> None:
-    access, other = Access("127.0.0.1", TOKEN), Access("127.0.0.1", TOKEN + "!")
+    access, other = DashboardAccess("127.0.0.1", TOKEN), DashboardAccess("127.0.0.1", TOKEN + "!")
     assert ask(access, cookie=f"activedb_dashboard_8088={other.cookie}")[0] == 401
     assert ask(access, cookie=f"activedb_dashboard_9999={access.cookie}")[0] == 401
     assert ask(access, cookie=f"activedb_dashboard_8088={TOKEN}")[0] == 401
 
 
 def test_bearer_token_is_taken_from_programs() -> None:
-    access = Access("127.0.0.1", TOKEN)
+    access = DashboardAccess("127.0.0.1", TOKEN)
     assert ask(access, authorization=f"Bearer {TOKEN}")[0] == 200
     assert ask(access, authorization="Bearer wrong")[0] == 401
     assert ask(access, authorization="Bearer ümlaut")[0] == 401
 
 
 def test_form_with_the_token_leads_to_the_page_asked_for() -> None:
-    access = Access("127.0.0.1", TOKEN)
+    access = DashboardAccess("127.0.0.1", TOKEN)
     _, _, form = ask(access, "/locks", query='a="><script>')
     assert 'name="token"' in form
     assert "<script>" not in form
@@ -170,13 +170,13 @@ def test_form_with_the_token_leads_to_the_page_asked_for() -> None:
 @pytest.mark.parametrize("then", ["//evil.example", "https://evil.example", "/\\evil.example"])
 def test_form_never_leads_elsewhere(then: str) -> None:
     body = urlencode({"token": TOKEN, "then": then}).encode()
-    _, headers, _ = ask(Access("127.0.0.1", TOKEN), "/login", method="POST", body=body)
+    _, headers, _ = ask(DashboardAccess("127.0.0.1", TOKEN), "/login", method="POST", body=body)
     assert headers["location"] == "/"
 
 
 def test_address_with_token_never_leads_elsewhere() -> None:
     query = urlencode({"token": TOKEN})
-    _, headers, _ = ask(Access("127.0.0.1", TOKEN), "//evil.example/x", query=query)
+    _, headers, _ = ask(DashboardAccess("127.0.0.1", TOKEN), "//evil.example/x", query=query)
     assert headers["location"] == "/evil.example/x"
 
 
@@ -184,7 +184,7 @@ def test_wrong_token_is_refused_and_nothing_of_it_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    access = Access("127.0.0.1", TOKEN)
+    access = DashboardAccess("127.0.0.1", TOKEN)
     assert ask(access, query="token=guess-number-one")[0] == 401
     body = urlencode({"token": "guess-number-two"}).encode()
     assert ask(access, "/login", method="POST", body=body)[0] == 401
@@ -203,7 +203,7 @@ def test_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
         return a == b
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    access = Access("127.0.0.1", TOKEN)
+    access = DashboardAccess("127.0.0.1", TOKEN)
     assert access.is_token(TOKEN)
     assert not access.is_cookie("x")
     assert compared == [(TOKEN.encode(), TOKEN.encode()), (b"x", access.cookie.encode())]

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from activedb.dashboard._poller import EVENTS_MAX, POINTS_MAX, RECENT_MAX, History, Poller, Snapshot
+from activedb.dashboard._poller import (
+    EVENTS_MAX,
+    POINTS_MAX,
+    RECENT_MAX,
+    PointHistory,
+    Poller,
+    PollResult,
+)
 from activedb.dashboard._tables import Row, difference
 from activedb.errors import ServerUnreachable
 from tests.dashboard.recorded import Recorded
@@ -60,7 +67,7 @@ def test_rates_are_differences_of_counters_over_the_time_of_the_process() -> Non
 
 
 def test_history_keeps_a_bounded_number_of_points() -> None:
-    history = History()
+    history = PointHistory()
     state = Recorded().state()
     for n in range(POINTS_MAX + 50):
         history.add(state | {"process": state["process"] | {"now_s": float(n)}})
@@ -69,7 +76,7 @@ def test_history_keeps_a_bounded_number_of_points() -> None:
 
 
 def test_state_of_the_same_moment_makes_no_point() -> None:
-    history = History()
+    history = PointHistory()
     state = Recorded().state()
     assert history.add(state) is None
     assert history.add(state) is None
@@ -85,7 +92,7 @@ def test_what_is_kept_for_pages_is_bounded() -> None:
 def test_failed_look_keeps_the_last_state_and_says_why() -> None:
     source = Playing()
 
-    async def look() -> tuple[Snapshot, Snapshot, Snapshot]:
+    async def look() -> tuple[PollResult, PollResult, PollResult]:
         poller = Poller(source)
         await poller.look()
         first = poller.snapshot
@@ -152,7 +159,7 @@ def test_poller_looks_again_as_soon_as_somebody_watches() -> None:
 def test_what_is_made_of_a_snapshot_is_made_once() -> None:
     made: list[int] = []
 
-    def make(snapshot: Snapshot) -> int:
+    def make(snapshot: PollResult) -> int:
         made.append(snapshot.number)
         return snapshot.number
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from activedb.dashboard import _tables
 from activedb.dashboard._elements import NODES_MAX, graph_options, graph_said
-from activedb.dashboard._poller import Snapshot
+from activedb.dashboard._poller import PollResult
 from activedb.dashboard._tables import packed
 
 
@@ -28,12 +28,12 @@ def node(id: int, parent: int | None = None, top: int | None = None, **more: Any
     } | more
 
 
-def snapshot(*nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) -> Snapshot:
+def snapshot(*nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) -> PollResult:
     state = {
         "forest": {"total": len(nodes), "shown": list(nodes)},
         "locks": {"total": 0, "shown": [], "queue": [], "edges": edges or []},
     }
-    return Snapshot(1, state, "", [], [], 0, 0.0)
+    return PollResult(1, state, "", [], [], 0, 0.0)
 
 
 def test_forest_has_children_below_their_parents_indented() -> None:

@@ -23,13 +23,13 @@ from activedb.errors import (
     SerializationConflict,
 )
 from coupling.acta import (
-    Abort,
-    Begin,
-    Commit,
-    Delegate,
+    AbortEvent,
+    BeginEvent,
+    CommitEvent,
+    DelegateEvent,
     History,
-    Operation,
-    Spawn,
+    ObjectOperation,
+    SpawnEvent,
     SpawnMode,
     audit,
 )
@@ -137,9 +137,9 @@ def work(t: Transaction, what: str, table: Table, key: int, n: int) -> None:
 def kinds(history: History) -> set[str]:
     found: set[str] = set()
     for event in history.events:
-        if isinstance(event, Operation):
+        if isinstance(event, ObjectOperation):
             found.add(event.kind.value)
-        elif isinstance(event, Spawn):
+        elif isinstance(event, SpawnEvent):
             found.add(event.mode.value)
         else:
             found.add(type(event).__name__)
@@ -157,7 +157,16 @@ def test_recording_of_random_forests_and_rules_obeys_the_axioms(where: Place) ->
         with contextlib.suppress(*expected):
             db.run(lambda t: play(t, steps, ground.tables))
 
-    seldom = ("Begin", "Commit", "Abort", "Delegate", "read", "write", "insert", "delete")
+    seldom = (
+        "BeginEvent",
+        "CommitEvent",
+        "AbortEvent",
+        "DelegateEvent",
+        "read",
+        "write",
+        "insert",
+        "delete",
+    )
     wanted = dict.fromkeys((*seldom, "spawn_imm", "spawn_def"), 1)
     worlds = Worlds(1, "recording", where.is_memory, **wanted)
     for chance in worlds:
@@ -172,8 +181,10 @@ def test_recording_of_random_forests_and_rules_obeys_the_axioms(where: Place) ->
     assert violations == [], "\n".join([f"seed {SEED}", *map(str, violations), *history.lines()])
     counts = db.admin.counters()
     for kind, mode in (("transactions", None), ("subtransactions", True)):
-        children = {e.child for e in history.events if isinstance(e, Spawn) and e.mode.is_child}
-        for outcome, event in (("committed", Commit), ("aborted", Abort)):
+        children = {
+            e.child for e in history.events if isinstance(e, SpawnEvent) and e.mode.is_child
+        }
+        for outcome, event in (("committed", CommitEvent), ("aborted", AbortEvent)):
             ends = [e for e in history.events if isinstance(e, event)]
             mine = [e for e in ends if (e.by in children) == bool(mode)]
             assert len(mine) == counts.get(f"{kind}_{outcome}", 0)
@@ -198,29 +209,31 @@ def test_recording_tells_events_in_their_order_with_keys_and_modes(where: Place)
     events = ground.db.admin.history().events[before:]
     a, b, c, d = (t.id, s.id, aborted.id, aborted.id + 1)
     shown = [
-        (type(e).__name__, e.by) if not isinstance(e, Operation) else (e.kind.value, e.by, e.object)
+        (type(e).__name__, e.by)
+        if not isinstance(e, ObjectOperation)
+        else (e.kind.value, e.by, e.object)
         for e in events
     ]
     assert shown == [
-        ("Begin", a),
+        ("BeginEvent", a),
         ("read", a, ("left", "9")),
         ("insert", a, ("left", "9")),
-        ("Spawn", a),
+        ("SpawnEvent", a),
         ("read", b, ("right",)),
-        ("Delegate", b),
-        ("Commit", b),
-        ("Spawn", a),
+        ("DelegateEvent", b),
+        ("CommitEvent", b),
+        ("SpawnEvent", a),
         ("read", c, ("left", "9")),
         ("write", c, ("left", "9")),
-        ("Abort", c),
-        ("Spawn", a),
+        ("AbortEvent", c),
+        ("SpawnEvent", a),
         ("read", d, ("right", "1")),
         ("delete", d, ("right", "1")),
-        ("Delegate", d),
-        ("Commit", d),
-        ("Commit", a),
+        ("DelegateEvent", d),
+        ("CommitEvent", d),
+        ("CommitEvent", a),
     ]
-    spawns = [e for e in events if isinstance(e, Spawn)]
+    spawns = [e for e in events if isinstance(e, SpawnEvent)]
     assert [(e.child, e.mode, e.parent) for e in spawns] == [
         (b, SpawnMode.IMMEDIATE, a),
         (c, SpawnMode.IMMEDIATE, a),
@@ -249,10 +262,10 @@ def test_recording_sampled_keeps_one_in_so_many_hierarchies_whole() -> None:
             with db.transaction() as t:
                 t.spawn(lambda s, key: s.update(ground.tables[0], key, n=1), key)
         history = db.admin.history()
-    begun = [event.by for event in history.events if isinstance(event, Begin)]
+    begun = [event.by for event in history.events if isinstance(event, BeginEvent)]
     assert len(begun) == 2
     assert audit(history) == []
-    spawned = [e for e in history.events if isinstance(e, Spawn)]
+    spawned = [e for e in history.events if isinstance(e, SpawnEvent)]
     assert [e.by for e in spawned] == begun[1:]
 
 
@@ -265,9 +278,9 @@ def test_recording_beyond_its_bound_drops_the_oldest_hierarchies_whole() -> None
         history, counts = db.admin.history(), db.admin.counters()
     assert 50 < len(history) <= 60
     assert audit(history) == []
-    assert history.events[-1] == Commit(t.id)
+    assert history.events[-1] == CommitEvent(t.id)
     assert counts["hierarchies_recorded"] == 41
-    kept = len([event for event in history.events if isinstance(event, Begin)])
+    kept = len([event for event in history.events if isinstance(event, BeginEvent)])
     assert counts["hierarchies_dropped"] == 41 - kept
 
 
@@ -310,7 +323,9 @@ def test_recording_asked_for_while_transactions_run_is_always_legal() -> None:
             try:
                 for _ in range(20):
                     history = db.admin.history()
-                    assert len(history) <= 500 + len(history) // 2  # a Delegate brings a Commit
+                    assert (
+                        len(history) <= 500 + len(history) // 2
+                    )  # a DelegateEvent brings a CommitEvent
                     assert audit(history) == [], "\n".join([f"seed {SEED}", *history.lines()])
             finally:
                 stop.set()
@@ -324,5 +339,5 @@ def test_recorded_history_with_a_lost_delegation_is_no_longer_legal() -> None:
         with db.transaction() as t:
             t.spawn(lambda s: s.update(ground.tables[0], 1, n=1))
         events = db.admin.history().events
-    (lost,) = [event for event in events if isinstance(event, Delegate)]
+    (lost,) = [event for event in events if isinstance(event, DelegateEvent)]
     assert {v.axiom for v in audit(History(tuple(e for e in events if e is not lost)))} == {24}

@@ -154,7 +154,7 @@ def declare(db: adb.Database, points: Points) -> adb.Stream:
 
 def hook(points: Points) -> None:
     """Have Spark's side say where it is."""
-    listener: Any = spark_bridge._listener._Listener
+    listener: Any = spark_bridge._listener._ProgressListener
     queue: Any = spark_bridge._file_drive.FileQueue
     settle: Callable[[Any], None] = queue.settle
 

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from activedb.cli import main
-from coupling.acta import Begin, Commit, Delegate, History, Operation, OperationKind
+from coupling.acta import (
+    BeginEvent,
+    CommitEvent,
+    DelegateEvent,
+    History,
+    ObjectOperation,
+    OperationKind,
+)
 from tests.coupling.acta_script import played
 from tests.end_to_end.commands import activedb
 
@@ -73,7 +80,7 @@ def test_audit_of_a_violation_exits_with_1_and_shows_axiom_lines_and_sentence(au
 
 
 def test_audit_of_very_many_violations_shows_the_first_and_says_so(audit: Audit) -> None:
-    History(tuple(Begin(number) for number in range(1, 302))).write("h.jsonl")
+    History(tuple(BeginEvent(number) for number in range(1, 302))).write("h.jsonl")
     done = audit("h.jsonl")
     assert done.returncode == 1
     assert "301 violations" in done.stdout
@@ -111,9 +118,14 @@ def test_audit_of_a_folder_exits_with_2(audit: Audit) -> None:
 
 
 def test_audit_shows_names_of_objects_as_they_are(audit: Audit) -> None:
-    write = Operation(2, 1, OperationKind.WRITE, ("[red]a[/red]",))
-    steps = (Begin(1), Begin(2), write, Operation(1, 2, OperationKind.READ, write.object))
-    History((*steps, Delegate(2, 1), Commit(2), Commit(1))).write("h.jsonl")
+    write = ObjectOperation(2, 1, OperationKind.WRITE, ("[red]a[/red]",))
+    steps = (
+        BeginEvent(1),
+        BeginEvent(2),
+        write,
+        ObjectOperation(1, 2, OperationKind.READ, write.object),
+    )
+    History((*steps, DelegateEvent(2, 1), CommitEvent(2), CommitEvent(1))).write("h.jsonl")
     done = audit("h.jsonl")
     assert done.returncode == 1
     assert "invokes read on [red]a[/red]" in done.stdout

@@ -43,7 +43,7 @@ from activedb.events import (
 )
 from activedb.events import Sequence as Seq
 from activedb.events._undecided import text_of
-from activedb.events.detection._node import Shared
+from activedb.events.detection._node import DetectorState
 from activedb.events.terms import part
 
 from .generation import CONTEXTS, EVERYTHING, random_expression
@@ -506,14 +506,14 @@ IN_STATE = (
     *("is_inexact", "keeps_ends", "reach_us", "late_us", "latest_us", "told_us", "advanced_us"),
     *("gone", "follows"),
 )
-"""Fields of `Shared` that a detector's state holds unchanged."""
+"""Fields of `DetectorState` that a detector's state holds unchanged."""
 OTHERWISE_IN_STATE = ("arrivals", "awaited", "doubtful", "timers")
 NOT_IN_STATE = ("bound", "decided", "fresh", "misses", "policy")
 """Given to a new detector, or of one step."""
 
 
 def test_all_that_nodes_share_is_in_the_state_or_said_not_to_be() -> None:
-    assert set(Shared.__slots__) == {*IN_STATE, *OTHERWISE_IN_STATE, *NOT_IN_STATE}
+    assert set(DetectorState.__slots__) == {*IN_STATE, *OTHERWISE_IN_STATE, *NOT_IN_STATE}
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 import activedb as adb
 from activedb import State
 from activedb.errors import RuleFailed, TransactionAborted
-from coupling.acta import Abort, Begin, Commit, Spawn, audit
+from coupling.acta import AbortEvent, BeginEvent, CommitEvent, SpawnEvent, audit
 from tests.databases import PATIENCE_S
 from tests.ledger import Ledger, open_ledger
 
@@ -199,13 +199,13 @@ class Scene:
         found = []
         for event in self.db.admin.history().events[self._before :]:
             match event:
-                case Begin(by):
+                case BeginEvent(by):
                     told = by, "begin"
-                case Spawn(child=child, mode=mode):
+                case SpawnEvent(child=child, mode=mode):
                     told = child, "spawn" if mode.is_child else ""
-                case Commit(by):
+                case CommitEvent(by):
                     told = by, "commit"
-                case Abort(by):
+                case AbortEvent(by):
                     told = by, "abort"
                 case _:
                     continue

@@ -15,7 +15,7 @@ from activedb.errors import (
     RuleFailed,
     TransactionStateError,
 )
-from activedb.firing import Decision
+from activedb.firing import MatchDecision
 from tests.databases import until
 from tests.ledger import open_ledger
 from tests.streams.test_producers import (
@@ -67,12 +67,12 @@ def beat(ledger: Ledger, stream: Stream, us: int) -> None:
         producers.heartbeat(stamp(node, us, us + 5))
 
 
-def first(ledger: Ledger) -> Decision:
+def first(ledger: Ledger) -> MatchDecision:
     """The first decision that is open."""
     return ledger.db.decisions.list(open=True)[0]
 
 
-def number_of(decision: Decision, text: str) -> int:
+def number_of(decision: MatchDecision, text: str) -> int:
     """The number of a candidate, by its constituents."""
     texts = [
         "-".join(f"{o.name}{o.params['n']}" for o in candidate.values())
@@ -81,7 +81,7 @@ def number_of(decision: Decision, text: str) -> int:
     return texts.index(text)
 
 
-def shown(decision: Decision) -> tuple[Any, ...]:
+def shown(decision: MatchDecision) -> tuple[Any, ...]:
     """Return what a decision shows."""
     candidates = [
         {name: repr(o) for name, o in candidate.items()} for candidate in decision.candidates
@@ -221,7 +221,7 @@ def test_open_choice_survives_a_restart(where: Place, on: Any) -> None:
 TWO_ORDERS = adb.seq(A, adb.many(B, 2, 2), N)
 
 
-def two_orders(ledger: Ledger) -> Decision:
+def two_orders(ledger: Ledger) -> MatchDecision:
     stream = declare(ledger)
     register(ledger, stream, PA="A", P1="B", P2="B", PN="N")
     bs = [sent("B10", "P1", 12, 22), sent("B20", "P2", 16, 28)]

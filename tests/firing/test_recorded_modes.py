@@ -9,7 +9,16 @@ import pytest
 
 import activedb as adb
 from activedb.errors import SerializationConflict
-from coupling.acta import Abort, Begin, Commit, Event, History, Spawn, SpawnMode, audit
+from coupling.acta import (
+    AbortEvent,
+    BeginEvent,
+    CommitEvent,
+    Event,
+    History,
+    SpawnEvent,
+    SpawnMode,
+    audit,
+)
 from tests.databases import PATIENCE_S
 from tests.ledger import Ledger, open_ledger
 
@@ -43,9 +52,9 @@ def audited(ledger: Ledger) -> tuple[Event, ...]:
     return history.events
 
 
-def spawns(events: tuple[Event, ...], mode: SpawnMode) -> list[Spawn]:
+def spawns(events: tuple[Event, ...], mode: SpawnMode) -> list[SpawnEvent]:
     """The spawns of one mode."""
-    return [e for e in events if isinstance(e, Spawn) and e.mode is mode]
+    return [e for e in events if isinstance(e, SpawnEvent) and e.mode is mode]
 
 
 def test_spawns_of_immediate_rules_tell_their_priority_and_the_event(recorded: Ledger) -> None:
@@ -114,13 +123,13 @@ def test_firing_is_spawned_where_its_event_was_raised_and_begins_later(
     events = audited(recorded)
     (spawn,) = spawns(events, SpawnMode[coupling.upper()])
     assert (spawn.by, spawn.parent) == (s.id, None)
-    begin = events.index(Begin(spawn.child))
+    begin = events.index(BeginEvent(spawn.child))
     assert events.index(spawn) < begin
-    assert Commit(spawn.child) in events
+    assert CommitEvent(spawn.child) in events
     if coupling == "sequential":
-        assert events.index(Commit(t.id)) < begin
+        assert events.index(CommitEvent(t.id)) < begin
     elif coupling == "causal":
-        assert events.index(Commit(t.id)) < events.index(Commit(spawn.child))
+        assert events.index(CommitEvent(t.id)) < events.index(CommitEvent(spawn.child))
 
 
 def test_exclusive_firing_is_spawned_where_its_event_was_raised(recorded: Ledger) -> None:
@@ -133,7 +142,7 @@ def test_exclusive_firing_is_spawned_where_its_event_was_raised(recorded: Ledger
     events = audited(recorded)
     (spawn,) = spawns(events, SpawnMode.EXCLUSIVE)
     assert spawn.by == s.id
-    assert events.index(Abort(t.id)) < events.index(Begin(spawn.child))
+    assert events.index(AbortEvent(t.id)) < events.index(BeginEvent(spawn.child))
 
 
 def test_action_that_runs_detached_is_spawned_by_the_rules_transaction(recorded: Ledger) -> None:
@@ -145,7 +154,7 @@ def test_action_that_runs_detached_is_spawned_by_the_rules_transaction(recorded:
     (condition,) = spawns(events, SpawnMode.IMMEDIATE)
     (action,) = spawns(events, SpawnMode.DETACHED)
     assert (condition.by, action.by) == (t.id, condition.child)
-    assert Commit(action.child) in events
+    assert CommitEvent(action.child) in events
 
 
 def test_firing_of_a_transaction_that_aborts_is_only_a_promise(recorded: Ledger) -> None:
@@ -175,8 +184,8 @@ def test_each_try_of_a_firing_is_spawned_by_the_same_event(recorded: Ledger) -> 
     events = audited(recorded)
     found = spawns(events, SpawnMode.SEQUENTIAL)
     assert [(s.by, s.child) for s in found] == [(t.id, id) for id in tries]
-    ends = [e for e in events if e.by in tries and isinstance(e, Commit | Abort)]
-    assert ends == [Abort(tries[0]), Abort(tries[1]), Commit(tries[2])]
+    ends = [e for e in events if e.by in tries and isinstance(e, CommitEvent | AbortEvent)]
+    assert ends == [AbortEvent(tries[0]), AbortEvent(tries[1]), CommitEvent(tries[2])]
 
 
 def test_firing_spawned_by_a_retried_transaction_belongs_to_the_try_that_committed(
@@ -212,7 +221,7 @@ def test_sampling_keeps_a_sampled_transaction_together_with_its_firings() -> Non
             runs.append(t.id)
         events = audited(ledger)[before:]
     found = spawns(events, SpawnMode.SEQUENTIAL)
-    begun = {e.by for e in events if isinstance(e, Begin)}
+    begun = {e.by for e in events if isinstance(e, BeginEvent)}
     assert {s.by for s in found} & set(runs)
     assert {s.child for s in found} <= begun
     assert min(s.child for s in found) > 0
@@ -239,8 +248,10 @@ def test_transaction_dropped_for_room_leaves_its_firing_as_one_that_begins() -> 
         db.wait_idle()
         events = audited(ledger)
     assert triggering.id not in {e.by for e in events}
-    assert not any(isinstance(e, Spawn) for e in events)
-    assert [e for e in events if isinstance(e, Begin) and e.by in firings] == [Begin(*firings)]
+    assert not any(isinstance(e, SpawnEvent) for e in events)
+    assert [e for e in events if isinstance(e, BeginEvent) and e.by in firings] == [
+        BeginEvent(*firings)
+    ]
 
 
 def test_history_with_promises_is_read_as_it_was_written(recorded: Ledger, tmp_path: Path) -> None:

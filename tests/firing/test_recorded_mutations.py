@@ -9,15 +9,15 @@ import pytest
 
 import activedb as adb
 from coupling.acta import (
-    Abort,
-    Begin,
-    Commit,
-    Delegate,
+    AbortEvent,
+    BeginEvent,
+    CommitEvent,
+    DelegateEvent,
     Event,
     History,
-    Operation,
+    ObjectOperation,
     OperationKind,
-    Spawn,
+    SpawnEvent,
     SpawnMode,
     audit,
 )
@@ -96,7 +96,7 @@ class Recorded:
         """Position of the event that spawned a transaction."""
         child = self.who[who]
         (found,) = (
-            i for i, e in enumerate(self.events) if isinstance(e, Spawn) and e.child == child
+            i for i, e in enumerate(self.events) if isinstance(e, SpawnEvent) and e.child == child
         )
         return found
 
@@ -124,9 +124,9 @@ class Recorded:
         events[one], events[other] = events[other], events[one]
         return events
 
-    def operation(self, who: str, *path: str) -> Operation:
+    def operation(self, who: str, *path: str) -> ObjectOperation:
         """A write that was never made."""
-        return Operation(self.who[who], 10**9, OperationKind.WRITE, path)
+        return ObjectOperation(self.who[who], 10**9, OperationKind.WRITE, path)
 
     def changed(self, who: str, **values: Any) -> list[Event]:
         """Events with another spawn of a transaction."""
@@ -136,7 +136,9 @@ class Recorded:
     def early(self, who: str, position: int) -> list[Event]:
         """Events, a child with all it does before a position."""
         id = self.who[who]
-        mine = [e for e in self.events if e.by == id or (isinstance(e, Spawn) and e.child == id)]
+        mine = [
+            e for e in self.events if e.by == id or (isinstance(e, SpawnEvent) and e.child == id)
+        ]
         before = [e for e in self.events[:position] if e not in mine]
         return [*before, *mine, *(e for e in self.events[position:] if e not in mine)]
 
@@ -154,23 +156,23 @@ def axioms(events: list[Event]) -> set[int]:
 
 def test_recorded_history_as_it_is_is_legal_and_has_every_mode(recorded: Recorded) -> None:
     assert axioms(recorded.events) == set()
-    modes = {event.mode for event in recorded.events if isinstance(event, Spawn)}
+    modes = {event.mode for event in recorded.events if isinstance(event, SpawnEvent)}
     assert modes == set(SpawnMode)
 
 
 MUTATIONS: dict[str, tuple[set[int], Callable[[Recorded], list[Event]]]] = {
-    "a begin is dropped": ({2}, lambda r: r.without(r.at(Begin, "committed"))),
-    "a commit is dropped": ({3}, lambda r: r.without(r.at(Commit, "sequential"))),
-    "a child's commit is dropped": ({6, 19, 24}, lambda r: r.without(r.at(Commit, "child"))),
-    "a child's abort is dropped": ({6, 19}, lambda r: r.without(r.at(Abort, "undone child"))),
-    "a delegation is dropped": ({24}, lambda r: r.without(r.at(Delegate, "low"))),
+    "a begin is dropped": ({2}, lambda r: r.without(r.at(BeginEvent, "committed"))),
+    "a commit is dropped": ({3}, lambda r: r.without(r.at(CommitEvent, "sequential"))),
+    "a child's commit is dropped": ({6, 19, 24}, lambda r: r.without(r.at(CommitEvent, "child"))),
+    "a child's abort is dropped": ({6, 19}, lambda r: r.without(r.at(AbortEvent, "undone child"))),
+    "a delegation is dropped": ({24}, lambda r: r.without(r.at(DelegateEvent, "low"))),
     "a transaction begins twice": (
         {7},
-        lambda r: r.with_one_more(r.at(Operation, "aborted"), Begin(r.who["aborted"])),
+        lambda r: r.with_one_more(r.at(ObjectOperation, "aborted"), BeginEvent(r.who["aborted"])),
     ),
     "a transaction ends twice": (
         {3},
-        lambda r: r.with_one_more(len(r.events), Commit(r.who["committed"])),
+        lambda r: r.with_one_more(len(r.events), CommitEvent(r.who["committed"])),
     ),
     "an operation is added after the end": (
         {7},
@@ -178,53 +180,53 @@ MUTATIONS: dict[str, tuple[set[int], Callable[[Recorded], list[Event]]]] = {
     ),
     "a child works before it is spawned": (
         {5, 7},
-        lambda r: r.moved(r.at(Operation, "high"), r.spawn("high")),
+        lambda r: r.moved(r.at(ObjectOperation, "high"), r.spawn("high")),
     ),
     "a stranger writes what is not committed": (
         {9},
         lambda r: r.with_one_more(
-            r.at(Operation, "committed", last=True) + 1,
-            Begin(10**6),
-            Operation(10**6, 10**9, OperationKind.WRITE, ("accounts", "1")),
-            Commit(10**6),
+            r.at(ObjectOperation, "committed", last=True) + 1,
+            BeginEvent(10**6),
+            ObjectOperation(10**6, 10**9, OperationKind.WRITE, ("accounts", "1")),
+            CommitEvent(10**6),
         ),
     ),
     "a child writes what is open to its sibling alone": (
         {17},
         lambda r: r.with_one_more(
-            r.at(Abort, "undone child"),
-            Spawn(r.who["committed"], 10**6, SpawnMode.IMMEDIATE, r.who["committed"]),
-            Operation(10**6, 10**9, OperationKind.WRITE, ("accounts", "2")),
-            Abort(10**6),
+            r.at(AbortEvent, "undone child"),
+            SpawnEvent(r.who["committed"], 10**6, SpawnMode.IMMEDIATE, r.who["committed"]),
+            ObjectOperation(10**6, 10**9, OperationKind.WRITE, ("accounts", "2")),
+            AbortEvent(10**6),
         ),
     ),
     "the parent writes what its child has": (
         {25},
         lambda r: r.with_one_more(
-            r.at(Abort, "undone child"), r.operation("committed", "accounts", "2")
+            r.at(AbortEvent, "undone child"), r.operation("committed", "accounts", "2")
         ),
     ),
     "an end is another one": (
         {24},
-        lambda r: r.instead(r.at(Commit, "child"), Abort(r.who["child"])),
+        lambda r: r.instead(r.at(CommitEvent, "child"), AbortEvent(r.who["child"])),
     ),
     "a child has no parent": ({18, 24, 26}, lambda r: r.changed("high", parent=None)),
     "a firing has a parent": ({16, 20, 26}, lambda r: r.changed("detached", parent=1)),
     "a sequential rule begins before the commit": (
         {22},
-        lambda r: r.swapped(r.at(Begin, "sequential"), r.at(Commit, "committed")),
+        lambda r: r.swapped(r.at(BeginEvent, "sequential"), r.at(CommitEvent, "committed")),
     ),
     "a causal rule's triggering transaction aborts": (
         {21},
-        lambda r: r.instead(r.at(Commit, "committed"), Abort(r.who["committed"])),
+        lambda r: r.instead(r.at(CommitEvent, "committed"), AbortEvent(r.who["committed"])),
     ),
     "a sequential rule's triggering transaction aborts": (
         {22},
-        lambda r: r.instead(r.at(Commit, "committed"), Abort(r.who["committed"])),
+        lambda r: r.instead(r.at(CommitEvent, "committed"), AbortEvent(r.who["committed"])),
     ),
     "an exclusive rule's triggering transaction commits": (
         {23},
-        lambda r: r.instead(r.at(Abort, "aborted"), Commit(r.who["aborted"])),
+        lambda r: r.instead(r.at(AbortEvent, "aborted"), CommitEvent(r.who["aborted"])),
     ),
     "a sequential rule is said to be exclusive": (
         {23},
@@ -233,7 +235,7 @@ MUTATIONS: dict[str, tuple[set[int], Callable[[Recorded], list[Event]]]] = {
     "the parent works after its deferred rule has": (
         {27},
         lambda r: r.with_one_more(
-            r.at(Commit, "committed"), r.operation("committed", "accounts", "3")
+            r.at(CommitEvent, "committed"), r.operation("committed", "accounts", "3")
         ),
     ),
     "a rule of the next cycle runs in the first": (
@@ -243,7 +245,7 @@ MUTATIONS: dict[str, tuple[set[int], Callable[[Recorded], list[Event]]]] = {
     "priorities in a cycle are swapped": ({29}, lambda r: r.changed("first", priority=0)),
     "a rule runs into one of higher priority": (
         {30},
-        lambda r: r.early("low", r.at(Operation, "high")),
+        lambda r: r.early("low", r.at(ObjectOperation, "high")),
     ),
 }
 

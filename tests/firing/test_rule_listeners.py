@@ -11,7 +11,7 @@ import activedb as adb
 from activedb.errors import Deadlock, RuleFailed
 from activedb.firing._rule_listeners import Ran, RuleListener
 from activedb.firing._triggered import Triggered
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 
 
 class Heard(RuleListener):
@@ -20,18 +20,18 @@ class Heard(RuleListener):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def raised(self, t: Node, o: adb.Occurrence) -> None:
+    def raised(self, t: TransactionNode, o: adb.Occurrence) -> None:
         self.lines.append(f"raised {' '.join(o.key)}")
 
-    def triggered(self, t: Node, items: Sequence[Triggered]) -> None:
+    def triggered(self, t: TransactionNode, items: Sequence[Triggered]) -> None:
         self.lines.append(f"triggered {', '.join(item.rule.name for item in items)}")
 
-    def starts(self, s: Node, item: Triggered) -> None:
+    def starts(self, s: TransactionNode, item: Triggered) -> None:
         self.lines.append(f"starts {item.rule.name} ({item.part})")
 
     def ran(
         self,
-        s: Node,
+        s: TransactionNode,
         item: Triggered,
         outcome: Ran,
         seconds: float,
@@ -119,7 +119,7 @@ def test_writes_that_nobody_listens_to_are_told_to_who_hears_all(
 
 def test_what_a_listener_raises_fails_the_rule(db: adb.Database) -> None:
     class Strict(RuleListener):
-        def starts(self, s: Node, item: Triggered) -> None:
+        def starts(self, s: TransactionNode, item: Triggered) -> None:
             raise PermissionError("not now")
 
     @db.rule(on=adb.event("GO"))

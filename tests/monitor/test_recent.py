@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from activedb.monitor import _records
-from activedb.monitor._records import Raw, RecentTransactions, Step, TransactionRecord
+from activedb.monitor._records import Raw, RecentTransactions, StoryStep, TransactionRecord
 
 LIVE_MAX, COMMITTED_MAX, ABORTED_MAX, STEPS_MAX = 4, 3, 2, 12
 
@@ -86,7 +86,7 @@ def test_steps_of_a_long_transaction_keep_both_ends_and_count_the_middle() -> No
     told = life.steps()
     assert life.kept == 2 * ends
     assert told[ends] == life.left_out == ends
-    times = [step.at_s for step in told if isinstance(step, Step)]
+    times = [step.at_s for step in told if isinstance(step, StoryStep)]
     assert times == [*map(float, range(ends)), *map(float, range(2 * ends, 3 * ends))]
 
 

@@ -19,7 +19,7 @@ from activedb.config import Settings
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.events import AccuracyInterval
 from activedb.monitor import MonitorServer, RemoteMonitor, _connection
-from activedb.monitor._access import Access
+from activedb.monitor._access import MonitorAccess
 from tests.databases import PATIENCE_S, in_thread, until
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ def test_server_with_a_token_tells_only_who_knows_it(memory: Callable[..., Watch
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "db.example.org"])
 def test_access_beyond_loopback_needs_a_token(host: str) -> None:
     with pytest.raises(ConfigurationError, match="monitor_token"):
-        Access(Settings(monitor_host=host))
-    access = Access(Settings(monitor_host=host, monitor_token=TOKEN))  # type: ignore[arg-type]
+        MonitorAccess(Settings(monitor_host=host))
+    access = MonitorAccess(Settings(monitor_host=host, monitor_token=TOKEN))  # type: ignore[arg-type]
     assert not access.is_called_rightly("evil.example")
     assert access.is_called_rightly(f"{host if ':' not in host else '[' + host + ']'}:80")
     assert access.is_called_rightly("10.0.0.7:80")
@@ -182,7 +182,7 @@ def test_access_beyond_loopback_needs_a_token(host: str) -> None:
 
 def test_access_to_change_something_needs_a_token() -> None:
     with pytest.raises(ConfigurationError, match="monitor_writable"):
-        Access(Settings(monitor_writable=True))
+        MonitorAccess(Settings(monitor_writable=True))
 
 
 def test_database_that_may_not_listen_is_not_opened(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import activedb as adb
 from activedb.errors import DefinitionError, RuleSignatureError
-from activedb.transactions import Node, current_transaction
+from activedb.transactions import TransactionNode, current_transaction
 from tests.databases import PATIENCE_S, in_thread, lock_waits, until
 from tests.rules import actions
 from tests.rules.listing import listed, row, stored
@@ -272,7 +272,7 @@ def test_change_after_a_commit_that_is_not_applied_yet_waits_for_it(
     catalog, reached, gate = db._catalog, threading.Event(), threading.Event()
     ended = catalog.ended
 
-    def late(t: Node) -> None:
+    def late(t: TransactionNode) -> None:
         reached.set()
         assert gate.wait(PATIENCE_S)
         ended(t)

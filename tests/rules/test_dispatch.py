@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 from tests.databases import PATIENCE_S, in_thread
 from tests.effort import calls_of
 from tests.ledger import Ledger, open_ledger
@@ -130,7 +130,7 @@ def test_row_changes_that_nobody_listens_to_make_no_occurrence(
     made: list[Any] = []
     occurred = db._triggering.occurred
 
-    def noted(t: Node, o: Any, **how: Any) -> None:
+    def noted(t: TransactionNode, o: Any, **how: Any) -> None:
         made.append(o)
         occurred(t, o, **how)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from activedb.transactions._offers import Offers
-from activedb.transactions._pool import Pool, Task
+from activedb.transactions._pool import Pool, PoolTask
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class WatchedPool(Pool):
         finally:
             self._wrapper.call = None
 
-    def submit(self, call: Callable[[], T], *args: Any, **kwargs: Any) -> Task[T]:
+    def submit(self, call: Callable[[], T], *args: Any, **kwargs: Any) -> PoolTask[T]:
         wrapper = getattr(self._wrapper, "call", None)
         if wrapper is None:
             return super().submit(call, *args, **kwargs)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from activedb.scheduling import At, ProgramRun, Results, Scheduler, SerialOrder, State
+from activedb.scheduling import At, ProgramRun, Results, Scheduler, SerialOrder, SharedState
 from tests.scheduling.reference import Expected, ReferenceRun, same_outcome
 from tests.scheduling.workloads import Workload
 
@@ -89,7 +89,7 @@ def _compared_with_serial(results: Results, others: Results) -> list[str]:
     return found
 
 
-def _compared_states(state: State, other: State) -> list[str]:
+def _compared_states(state: SharedState, other: SharedState) -> list[str]:
     return [
         f"{versions.table} is {versions.all()}, in serial order {same.all()}"
         for versions, same in zip(state, other, strict=True)
@@ -97,7 +97,7 @@ def _compared_states(state: State, other: State) -> list[str]:
     ]
 
 
-def _compared_versions(state: State, run: ReferenceRun) -> list[str]:
+def _compared_versions(state: SharedState, run: ReferenceRun) -> list[str]:
     """The newest values, and the versions: those that are needed, and none that never were."""
     found = []
     for table in run.program.tables:

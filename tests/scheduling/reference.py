@@ -15,7 +15,7 @@ from typing import Any
 from activedb.errors import AccessError
 from activedb.events import Occurrence
 from activedb.scheduling import REMOVED, Abort, At, Operation, Outcome, Program, Ref, SharedTable
-from activedb.scheduling._access import Body
+from activedb.scheduling._access import ShortFormBody
 from activedb.scheduling._operations import Read, STransaction, Write
 from activedb.scheduling._tables import Computed, Range
 
@@ -112,7 +112,7 @@ class Reference:
                 raise Abort(f"{target!r} was not written")
             value = target.table.check_value(value)
             return [(target.table, key, value)], value
-        if isinstance(operation, Body):
+        if isinstance(operation, ShortFormBody):
             view = _View(self, at, operation)
             result = operation.function(view, operation.params)  # type: ignore[arg-type]
             return [(table, key, value) for (table, key), value in view.own.items()], result
@@ -153,7 +153,7 @@ class Reference:
 class _View:
     """View that a function of the short form has: its own writes above the state before it."""
 
-    def __init__(self, reference: Reference, at: At, body: Body):
+    def __init__(self, reference: Reference, at: At, body: ShortFormBody):
         self._reference = reference
         self._at = at
         self._may_write = body.targets

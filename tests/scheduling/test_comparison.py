@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from activedb.scheduling import At, Outcome, SerialOrder, State, STransaction
+from activedb.scheduling import At, Outcome, SerialOrder, SharedState, STransaction
 from activedb.scheduling._scheduler import run_alone
 from tests.scheduling.comparison import check, differences
 from tests.scheduling.workloads import Parameters, workload
@@ -15,38 +15,38 @@ from tests.scheduling.workloads import Parameters, workload
 class Wrong(SerialOrder):
     """Scheduler that hands what was added, in the serial order, to a `_run` of its own."""
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         added, self._added = self._added, []
         self._run(sorted(added, key=lambda t: t.at), state)
 
-    def _run(self, added: list[STransaction], state: State) -> None:
+    def _run(self, added: list[STransaction], state: SharedState) -> None:
         for transaction in added:
             self._run_one(transaction, state)
 
-    def _run_one(self, transaction: STransaction, state: State) -> None:
+    def _run_one(self, transaction: STransaction, state: SharedState) -> None:
         run_alone(transaction, state)
 
 
 class OrderOfArrival(Wrong):
-    def _run(self, added: list[STransaction], state: State) -> None:
+    def _run(self, added: list[STransaction], state: SharedState) -> None:
         super()._run(sorted(added, key=lambda t: t.at.arrival), state)
 
 
 class TwoSwapped(Wrong):
-    def _run(self, added: list[STransaction], state: State) -> None:
+    def _run(self, added: list[STransaction], state: SharedState) -> None:
         added[2:4] = reversed(added[2:4])
         super()._run(added, state)
 
 
 class IdsIgnored(Wrong):
-    def _run(self, added: list[STransaction], state: State) -> None:
+    def _run(self, added: list[STransaction], state: SharedState) -> None:
         super()._run(sorted(added, key=lambda t: (t.at.us, t.at.arrival)), state)
 
 
 class WritesSeenAtOnce(Wrong):
     """An operation sees what those before it in its s-transaction have written."""
 
-    def _run_one(self, transaction: STransaction, state: State) -> None:
+    def _run_one(self, transaction: STransaction, state: SharedState) -> None:
         run_alone(transaction, state)
         if transaction.outcome is None or not transaction.outcome.committed:
             return
@@ -60,7 +60,7 @@ class WritesSeenAtOnce(Wrong):
 class AbortedHalf(Wrong):
     """An aborting s-transaction leaves what it wrote before."""
 
-    def _run_one(self, transaction: STransaction, state: State) -> None:
+    def _run_one(self, transaction: STransaction, state: SharedState) -> None:
         run_alone(transaction, state)
         if transaction.outcome is not None and not transaction.outcome.committed:
             with contextlib.suppress(Exception):
@@ -72,7 +72,7 @@ class AbortedHalf(Wrong):
 class OldReads(Wrong):
     """Scheduler that reads everything as it was at the last punctuation."""
 
-    def _run(self, added: list[STransaction], state: State) -> None:
+    def _run(self, added: list[STransaction], state: SharedState) -> None:
         if added:
             read = state.reader(added[0].at)
             made = []
@@ -90,7 +90,7 @@ class OldReads(Wrong):
 
 
 class OtherReason(Wrong):
-    def _run_one(self, transaction: STransaction, state: State) -> None:
+    def _run_one(self, transaction: STransaction, state: SharedState) -> None:
         run_alone(transaction, state)
         if transaction.outcome is not None and not transaction.outcome.committed:
             transaction.outcome = Outcome(reason="it did not work", error=transaction.outcome.error)
@@ -99,7 +99,7 @@ class OtherReason(Wrong):
 class WritesLost(Wrong):
     """The newest value is right; a version before it is missing."""
 
-    def _run(self, added: list[STransaction], state: State) -> None:
+    def _run(self, added: list[STransaction], state: SharedState) -> None:
         super()._run(added, state)
         for versions in state:
             for key, kept in versions.all().items():

@@ -19,8 +19,8 @@ from activedb.scheduling import (
     ProgramRun,
     Ref,
     SerialOrder,
+    SharedState,
     SharedTable,
-    State,
 )
 from tests.scheduling.events import event
 from tests.scheduling.reference import Reference
@@ -30,8 +30,8 @@ def at(us: int, id: str = "", arrival: int = 0) -> At:
     return At(us, id, arrival)
 
 
-def written(table: SharedTable, *versions: tuple[Hashable, int, Any]) -> State:
-    state = State([table])
+def written(table: SharedTable, *versions: tuple[Hashable, int, Any]) -> SharedState:
+    state = SharedState([table])
     for key, us, value in versions:
         state.write([(table, key, value)], at(us, "", 1))
     return state
@@ -50,7 +50,7 @@ def test_read_gives_the_last_value_before_a_place() -> None:
 
 def test_read_at_one_time_sees_those_with_smaller_ids_and_earlier_arrivals() -> None:
     table = SharedTable("t", initial=0)
-    state = State([table])
+    state = SharedState([table])
     for value, place in enumerate([at(5, "", 9), at(5, "a", 4), at(5, "a", 7), at(5, "b", 1)], 1):
         state.write([(table, 1, value)], place)
     places = [at(5, "", 9), at(5, "a", 1), at(5, "a", 5), at(5, "b", 0), at(5, "b", 2)]
@@ -102,7 +102,7 @@ def test_computed_key_is_computed_of_what_was_there_at_the_place() -> None:
 
 def test_write_at_a_place_taken_replaces_and_take_back_removes() -> None:
     table = SharedTable("t", initial=0)
-    state = State([table])
+    state = SharedState([table])
     writes: list[tuple[SharedTable, Hashable, Any]] = [(table, 1, "first"), (table, 2, "other")]
     state.write(writes, at(1))
     state.write([(table, 1, "second")], at(1))
@@ -116,11 +116,11 @@ def test_write_at_a_place_taken_replaces_and_take_back_removes() -> None:
 
 def test_state_of_other_tables_is_refused() -> None:
     table = SharedTable("t")
-    state = State([table])
+    state = SharedState([table])
     with pytest.raises(DefinitionError, match="is not in this state"):
         state.of(SharedTable("t"))
     with pytest.raises(DefinitionError, match="two shared tables are called t"):
-        State([table, SharedTable("t")])
+        SharedState([table, SharedTable("t")])
     assert [versions.table for versions in state] == [table]
 
 
@@ -140,7 +140,7 @@ def test_trim_never_changes_what_a_later_place_sees(
     script: list[tuple[str, int, int, Any]], history_us: int
 ) -> None:
     table = SharedTable("t", initial=-1, history=history_us / 1e6)
-    state, reference = State([table]), Reference([table])
+    state, reference = SharedState([table]), Reference([table])
     mark_us = 0
     for n, (what, key, offset_us, value) in enumerate(script):
         place = at(mark_us + offset_us, "", n)
@@ -171,7 +171,7 @@ def looks(table: SharedTable, history_us: int) -> list[Ref]:
     return refs
 
 
-def assert_bounded(state: State, table: SharedTable, mark_us: int) -> None:
+def assert_bounded(state: SharedState, table: SharedTable, mark_us: int) -> None:
     """Check that only versions are kept that some place from the mark on can see."""
     for versions in state.of(table).all().values():
         old = [v for v in versions if v[0].us < mark_us]

@@ -13,7 +13,7 @@ from sqlalchemy import Column, Integer, String, Table, create_engine, select, te
 import activedb as adb
 from activedb.errors import ConfigurationError, StoreError
 from activedb.scheduling import Program, SharedTable
-from activedb.store.journals import Attempt, Sink, staging
+from activedb.store.journals import Sink, StagedAttempt, staging
 from activedb.store.server import missing_rights, role_statements
 from activedb.store.system import system
 from tests.changes.following import take
@@ -169,7 +169,7 @@ def test_runner_stages_what_spark_writes(ledger: Ledger, roles: TwoRoles) -> Non
     try:
         count = spark.stage("q", 0, "w", [b'[{"id": 5, "text": "from Spark"}]'])
         sink = Sink("table", "log", "q")
-        assert spark.publish_to_table(sink, 0, [Attempt("w", count, 1)], ["id", "text"])
+        assert spark.publish_to_table(sink, 0, [StagedAttempt("w", count, 1)], ["id", "text"])
     finally:
         spark.close()
         staging.cache_clear()

@@ -21,7 +21,14 @@ from activedb.streams import AtomicBatch, Completion, Matched, Stream
 from spark_bridge import _session
 from spark_bridge._matching_bucket import Bucket, Passed
 from spark_bridge._matching_operator import left_of
-from spark_bridge._matching_plan import Plan, State, begin, check_switch, plan_of, write
+from spark_bridge._matching_plan import (
+    MatchingPlan,
+    MatchingState,
+    begin,
+    check_switch,
+    plan_of,
+    write,
+)
 
 A, B, C = (adb.event(kind) for kind in "ABC")
 
@@ -219,7 +226,7 @@ def test_rules_that_come_and_go_leave_what_others_keep_on_executors(
     stream = letters(db)
     buckets: dict[tuple[str, str], str] = {}  # as Spark keeps them: by group, here with one bucket
 
-    def feed(batch_id: int, *rows: tuple[str, int]) -> tuple[Plan, list[tuple[str, int]]]:
+    def feed(batch_id: int, *rows: tuple[str, int]) -> tuple[MatchingPlan, list[tuple[str, int]]]:
         """One feed of one batch, of which the punctuation passes all rows but the last."""
         matchable = stream.run.matchable()
         state = begin(tmp_path, matchable, partitions=1, keys=["item", "user"])
@@ -269,7 +276,7 @@ def test_rule_that_gets_another_key_begins_anew(db: adb.Database) -> None:
     stream = letters(db)
     rule(db, "both", adb.seq(A, B).same("item", "user"))
     matchable = stream.run.matchable()
-    state = State(8, ("item", "user"))
+    state = MatchingState(8, ("item", "user"))
     for keys, batch_id, key, since in (
         (("item", "user"), 2, "item", 2),
         (("item", "user"), 3, "item", 2),

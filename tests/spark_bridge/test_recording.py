@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bridge._recording import Recording, Replayer
+from spark_bridge._recording import RecordedFiles, Replayer
 
 
 def write(folder: Path, name: str, *lines: str) -> Path:
@@ -17,10 +17,10 @@ def write(folder: Path, name: str, *lines: str) -> Path:
     return path
 
 
-def seconds(folder: Path, *given: float | str) -> Recording:
+def seconds(folder: Path, *given: float | str) -> RecordedFiles:
     """A recording of lines that are their times."""
     write(folder, "a", *map(str, given))
-    return Recording(folder, "csv", time="at", unit="s", columns=("at",))
+    return RecordedFiles(folder, "csv", time="at", unit="s", columns=("at",))
 
 
 class Clock:
@@ -34,7 +34,7 @@ def test_recording_files_are_one_in_the_order_of_their_names(tmp_path: Path) -> 
     write(tmp_path, "b.csv", "at,user", "2,bob")
     write(tmp_path, "a.csv.gz", "user,at", "ann,1.5", "", 'eve,"1.75"')
     write(tmp_path, ".hidden.csv", "no", "no")
-    recording = Recording(tmp_path, "csv", time="at", unit="s", header=True)
+    recording = RecordedFiles(tmp_path, "csv", time="at", unit="s", header=True)
     assert list(recording.lines()) == [
         ("ann,1.5", 1_500_000),
         ('eve,"1.75"', 1_750_000),
@@ -64,21 +64,21 @@ def test_recording_times_are_numbers_or_iso_8601(
     text: str, unit: str | None, us: int | None, tmp_path: Path
 ) -> None:
     write(tmp_path, "a", f"x,{text}")
-    recording = Recording(tmp_path, "csv", time="at", unit=unit, columns=("name", "at"))
+    recording = RecordedFiles(tmp_path, "csv", time="at", unit=unit, columns=("name", "at"))
     assert list(recording.lines()) == [(f"x,{text}", us)]
 
 
 def test_recording_of_json_finds_the_field_and_bad_lines_have_no_time(tmp_path: Path) -> None:
     lines = ['{"at": 1.5}', '{"at": "2"}', '{"at": true}', "{}", "[1]", '{"at": ', '{"at": 3}']
     write(tmp_path, "a.json", *lines)
-    recording = Recording(tmp_path / "a.json", "json", time="at", unit="s")
+    recording = RecordedFiles(tmp_path / "a.json", "json", time="at", unit="s")
     times = [1_500_000, 2_000_000, None, None, None, None, 3_000_000]
     assert list(recording.lines()) == list(zip(lines, times, strict=True))
 
 
 def test_recording_without_the_column_says_what_it_has(tmp_path: Path) -> None:
     write(tmp_path, "a.csv", "when,user", "1,ann")
-    recording = Recording(tmp_path, "csv", time="at", header=True)
+    recording = RecordedFiles(tmp_path, "csv", time="at", header=True)
     with pytest.raises(ValueError, match=r"a\.csv has no column 'at'; it has when, user"):
         list(recording.lines())
 
@@ -88,7 +88,7 @@ def test_recording_fingerprint_is_of_names_and_sizes_not_of_the_place(tmp_path: 
     for folder, text in (("x", "one"), ("y", "one"), ("z", "seven")):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder, "a", text)
-        prints.append(Recording(tmp_path / folder).fingerprint())
+        prints.append(RecordedFiles(tmp_path / folder).fingerprint())
     assert prints[0] == prints[1] != prints[2]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from activedb.store.server import _prepared as _awake
-from activedb.store.server._prepared import Watch
+from activedb.store.server._prepared import SpinWait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core is f
 
 
 @contextmanager
-def watched(*, is_alone: bool = True) -> Iterator[tuple[Watch, socket.socket, list[int]]]:
+def watched(*, is_alone: bool = True) -> Iterator[tuple[SpinWait, socket.socket, list[int]]]:
     """A watch, the other end of what it watches, and a list that grows each time it looks."""
     looks: list[int] = []
 
@@ -30,7 +30,7 @@ def watched(*, is_alone: bool = True) -> Iterator[tuple[Watch, socket.socket, li
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Watch(ours.fileno(), asked), theirs, looks
+        yield SpinWait(ours.fileno(), asked), theirs, looks
 
 
 def test_watch_whose_answer_is_there_looks_every_time() -> None:

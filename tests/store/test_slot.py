@@ -50,7 +50,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from activedb.config import Settings
 from activedb.errors import ConfigurationError, ConnectionLost, LockTimeout, StoreError
-from activedb.store.replication import ChangedRows
+from activedb.store.replication import ChangeConverter
 from activedb.store.replication._pgoutput import (
     Begin,
     Commit,
@@ -134,7 +134,7 @@ def rows_told(slot: Slot, table: Table) -> list[tuple[Any, Any]]:
     spec, rows = Tables().spec(table), None
     for message in told(slot):
         if isinstance(message, Relation):
-            rows = ChangedRows(spec, message, slot.connection)
+            rows = ChangeConverter(spec, message, slot.connection)
         elif isinstance(message, Insert):
             assert rows is not None
             found.append((None, dict(rows.whole(message.new))))

@@ -29,7 +29,7 @@ from activedb.errors import (
     TableOwned,
     TransactionStateError,
 )
-from activedb.store.journals import Attempt, Sink, Staging
+from activedb.store.journals import Sink, StagedAttempt, Staging
 from activedb.store.system import sinks, staged_batches, staged_rows
 from activedb.streams import Staged
 from spark_bridge._sink import arrow_pieces, json_pieces
@@ -80,11 +80,11 @@ class Spark:
     def sink(self) -> Sink:
         return Sink("stream", "clicks", self.query_id)
 
-    def stage(self, batch_id: int, partition: Sequence[Any]) -> Attempt:
+    def stage(self, batch_id: int, partition: Sequence[Any]) -> StagedAttempt:
         writer = uuid.uuid4().hex
         pieces = [piece for batch in partition for piece in arrow_pieces(batch)]
         count = self.staging.stage(self.query_id, batch_id, writer, pieces)
-        return Attempt(writer, count, sum(batch.num_rows for batch in partition))
+        return StagedAttempt(writer, count, sum(batch.num_rows for batch in partition))
 
     def publish(self, batch_id: int, *partitions: Sequence[Any]) -> bool:
         attempts = [self.stage(batch_id, partition) for partition in partitions]
@@ -155,7 +155,7 @@ def test_batch_published_twice_at_once_is_published_once(where: Place, spark: Sp
     attempts = [[spark.stage(0, rows("a@1"))] for _ in range(4)]
     barrier = threading.Barrier(len(attempts))
 
-    def publish(mine: list[Attempt]) -> bool:
+    def publish(mine: list[StagedAttempt]) -> bool:
         with staging_in(where) as staging:
             barrier.wait(PATIENCE_S)
             return staging.publish_to_stream(spark.sink, 0, mine)
@@ -397,7 +397,7 @@ def insert(spark: Spark, table: str, batch_id: int, values: Any, query_id: str =
     pieces = list(json_pieces(batch))
     writer = uuid.uuid4().hex
     spark.staging.stage(query_id, batch_id, writer, pieces)
-    attempt = Attempt(writer, len(pieces), batch.num_rows)
+    attempt = StagedAttempt(writer, len(pieces), batch.num_rows)
     sink = Sink("table", table, query_id)
     return spark.staging.publish_to_table(sink, batch_id, [attempt], batch.schema.names)
 

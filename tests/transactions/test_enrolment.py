@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from activedb import Occurrence, Transaction
-    from activedb.transactions import Forest, Node
+    from activedb.transactions import Forest, TransactionNode
 
 KEYS = (1, 2, 3)
 STEPS = st.one_of(
@@ -44,7 +44,7 @@ def enrolled_at_begin(forest: Forest) -> Iterator[None]:
     """Let every subtransaction be prepared for a request when it begins."""
     begin = forest.begin
 
-    def eagerly(node: Node) -> None:
+    def eagerly(node: TransactionNode) -> None:
         begin(node)
         if node.parent is not None:
             if node.parent.is_on_thread_of(node):
@@ -181,7 +181,7 @@ def test_rollback_only_mark_just_before_the_first_request_is_not_lost(bank: Bank
         s = t.subtransaction()
         enrol = forest.enrol
 
-        def marked_first(node: Node) -> None:
+        def marked_first(node: TransactionNode) -> None:
             if node is node_of(s):
                 node.mark_rollback_only(TransactionAborted("from elsewhere", transaction=0))
             enrol(node)
@@ -221,7 +221,7 @@ def test_dependent_of_a_transaction_without_locks_waits_for_its_end(bank: Bank) 
 
 def test_transactions_of_rules_are_freed_without_the_garbage_collector() -> None:
     bank = opened_bank()
-    ended: list[weakref.ref[Node]] = []
+    ended: list[weakref.ref[TransactionNode]] = []
 
     @bank.db.rule(on=adb.event("TOUCHED"), priority=9)
     def noted(t: Transaction, o: Occurrence) -> None:

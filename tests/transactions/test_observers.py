@@ -10,7 +10,7 @@ import pytest
 
 import activedb as adb
 from activedb.errors import SerializationConflict, WrongThread
-from activedb.transactions import Node, Observer, State
+from activedb.transactions import Observer, State, TransactionNode
 from tests.databases import PATIENCE_S, in_thread
 from tests.nodes import node_of
 
@@ -26,31 +26,31 @@ class Witness(Observer):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         self.heard.append(f"began {t.label if t.parent else 'top'}")
 
-    def entered(self, t: Node) -> None:
+    def entered(self, t: TransactionNode) -> None:
         self.heard.append(f"entered {t.label if t.parent else 'top'}")
 
-    def left(self, t: Node) -> None:
+    def left(self, t: TransactionNode) -> None:
         assert t.state.is_final
         self.heard.append(f"left {t.label if t.parent else 'top'}")
 
-    def spawned(self, t: Node, firing: str, coupling: str) -> None:
+    def spawned(self, t: TransactionNode, firing: str, coupling: str) -> None:
         self.heard.append(f"spawned {firing.rpartition('.')[2]} {coupling}")
 
-    def carried(self, t: Node) -> str | None:
+    def carried(self, t: TransactionNode) -> str | None:
         return f"of {t.id}"
 
-    def committing(self, t: Node) -> None:
+    def committing(self, t: TransactionNode) -> None:
         assert t.state is State.COMMITTING
         self.heard.append(f"committing {t.label if t.parent else 'top'}")
 
-    def failing(self, t: Node, error: BaseException | None) -> None:
+    def failing(self, t: TransactionNode, error: BaseException | None) -> None:
         assert not t.state.is_final
         self.heard.append(f"failing {t.label if t.parent else 'top'} {type(error).__name__}")
 
-    def ended(self, t: Node) -> None:
+    def ended(self, t: TransactionNode) -> None:
         self.heard.append(f"{t.state} {t.label if t.parent else 'top'}")
 
 
@@ -138,7 +138,7 @@ def test_kind_of_observer_is_made_once(db: adb.Database) -> None:
 
 
 class _Broken(Observer):
-    def began(self, t: Node) -> None:
+    def began(self, t: TransactionNode) -> None:
         raise RuntimeError("broken")
 
     ended = left = began

@@ -23,7 +23,7 @@ from activedb.errors import (
     TransactionAborted,
     TransactionTimeout,
 )
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.transactions._retries import Retries
 from tests.databases import PATIENCE_S, in_thread
 from tests.transactions.bank import open_bank
@@ -230,7 +230,7 @@ def test_limit_of_time_counts_the_pauses_between_tries(where: Place) -> None:
 @given(number=st.integers(1, 40), seed=st.integers(0, 2**32))
 def test_pause_is_random_doubles_and_is_bounded(number: int, seed: int) -> None:
     settings = Settings(url="memory://")
-    retries = Retries(settings, Counters(), lambda: None)
+    retries = Retries(settings, NamedCounters(), lambda: None)
     retries.random = random.Random(seed)
     for error, first_ms, most_ms, least in (
         (Deadlock("x"), settings.retry_pause_ms, settings.retry_pause_ms_max, 0.0),
@@ -247,7 +247,7 @@ def test_same_seed_gives_the_same_pauses() -> None:
     settings = Settings(url="memory://")
     drawn = []
     for _ in range(2):
-        retries = Retries(settings, Counters(), lambda: None)
+        retries = Retries(settings, NamedCounters(), lambda: None)
         retries.random = random.Random(4)
         drawn.append([retries.delay_s(Deadlock("x"), n) for n in range(1, 9)])
     assert drawn[0] == drawn[1]

@@ -21,8 +21,8 @@ __all__ = [
     "RECENT",
     "UNRESTRICTED",
     "Array",
-    "Arrivals",
     "Choices",
+    "EventArrays",
     "Found",
 ]
 
@@ -41,7 +41,7 @@ BEFORE_ALL_US = -(2**63)
 Array = npt.NDArray[Any]
 
 
-class Arrivals(NamedTuple):
+class EventArrays(NamedTuple):
     """Events of a batch in order: one element of each array per event.
 
     Attributes

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from activedb.columns._arrival import EventTable
 from activedb.columns.detect._arrays import CHRONICLE, CONTINUOUS, CUMULATIVE
-from activedb.columns.detect._engines import BatchMatches, engine_for
+from activedb.columns.detect._engines import EngineMatches, engine_for
 from activedb.columns.detect._keys import KeyNumbers
 from activedb.columns.detect._matches import Chunk, Matches
-from activedb.columns.detect._plan import Plan, plan_of
-from activedb.columns.detect._programs import Program, Programs, why_no_program
+from activedb.columns.detect._plan import SequencePlan, plan_of
+from activedb.columns.detect._programs import CompiledCondition, CompiledConditions, why_no_program
 from activedb.columns.events import EventColumns, Ints
 from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
@@ -76,7 +76,7 @@ class ColumnarDetector:
         name: str | None = None,
         matches_max: int | None = MATCHES_MAX,
     ):
-        self._plan: Plan = plan_of(expression)
+        self._plan: SequencePlan = plan_of(expression)
         self._most = Bound(matches_max).most
         check_compiler("detection in columns", "detector_for()")
         self.expression = expression
@@ -185,7 +185,7 @@ class ColumnarDetector:
         made._chunks = list(self._chunks)
         return made
 
-    def _take(self, columns: EventColumns, *, absorbs: bool) -> tuple[BatchMatches, Ints, Chunk]:
+    def _take(self, columns: EventColumns, *, absorbs: bool) -> tuple[EngineMatches, Ints, Chunk]:
         """Let the engine take a batch; return its matches, the completing rows, and the chunk."""
         order = columns.order()
         last = checked_place(columns, order, self._last)
@@ -332,14 +332,14 @@ class EventFilter:
 
     def __init__(self, primitive: Primitive):
         self.primitive = primitive
-        self._compiled: Programs | None = None
+        self._compiled: CompiledConditions | None = None
         predicate = primitive.predicate
         if (
             isinstance(predicate, Term)
             and not predicate.part_names
             and why_no_program(predicate) is None
         ):
-            self._compiled = Programs((Program(predicate, 0),), ())
+            self._compiled = CompiledConditions((CompiledCondition(predicate, 0),), ())
 
     def rows(self, columns: EventColumns) -> Ints:
         """Return the rows it takes, in ascending order; exceptions of its predicate propagate.

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.detect._arrays import BEFORE_ALL_US, CUMULATIVE, RECENT, Arrivals, Choices
+from activedb.columns.detect._arrays import BEFORE_ALL_US, CUMULATIVE, RECENT, Choices, EventArrays
 from activedb.columns.detect._nodes import (
     EVENT_COLUMNS,
     NODE_COLUMNS,
@@ -19,20 +19,20 @@ from activedb.columns.detect._nodes import (
     Shape,
     follows_of,
 )
-from activedb.columns.detect._plan import Plan
-from activedb.columns.detect._programs import Programs
+from activedb.columns.detect._plan import SequencePlan
+from activedb.columns.detect._programs import CompiledConditions
 from activedb.columns.detect._runs import run_runs
 from activedb.columns.detect._stacks import run_stacks
 from activedb.columns.events import EventColumns, Ints
 
-__all__ = ["BatchMatches", "Engine", "RunEngine", "StackEngine", "engine_for"]
+__all__ = ["Engine", "EngineMatches", "RunEngine", "StackEngine", "engine_for"]
 
 _RING_SIZE = 1024
 _TEXTS_MIN = 1024
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class BatchMatches:
+class EngineMatches:
     """Matches of a batch.
 
     Attributes
@@ -72,7 +72,7 @@ class Engine(Protocol):
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
-    ) -> BatchMatches:
+    ) -> EngineMatches:
         """Take events in the order of their places.
 
         Parameters
@@ -102,7 +102,7 @@ class Engine(Protocol):
         """Forget all keys but those with these numbers, and renumber those from 0."""
 
 
-def engine_for(plan: Plan) -> Engine:
+def engine_for(plan: SequencePlan) -> Engine:
     """Return the engine that suits a plan."""
     return RunEngine(plan) if plan.keeps_runs else StackEngine(plan)
 
@@ -116,7 +116,7 @@ class _Ring:
         Number of leading columns per key that hold serials; the remaining ones hold times.
     """
 
-    def __init__(self, plan: Plan, columns: int, heads: int, widths: int):
+    def __init__(self, plan: SequencePlan, columns: int, heads: int, widths: int):
         self._plan = plan
         self._ring: Ints = np.empty((_RING_SIZE, columns), np.int64)
         self._base = self._top = 0  # serials of the first event, and one past the last
@@ -185,19 +185,19 @@ class StackEngine(_Ring):
     It supports neither Kleene parts nor conditions over several events.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: SequencePlan):
         parts = len(plan.names)
         super().__init__(plan, 3 + 2 * (parts - 1), parts - 1, 3 * parts)
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
-    ) -> BatchMatches:
+    ) -> EngineMatches:
         plan = self._plan
         # An event that completes a match is not kept in a consuming context; recent consumes
         # nothing.
         context = RECENT if absorbs else plan.context
         self._ring, self._base, self._top, found, taken = run_stacks(
-            Arrivals(us, rows, keys_of, masks),
+            EventArrays(us, rows, keys_of, masks),
             len(plan.names),
             _choices(plan, context, most),
             self._keys,
@@ -206,20 +206,20 @@ class StackEngine(_Ring):
             self._top,
         )
         counts = found.counts if context == CUMULATIVE else None
-        return BatchMatches(found.rows, counts, found.at, taken == len(us))
+        return EngineMatches(found.rows, counts, found.at, taken == len(us))
 
 
-def _choices(plan: Plan, context: int, most: int) -> Choices:
+def _choices(plan: SequencePlan, context: int, most: int) -> Choices:
     return Choices(plan.window_us, plan.gap_us, plan.is_next, plan.negates_start, context, most)
 
 
 class RunEngine(_Ring):
     """Engine that keeps partial matches individually, as a tree of nodes."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: SequencePlan):
         parts = len(plan.names)
         super().__init__(plan, EVENT_COLUMNS, parts, 2 * parts)
-        self._programs = Programs(plan.programs, plan.names)
+        self._programs = CompiledConditions(plan.programs, plan.names)
         self._values = np.empty((_RING_SIZE, len(self._programs.columns)))
         self._nodes: Ints = np.empty((_RING_SIZE, NODE_COLUMNS), np.int64)
         self._node_base = self._node_top = 0
@@ -245,12 +245,12 @@ class RunEngine(_Ring):
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
-    ) -> BatchMatches:
+    ) -> EngineMatches:
         # Consumption has no influence on which partial matches are kept: `use_up` marks it later.
         assert self._loaded is not None, "run before prepare"
         plan, programs = self._plan, self._programs
         memory, state, found, taken = run_runs(
-            Arrivals(us, rows, keys_of, masks),
+            EventArrays(us, rows, keys_of, masks),
             self._loaded,
             self._shape,
             Conditions(
@@ -263,7 +263,7 @@ class RunEngine(_Ring):
         _, self._ring, self._values, self._nodes = memory
         self._base, self._top, self._node_base, self._node_top = state
         self._loaded = None
-        return BatchMatches(found.rows, found.counts, found.at, taken == len(us))
+        return EngineMatches(found.rows, found.counts, found.at, taken == len(us))
 
     def copy(self) -> Self:
         made = super().copy()

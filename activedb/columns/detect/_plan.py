@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from activedb.columns.detect._arrays import CONTEXTS
-from activedb.columns.detect._programs import Program, why_no_program
+from activedb.columns.detect._programs import CompiledCondition, why_no_program
 from activedb.errors import PatternError
 from activedb.events import (
     Context,
@@ -22,13 +22,13 @@ from activedb.events import (
 )
 from activedb.events.terms import Term
 
-__all__ = ["Listener", "Plan", "plan_of", "supports"]
+__all__ = ["PrimitiveListener", "SequencePlan", "plan_of", "supports"]
 
 _PARTS_MAX = 31  # bits of a mask for positive parts, and as many for negated ones
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class PrimitiveListener:
     """Primitive event of an expression and its role there.
 
     Attributes
@@ -43,7 +43,7 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SequencePlan:
     """Sequence in the form the kernels take.
 
     Attributes
@@ -53,7 +53,7 @@ class Plan:
     expression : Sequence
     names : tuple of str
         Names of the positive parts.
-    listeners : tuple of Listener
+    listeners : tuple of PrimitiveListener
     window_us, gap_us : int
         In microseconds; -1: none.
     context : int
@@ -65,7 +65,7 @@ class Plan:
         Minimum and maximum events per positive part; `most` -1: unbounded.
     kleene, greedy : tuple of bool
         Flags per positive part.
-    programs : tuple of Program
+    programs : tuple of CompiledCondition
         Compiled conditions over several events.
     filters : tuple of callable
         Remaining conditions, evaluated in Python on complete matches.
@@ -76,7 +76,7 @@ class Plan:
     name: str
     expression: Sequence
     names: tuple[str, ...]
-    listeners: tuple[Listener, ...]
+    listeners: tuple[PrimitiveListener, ...]
     window_us: int
     gap_us: int
     context: int
@@ -86,7 +86,7 @@ class Plan:
     most: tuple[int, ...]
     kleene: tuple[bool, ...]
     greedy: tuple[bool, ...]
-    programs: tuple[Program, ...]
+    programs: tuple[CompiledCondition, ...]
     filters: tuple[Callable[[Mapping[str, Any]], object], ...]
     returns: tuple[tuple[str, Any], ...]
 
@@ -115,7 +115,7 @@ def supports(expression: Expression) -> str | None:
     return _choices(pattern) or _parts(pattern)
 
 
-def plan_of(expression: Expression) -> Plan:
+def plan_of(expression: Expression) -> SequencePlan:
     """Return the plan for the kernels.
 
     Raises
@@ -133,19 +133,19 @@ def plan_of(expression: Expression) -> Plan:
     if isinstance(expression, Query):
         name, returns, expression = expression.name, expression.returns, expression.pattern
     assert isinstance(expression, Sequence)
-    listeners: list[Listener] = []
+    listeners: list[PrimitiveListener] = []
     positives = 0
     for part in expression.parts:
         if isinstance(part, Negation):
-            listeners += [Listener(one, 32 + positives) for one in part.alternatives]
+            listeners += [PrimitiveListener(one, 32 + positives) for one in part.alternatives]
             continue
         alternatives = part.alternatives if isinstance(part, Kleene) else (part,)
         for one in alternatives:
             assert isinstance(one, Primitive)
-            listeners.append(Listener(one, positives))
+            listeners.append(PrimitiveListener(one, positives))
         positives += 1
     kleenes = [part if isinstance(part, Kleene) else None for part in expression.positives]
-    return Plan(
+    return SequencePlan(
         name,
         expression,
         expression.names,
@@ -162,7 +162,7 @@ def plan_of(expression: Expression) -> Plan:
         tuple(part is not None for part in kleenes),
         tuple(part is None or part.greedy for part in kleenes),
         tuple(
-            Program(
+            CompiledCondition(
                 predicate,
                 max(
                     map(expression.names.index, predicate.part_names),

@@ -29,7 +29,7 @@ from activedb.events.terms import (
     Term,
 )
 
-__all__ = ["Program", "Programs", "why_no_program"]
+__all__ = ["CompiledCondition", "CompiledConditions", "why_no_program"]
 
 pa = arrow()
 
@@ -73,7 +73,7 @@ def why_no_program(term: object) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CompiledCondition:
     """Compiled condition.
 
     Attributes
@@ -87,17 +87,17 @@ class Program:
     part: int
 
 
-class Programs:
+class CompiledConditions:
     """Conditions of a plan over several events, and the columns they load.
 
     Parameters
     ----------
-    programs : tuple of Program
+    programs : tuple of CompiledCondition
     names : tuple of str
         Names of the positive parts.
     """
 
-    def __init__(self, programs: tuple[Program, ...], names: tuple[str, ...]):
+    def __init__(self, programs: tuple[CompiledCondition, ...], names: tuple[str, ...]):
         self._programs = programs
         self._names = names
         loads = [load for program in programs for load in _loads(program.term)]
@@ -167,7 +167,7 @@ class Programs:
         self._kinds = kinds
         return values, nulls
 
-    def copy(self) -> Programs:
+    def copy(self) -> CompiledConditions:
         """Return an independent copy; O(texts)."""
         made = copy(self)
         made._texts, made._kinds = self._texts.copy(), list(self._kinds)

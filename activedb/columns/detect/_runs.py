@@ -16,8 +16,8 @@ from activedb.columns.detect._arrays import (
     CUMULATIVE,
     RECENT,
     Array,
-    Arrivals,
     Choices,
+    EventArrays,
     Found,
 )
 from activedb.columns.detect._nodes import (
@@ -211,7 +211,7 @@ class Progress(NamedTuple):
 
 @jit
 def _take(
-    arrivals: Arrivals,
+    arrivals: EventArrays,
     new_values: Array,
     new_nulls: Array,
     shape: Shape,
@@ -389,7 +389,7 @@ def _take(
 
 
 def run_runs(
-    arrivals: Arrivals,
+    arrivals: EventArrays,
     loaded: tuple[Array, Array],
     shape: Shape,
     conditions: Conditions,
@@ -401,7 +401,7 @@ def run_runs(
 
     Parameters
     ----------
-    arrivals : Arrivals
+    arrivals : EventArrays
     loaded : (values, nulls)
         Per event, the values that conditions load, one column each, and bits for NULL.
     shape, conditions, choices, memory

@@ -18,8 +18,8 @@ from activedb.columns.detect._arrays import (
     CUMULATIVE,
     RECENT,
     Array,
-    Arrivals,
     Choices,
+    EventArrays,
     Found,
 )
 from activedb.compiler import jit
@@ -281,7 +281,7 @@ def _link(
 
 @jit
 def _take(
-    arrivals: Arrivals,
+    arrivals: EventArrays,
     parts: int,
     choices: Choices,
     keys: Array,
@@ -413,7 +413,7 @@ def _longer(array: Array, used: int) -> Array:
 
 @jit
 def run_stacks(
-    arrivals: Arrivals,
+    arrivals: EventArrays,
     parts: int,
     choices: Choices,
     keys: Array,
@@ -425,7 +425,7 @@ def run_stacks(
 
     Parameters
     ----------
-    arrivals : Arrivals
+    arrivals : EventArrays
     parts : int
         Number of positive parts.
     choices : Choices

@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from activedb.columns.events import Column, Ints
-from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._layout import ProgramLayout, Template
 from activedb.columns.program._rows import Rows
 from activedb.compiler import jit
 from activedb.scheduling import Parameter, Ref, SharedTable, Write
 
-__all__ = ["COUNT", "SHIFT", "Plan", "Planner", "completed"]
+__all__ = ["COUNT", "SHIFT", "PrecedenceGraph", "PrecedencePlanner", "completed"]
 
 SHIFT: Final = 32
 COUNT: Final = (1 << SHIFT) - 1
@@ -25,7 +25,7 @@ _NUMBER_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PrecedenceGraph:
     """Precedence graph of a batch.
 
     Attributes
@@ -64,7 +64,7 @@ class Plan:
         return self.weight / max(1, self.height)
 
 
-class Planner:
+class PrecedencePlanner:
     """Planner for the batches of one program.
 
     Two rows conflict if both access a key and one writes it. The later row waits. Edges lead to a
@@ -75,10 +75,10 @@ class Planner:
 
     Parameters
     ----------
-    layout : Layout
+    layout : ProgramLayout
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ProgramLayout):
         self._layout = layout
         bases, total = [], 0
         for table in layout.tables:
@@ -109,7 +109,7 @@ class Planner:
         self._rows = 0
         self._nodes = 0
 
-    def plan(self, rows: Rows, first: int = 0) -> Plan:
+    def plan(self, rows: Rows, first: int = 0) -> PrecedenceGraph:
         """Return the plan of rows in the serial order, starting at row `first`; O(accesses)."""
         count = len(rows)
         keys = np.empty((len(self._key_columns), count), np.int64)
@@ -138,7 +138,7 @@ class Planner:
         ready[: len(free)] = free[np.argsort(heights[free], kind="stable")]
         weight = int(self._weights[rows.codes[first:]].sum())
         edges = (first_edge, edge_to, edge_next)
-        return Plan(*edges, waits, ready, len(free), count - first, weight, int(height))
+        return PrecedenceGraph(*edges, waits, ready, len(free), count - first, weight, int(height))
 
     def _accesses(
         self, templates: tuple[Template, ...], computed: set[SharedTable]

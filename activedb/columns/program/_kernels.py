@@ -11,9 +11,9 @@ import numpy as np
 from numba import njit
 
 from activedb.columns.events import Ints
-from activedb.columns.program._conflicts import COUNT, SHIFT, Plan
+from activedb.columns.program._conflicts import COUNT, SHIFT, PrecedenceGraph
 from activedb.columns.program._functions import BACK, Compiled, NotCompilable, key_of, number_of
-from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._layout import ProgramLayout, Template
 from activedb.columns.program._rows import EXACT_MAX, Rows
 from activedb.columns.program._state import ColumnState, window
 from activedb.columns.program._writer import Writer, table_names
@@ -30,7 +30,7 @@ _NO_EDGES = (np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
 def kernel_of(program: Program, types: tuple[str, ...]) -> Kernel:
     """Return the kernel of a program that takes these types, shared by all its runs."""
     assert types == program.types
-    return Kernel(Layout(program))
+    return Kernel(ProgramLayout(program))
 
 
 class Kernel:
@@ -38,7 +38,7 @@ class Kernel:
 
     Parameters
     ----------
-    layout : Layout
+    layout : ProgramLayout
 
     Raises
     ------
@@ -46,7 +46,7 @@ class Kernel:
         If one of its functions must not be compiled.
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ProgramLayout):
         source = source_of(layout)
         jitted = njit(nogil=True, error_model="python")
         names: dict[str, Any] = {
@@ -120,7 +120,7 @@ class Kernel:
         done: Ints,
         made: int,
         now: int,
-        plan: Plan,
+        plan: PrecedenceGraph,
         arguments: tuple[Any, ...],
     ) -> tuple[int, int, int]:
         """Run rows that wait for none, and some of the rows that waited only for those.
@@ -136,8 +136,8 @@ class Kernel:
         made : int
             Number of rows in `done` already.
         now : int
-            Words of `Plan.waits` that were changed later are not trusted.
-        plan : Plan
+            Words of `PrecedenceGraph.waits` that were changed later are not trusted.
+        plan : PrecedenceGraph
         arguments : tuple
 
         Returns
@@ -219,7 +219,7 @@ def {name}({arguments}):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class KernelSource:
     """Source text of a program's kernel, and the objects it refers to by name.
 
     Attributes
@@ -236,7 +236,7 @@ class Source:
     constants: dict[str, Any]
 
 
-def source_of(layout: Layout) -> Source:
+def source_of(layout: ProgramLayout) -> KernelSource:
     """Generate the source text of a program's kernel.
 
     With `todo` empty, the kernel runs the rows from `first` to `last` in turn. Otherwise `todo` is
@@ -250,7 +250,7 @@ def source_of(layout: Layout) -> Source:
     arguments.append("log_values, log_us, log_arrivals, log_before")
     arguments += [f"c{place}" for place in range(len(layout.columns))]
     arguments += table_names(layout)
-    return Source(
+    return KernelSource(
         "\n".join(writer.wrappers),
         _KERNEL.format(arguments=", ".join(arguments), branches=branches),
         writer.functions,
@@ -263,7 +263,7 @@ class _KernelWriter(Writer):
     us = "us[i]"
     arrival = "arrivals[i]"
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ProgramLayout):
         super().__init__(layout)
         self.wrappers: list[str] = []
         self._wrappers: dict[str, str] = {}  # wrapper names by body; calls that are alike share one

@@ -19,7 +19,7 @@ from activedb.scheduling import (
     traced,
 )
 
-__all__ = ["KeyUse", "Layout", "Template", "supports"]
+__all__ = ["KeyUse", "ProgramLayout", "Template", "supports"]
 
 Template = Read | Write
 
@@ -35,7 +35,7 @@ class KeyUse:
     codes: tuple[int, ...]
 
 
-class Layout:
+class ProgramLayout:
     """Program as templates over columns.
 
     Parameters
@@ -119,7 +119,7 @@ def supports(program: Program) -> str | None:
     A program that cannot is left to a `ProgramRun`, with any scheduler.
     """
     try:
-        Layout(program)
+        ProgramLayout(program)
     except DefinitionError as error:
         return str(error)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._layout import ProgramLayout, Template
 from activedb.columns.program._rows import Rows
 from activedb.columns.program._state import NONE, ColumnState
 from activedb.columns.program._writer import Writer, table_names
@@ -29,10 +29,10 @@ class PlainLoop:
 
     Parameters
     ----------
-    layout : Layout
+    layout : ProgramLayout
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ProgramLayout):
         writer = _LoopWriter(layout)
         branches = writer.branches(" " * 12)
         places = range(len(layout.columns))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columns.events import Column, Ints
-from activedb.columns.program._layout import Layout, width
+from activedb.columns.program._layout import ProgramLayout, width
 from activedb.columns.program._rows import RAISED, Rows
 from activedb.errors import DefinitionError
 from activedb.scheduling import Abort, At, Outcome, Parameter
@@ -39,7 +39,7 @@ class ColumnResults:
 
     Attributes
     ----------
-    layout : Layout
+    layout : ProgramLayout
     rows : Rows
     kept : list of (tuple or None), or None
         Results of all rows, if the Python loop ran them. None where `Rows.special` has the outcome,
@@ -55,7 +55,7 @@ class ColumnResults:
         Reason why this batch ran in Python.
     """
 
-    layout: Layout
+    layout: ProgramLayout
     rows: Rows
     kept: list[tuple[Any, ...] | None] | None = None
     refused: list[ColumnRefusal] = field(default_factory=list)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columns.events import Column, EventColumns, Ints, column_of
-from activedb.columns.program._conflicts import Planner
-from activedb.columns.program._layout import KeyUse, Layout
+from activedb.columns.program._conflicts import PrecedencePlanner
+from activedb.columns.program._layout import KeyUse, ProgramLayout
 from activedb.columns.program._plain import PlainLoop
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
 from activedb.columns.program._rows import Rows, is_exact, split
@@ -31,7 +31,7 @@ from activedb.scheduling import (
     evaluate,
 )
 
-__all__ = ["DECISIONS", "Checker", "ColumnRun", "Undo"]
+__all__ = ["DECISIONS", "Checker", "ColumnRun", "ValueSnapshot"]
 
 
 class Checker:
@@ -39,10 +39,10 @@ class Checker:
 
     Parameters
     ----------
-    layout : Layout
+    layout : ProgramLayout
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ProgramLayout):
         self._layout = layout
         self._uses = [(use, self._mask(use.codes)) for use in layout.key_uses]
         self._needs = {
@@ -164,7 +164,7 @@ class _Saved:
             self.array[column.take(rows)] = self.old
 
 
-class Undo:
+class ValueSnapshot:
     """Snapshot of the values that rows may write: O(rows), or O(size) of a table if smaller.
 
     One instance serves a whole run and reuses its memory, as allocating for each batch would cost
@@ -172,10 +172,10 @@ class Undo:
 
     Parameters
     ----------
-    layout : Layout
+    layout : ProgramLayout
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ProgramLayout):
         self._layout = layout
         self._rooms: dict[int, _Array] = {}
         self._saved: list[_Saved] = []
@@ -224,7 +224,9 @@ def gather(array: _Array, rows: Ints, column: Ints, into: _Array) -> None:
         into[number] = array[column[row]]
 
 
-def _written(layout: Layout, place: int, rows: Rows, of_code: list[Ints]) -> list[_Chosen] | None:
+def _written(
+    layout: ProgramLayout, place: int, rows: Rows, of_code: list[Ints]
+) -> list[_Chosen] | None:
     """Return the keys of a table that rows may write; None (any key) if keys are computed."""
     found: list[_Chosen] = []
     for code, operations in enumerate(layout.templates):
@@ -304,7 +306,7 @@ class ColumnRun:
         self.program = program
         self.threads = threads
         self.decision = decision
-        self.layout = Layout(program)
+        self.layout = ProgramLayout(program)
         self.state = ColumnState(program.tables) if state is None else state
         self.punctuation_us = punctuation_us
         self.not_compiled: str | None = None
@@ -313,10 +315,10 @@ class ColumnRun:
         self._waiting: list[Rows] = []
         self._arrivals = self.state.last_arrival
         self._kernel: Any = None
-        self._planner: Planner | None = None
+        self._planner: PrecedencePlanner | None = None
         self._cost_s: float | None = None  # per row, on one thread, in the last batch
         self._plain = PlainLoop(self.layout)
-        self._undo = Undo(self.layout)
+        self._undo = ValueSnapshot(self.layout)
         if decision == "python":
             self.not_compiled = "the decision was python"
         elif not has_compiler():
@@ -527,7 +529,7 @@ class ColumnRun:
     ) -> None:
         """Run the rows from `first` on threads if their conflicts leave enough parallelism."""
         if self._planner is None:
-            self._planner = Planner(self.layout)
+            self._planner = PrecedencePlanner(self.layout)
         plan = self._planner.plan(rows, first)
         if self.decision is None and plan.parallelism < _PARALLELISM_MIN:
             return

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from activedb.columns.events import Column, Ints, arrays_of_bytes, arrays_to_bytes
 from activedb.compiler import jit
 from activedb.errors import DefinitionError
-from activedb.scheduling import REMOVED, At, Ref, SharedTable, State, Writes, at_key
+from activedb.scheduling import REMOVED, At, Ref, SharedState, SharedTable, Writes, at_key
 
 __all__ = ["CHANGED", "NONE", "WRITTEN", "ColumnState", "ColumnVersions", "VersionLog", "window"]
 
@@ -487,9 +487,9 @@ class ColumnState:
                 found[key] = versions
         return found
 
-    def to_state(self) -> State:
-        """Convert to a `State` for a `ProgramRun`."""
-        state = State(self.tables)
+    def to_state(self) -> SharedState:
+        """Convert to a `SharedState` for a `ProgramRun`."""
+        state = SharedState(self.tables)
         for table in self.tables:
             versions = state.of(table)
             for key, found in self.all(table).items():
@@ -498,8 +498,8 @@ class ColumnState:
         return state
 
     @classmethod
-    def of_state(cls, state: State) -> ColumnState:
-        """Convert from a `State`, all of whose tables have sizes."""
+    def of_state(cls, state: SharedState) -> ColumnState:
+        """Convert from a `SharedState`, all of whose tables have sizes."""
         made = cls(versions.table for versions in state)
         for versions in state:
             for key, found in versions.all().items():

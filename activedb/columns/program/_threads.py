@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from activedb.columns.program._conflicts import Plan, completed
+from activedb.columns.program._conflicts import PrecedenceGraph, completed
 
 __all__ = ["run_plan"]
 
@@ -20,7 +20,7 @@ _FOLLOWING = 10  # a chunk's rows per follow-up row
 
 
 def run_plan(
-    plan: Plan,
+    plan: PrecedenceGraph,
     chunk: Chunk,
     alone: Callable[[int], None],
     *,
@@ -34,7 +34,7 @@ def run_plan(
 
     Parameters
     ----------
-    plan : Plan
+    plan : PrecedenceGraph
     chunk : callable
         ``chunk(todo, count, done, made, now)`` is `Kernel.chunk` with this plan.
     alone : callable
@@ -101,7 +101,7 @@ class _Handout:
     when it completes the last row.
     """
 
-    def __init__(self, plan: Plan, threads: int, chunk_rows: int):
+    def __init__(self, plan: PrecedenceGraph, threads: int, chunk_rows: int):
         self.error: BaseException | None = None
         self.busy_s = 0.0
         self._plan = plan

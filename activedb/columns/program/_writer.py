@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from activedb.columns.program._layout import Layout, Template
+from activedb.columns.program._layout import ProgramLayout, Template
 from activedb.columns.program._state import CHANGED, WRITTEN
 from activedb.scheduling import Computed, Parameter, Ref, Write
 
@@ -41,7 +41,7 @@ class Writer(ABC):
     us: str
     arrival: str
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: ProgramLayout):
         self.layout = layout
         self.functions: dict[str, Callable[..., Any]] = {}
         self.constants: dict[str, Any] = {}
@@ -163,7 +163,7 @@ class Writer(ABC):
         return lines
 
 
-def table_names(layout: Layout) -> list[str]:
+def table_names(layout: ProgramLayout) -> list[str]:
     """Return the names of the tables in the text."""
     names = []
     for place, table in enumerate(layout.tables):

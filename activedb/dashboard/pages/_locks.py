@@ -20,7 +20,7 @@ from activedb.dashboard._elements import (
     text,
 )
 from activedb.dashboard._live import Live, frame, section
-from activedb.dashboard._poller import Poller, Snapshot
+from activedb.dashboard._poller import Poller, PollResult
 from activedb.dashboard._words import clock_time, count, short
 
 __all__ = ["locks_page", "replay_page"]
@@ -50,7 +50,7 @@ async def replay_page(poller: Poller, n: int) -> None:
             text("a", "Locks", href="/locks")
             return
         _head(deadlock)
-        _Replay(live, deadlock).build()
+        _DeadlockReplay(live, deadlock).build()
 
 
 def _head(deadlock: Value) -> None:
@@ -65,7 +65,7 @@ def _head(deadlock: Value) -> None:
     )
 
 
-class _Replay:
+class _DeadlockReplay:
     """The step that is shown, and the elements that show it."""
 
     def __init__(self, live: Live, deadlock: Value):
@@ -173,7 +173,7 @@ def locks_page(poller: Poller) -> None:
             shown = poller.snapshot.once(_graph)
             chart = LiveChart.of_options("Wait-for graph", *shown)
 
-            def draw(snapshot: Snapshot) -> Change | None:
+            def draw(snapshot: PollResult) -> Change | None:
                 nonlocal shown
                 new = snapshot.once(_graph)
                 if new == shown:
@@ -213,7 +213,7 @@ def locks_page(poller: Poller) -> None:
             )
 
 
-def _figures(snapshot: Snapshot) -> list[Figure]:
+def _figures(snapshot: PollResult) -> list[Figure]:
     state: Any = snapshot.state or {"locks": {}, "deadlocks": []}
     locks = state["locks"]
     total, shown = locks.get("total", 0), len(locks.get("shown", ()))
@@ -226,7 +226,7 @@ def _figures(snapshot: Snapshot) -> list[Figure]:
     ]
 
 
-def _graph(snapshot: Snapshot) -> tuple[dict[str, Any], str]:
+def _graph(snapshot: PollResult) -> tuple[dict[str, Any], str]:
     edges = [] if snapshot.state is None else snapshot.state["locks"]["edges"]
     nodes: dict[int, str] = {}
     for edge in edges:

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from activedb.dashboard import _tables
-from activedb.dashboard._elements import Figure, Line, text
+from activedb.dashboard._elements import ChartLine, Figure, text
 from activedb.dashboard._live import frame, section
-from activedb.dashboard._poller import Point, Poller, Snapshot
-from activedb.dashboard._tables import Column, Row, cell
+from activedb.dashboard._poller import Point, Poller, PollResult
+from activedb.dashboard._tables import LiveColumn, Row, cell
 from activedb.dashboard._words import count, duration, many, rate, short
 
 __all__ = ["overview_page"]
 
-_ATTENTION = (Column("what", "Issue", wrap=True), Column("do", "Action", sort=False, wrap=True))
+_ATTENTION = (
+    LiveColumn("what", "Issue", wrap=True),
+    LiveColumn("do", "Action", sort=False, wrap=True),
+)
 _OLD_S = 5.0
 _LATELY_S = 300.0
 
 _THROUGHPUT = (
-    Line("committed", lambda point: point.rates["committed"], "good"),
-    Line("aborted", lambda point: point.rates["aborted"], "bad"),
-    Line("rules fired", lambda point: point.rates["fired"], "accent", "dashed"),
+    ChartLine("committed", lambda point: point.rates["committed"], "good"),
+    ChartLine("aborted", lambda point: point.rates["aborted"], "bad"),
+    ChartLine("rules fired", lambda point: point.rates["fired"], "accent", "dashed"),
 )
 
 
-def _ms(name: str, colour: str) -> Line:
+def _ms(name: str, colour: str) -> ChartLine:
     """Return the line of a quantile in milliseconds."""
 
     def value(point: Point) -> float | None:
         seconds = point.latencies_s.get(name)
         return None if seconds is None else seconds * 1000
 
-    return Line(name, value, colour, "dashed" if name.endswith("p99") else "solid")
+    return ChartLine(name, value, colour, "dashed" if name.endswith("p99") else "solid")
 
 
 _LATENCY = (
@@ -81,7 +84,7 @@ def overview_page(poller: Poller) -> None:
             )
 
 
-def _figures(poller: Poller, snapshot: Snapshot) -> list[Figure]:
+def _figures(poller: Poller, snapshot: PollResult) -> list[Figure]:
     points = poller.history.points
     rates = points[-1].rates if points else {}
     state = snapshot.state or {"forest": {"total": 0, "shown": []}, "locks": {}, "latency_s": {}}
@@ -117,13 +120,13 @@ def _throughput_said(poller: Poller) -> str:
     )
 
 
-def _latency_said(snapshot: Snapshot) -> str:
+def _latency_said(snapshot: PollResult) -> str:
     latency = (snapshot.state or {}).get("latency_s", {}).get("transaction", {})
     half, longest = duration(latency.get("p50") or None), duration(latency.get("p99") or None)
     return f"transactions take {half} in the median, and {longest} in the 99th percentile"
 
 
-def _attention(snapshot: Snapshot) -> list[Row]:
+def _attention(snapshot: PollResult) -> list[Row]:
     state = snapshot.state
     if state is None:
         return []

@@ -12,14 +12,14 @@ from nicegui import ui
 from activedb.dashboard import _tables
 from activedb.dashboard._elements import Figure, text
 from activedb.dashboard._live import Live, frame, section
-from activedb.dashboard._poller import Poller, Snapshot
-from activedb.dashboard._tables import Column
+from activedb.dashboard._poller import Poller, PollResult
+from activedb.dashboard._tables import LiveColumn
 from activedb.dashboard._words import count, short
 
 __all__ = ["rules_page"]
 
-_SWITCH = Column("act", "Switch", kind="action", sort=False)
-_RESOLVE = Column("act", "Decide", kind="action", sort=False)
+_SWITCH = LiveColumn("act", "Switch", kind="action", sort=False)
+_RESOLVE = LiveColumn("act", "Decide", kind="action", sort=False)
 
 
 async def rules_page(poller: Poller, *, is_writable: bool) -> None:
@@ -48,10 +48,10 @@ async def rules_page(poller: Poller, *, is_writable: bool) -> None:
             )
         process = (poller.snapshot.state or {}).get("process", {})
         is_decided_here = is_writable and bool(process.get("writable"))
-        await _Decisions(poller, is_writable=is_decided_here).add(live)
+        await _DecisionSection(poller, is_writable=is_decided_here).add(live)
 
 
-def _figures(snapshot: Snapshot) -> list[Figure]:
+def _figures(snapshot: PollResult) -> list[Figure]:
     rules = (snapshot.state or {}).get("rules", [])
     bad = sum(1 for rule in rules if rule["quarantined"])
     off = sum(1 for rule in rules if not rule["enabled"])
@@ -82,7 +82,7 @@ async def _ask(poller: Poller, name: str, action: str) -> None:
         ui.notify(f"Rule {short(name, 80)} is {done}", type="positive")
 
 
-class _Decisions:
+class _DecisionSection:
     """The section of the open decisions, a row for each candidate."""
 
     def __init__(self, poller: Poller, *, is_writable: bool):

@@ -14,8 +14,8 @@ from nicegui.element import Element
 from activedb.dashboard import _tables
 from activedb.dashboard._elements import Figure, LiveTable, text
 from activedb.dashboard._live import frame, section
-from activedb.dashboard._poller import Poller, Snapshot
-from activedb.dashboard._tables import Column, Row, cell
+from activedb.dashboard._poller import Poller, PollResult
+from activedb.dashboard._tables import LiveColumn, Row, cell
 from activedb.dashboard._words import count, rate, short
 
 __all__ = ["batches_page", "events_page"]
@@ -24,11 +24,11 @@ __all__ = ["batches_page", "events_page"]
 Value = Mapping[str, Any]
 
 _TRACE = (
-    Column("place", "Position"),
-    Column("id", "Id"),
-    Column("kind", "Kind"),
-    Column("of", "Name"),
-    Column("state", "State"),
+    LiveColumn("place", "Position"),
+    LiveColumn("id", "Id"),
+    LiveColumn("kind", "Kind"),
+    LiveColumn("of", "Name"),
+    LiveColumn("state", "State"),
 )
 
 
@@ -184,7 +184,7 @@ def _pending(found: Any, problem: str) -> None:
     names = list(dict.fromkeys(key for each in due for key in each))
     LiveTable(
         "Pending firings",
-        [Column(name, name.replace("_", " ").capitalize()) for name in names],
+        [LiveColumn(name, name.replace("_", " ").capitalize()) for name in names],
         [
             {"key": str(n), **{key: short(value, 100) for key, value in each.items()}}
             for n, each in enumerate(due)
@@ -211,7 +211,7 @@ def events_page(poller: Poller) -> None:
         live.figures("Events", lambda snapshot: _figures(poller, snapshot))
         chosen = "all"
 
-        def rows(snapshot: Snapshot) -> list[Row]:
+        def rows(snapshot: PollResult) -> list[Row]:
             return snapshot.once(_ROWS[chosen])
 
         with section(
@@ -249,8 +249,8 @@ def _button(name: str) -> Element:
     return text("button", name, "adb-button", type="button", aria_pressed=pressed)
 
 
-def _of_kind(kind: str) -> Callable[[Snapshot], list[Row]]:
-    def rows(snapshot: Snapshot) -> list[Row]:
+def _of_kind(kind: str) -> Callable[[PollResult], list[Row]]:
+    def rows(snapshot: PollResult) -> list[Row]:
         kept = [event for event in snapshot.events if kind in ("all", event["kind"])]
         return [_tables.event(event) for event in reversed(kept[-_tables.EVENTS_SHOWN :])]
 
@@ -260,7 +260,7 @@ def _of_kind(kind: str) -> Callable[[Snapshot], list[Row]]:
 _ROWS = {kind: _of_kind(kind) for kind in _KINDS}
 
 
-def _figures(poller: Poller, snapshot: Snapshot) -> list[Figure]:
+def _figures(poller: Poller, snapshot: PollResult) -> list[Figure]:
     points = poller.history.points
     rates = points[-1].rates if points else {}
     counters = (snapshot.state or {}).get("counters", {})

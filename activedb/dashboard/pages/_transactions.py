@@ -12,7 +12,7 @@ from nicegui.element import Element
 from activedb.dashboard import _tables
 from activedb.dashboard._elements import Figure, LiveChart, LiveFigures, LiveTable, text
 from activedb.dashboard._live import frame, section
-from activedb.dashboard._poller import Poller, Snapshot
+from activedb.dashboard._poller import Poller, PollResult
 from activedb.dashboard._tables import Row, cell
 from activedb.dashboard._words import clock_time, count, duration, short
 
@@ -267,7 +267,7 @@ def transactions_page(poller: Poller) -> None:
             )
 
 
-def _figures(snapshot: Snapshot) -> list[Figure]:
+def _figures(snapshot: PollResult) -> list[Figure]:
     forest: Any = {"total": 0, "shown": []} if snapshot.state is None else snapshot.state["forest"]
     shown = forest["shown"]
     tops = sum(1 for node in shown if node["parent"] is None)

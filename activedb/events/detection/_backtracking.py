@@ -22,10 +22,10 @@ from activedb.events.detection._entry import (
 from activedb.events.detection._predicates import parts_of
 
 if TYPE_CHECKING:
-    from activedb.events.detection._group import Group
+    from activedb.events.detection._group import EntryGroup
     from activedb.events.detection._moment import Moment
-    from activedb.events.detection._node import Shared
-    from activedb.events.detection._traits import Layout
+    from activedb.events.detection._node import DetectorState
+    from activedb.events.detection._traits import SequenceLayout
 
 __all__ = ["Backtracking"]
 
@@ -56,10 +56,10 @@ class Backtracking:
 
     def __init__(
         self,
-        layout: Layout,
-        group: Group,
+        layout: SequenceLayout,
+        group: EntryGroup,
         moment: Moment,
-        shared: Shared,
+        shared: DetectorState,
         keys: Container[tuple[str, str]],
         *,
         waiting: Sequence[Waiting] = (),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from activedb.events.detection._network import Hub, Network
-    from activedb.events.detection._node import Node, Shared
+    from activedb.events.detection._node import DetectorNode, DetectorState
 
 __all__ = ["Builder"]
 
@@ -38,14 +38,14 @@ __all__ = ["Builder"]
 class Builder:
     """Builder of nodes, numbered from the leaves up, in the order in which they are written."""
 
-    def __init__(self, shared: Shared, network: Network | None = None):
+    def __init__(self, shared: DetectorState, network: Network | None = None):
         self._shared = shared
         self._network = network
         self._indices: Iterator[int] = count()
 
     def build(
         self, expression: Expression, bound_us: int | None = None, *, is_root: bool = False
-    ) -> Node:
+    ) -> DetectorNode:
         """Return the node of an expression.
 
         Parameters
@@ -97,7 +97,7 @@ class Builder:
         """Return the hub that evaluates a sequence for several detectors, or None if unshared."""
         assert self._network is not None
 
-        def make(shared: Shared) -> SequenceNode:
+        def make(shared: DetectorState) -> SequenceNode:
             return SequenceNode(sequence, Children(), shared, 0, horizon_us)
 
         primitives = all(primitives_of((part,)) is not None for part in sequence.parts)

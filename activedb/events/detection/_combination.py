@@ -30,11 +30,11 @@ from activedb.events.detection._entry import (
     place_of,
     timestamp_at,
 )
-from activedb.events.detection._group import Group, Groups
+from activedb.events.detection._group import EntryGroup, Groups
 from activedb.events.detection._journal import Journal, add, put
 from activedb.events.detection._ledger import Ledger
 from activedb.events.detection._moment import Moment
-from activedb.events.detection._node import Node
+from activedb.events.detection._node import DetectorNode
 from activedb.events.detection._predicates import Predicates, attribute, merged, parts_of
 from activedb.events.detection._primitive import takes
 from activedb.events.detection._traits import primitives_of
@@ -42,7 +42,7 @@ from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
     from activedb.events.detection._backtracking import Waiting
-    from activedb.events.detection._node import Shared
+    from activedb.events.detection._node import DetectorState
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["Children", "CombinationNode", "Item", "holds"]
@@ -53,7 +53,7 @@ class Children:
 
     Attributes
     ----------
-    nodes : dict of int to Node
+    nodes : dict of int to DetectorNode
         By stage, the nodes of the parts that are not primitive events.
     clocks : dict of int to (Primitive, int, bool)
         By number, the clock events, their stages or places, and whether they are negated.
@@ -62,7 +62,7 @@ class Children:
     __slots__ = ("clocks", "nodes")
 
     def __init__(self) -> None:
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, DetectorNode] = {}
         self.clocks: dict[int, tuple[Primitive, int, bool]] = {}
 
 
@@ -70,7 +70,7 @@ Item = tuple[Entry, list[int], list[int]]
 """An entry, the stages that take it, and the places at which it is forbidden."""
 
 
-class CombinationNode(Node):
+class CombinationNode(DetectorNode):
     """Node with stages, groups, predicates, a context and optionally a skip.
 
     Parameters
@@ -111,7 +111,7 @@ class CombinationNode(Node):
         negated: list[list[Any]],
         children: Children,
         chooser: Chooser,
-        shared: Shared,
+        shared: DetectorState,
         index: int,
         horizon_us: int | None,
     ):
@@ -204,16 +204,18 @@ class CombinationNode(Node):
 
     # -- kept entries ------------------------------------------------------------------------
 
-    def group(self, key: tuple[object, ...], journal: Journal | None) -> Group:
+    def group(self, key: tuple[object, ...], journal: Journal | None) -> EntryGroup:
         """Return the group of a key; create it if it does not exist."""
         group = self.groups.by_key.get(key)
         if group is None:
-            group = self.groups.by_key[key] = Group(key, len(self.stages))
+            group = self.groups.by_key[key] = EntryGroup(key, len(self.stages))
             if journal is not None:
                 journal.append((self._drop_group, (group,)))
         return group
 
-    def keep(self, group: Group, lists: list[list[Entry]], entry: Entry, journal: Journal) -> None:
+    def keep(
+        self, group: EntryGroup, lists: list[list[Entry]], entry: Entry, journal: Journal
+    ) -> None:
         """Insert an entry into lists of a group; other lists may have it already."""
         is_new = False
         for entries in group.lists:
@@ -232,12 +234,12 @@ class CombinationNode(Node):
             journal.append((self._uncount_kept, (group, entry)))
         self.groups.expire_at(group, entry[0])
 
-    def _uncount_kept(self, group: Group, entry: Entry) -> None:
+    def _uncount_kept(self, group: EntryGroup, entry: Entry) -> None:
         # Runs before the removal from the lists; the entry may have been trimmed since.
         if any(holds(entries, entry) for entries in group.lists):
             self.groups.count -= 1
 
-    def _drop_group(self, group: Group) -> None:
+    def _drop_group(self, group: EntryGroup) -> None:
         if self.groups.by_key.get(group.key) is group:
             del self.groups.by_key[group.key]
 
@@ -308,7 +310,7 @@ class CombinationNode(Node):
             journal.append((self._keep_again, (group, held)))
         return bool(held)
 
-    def _keep_again(self, group: Group, held: list[tuple[int, Entry]]) -> None:
+    def _keep_again(self, group: EntryGroup, held: list[tuple[int, Entry]]) -> None:
         # The group may be gone, as later entries were withdrawn or trimmed.
         group = self.groups.by_key.setdefault(group.key, group)
         if not any(holds(entries, held[0][1]) for entries in group.lists):
@@ -340,7 +342,7 @@ class CombinationNode(Node):
             self._ledger = Ledger(self)
         return self._ledger
 
-    def waiting(self, group: Group) -> list[Waiting]:
+    def waiting(self, group: EntryGroup) -> list[Waiting]:
         """Return the events yet to be fed that belong to the group, and the stages taking them."""
         found: list[Waiting] = []
         for place, o in enumerate(self.shared.awaited):
@@ -379,7 +381,7 @@ class CombinationNode(Node):
 
     def judge(
         self,
-        group: Group,
+        group: EntryGroup,
         found: Iterable[Possible],
         unfed: Sequence_[Possible],
         moment: Moment,
@@ -411,12 +413,12 @@ class CombinationNode(Node):
         """Return the candidates that the selection leaves, in the given order of preference."""
         return candidates
 
-    def reopened(self, but: Iterable[Group]) -> list[Group]:
+    def reopened(self, but: Iterable[EntryGroup]) -> list[EntryGroup]:
         """Return the groups with open matches, except those in `but`."""
         if not self.opened or not self.shared.policy.doubts:
             return []
         others = {group.key for group in but}
-        found: list[Group] = []
+        found: list[EntryGroup] = []
         for key in list(self.opened):
             group = self.groups.by_key.get(key)
             if group is None or not group.possible:
@@ -465,7 +467,7 @@ class CombinationNode(Node):
 
     def make(
         self,
-        completed: Iterable[tuple[Group, Iterable[Candidate]]],
+        completed: Iterable[tuple[EntryGroup, Iterable[Candidate]]],
         moment: Moment,
         at_us: int | None = None,
     ) -> list[Entry]:
@@ -489,7 +491,7 @@ class CombinationNode(Node):
             found.sort(key=self.order)
         return [self.occurrence(candidate, at_us) for candidate in found]
 
-    def use_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+    def use_up(self, group: EntryGroup, entry: Entry, journal: Journal) -> None:
         """Exclude an entry from later candidates.
 
         It is kept where it can still forbid matches. If the selection looks at events between
@@ -499,7 +501,7 @@ class CombinationNode(Node):
         if not self.needs_used and not self.shared.is_inexact:
             self.take_up(group, entry, journal)
 
-    def take_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+    def take_up(self, group: EntryGroup, entry: Entry, journal: Journal) -> None:
         """Remove a used-up entry from the stages."""
         held: list[tuple[int, Entry]] = []
         for number, entries in enumerate(group.taken):
@@ -508,19 +510,19 @@ class CombinationNode(Node):
                 held.append((number, entries.pop(place)))
         self.let_go(group, held, journal)
 
-    def let_go(self, group: Group, held: list[tuple[int, Entry]], journal: Journal) -> None:
+    def let_go(self, group: EntryGroup, held: list[tuple[int, Entry]], journal: Journal) -> None:
         """Record that an entry was removed from lists of a group."""
         if held:
             if not any(holds(entries, held[0][1]) for entries in group.lists):
                 self.groups.count -= 1
             journal.append((self._keep_again, (group, held)))
 
-    def skip(self, group: Group, span: Span, journal: Journal) -> None:
+    def skip(self, group: EntryGroup, span: Span, journal: Journal) -> None:
         """Prevent later matches from beginning within a span of places."""
         spans = group.own_spans()
         journal.append((remove_span, (spans, *add_span(spans, span))))
 
-    def settle(self, group: Group, journal: Journal) -> None:
+    def settle(self, group: EntryGroup, journal: Journal) -> None:
         """Clear the used-up arrivals if they are removed, and delete an empty group."""
         if not self.needs_used and group.used and not self.shared.is_inexact:
             used = group.own_used()
@@ -530,7 +532,7 @@ class CombinationNode(Node):
             del self.groups.by_key[group.key]
             journal.append((self._bring_back, (group,)))
 
-    def _bring_back(self, group: Group) -> None:
+    def _bring_back(self, group: EntryGroup) -> None:
         self.groups.by_key[group.key] = group
         group.is_in_heap = False
         self.groups.expire_at(group, group.due_us)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from activedb.events.detection._backtracking import Waiting
-    from activedb.events.detection._group import Group
+    from activedb.events.detection._group import EntryGroup
     from activedb.events.detection._moment import Moment
-    from activedb.events.detection._node import Shared
+    from activedb.events.detection._node import DetectorState
 
 __all__ = ["ConjunctionNode"]
 
@@ -35,7 +35,7 @@ class ConjunctionNode(CombinationNode):
         self,
         expression: Conjunction,
         children: Children,
-        shared: Shared,
+        shared: DetectorState,
         index: int,
         horizon_us: int | None,
     ):
@@ -87,7 +87,9 @@ class ConjunctionNode(CombinationNode):
             self.settle(group, moment.journal)
         return made
 
-    def _keep(self, group: Group, items: list[tuple[Entry, list[int]]], moment: Moment) -> None:
+    def _keep(
+        self, group: EntryGroup, items: list[tuple[Entry, list[int]]], moment: Moment
+    ) -> None:
         for entry, stages in items:
             if entry[2] in group.used and not self.shared.is_inexact:
                 continue
@@ -118,7 +120,7 @@ class ConjunctionNode(CombinationNode):
 
     def _possible(
         self,
-        group: Group,
+        group: EntryGroup,
         own: Entry,
         at_stage: int,
         moment: Moment,
@@ -135,7 +137,9 @@ class ConjunctionNode(CombinationNode):
                         doubts.append((a, b))
             yield Possible(candidate, is_certain=not doubts, doubts=doubts)
 
-    def _unfed(self, group: Group, moment: Moment, found: Sequence[Possible]) -> list[Possible]:
+    def _unfed(
+        self, group: EntryGroup, moment: Moment, found: Sequence[Possible]
+    ) -> list[Possible]:
         """Return the candidates that events yet to be fed may complete."""
         is_asked = found or any(not each.is_made for each in group.possible)
         if not is_asked or not self.ledger.exclusion.contends or not self.shared.policy.doubts:
@@ -151,7 +155,7 @@ class ConjunctionNode(CombinationNode):
 
     def _candidates(
         self,
-        group: Group,
+        group: EntryGroup,
         own: Entry,
         at_stage: int,
         moment: Moment,

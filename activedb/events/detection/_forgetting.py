@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from activedb.events.detection._choice import Place, Span
     from activedb.events.detection._combination import CombinationNode
     from activedb.events.detection._entry import Entry
-    from activedb.events.detection._group import Group
+    from activedb.events.detection._group import EntryGroup
     from activedb.events.detection._journal import Journal
-    from activedb.events.detection._traits import Layout
+    from activedb.events.detection._traits import SequenceLayout
 
 __all__ = ["Forgetting"]
 
@@ -36,11 +36,11 @@ class Forgetting:
     ----------
     node : CombinationNode
         The node of a sequence.
-    layout : Layout
+    layout : SequenceLayout
         Its layout.
     """
 
-    def __init__(self, node: CombinationNode, layout: Layout):
+    def __init__(self, node: CombinationNode, layout: SequenceLayout):
         self.node = node
         self.layout = layout
         self.need = Need(layout)
@@ -49,11 +49,11 @@ class Forgetting:
 
     # -- changes -----------------------------------------------------------------------------
 
-    def note(self, group: Group, place: Place) -> None:
+    def note(self, group: EntryGroup, place: Place) -> None:
         """Note that the entries of a group have changed at a place."""
         heappush(self._changed, (place[0], next(self._serials), group.key, place))
 
-    def note_kept(self, group: Group, entry: Entry) -> None:
+    def note_kept(self, group: EntryGroup, entry: Entry) -> None:
         """Note that an entry is kept, and when no later event is near enough to follow it."""
         self.note(group, entry[:3])
         gap_us = self.layout.gap_us
@@ -101,7 +101,9 @@ class Forgetting:
         for change in seen:
             heappush(self._changed, change)
 
-    def _forget_beside(self, group: Group, place: Place, before_us: int, journal: Journal) -> None:
+    def _forget_beside(
+        self, group: EntryGroup, place: Place, before_us: int, journal: Journal
+    ) -> None:
         """Forget what is not needed next to a place, then next to what was forgotten."""
         is_needed = self.need.is_needed
         places = [place]
@@ -128,7 +130,7 @@ class Forgetting:
                         at -= 1
                         places.append(self._take(group, number, entries.pop(at), journal))
 
-    def _take(self, group: Group, number: int, entry: Entry, journal: Journal) -> Place:
+    def _take(self, group: EntryGroup, number: int, entry: Entry, journal: Journal) -> Place:
         """Record that an entry was removed from a list; return its place."""
         self.node.let_go(group, [(number, entry)], journal)
         if entry[2] in group.used and not any(holds(entries, entry) for entries in group.lists):
@@ -137,7 +139,7 @@ class Forgetting:
             journal.append((used.add, (entry[2],)))
         return entry[:3]
 
-    def _forget_spans(self, group: Group, before_us: int, journal: Journal) -> None:
+    def _forget_spans(self, group: EntryGroup, before_us: int, journal: Journal) -> None:
         """Forget the skipped spans in which no event can begin a match anyway."""
         spans = group.spans
         if not spans or spans[0][1][0] >= before_us:

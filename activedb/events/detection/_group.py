@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from activedb.events._occurrence import Occurrence
     from activedb.events.detection._choice import Span
 
-__all__ = ["Group", "Groups"]
+__all__ = ["EntryGroup", "Groups"]
 
 _NONE: Final[list[Entry]] = cast("list[Entry]", ())
 """Placeholder for a list that has never had entries; inserting into it fails."""
@@ -30,7 +30,7 @@ def _no_lists(count: int) -> tuple[list[Entry], ...]:
     return (_NONE,) * count
 
 
-class Group:
+class EntryGroup:
     """Entries of one equivalence key.
 
     There is a group per key, so groups must be small: all groups share one placeholder for each
@@ -271,14 +271,14 @@ class Groups:
     __slots__ = ("_expiry", "_serial", "by_key", "count", "is_windowed", "stages")
 
     def __init__(self, stages: int, *, is_windowed: bool):
-        self.by_key: dict[tuple[object, ...], Group] = {}
+        self.by_key: dict[tuple[object, ...], EntryGroup] = {}
         self.stages = stages
         self.is_windowed = is_windowed
         self.count = 0  # the number of entries, each counted once per group
-        self._expiry: list[tuple[int, int, Group]] = []
+        self._expiry: list[tuple[int, int, EntryGroup]] = []
         self._serial = 0
 
-    def expire_at(self, group: Group, us: int) -> None:
+    def expire_at(self, group: EntryGroup, us: int) -> None:
         """Record that a group has an entry at time `us`."""
         if self.is_windowed and (us < group.due_us or not group.is_in_heap):
             group.due_us = us
@@ -290,13 +290,13 @@ class Groups:
         """Return whether a group may have entries before a time."""
         return bool(self._expiry) and self._expiry[0][0] < before_us
 
-    def forget(self, before_us: int) -> list[Group]:
+    def forget(self, before_us: int) -> list[EntryGroup]:
         """Remove all entries before a time; return the groups that keep others.
 
         Complexity: O(log g) for each of the groups with an expired entry, among g; the others are
         not visited.
         """
-        left: list[Group] = []
+        left: list[EntryGroup] = []
         for group in self._take_expiring(before_us):
             self.count -= group.forget(before_us)
             oldest_us = group.oldest_us()
@@ -307,7 +307,7 @@ class Groups:
                 left.append(group)
         return left
 
-    def expiring(self, before_us: int) -> Iterator[Group]:
+    def expiring(self, before_us: int) -> Iterator[EntryGroup]:
         """Yield the groups with entries before a time; the caller removes these entries.
 
         Complexity: as `forget`.
@@ -317,7 +317,7 @@ class Groups:
             # `forget` will remove the spans, and the group if it is empty.
             self.expire_at(group, max(before_us, group.oldest_us() or before_us))
 
-    def _take_expiring(self, before_us: int) -> Iterator[Group]:
+    def _take_expiring(self, before_us: int) -> Iterator[EntryGroup]:
         """Take the groups that are due before a time off the heap."""
         expiry, by_key = self._expiry, self.by_key
         while expiry and expiry[0][0] < before_us:

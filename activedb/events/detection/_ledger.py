@@ -16,7 +16,7 @@ from activedb.events.detection._journal import Journal, add
 
 if TYPE_CHECKING:
     from activedb.events.detection._combination import CombinationNode
-    from activedb.events.detection._group import Group
+    from activedb.events.detection._group import EntryGroup
     from activedb.events.detection._moment import Moment
 
 __all__ = ["Exclusion", "Ledger"]
@@ -304,7 +304,7 @@ class Ledger:
 
     def settle(
         self,
-        group: Group,
+        group: EntryGroup,
         found: Iterable[Possible],
         unfed: Sequence[Possible],
         moment: Moment,
@@ -374,7 +374,7 @@ class Ledger:
     # -- earlier decisions ---------------------------------------------------------------------
 
     def _decided_elsewhere(
-        self, group: Group, before: Sequence[Possible], made: list[Possible], journal: Journal
+        self, group: EntryGroup, before: Sequence[Possible], made: list[Possible], journal: Journal
     ) -> list[Possible]:
         """Return the matches still open, after decisions by `Detector.resolve` or child nodes."""
         doubtful, gone = self.shared.doubtful, self.shared.gone
@@ -406,7 +406,7 @@ class Ledger:
             made.append(each.made())
         return opened
 
-    def _is_used(self, group: Group, c: Possible) -> bool:
+    def _is_used(self, group: EntryGroup, c: Possible) -> bool:
         """Return whether a match made while the order of all events was certain excludes it."""
         if self.exclusion.uses_up and not group.used.isdisjoint(c.arrivals):
             by_ledger = {a for each in group.possible if each.is_made for a in each.arrivals}
@@ -416,7 +416,7 @@ class Ledger:
             return False
         return covers(group.spans, c.entries[0][:3])
 
-    def _use_up(self, group: Group, c: Possible, journal: Journal) -> None:
+    def _use_up(self, group: EntryGroup, c: Possible, journal: Journal) -> None:
         if self.exclusion.uses_up:
             for arrival in c.arrivals:
                 add(group.own_used(), arrival, journal)

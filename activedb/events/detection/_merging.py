@@ -11,19 +11,19 @@ from activedb.events.detection._entry import Entry, Possible
 from activedb.events.detection._primitive import DisjunctionNode, QueryNode
 
 if TYPE_CHECKING:
-    from activedb.events.detection._node import Node
+    from activedb.events.detection._node import DetectorNode
 
 __all__ = ["merged_entry"]
 
 
-def merged_entry(node: Node, arrivals: Sequence[int]) -> Entry | None:
+def merged_entry(node: DetectorNode, arrivals: Sequence[int]) -> Entry | None:
     """Return the match that is merged of open matches of a node.
 
     None: they are not of one cumulative combination, of which the node passes on the matches.
 
     Parameters
     ----------
-    node : Node
+    node : DetectorNode
     arrivals : sequence of int
         Those of the open matches, which are of one equivalence key.
     """

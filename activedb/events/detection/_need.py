@@ -11,8 +11,8 @@ from activedb.events.detection._entry import Entry
 
 if TYPE_CHECKING:
     from activedb.events.detection._entry import Stage
-    from activedb.events.detection._group import Group
-    from activedb.events.detection._traits import Layout
+    from activedb.events.detection._group import EntryGroup
+    from activedb.events.detection._traits import SequenceLayout
 
 __all__ = ["Need"]
 
@@ -32,13 +32,13 @@ class Need:
 
     Parameters
     ----------
-    layout : Layout
+    layout : SequenceLayout
         The layout of the sequence.
     """
 
     __slots__ = ("_after", "_before", "_count", "_is_ordered", "_repeats", "layout")
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: SequenceLayout):
         self.layout = layout
         stages = layout.stages
         self._count = len(stages)
@@ -49,7 +49,7 @@ class Need:
         self._repeats = [stage.kleene and stage.maximum != 1 for stage in stages]
         self._is_ordered = all(layout.is_exact)
 
-    def is_needed(self, group: Group, number: int, entry: Entry, before_us: int) -> bool:
+    def is_needed(self, group: EntryGroup, number: int, entry: Entry, before_us: int) -> bool:
         """Return whether the list with this number in `group.lists` must keep an entry."""
         layout = self.layout
         if number > 2 * self._count:
@@ -68,7 +68,7 @@ class Need:
 
     # -- constituents before -----------------------------------------------------------------
 
-    def _is_reached(self, group: Group, number: int, entry: Entry) -> bool:
+    def _is_reached(self, group: EntryGroup, number: int, entry: Entry) -> bool:
         """Return whether an entry may begin a match, or follow a kept entry in one."""
         layout, used = self.layout, group.used
         if layout.may_begin[number] and not (
@@ -101,7 +101,7 @@ class Need:
         )
 
     def _is_led_to(
-        self, group: Group, earlier: int, number: int, low_us: int, least_us: int
+        self, group: EntryGroup, earlier: int, number: int, low_us: int, least_us: int
     ) -> bool:
         """Return whether an entry of an earlier stage may precede a constituent at `low_us`."""
         us = self._latest_us(group, earlier, low_us)
@@ -114,7 +114,7 @@ class Need:
                 return False
         return True
 
-    def _latest_us(self, group: Group, stage: int, before_us: int) -> int | None:
+    def _latest_us(self, group: EntryGroup, stage: int, before_us: int) -> int | None:
         """Return the time of the latest entry of a stage before a time that is not used up.
 
         There is none if a Kleene part has too few.
@@ -129,7 +129,7 @@ class Need:
 
     # -- constituents after ------------------------------------------------------------------
 
-    def _leads_on(self, group: Group, number: int, entry: Entry, before_us: int) -> bool:
+    def _leads_on(self, group: EntryGroup, number: int, entry: Entry, before_us: int) -> bool:
         """Return whether a kept entry or a later event may follow, or time completes a match."""
         layout, gap_us = self.layout, self.layout.gap_us
         high_us = entry[3].high_us
@@ -158,13 +158,13 @@ class Need:
                 return True
         return False
 
-    def _is_near(self, group: Group, number: int, high_us: int) -> bool:
+    def _is_near(self, group: EntryGroup, number: int, high_us: int) -> bool:
         """Return whether an entry of a stage follows within the gap."""
         entries = group.taken[number]
         at = bisect_left(entries, (high_us + 1,))
         return at < len(entries) and entries[at][0] - high_us <= (self.layout.gap_us or 0)
 
-    def _is_barred(self, group: Group, number: int, later: int, high_us: int, us: int) -> bool:
+    def _is_barred(self, group: EntryGroup, number: int, later: int, high_us: int, us: int) -> bool:
         """Return whether a forbidden event lies between constituents of two stages."""
         for place in range(number + 1, later + 1):
             forbidden = group.forbidden[place]
@@ -173,7 +173,7 @@ class Need:
                 return True
         return False
 
-    def _is_closed(self, group: Group, number: int, entry: Entry, before_us: int) -> bool:
+    def _is_closed(self, group: EntryGroup, number: int, entry: Entry, before_us: int) -> bool:
         """Return whether a forbidden event follows in every window that may have the entry."""
         layout = self.layout
         assert layout.window_us is not None
@@ -187,7 +187,7 @@ class Need:
         until_us = min(first_us + layout.window_us + 1, before_us)
         return self._is_barred(group, number, self._count, entry[3].high_us, until_us)
 
-    def _firsts(self, group: Group, least: int = 0) -> list[list[Entry]] | None:
+    def _firsts(self, group: EntryGroup, least: int = 0) -> list[list[Entry]] | None:
         """Return the entries with which a match may begin, by stage; None if composites may.
 
         The stages from `least` on are considered.
@@ -203,7 +203,7 @@ class Need:
 
     # -- forbidden events --------------------------------------------------------------------
 
-    def _forbids(self, group: Group, place: int, entry: Entry, before_us: int) -> bool:
+    def _forbids(self, group: EntryGroup, place: int, entry: Entry, before_us: int) -> bool:
         """Return whether a forbidden event prevents a match that no other one prevents."""
         layout, forbidden = self.layout, group.forbidden[place]
         at = bisect_left(forbidden, entry[:3])
@@ -222,7 +222,7 @@ class Need:
 
     # -- strict ------------------------------------------------------------------------------
 
-    def _has_next(self, group: Group, number: int, entry: Entry, before_us: int) -> bool:
+    def _has_next(self, group: EntryGroup, number: int, entry: Entry, before_us: int) -> bool:
         """Return whether the next event of all follows in a match, or is not known yet."""
         if self.layout.closes[number]:
             return True
@@ -239,7 +239,7 @@ class Need:
             and self._is_taken(group, following, self._neighbours(number, self._after[number + 1]))
         )
 
-    def _separates(self, group: Group, entry: Entry) -> bool:
+    def _separates(self, group: EntryGroup, entry: Entry) -> bool:
         """Return whether an event of any kind may lie between two neighbours of a match."""
         if not self._is_ordered:
             return any(entries and entries[0][:3] <= entry[:3] for entries in group.taken)
@@ -253,7 +253,7 @@ class Need:
         """Return the stages of the constituents next to one of this stage, which may repeat."""
         return [number, *others] if self._repeats[number] else others
 
-    def _is_taken(self, group: Group, entry: Entry, stages: Iterable[int]) -> bool:
+    def _is_taken(self, group: EntryGroup, entry: Entry, stages: Iterable[int]) -> bool:
         for number in stages:
             entries = group.taken[number]
             at = bisect_left(entries, entry[:3])

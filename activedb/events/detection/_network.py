@@ -10,7 +10,7 @@ from activedb.events._expressions import Sequence
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry
 from activedb.events.detection._moment import Moment
-from activedb.events.detection._node import Node, Shared
+from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._sequence import SequenceNode
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hub", "Network", "SharedNode"]
 
-Make = Callable[[Shared], SequenceNode]
+Make = Callable[[DetectorState], SequenceNode]
 _NEVER_US = -(2**63)
 
 
@@ -32,7 +32,7 @@ class Hub:
     make : callable
         ``make(shared)`` returns a node of the sequence. It must be a plain one: then its state does
         not depend on the matches made, and a copy of its lists is a copy of its state.
-    shared : Shared
+    shared : DetectorState
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Hub:
         one, and except events that had no effect here.
     """
 
-    def __init__(self, make: Make, shared: Shared):
+    def __init__(self, make: Make, shared: DetectorState):
         self.node = make(shared)
         self.members: list[SharedNode] = []
         self._make = make
@@ -175,7 +175,9 @@ class Network:
         """The number of subexpressions shared by at least two detectors."""
         return sum(len(hub.members) > 1 for hub in self._by_sequence.values())
 
-    def hub(self, sequence: Sequence, horizon_us: int | None, make: Make, shared: Shared) -> Hub:
+    def hub(
+        self, sequence: Sequence, horizon_us: int | None, make: Make, shared: DetectorState
+    ) -> Hub:
         """Return the hub of a sequence; a new one unless there is one that has kept nothing yet.
 
         A detector must not see events that it was not fed.
@@ -188,7 +190,7 @@ class Network:
         return hub
 
 
-class SharedNode(Node):
+class SharedNode(DetectorNode):
     """Node of a sequence in one detector, as a part or the root, evaluated by a hub.
 
     Parameters
@@ -207,7 +209,7 @@ class SharedNode(Node):
 
     hub: Hub
 
-    def __init__(self, hub: Hub, shared: Shared, index: int, *, is_whole: bool = False):
+    def __init__(self, hub: Hub, shared: DetectorState, index: int, *, is_whole: bool = False):
         node = hub.node
         super().__init__(node.expression, (), node.keys, shared, index)
         self.dispatch = node.dispatch
@@ -245,7 +247,7 @@ class SharedNode(Node):
             self._has_parted = True
             self.hub.without(self).join(self)
 
-    def hear(self, fresh: list[tuple[Entry, Node]]) -> None:
+    def hear(self, fresh: list[tuple[Entry, DetectorNode]]) -> None:
         """Report new entries of the hub to `fresh`. REQUIRES: no detector can join the hub."""
         node = self.hub.node
         node.shared.fresh = fresh

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from activedb.events.detection._state import StateReader, StateWriter
     from activedb.events.detection._uncertain import Policy
 
-__all__ = ["Node", "Shared"]
+__all__ = ["DetectorNode", "DetectorState"]
 
 
-class Shared:
+class DetectorState:
     """State that all nodes of a detector share.
 
     Attributes
@@ -41,7 +41,7 @@ class Shared:
     keeps_ends : bool
         True if sequences keep events that can only be the last, as an interval that possibly
         precedes them may be fed later.
-    fresh : list of (Entry, Node) or None
+    fresh : list of (Entry, DetectorNode) or None
         The entries first kept in this moment, if the detector has reached its bound.
     doubtful : dict of int to Rivals
         By arrival, occurrences made although they are only possible, and why they are not certain.
@@ -91,7 +91,7 @@ class Shared:
         self.policy = policy
         self.is_inexact = False
         self.keeps_ends = policy.wants_possible
-        self.fresh: list[tuple[Entry, Node]] | None = None
+        self.fresh: list[tuple[Entry, DetectorNode]] | None = None
         self.doubtful: dict[int, Rivals] = {}
         self.gone: set[int] = set()
         self.decided = 0
@@ -113,9 +113,9 @@ class Shared:
         """
         return 2 * self.late_us + self.reach_us
 
-    def alone(self) -> Shared:
+    def alone(self) -> DetectorState:
         """Return new shared state with the same options, for a node that detectors share."""
-        return Shared(self.policy, self.bound.copy())
+        return DetectorState(self.policy, self.bound.copy())
 
     def doubt(self, arrival: int, why: Rivals, journal: Journal) -> None:
         """Mark an occurrence as doubtful: made only possibly."""
@@ -146,7 +146,7 @@ class Shared:
         self.decide(arrival, journal, is_made=is_made)
 
 
-class Node(ABC):
+class DetectorNode(ABC):
     """Evaluator of one expression: keeps the entries that later matches need, makes occurrences.
 
     Attributes
@@ -159,7 +159,7 @@ class Node(ABC):
         The keys of the events it takes. Clock events are identified by number instead.
     clocks : dict of int to Primitive
         The clock events that it takes itself, by number.
-    children : tuple of Node
+    children : tuple of DetectorNode
     name : str
         The name of the composite occurrences that it makes.
     """
@@ -169,9 +169,9 @@ class Node(ABC):
     def __init__(
         self,
         expression: Expression,
-        children: tuple[Node, ...],
+        children: tuple[DetectorNode, ...],
         keys: frozenset[tuple[str, str]],
-        shared: Shared,
+        shared: DetectorState,
         index: int,
         clocks: Mapping[int, Primitive] | None = None,
     ):
@@ -242,7 +242,7 @@ class Node(ABC):
     def read(self, data: Any, state: StateReader) -> None:  # noqa: B027  # as `write`
         """Restore the state that `write` returned."""
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[DetectorNode]:
         """Yield all nodes of the subtree, children before parents."""
         for child in self.children:
             yield from child.walk()

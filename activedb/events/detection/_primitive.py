@@ -8,7 +8,7 @@ from activedb.events._expressions import Disjunction, Primitive, Query
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry, entry_parts, leaves, timestamp_at
 from activedb.events.detection._moment import Moment
-from activedb.events.detection._node import Node
+from activedb.events.detection._node import DetectorNode
 from activedb.functions import checked_result
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from activedb.events.detection._journal import Journal
     from activedb.events.detection._moment import Timers
-    from activedb.events.detection._node import Shared
+    from activedb.events.detection._node import DetectorState
 
 __all__ = ["Clocks", "DisjunctionNode", "PrimitiveNode", "QueryNode", "takes"]
 
@@ -24,7 +24,7 @@ __all__ = ["Clocks", "DisjunctionNode", "PrimitiveNode", "QueryNode", "takes"]
 class Clocks:
     """Clock events of a detector, by number; their timers use the same numbers."""
 
-    def __init__(self, nodes: Iterable[Node]):
+    def __init__(self, nodes: Iterable[DetectorNode]):
         self._primitives: dict[int, Primitive] = {}
         for node in nodes:
             self._primitives.update(node.clocks)
@@ -66,10 +66,10 @@ def takes(primitive: Primitive, o: Occurrence, moment: Moment) -> bool:
     return said
 
 
-class PrimitiveNode(Node):
+class PrimitiveNode(DetectorNode):
     """Node of a primitive event."""
 
-    def __init__(self, expression: Primitive, shared: Shared, index: int):
+    def __init__(self, expression: Primitive, shared: DetectorState, index: int):
         clocks = {} if expression.schedule is None else {index: expression}
         super().__init__(expression, (), expression.keys, shared, index, clocks)
         self.primitive = expression
@@ -81,11 +81,15 @@ class PrimitiveNode(Node):
         return [(*moment.place(self.shared.arrivals), o, {self.primitive.name: o})]
 
 
-class DisjunctionNode(Node):
+class DisjunctionNode(DetectorNode):
     """Node of a disjunction: any of several events, each occurrence once."""
 
     def __init__(
-        self, expression: Disjunction, children: tuple[Node, ...], shared: Shared, index: int
+        self,
+        expression: Disjunction,
+        children: tuple[DetectorNode, ...],
+        shared: DetectorState,
+        index: int,
     ):
         keys = frozenset[tuple[str, str]]().union(*(child.keys for child in children))
         super().__init__(expression, children, keys, shared, index)
@@ -117,10 +121,10 @@ class DisjunctionNode(Node):
             found[(key, entry[2])] = entry
 
 
-class QueryNode(Node):
+class QueryNode(DetectorNode):
     """Node of a named pattern with an output."""
 
-    def __init__(self, expression: Query, child: Node, shared: Shared, index: int):
+    def __init__(self, expression: Query, child: DetectorNode, shared: DetectorState, index: int):
         super().__init__(expression, (child,), child.keys, shared, index)
         self.query = expression
         self.pattern_name = expression.pattern.names[0]

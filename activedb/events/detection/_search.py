@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from activedb.events.detection._choice import Span
-    from activedb.events.detection._group import Group
+    from activedb.events.detection._group import EntryGroup
     from activedb.events.detection._moment import Moment
-    from activedb.events.detection._traits import Layout
+    from activedb.events.detection._traits import SequenceLayout
 
 __all__ = ["Search", "Viability"]
 
@@ -28,7 +28,7 @@ __all__ = ["Search", "Viability"]
 _NEVER = -(2**200)
 
 
-class _End:
+class _WindowEnd:
     """Pseudo-occurrence at the end of a window; it comes after everything at that time."""
 
     __slots__ = ("high_us", "low_us")
@@ -42,9 +42,9 @@ class Viability:
 
     Parameters
     ----------
-    layout : Layout
+    layout : SequenceLayout
         The layout of the sequence.
-    group : Group
+    group : EntryGroup
     moment : Moment
     stage : int
         The stage of the last constituent; for the end of a window, the number of stages before it.
@@ -65,8 +65,8 @@ class Viability:
 
     def __init__(
         self,
-        layout: Layout,
-        group: Group,
+        layout: SequenceLayout,
+        group: EntryGroup,
         moment: Moment,
         stage: int,
         last: Entry | None,
@@ -86,7 +86,7 @@ class Viability:
         self.end_us = end_us
         if last is None:
             assert end_us is not None
-            last = (end_us + 1, "", 0, _End(end_us), None)
+            last = (end_us + 1, "", 0, _WindowEnd(end_us), None)
         self.last: Entry = last
         self.without = without
         self.skipped = skipped

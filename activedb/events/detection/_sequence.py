@@ -18,19 +18,19 @@ from activedb.events.detection._choice import Chooser, Span, covers
 from activedb.events.detection._combination import Children, CombinationNode, Item
 from activedb.events.detection._entry import Candidate, Entry, Possible, constituents
 from activedb.events.detection._forgetting import Forgetting
-from activedb.events.detection._group import Group
+from activedb.events.detection._group import EntryGroup
 from activedb.events.detection._journal import Journal, assign
 from activedb.events.detection._moment import Moment
 from activedb.events.detection._predicates import attribute
 from activedb.events.detection._search import Search
-from activedb.events.detection._traits import Layout
+from activedb.events.detection._traits import SequenceLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Sequence as Sequence_
 
     from activedb.events._occurrence import Occurrence
-    from activedb.events.detection._node import Shared
+    from activedb.events.detection._node import DetectorState
     from activedb.events.detection._state import StateReader
 
 __all__ = ["SequenceNode", "ways"]
@@ -40,7 +40,7 @@ _NEVER = -(2**200)
 
 
 def ways(
-    layout: Layout, group: Group, last: Entry, most: int | None = None
+    layout: SequenceLayout, group: EntryGroup, last: Entry, most: int | None = None
 ) -> list[tuple[Entry, ...]]:
     """Return the candidates that end with an entry, in the order of preference.
 
@@ -97,7 +97,9 @@ def ways(
     return candidates
 
 
-def _floors(layout: Layout, group: Group, number: int, entries: list[Entry]) -> list[int]:
+def _floors(
+    layout: SequenceLayout, group: EntryGroup, number: int, entries: list[Entry]
+) -> list[int]:
     """Return the earliest times of the predecessors of each of the entries of a stage."""
     gap_us, forbidden = layout.gap_us, group.forbidden[number]
     found: list[int] = []
@@ -124,7 +126,7 @@ class SequenceNode(CombinationNode):
 
     Attributes
     ----------
-    layout : Layout
+    layout : SequenceLayout
     is_memoryless : bool
         True if its state does not depend on the matches made, so that removing an event from the
         lists withdraws it.
@@ -148,11 +150,11 @@ class SequenceNode(CombinationNode):
         self,
         expression: Sequence,
         children: Children,
-        shared: Shared,
+        shared: DetectorState,
         index: int,
         horizon_us: int | None,
     ):
-        self.layout = layout = Layout(expression, index)
+        self.layout = layout = SequenceLayout(expression, index)
         self.stages = layout.stages
         self.predicates = layout.predicates
         chooser = Chooser(expression.consumption, expression.skip, layout.stages)
@@ -223,12 +225,12 @@ class SequenceNode(CombinationNode):
             self.settle(group, moment.journal)
         return made
 
-    def take_in(self, items: list[Item], moment: Moment) -> list[tuple[Group, list[Item]]]:
+    def take_in(self, items: list[Item], moment: Moment) -> list[tuple[EntryGroup, list[Item]]]:
         """Keep the items; return them by group."""
         by_key: dict[tuple[object, ...], list[Item]] = {}
         for item in items:
             by_key.setdefault(self.key_of(item[0][3]), []).append(item)
-        found: list[tuple[Group, list[Item]]] = []
+        found: list[tuple[EntryGroup, list[Item]]] = []
         for key, own in by_key.items():
             group = self.group(key, moment.journal)
             for item in own:
@@ -237,7 +239,7 @@ class SequenceNode(CombinationNode):
         return found
 
     def completed(
-        self, group: Group, items: list[Item], moment: Moment, *, one_per_first: bool = False
+        self, group: EntryGroup, items: list[Item], moment: Moment, *, one_per_first: bool = False
     ) -> Iterable[Candidate]:
         """Return the candidates that the items complete, in the order of preference."""
         layout, picky = self.layout, self.layout.is_picky
@@ -276,7 +278,7 @@ class SequenceNode(CombinationNode):
     # -- uncertain order -----------------------------------------------------------------------
 
     def _evaluate_inexact(
-        self, taken: list[tuple[Group, list[Item]]], moment: Moment
+        self, taken: list[tuple[EntryGroup, list[Item]]], moment: Moment
     ) -> list[Entry]:
         judged: list[tuple[Candidate, Entry]] = []
         count = 0
@@ -291,7 +293,7 @@ class SequenceNode(CombinationNode):
             self.settle(group, moment.journal)
         return self.entries_of(judged, count)
 
-    def possible(self, group: Group, items: list[Item], moment: Moment) -> Iterator[Possible]:
+    def possible(self, group: EntryGroup, items: list[Item], moment: Moment) -> Iterator[Possible]:
         """Return the candidates that the items complete, if the order may be uncertain."""
         last, policy = self.last_stage, self.shared.policy
         for entry, stages, _ in items:
@@ -301,7 +303,7 @@ class SequenceNode(CombinationNode):
         return self.shared.bound.taken(found, self.name, is_sorted=False)
 
     def _search(
-        self, group: Group, moment: Moment, *, is_trial: bool = False, upto: int | None = None
+        self, group: EntryGroup, moment: Moment, *, is_trial: bool = False, upto: int | None = None
     ) -> Backtracking:
         contends = self.ledger.exclusion.contends
         return Backtracking(
@@ -317,7 +319,11 @@ class SequenceNode(CombinationNode):
         )
 
     def _unfed(
-        self, group: Group, moment: Moment, found: Sequence_[Possible], end_us: int | None = None
+        self,
+        group: EntryGroup,
+        moment: Moment,
+        found: Sequence_[Possible],
+        end_us: int | None = None,
     ) -> list[Possible]:
         """Return the candidates that events yet to be fed, or windows yet to end, may complete."""
         is_asked = found or any(not each.is_made for each in group.possible)
@@ -342,7 +348,7 @@ class SequenceNode(CombinationNode):
     def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
         return _one_per_ends(candidates) if self.layout.is_picky else candidates
 
-    def _keep(self, group: Group, item: Item, moment: Moment) -> None:
+    def _keep(self, group: EntryGroup, item: Item, moment: Moment) -> None:
         entry, stages, places = item
         layout = self.layout
         lists = [group.place(place) for place in places]
@@ -385,7 +391,7 @@ class SequenceNode(CombinationNode):
         """
         return self.layout.begins_alone and not self.shared.keeps_ends and not self.times_out
 
-    def skip(self, group: Group, span: Span, journal: Journal) -> None:
+    def skip(self, group: EntryGroup, span: Span, journal: Journal) -> None:
         low, high, closed = span
         note = None if self.forgetting is None else self.forgetting.note
         if note is not None:
@@ -407,7 +413,7 @@ class SequenceNode(CombinationNode):
 
     # -- changes that may let entries be forgotten ---------------------------------------------
 
-    def use_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+    def use_up(self, group: EntryGroup, entry: Entry, journal: Journal) -> None:
         super().use_up(group, entry, journal)
         if self.forgetting is not None:
             self.forgetting.note(group, entry[:3])
@@ -437,12 +443,12 @@ class SequenceNode(CombinationNode):
         if self.forgetting is not None:
             self.forgetting.note_all()
 
-    def _uncount_kept(self, group: Group, entry: Entry) -> None:
+    def _uncount_kept(self, group: EntryGroup, entry: Entry) -> None:
         super()._uncount_kept(group, entry)
         if self.forgetting is not None:
             self.forgetting.note(group, entry[:3])
 
-    def _keep_again(self, group: Group, held: list[tuple[int, Entry]]) -> None:
+    def _keep_again(self, group: EntryGroup, held: list[tuple[int, Entry]]) -> None:
         super()._keep_again(group, held)
         if self.forgetting is not None:
             self.forgetting.note_kept(group, held[0][1])
@@ -492,7 +498,7 @@ class SequenceNode(CombinationNode):
             assign(group.own_decided(), start_us, next(self.shared.arrivals), moment.journal)
         return made
 
-    def possibly_closed(self, group: Group, moment: Moment) -> Iterator[Possible]:
+    def possibly_closed(self, group: EntryGroup, moment: Moment) -> Iterator[Possible]:
         """Yield the candidates that the end of a window completes, if the order is uncertain."""
         relation, layout = self.shared.policy.relation, self.layout
         assert layout.window_us is not None
@@ -506,7 +512,7 @@ class SequenceNode(CombinationNode):
         ]
         return self._search(group, moment).closed(firsts)
 
-    def closed(self, group: Group, moment: Moment) -> Iterable[Candidate]:
+    def closed(self, group: EntryGroup, moment: Moment) -> Iterable[Candidate]:
         """Return the candidates that the end of a window completes, in the order of preference."""
         layout = self.layout
         if layout.is_local:
@@ -566,11 +572,13 @@ class SequenceNode(CombinationNode):
                 if self._may_complete(group, entry):
                     made = [self.occurrence(found)[3] for found in self._ending(group, entry)]
             elif not self.last_stage:
-                made = [self.occurrence(found)[3] for found in self._ending(Group(key, 1), entry)]
+                made = [
+                    self.occurrence(found)[3] for found in self._ending(EntryGroup(key, 1), entry)
+                ]
         if stages or places:
             groups = self.groups
             if group is None:
-                group = groups.by_key[key] = Group(key, self.last_stage + 1)
+                group = groups.by_key[key] = EntryGroup(key, self.last_stage + 1)
             for number in stages:
                 insort(group.stage(number), entry)
             for number in places:
@@ -582,7 +590,7 @@ class SequenceNode(CombinationNode):
                 self.shared.fresh.append((entry, self))
         return made
 
-    def _ending(self, group: Group, last: Entry) -> Iterable[Candidate]:
+    def _ending(self, group: EntryGroup, last: Entry) -> Iterable[Candidate]:
         """Return the candidates that end with an entry, in the order of preference."""
         layout, bound = self.layout, self.shared.bound
         if not layout.is_straight:
@@ -607,7 +615,7 @@ class SequenceNode(CombinationNode):
             stages.remove(self.last_stage)
         return stages, places, completes
 
-    def _may_complete(self, group: Group, last: Entry) -> bool:
+    def _may_complete(self, group: EntryGroup, last: Entry) -> bool:
         """Return whether every stage has an event in the window before the last: a quick test."""
         last_us, window_us = last[0], self.window_us
         start_us = last_us if window_us is None else last_us - window_us

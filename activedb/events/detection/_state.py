@@ -10,7 +10,7 @@ from activedb.events._codec import decode, decode_params, encode, encode_params
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._choice import add_span
 from activedb.events.detection._entry import Bound, Entry, Possible
-from activedb.events.detection._group import Group, Groups
+from activedb.events.detection._group import EntryGroup, Groups
 
 __all__ = ["StateReader", "StateWriter"]
 
@@ -170,7 +170,7 @@ class StateReader:
         for item in data:
             named = decode_params(item["key"])
             key = tuple([named[str(n)] for n in range(len(named))])
-            group = Group(key, groups.stages)
+            group = EntryGroup(key, groups.stages)
             group.put_all([[self.entry(each) for each in items] for items in item["lists"]])
             if item["used"]:
                 group.own_used().update(item["used"])

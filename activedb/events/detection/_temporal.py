@@ -25,7 +25,7 @@ from activedb.events.detection._entry import (
 )
 from activedb.events.detection._journal import add, assign, delete, put, take
 from activedb.events.detection._moment import Moment
-from activedb.events.detection._node import Node
+from activedb.events.detection._node import DetectorNode
 from activedb.events.detection._predicates import merged, parts_of
 from activedb.events.detection._search import Search
 from activedb.events.detection._sequence import SequenceNode
@@ -33,15 +33,15 @@ from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
     from activedb.events.detection._combination import Children
-    from activedb.events.detection._group import Group
+    from activedb.events.detection._group import EntryGroup
     from activedb.events.detection._journal import Journal
-    from activedb.events.detection._node import Shared
+    from activedb.events.detection._node import DetectorState
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["PeriodicNode", "PlusNode", "TimedOutNode"]
 
 
-class PeriodicNode(Node):
+class PeriodicNode(DetectorNode):
     """Node of periodic events.
 
     It keeps the starts and the ends by place. At each tick it determines from them which start is
@@ -55,7 +55,14 @@ class PeriodicNode(Node):
         is determined when the end is fed.
     """
 
-    def __init__(self, expression: Periodic, start: Node, end: Node, shared: Shared, index: int):
+    def __init__(
+        self,
+        expression: Periodic,
+        start: DetectorNode,
+        end: DetectorNode,
+        shared: DetectorState,
+        index: int,
+    ):
         keys = start.keys | end.keys
         super().__init__(expression, (start, end), keys, shared, index)
         self.periodic = expression
@@ -474,10 +481,10 @@ class PeriodicNode(Node):
 # -- nodes completed by time: plus, and time-outs of partial matches -------------------------------
 
 
-class PlusNode(Node):
+class PlusNode(DetectorNode):
     """Node of plus: an event a fixed delay after each occurrence of its operand."""
 
-    def __init__(self, expression: Plus, child: Node, shared: Shared, index: int):
+    def __init__(self, expression: Plus, child: DetectorNode, shared: DetectorState, index: int):
         super().__init__(expression, (child,), child.keys, shared, index)
         self.delay_us = expression.delay_us
         self.part_name = expression.names[0]
@@ -549,7 +556,7 @@ class TimedOutNode(SequenceNode):
         expression: TimedOut,
         sequence: Sequence,
         children: Children,
-        shared: Shared,
+        shared: DetectorState,
         index: int,
         horizon_us: int | None,
     ):
@@ -581,7 +588,9 @@ class TimedOutNode(SequenceNode):
             begun.add(arrival)
             journal.append((begun.discard, (arrival,)))
 
-    def _mark_possible(self, group: Group, found: Iterable[Possible], journal: Journal) -> None:
+    def _mark_possible(
+        self, group: EntryGroup, found: Iterable[Possible], journal: Journal
+    ) -> None:
         """Record the first constituents that have a candidate, or may have one."""
         for each in found:
             first = each.entries[0][2]
@@ -593,7 +602,7 @@ class TimedOutNode(SequenceNode):
     def _time_out(self, moment: Moment) -> list[Entry]:
         if self.shared.is_inexact:
             return self._time_out_inexact(moment)
-        due: list[tuple[Entry, Group]] = []
+        due: list[tuple[Entry, EntryGroup]] = []
         window_us = self.layout.window_us
         assert window_us is not None
         for key in moment.called:
@@ -626,7 +635,7 @@ class TimedOutNode(SequenceNode):
         """Return the time-outs due, where the order of events may be uncertain."""
         shared, relation, window_us = self.shared, self.shared.policy.relation, self.window_us
         assert window_us is not None
-        due: list[tuple[Entry, Group]] = []
+        due: list[tuple[Entry, EntryGroup]] = []
         for key in moment.called:
             assert isinstance(key, tuple)
             group = self.groups.by_key.get(key)
@@ -677,7 +686,7 @@ class TimedOutNode(SequenceNode):
             )
         )
 
-    def _prefixes(self, group: Group, first: Entry, moment: Moment) -> list[Possible]:
+    def _prefixes(self, group: EntryGroup, first: Entry, moment: Moment) -> list[Possible]:
         """Return the possible longest prefixes, in the order of preference."""
         found: list[Possible] = []
         for count in range(max(len(self.stages) - 1, 1), 0, -1):
@@ -689,7 +698,7 @@ class TimedOutNode(SequenceNode):
                 break
         return found
 
-    def _longest_prefix(self, group: Group, first: Entry, moment: Moment) -> Candidate | None:
+    def _longest_prefix(self, group: EntryGroup, first: Entry, moment: Moment) -> Candidate | None:
         """Return the most preferred binding of the longest prefix that `first` begins.
 
         If there are several parts, the prefix does not have all of them.

@@ -22,7 +22,7 @@ from activedb.events.detection._entry import Stage
 from activedb.events.detection._predicates import Predicates
 
 __all__ = [
-    "Layout",
+    "SequenceLayout",
     "begins_negated",
     "durations_of",
     "ends_by_time",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class Layout:
+class SequenceLayout:
     """Description of a sequence by stages, computed once.
 
     Attributes

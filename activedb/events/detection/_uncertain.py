@@ -11,7 +11,7 @@ from activedb.events._occurrence import Occurrence, precedes
 from activedb.events.detection._entry import Entry
 from activedb.functions import checked_function
 
-__all__ = ["Policy", "Relation", "is_exact", "moments"]
+__all__ = ["OccurrenceOrder", "Policy", "is_exact", "moments"]
 
 _NAMES = ("raise", "certain", "possible", "reading")
 
@@ -19,7 +19,7 @@ Range = tuple[int, int]
 """Earliest and latest time in microseconds, both inclusive."""
 
 
-class Relation:
+class OccurrenceOrder:
     """Order of occurrences, by their intervals and local clocks.
 
     A composite is before another if all its constituents are before all constituents of the other.
@@ -98,7 +98,7 @@ class Relation:
         return any(all(precedes(leaf, other) for leaf in ours) for other in moments(y))
 
 
-class ByReading(Relation):
+class ByReading(OccurrenceOrder):
     """Order of occurrences as if the readings were exact."""
 
     def begins(self, o: Occurrence) -> Range:
@@ -129,13 +129,13 @@ class Policy:
         One of raise, certain, possible, reading, or call.
     call : callable or None
         It is called with an `UncertainOrder` and returns those of its candidates to make.
-    relation : Relation
+    relation : OccurrenceOrder
         The temporal relation that it uses.
     """
 
     name: str
     call: Callable[..., Any] | None
-    relation: Relation
+    relation: OccurrenceOrder
 
     @classmethod
     def of(cls, policy: str | Callable[..., Any]) -> Policy:
@@ -148,13 +148,13 @@ class Policy:
         """
         if callable(policy):
             checked_function(policy, "on_uncertain=")
-            return cls("call", policy, Relation())
+            return cls("call", policy, OccurrenceOrder())
         if policy not in _NAMES:
             raise PatternError(
                 f"on_uncertain takes one of {', '.join(map(repr, _NAMES))} or a function, "
                 f"not {policy!r}"
             )
-        return cls(policy, None, ByReading() if policy == "reading" else Relation())
+        return cls(policy, None, ByReading() if policy == "reading" else OccurrenceOrder())
 
     @property
     def wants_possible(self) -> bool:

@@ -475,7 +475,7 @@ class Subquery(Term):
             If the store refuses the statement, which the message names.
         """
         # Imported here, so that events alone need no database library.
-        from activedb.store.sql import Piece, select_of
+        from activedb.store.sql import SqlPiece, select_of
 
         if reader is None:
             raise PatternError(
@@ -486,7 +486,7 @@ class Subquery(Term):
             f"ref_{number}": reference.compiled(parts, this, reader)
             for number, reference in enumerate(self.references, 1)
         }
-        select = select_of(Piece(self.statement, tuple(values)), values)
+        select = select_of(SqlPiece(self.statement, tuple(values)), values)
         try:
             found: list[Any] = reader.query(select)
         except StoreError as error:

@@ -16,13 +16,13 @@ from activedb.scheduling.locking._gate import Gate, Stopped
 __all__ = [
     "FIGURE_3_LWM",
     "FIGURE_3_S2PL",
-    "Answer",
+    "AccessMode",
     "Compatibility",
     "Granularity",
-    "Lock",
-    "LockTable",
+    "LockAnswer",
     "Locked",
-    "Mode",
+    "ObjectLock",
+    "TimestampLockTable",
     "blockers",
     "check_granularity",
     "insert_all",
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-class Mode(IntEnum):
+class AccessMode(IntEnum):
     """Access of an s-transaction that a lock permits, to an object or to rows inside it.
 
     An integer enumeration, since modes are hashed at every access.
@@ -47,15 +47,19 @@ class Mode(IntEnum):
     @property
     def is_inside(self) -> bool:
         """True if the mode only announces locks on rows, which then decide."""
-        return self in (Mode.READ_ROWS, Mode.WRITE_ROWS)
+        return self in (AccessMode.READ_ROWS, AccessMode.WRITE_ROWS)
 
     @property
-    def access(self) -> Mode:
+    def access(self) -> AccessMode:
         """`READ` or `WRITE`."""
-        return Mode.WRITE if self in (Mode.WRITE, Mode.WRITE_ROWS) else Mode.READ
+        return (
+            AccessMode.WRITE
+            if self in (AccessMode.WRITE, AccessMode.WRITE_ROWS)
+            else AccessMode.READ
+        )
 
 
-class Answer(Enum):
+class LockAnswer(Enum):
     """Answer to a request for a lock while another s-transaction holds one."""
 
     YES = "yes"
@@ -64,50 +68,52 @@ class Answer(Enum):
     NO = "no"
 
 
-Compatibility = Mapping[tuple[Mode, Mode], Answer]
+Compatibility = Mapping[tuple[AccessMode, AccessMode], LockAnswer]
 """Answers by the mode held and the mode requested."""
 
 FIGURE_3_S2PL: Compatibility = {
-    (Mode.READ, Mode.READ): Answer.YES,
-    (Mode.READ, Mode.WRITE): Answer.NO,
-    (Mode.WRITE, Mode.READ): Answer.NO,
-    (Mode.WRITE, Mode.WRITE): Answer.NO,
+    (AccessMode.READ, AccessMode.READ): LockAnswer.YES,
+    (AccessMode.READ, AccessMode.WRITE): LockAnswer.NO,
+    (AccessMode.WRITE, AccessMode.READ): LockAnswer.NO,
+    (AccessMode.WRITE, AccessMode.WRITE): LockAnswer.NO,
 }
 FIGURE_3_LWM: Compatibility = {
-    (Mode.READ, Mode.READ): Answer.YES,
-    (Mode.READ, Mode.WRITE): Answer.YES,
-    (Mode.WRITE, Mode.READ): Answer.MAYBE,
-    (Mode.WRITE, Mode.WRITE): Answer.NO,
+    (AccessMode.READ, AccessMode.READ): LockAnswer.YES,
+    (AccessMode.READ, AccessMode.WRITE): LockAnswer.YES,
+    (AccessMode.WRITE, AccessMode.READ): LockAnswer.MAYBE,
+    (AccessMode.WRITE, AccessMode.WRITE): LockAnswer.NO,
 }
 
 
-def answer(figure: Compatibility, held: Mode, requested: Mode) -> Answer:
+def answer(figure: Compatibility, held: AccessMode, requested: AccessMode) -> LockAnswer:
     """Return the answer of figure 3 for two locks on one object, including announcing modes.
 
     Two locks that both only announce locks on rows are compatible: the locks on the rows decide.
     Otherwise each counts as the mode that it announces.
     """
     if held.is_inside and requested.is_inside:
-        return Answer.YES
+        return LockAnswer.YES
     return figure[held.access, requested.access]
 
 
-def blockers(figure: Compatibility) -> dict[Mode, tuple[Mode, ...]]:
+def blockers(figure: Compatibility) -> dict[AccessMode, tuple[AccessMode, ...]]:
     """Return, for each requested mode, the modes whose older holders must end before the grant.
 
     Queues are in timestamp order. So the holder of a lock ahead of a request is older, and `NO` and
     `MAYBE` are equivalent; `MAYBE` allows a younger writer that came first to let the reader pass.
     """
     return {
-        requested: tuple(held for held in Mode if answer(figure, held, requested) is not Answer.YES)
-        for requested in Mode
+        requested: tuple(
+            held for held in AccessMode if answer(figure, held, requested) is not LockAnswer.YES
+        )
+        for requested in AccessMode
     }
 
 
 # -- lock table: all locks of a run, and the waiting requests --------------------------------------
 
 
-class LockTable:
+class TimestampLockTable:
     """Locks with timestamps, inserted in any order of arrival, granted in timestamp order.
 
     Parameters
@@ -132,16 +138,16 @@ class LockTable:
         self._blockers = blockers(compatibility)
         self._gate = gate
         self._latch = threading.Lock()
-        self._marks: dict[Lock, Mark] = {}  # by object and mode; no idle ones
-        self._of: dict[At, tuple[Lock, ...]] = {}
+        self._marks: dict[ObjectLock, LowWaterMark] = {}  # by object and mode; no idle ones
+        self._of: dict[At, tuple[ObjectLock, ...]] = {}
         self._punctuation: At | None = None
-        self._unpunctuated: list[Waiter] = []  # a heap
-        self._waiting: set[Waiter] = set()
+        self._unpunctuated: list[WaitingRequest] = []  # a heap
+        self._waiting: set[WaitingRequest] = set()
         self._is_stopped = False
         kept = {mode for modes in self._blockers.values() for mode in modes}
         self._kept = frozenset(kept)  # locks in other modes block no request
 
-    def insert(self, at: At, locks: Iterable[Lock]) -> None:
+    def insert(self, at: At, locks: Iterable[ObjectLock]) -> None:
         """Insert the locks of an s-transaction, before it runs.
 
         Raises
@@ -162,7 +168,7 @@ class LockTable:
             for lock in kept:
                 mark = self._marks.get(lock)
                 if mark is None:
-                    mark = self._marks[lock] = Mark()
+                    mark = self._marks[lock] = LowWaterMark()
                 mark.add(at)
 
     def punctuate(self, before: At) -> None:
@@ -174,7 +180,7 @@ class LockTable:
             while self._unpunctuated and self._unpunctuated[0].at < before:
                 self._grant(heappop(self._unpunctuated))
 
-    def request(self, at: At, locks: Iterable[Lock]) -> None:
+    def request(self, at: At, locks: Iterable[ObjectLock]) -> None:
         """Block until all these locks are granted.
 
         Raises
@@ -184,14 +190,14 @@ class LockTable:
         """
         with self._latch:
             if self._punctuation is None or at >= self._punctuation:
-                waiter = Waiter(at, self._latch)
+                waiter = WaitingRequest(at, self._latch)
                 heappush(self._unpunctuated, waiter)
                 self._sleep(waiter)
             for on, mode in locks:
                 for held in self._blockers[mode]:
-                    mark = self._marks.get(Lock(on, held))
+                    mark = self._marks.get(ObjectLock(on, held))
                     if mark is not None and not mark.lets_pass(at):
-                        waiter = Waiter(at, self._latch)
+                        waiter = WaitingRequest(at, self._latch)
                         mark.join(waiter)
                         self._sleep(waiter)
 
@@ -212,10 +218,10 @@ class LockTable:
             for waiter in self._waiting:
                 waiter.wake()
 
-    def low_water_mark(self, on: Locked, mode: Mode = Mode.WRITE) -> At | None:
+    def low_water_mark(self, on: Locked, mode: AccessMode = AccessMode.WRITE) -> At | None:
         """Return the oldest timestamp of the locks in a mode on an object; None if none."""
         with self._latch:
-            mark = self._marks.get(Lock(on, mode))
+            mark = self._marks.get(ObjectLock(on, mode))
             return None if mark is None else mark.oldest
 
     def __len__(self) -> int:
@@ -223,7 +229,7 @@ class LockTable:
         with self._latch:
             return len(self._of)
 
-    def _sleep(self, waiter: Waiter) -> None:
+    def _sleep(self, waiter: WaitingRequest) -> None:
         if self._is_stopped:
             raise Stopped
         self._waiting.add(waiter)
@@ -234,7 +240,7 @@ class LockTable:
             if self._is_stopped:
                 raise Stopped
 
-    def _grant(self, waiter: Waiter) -> None:
+    def _grant(self, waiter: WaitingRequest) -> None:
         waiter.is_granted = True
         self._waiting.discard(waiter)
         if self._gate is not None:
@@ -244,9 +250,9 @@ class LockTable:
 
 def insert_all(
     transactions: Sequence[STransaction],
-    table: LockTable,
-    locks_of: Callable[[STransaction], dict[Lock, None]],
-) -> dict[STransaction, dict[Lock, None]]:
+    table: TimestampLockTable,
+    locks_of: Callable[[STransaction], dict[ObjectLock, None]],
+) -> dict[STransaction, dict[ObjectLock, None]]:
     """Insert the locks of all s-transactions of a run, in their order, and punctuate after them.
 
     Returns
@@ -282,7 +288,7 @@ def just_after(at: At) -> At:
 # -- low-water marks: the oldest of the locks in one mode on one object ----------------------------
 
 
-class Waiter:
+class WaitingRequest:
     """Request that waits on its own condition until it is granted.
 
     Attributes
@@ -307,11 +313,11 @@ class Waiter:
         """Wake the waiting thread. REQUIRES: the latch."""
         self._condition.notify()
 
-    def __lt__(self, other: Waiter) -> bool:
+    def __lt__(self, other: WaitingRequest) -> bool:
         return self.at < other.at
 
 
-class Mark:
+class LowWaterMark:
     """Locks in one mode on one object, inserted in any order, and the requests that they block.
 
     Its low-water mark is the oldest timestamp among the locks (Wang et al., definition 8). A
@@ -325,7 +331,7 @@ class Mark:
     def __init__(self) -> None:
         self._live: list[At] = []  # a heap; members of _ended are removed when they reach its top
         self._ended: set[At] | None = None  # created lazily: most marks have one lock and no waiter
-        self._waiting: list[Waiter] | None = None  # a heap
+        self._waiting: list[WaitingRequest] | None = None  # a heap
 
     @property
     def oldest(self) -> At | None:
@@ -345,13 +351,13 @@ class Mark:
         """Return whether no lock is older than a timestamp."""
         return not self._live or at <= self._live[0]
 
-    def join(self, waiter: Waiter) -> None:
+    def join(self, waiter: WaitingRequest) -> None:
         """Make a request wait until the mark lets it pass."""
         if self._waiting is None:
             self._waiting = []
         heappush(self._waiting, waiter)
 
-    def end(self, at: At) -> list[Waiter]:
+    def end(self, at: At) -> list[WaitingRequest]:
         """Remove a lock; return the requests that need not wait any more, oldest first."""
         live, ended = self._live, self._ended
         if live[0] != at:
@@ -376,11 +382,11 @@ Locked = tuple[str] | tuple[str, Hashable]
 """Locked object: a table by its name, or a row by table name and key."""
 
 
-class Lock(NamedTuple):
+class ObjectLock(NamedTuple):
     """Lock on an object, in a mode."""
 
     on: Locked
-    mode: Mode
+    mode: AccessMode
 
 
 def check_granularity(granularity: str) -> Granularity:
@@ -392,7 +398,7 @@ def check_granularity(granularity: str) -> Granularity:
     raise ConfigurationError(f"granularity is 'table' or 'row', not {granularity!r}")
 
 
-def locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, None]:
+def locks_of(transaction: STransaction, granularity: Granularity) -> dict[ObjectLock, None]:
     """Return all locks that an s-transaction may need, each once, write locks first.
 
     They follow from its operations: targets get write locks, sources read locks. Complexity:
@@ -405,25 +411,27 @@ def locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, 
     return locks
 
 
-def write_locks_of(transaction: STransaction, granularity: Granularity) -> dict[Lock, None]:
+def write_locks_of(transaction: STransaction, granularity: Granularity) -> dict[ObjectLock, None]:
     """Return the write locks that an s-transaction may need, each once."""
-    locks: dict[Lock, None] = {}
+    locks: dict[ObjectLock, None] = {}
     for ref in transaction.writes():
-        for lock in _locks(ref, granularity, Mode.WRITE, Mode.WRITE_ROWS):
+        for lock in _locks(ref, granularity, AccessMode.WRITE, AccessMode.WRITE_ROWS):
             locks[lock] = None
     return locks
 
 
-def read_locks(ref: Ref, granularity: Granularity) -> tuple[Lock, ...]:
+def read_locks(ref: Ref, granularity: Granularity) -> tuple[ObjectLock, ...]:
     """Return the locks needed to read a reference: on its table, then on its row."""
-    return _locks(ref, granularity, Mode.READ, Mode.READ_ROWS)
+    return _locks(ref, granularity, AccessMode.READ, AccessMode.READ_ROWS)
 
 
-def _locks(ref: Ref, granularity: Granularity, mode: Mode, inside: Mode) -> tuple[Lock, ...]:
+def _locks(
+    ref: Ref, granularity: Granularity, mode: AccessMode, inside: AccessMode
+) -> tuple[ObjectLock, ...]:
     name = ref.table.name
     if granularity == "table" or ref.is_whole or not _is_hashable(ref.key):
-        return (Lock((name,), mode),)
-    return Lock((name,), inside), Lock((name, ref.key), mode)
+        return (ObjectLock((name,), mode),)
+    return ObjectLock((name,), inside), ObjectLock((name, ref.key), mode)
 
 
 def _is_hashable(key: object) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from activedb.errors import ConfigurationError
 from activedb.scheduling._operations import At, STransaction
 from activedb.scheduling.locking._gate import Gate, Stopped
-from activedb.scheduling.locking._lock_table import Lock, LockTable
+from activedb.scheduling.locking._lock_table import ObjectLock, TimestampLockTable
 
-__all__ = ["Pool", "check_threads"]
+__all__ = ["RunThreads", "check_threads"]
 
 
 def check_threads(threads: int) -> int:
@@ -20,7 +20,7 @@ def check_threads(threads: int) -> int:
     return threads
 
 
-class Pool:
+class RunThreads:
     """Threads of one run, and the handling of its failure.
 
     Parameters
@@ -28,14 +28,16 @@ class Pool:
     threads : int
         Maximum number of s-transactions that run at a time. With one thread, or one s-transaction,
         the calling thread runs them.
-    locks : LockTable, optional
+    locks : TimestampLockTable, optional
         Locks that the s-transactions may wait for.
     gate : Gate, optional
 
     Latch: ``_latch``; no other latch is taken under it.
     """
 
-    def __init__(self, threads: int, *, locks: LockTable | None = None, gate: Gate | None = None):
+    def __init__(
+        self, threads: int, *, locks: TimestampLockTable | None = None, gate: Gate | None = None
+    ):
         self._threads = threads
         self._locks = locks
         self._gate = gate
@@ -88,7 +90,7 @@ class Pool:
         if self._failure is not None:
             raise self._failure
 
-    def access(self, at: At, what: str, locks: Collection[Lock] = ()) -> None:
+    def access(self, at: At, what: str, locks: Collection[ObjectLock] = ()) -> None:
         """Acquire `locks` for an s-transaction, then wait for permission to access.
 
         The call is made while a user's function reads. So any failure is recorded in the run first:

@@ -11,15 +11,15 @@ from typing import Any
 
 from activedb.scheduling._operations import At, STransaction, Writes
 from activedb.scheduling._scheduler import SerialOrder, evaluate
-from activedb.scheduling._state import State
+from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Computed, Ref, at_key
 from activedb.scheduling.locking._gate import Choose, Gate, TurnGate
 from activedb.scheduling.locking._lock_table import (
     FIGURE_3_LWM,
     FIGURE_3_S2PL,
     Granularity,
-    Lock,
-    LockTable,
+    ObjectLock,
+    TimestampLockTable,
     check_granularity,
     insert_all,
     just_after,
@@ -27,7 +27,7 @@ from activedb.scheduling.locking._lock_table import (
     read_locks,
     write_locks_of,
 )
-from activedb.scheduling.locking._pool import Pool, check_threads
+from activedb.scheduling.locking._pool import RunThreads, check_threads
 
 __all__ = ["LWM", "S2PL", "SEI", "Locking", "PushBased", "resolving"]
 
@@ -56,7 +56,7 @@ class Locking(ABC):
         self._added.append(transaction)
 
     @abstractmethod
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added; O(n log n) for n locks, besides the operations.
 
         Raises
@@ -86,9 +86,9 @@ class Locking(ABC):
 def resolving(
     read: Callable[[Ref], Any],
     at: At,
-    pool: Pool,
+    pool: RunThreads,
     *,
-    locks: Callable[[Ref], Collection[Lock]] | None = None,
+    locks: Callable[[Ref], Collection[ObjectLock]] | None = None,
 ) -> Callable[[Ref], Any]:
     """Return a reader for the operations of one s-transaction.
 
@@ -98,7 +98,7 @@ def resolving(
         Gives the value of a reference whose key is known.
     at : At
         The s-transaction's timestamp.
-    pool : Pool
+    pool : RunThreads
         Pool on whose thread the reads happen.
     locks : callable, optional
         Gives the locks needed to read such a reference; by default the s-transaction has them
@@ -135,13 +135,13 @@ class S2PL(Locking):
 
     name = "s2pl"
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added; see `Locking.run`."""
         added = self._take_added()
         added.sort(key=lambda t: t.at)
-        locks = LockTable(FIGURE_3_S2PL, self._gate)
+        locks = TimestampLockTable(FIGURE_3_S2PL, self._gate)
         needed = insert_all(added, locks, lambda t: locks_of(t, self.granularity))
-        pool = Pool(self.threads, locks=locks, gate=self._gate)
+        pool = RunThreads(self.threads, locks=locks, gate=self._gate)
 
         def work(transaction: STransaction) -> None:
             at = transaction.at
@@ -174,13 +174,13 @@ class LWM(Locking):
 
     name = "lwm"
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added; see `Locking.run`."""
         added = self._take_added()
-        locks = LockTable(FIGURE_3_LWM, self._gate)
+        locks = TimestampLockTable(FIGURE_3_LWM, self._gate)
         # read locks would block no request
         to_write = insert_all(added, locks, lambda t: write_locks_of(t, self.granularity))
-        pool = Pool(self.threads, locks=locks, gate=self._gate)
+        pool = RunThreads(self.threads, locks=locks, gate=self._gate)
 
         def work(transaction: STransaction) -> None:
             at = transaction.at
@@ -240,13 +240,13 @@ class PushBased:
         """Discard s-transactions that were added and not run."""
         self._added = []
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added. Versions are placed in the order of the writes."""
         added, self._added = self._added, []
         if not added:
             return
         gate = None if self._order is None else TurnGate(self._order)
-        pool = Pool(self.threads, gate=gate)
+        pool = RunThreads(self.threads, gate=gate)
         latch = threading.Lock()
         last = min(transaction.at for transaction in added)
 

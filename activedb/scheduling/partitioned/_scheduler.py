@@ -13,18 +13,18 @@ from activedb.errors import DefinitionError
 from activedb.scheduling._carried import PickledError, loads, restored
 from activedb.scheduling._operations import Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler
-from activedb.scheduling._state import State
+from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Range, Ref, SharedTable
 from activedb.scheduling.partitioned._task import (
     INSTEAD,
-    Done,
     Failed,
-    Programs,
     RaisedError,
     SentOutcome,
+    SentPrograms,
     SortedKeys,
     StatePart,
     Task,
+    TaskResult,
     dumped,
     named,
     part_of,
@@ -74,7 +74,7 @@ class Partitioned:
                 f"its name, {INSTEAD}"
             )
         self._sent_inner = runner.dumps(inner)
-        self._programs = Programs(runner.dumps)
+        self._programs = SentPrograms(runner.dumps)
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class Partitioned:
         self._added = []
         self._inner.discard()
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added, in this process or in tasks; O(references), plus the work.
 
         If it raises, the s-transactions added are forgotten. None of them has taken effect then,
@@ -114,7 +114,7 @@ class Partitioned:
         else:
             self._run_here(added, state)
 
-    def _run_here(self, transactions: Sequence[STransaction], state: State) -> None:
+    def _run_here(self, transactions: Sequence[STransaction], state: SharedState) -> None:
         began_s = time.perf_counter()
         for transaction in transactions:
             self._inner.add(transaction)
@@ -129,7 +129,7 @@ class Partitioned:
         tasks = packed(components(added), slots)
         return tasks if self._pace.is_worth([size_of(task) for task in tasks]) else []
 
-    def _run_tasks(self, tasks: Sequence[list[STransaction]], state: State) -> None:
+    def _run_tasks(self, tasks: Sequence[list[STransaction]], state: SharedState) -> None:
         payloads = [self._payload(transactions, state) for transactions in tasks]
         answers = [
             _read(data, transactions)
@@ -141,7 +141,7 @@ class Partitioned:
             else:
                 self._take(transactions, done, state)
 
-    def _payload(self, transactions: list[STransaction], state: State) -> bytes:
+    def _payload(self, transactions: list[STransaction], state: SharedState) -> bytes:
         part = part_of(state, transactions)
         sent = [self._programs.send(transaction) for transaction in transactions]
         try:
@@ -169,7 +169,7 @@ class Partitioned:
                 )
         return DefinitionError(f"s-transactions cannot be pickled together: {said(error)}")
 
-    def _take(self, transactions: list[STransaction], done: Done, state: State) -> None:
+    def _take(self, transactions: list[STransaction], done: TaskResult, state: SharedState) -> None:
         """Apply the result of a task to the state and the outcomes of this process."""
         tables = list(state)
         for table, key, number, value in done.versions:
@@ -179,7 +179,7 @@ class Partitioned:
         self._pace.learn(size_of(transactions), done.seconds)
 
 
-def _read(data: bytes, transactions: Sequence[STransaction]) -> Done:
+def _read(data: bytes, transactions: Sequence[STransaction]) -> TaskResult:
     """Return the result of a task; raise if the task failed."""
     try:
         answer = loads(data)
@@ -194,7 +194,7 @@ def _read(data: bytes, transactions: Sequence[STransaction]) -> Done:
             f"{names}: {answer.what} ({answer.reason}): give other processes what they need, "
             f"{INSTEAD}"
         )
-    assert isinstance(answer, Done)
+    assert isinstance(answer, TaskResult)
     return answer
 
 
@@ -239,7 +239,7 @@ def packed(found: Sequence[list[STransaction]], tasks_max: int) -> list[list[STr
 # -- partition of s-transactions into sets that share no written state -------------------------
 
 
-class _Accesses:
+class _TableAccesses:
     """Accesses to a table, by the numbers of s-transactions.
 
     Attributes
@@ -263,7 +263,7 @@ class _Accesses:
         self.any_writers: list[int] = []
 
 
-class _Joined:
+class _DisjointSets:
     """Disjoint sets of numbers (union-find)."""
 
     def __init__(self, count: int):
@@ -307,13 +307,13 @@ def components(transactions: Sequence[STransaction]) -> list[list[STransaction]]
     -----
     O(references), plus O(log n) and the written keys in it for each range.
     """
-    tables: dict[SharedTable, _Accesses] = {}
+    tables: dict[SharedTable, _TableAccesses] = {}
     for number, transaction in enumerate(transactions):
         for ref in transaction.writes():
             _enter(tables, number, ref, writes=True)
         for ref in transaction.reads():
             _enter(tables, number, ref, writes=False)
-    joined = _Joined(len(transactions))
+    joined = _DisjointSets(len(transactions))
     for table, accesses in tables.items():
         _join(joined, table, accesses)
     found: dict[int, list[STransaction]] = {}
@@ -322,10 +322,12 @@ def components(transactions: Sequence[STransaction]) -> list[list[STransaction]]
     return list(found.values())
 
 
-def _enter(tables: dict[SharedTable, _Accesses], number: int, ref: Ref, *, writes: bool) -> None:
+def _enter(
+    tables: dict[SharedTable, _TableAccesses], number: int, ref: Ref, *, writes: bool
+) -> None:
     accesses = tables.get(ref.table)
     if accesses is None:
-        accesses = tables[ref.table] = _Accesses()
+        accesses = tables[ref.table] = _TableAccesses()
     if ref.is_whole:
         if writes:
             accesses.any_writers.append(number)
@@ -342,7 +344,7 @@ def _enter(tables: dict[SharedTable, _Accesses], number: int, ref: Ref, *, write
         accesses.written.add(ref.key)
 
 
-def _join(joined: _Joined, table: SharedTable, accesses: _Accesses) -> None:
+def _join(joined: _DisjointSets, table: SharedTable, accesses: _TableAccesses) -> None:
     if accesses.any_writers:
         joined.join(accesses.any_writers)
         joined.join([accesses.any_writers[0], *(number for number, _ in accesses.whole)])

@@ -21,21 +21,21 @@ from activedb.scheduling._operations import At, Outcome, STransaction
 from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reactions
 from activedb.scheduling._scheduler import Scheduler
-from activedb.scheduling._state import State, Versions
+from activedb.scheduling._state import SharedState, Versions
 from activedb.scheduling._tables import Range, Ref, SharedTable
 
 __all__ = [
     "INSTEAD",
     "Accesses",
-    "Done",
     "Failed",
-    "Programs",
     "RaisedError",
     "Sent",
     "SentOutcome",
+    "SentPrograms",
     "SortedKeys",
     "StatePart",
     "Task",
+    "TaskResult",
     "dumped",
     "load",
     "named",
@@ -139,7 +139,7 @@ class _Needed:
         return list(dict.fromkeys(key for each in self.ranges for key in in_order.within(each)))
 
 
-def part_of(state: State, transactions: Sequence[STransaction]) -> StatePart:
+def part_of(state: SharedState, transactions: Sequence[STransaction]) -> StatePart:
     """Return the versions that s-transactions may read, for all tables; some may have none.
 
     O(references + length of the result); if a range or a computed key is read, also O(keys) of its
@@ -147,7 +147,7 @@ def part_of(state: State, transactions: Sequence[STransaction]) -> StatePart:
 
     Parameters
     ----------
-    state : State
+    state : SharedState
     transactions : sequence of STransaction
         In the serial order.
     """
@@ -164,9 +164,9 @@ def part_of(state: State, transactions: Sequence[STransaction]) -> StatePart:
     ]
 
 
-def load(part: StatePart) -> State:
+def load(part: StatePart) -> SharedState:
     """Build a state from a part."""
-    state = State(table for table, _ in part)
+    state = SharedState(table for table, _ in part)
     for table, keys in part:
         versions = state.of(table)
         for key, those in keys:
@@ -188,7 +188,7 @@ Sent: TypeAlias = tuple[Any, ...]
 """``(us, id, arrival, type, parameters, are they read-only, program number or operations)``."""
 
 
-class Programs:
+class SentPrograms:
     """Programs whose s-transactions are sent, by number.
 
     Parameters
@@ -320,7 +320,7 @@ class SentOutcome(NamedTuple):
     error: PickledError | None
 
 
-class Done(NamedTuple):
+class TaskResult(NamedTuple):
     """Result of a task.
 
     Attributes
@@ -375,7 +375,7 @@ def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
     Returns
     -------
     bytes
-        `Done`, `RaisedError` or `Failed`, pickled.
+        `TaskResult`, `RaisedError` or `Failed`, pickled.
     """
     try:
         task: Task = loads(payload)
@@ -422,10 +422,10 @@ def _keep(kept: dict[bytes, Any], sent: bytes, value: Any) -> None:
 
 def _run(
     transactions: list[STransaction],
-    state: State,
+    state: SharedState,
     scheduler: Scheduler,
     dumps: Callable[[Any], bytes],
-) -> Done:
+) -> TaskResult:
     began_s = time.perf_counter()
     for transaction in transactions:
         scheduler.add(transaction)
@@ -440,7 +440,7 @@ def _run(
         for at, value in those
         if at in numbers
     ]
-    return Done([_sent(t.outcome, dumps) for t in transactions], versions, seconds)
+    return TaskResult([_sent(t.outcome, dumps) for t in transactions], versions, seconds)
 
 
 def _sent(outcome: Outcome | None, dumps: Callable[[Any], bytes]) -> SentOutcome:
@@ -449,7 +449,7 @@ def _sent(outcome: Outcome | None, dumps: Callable[[Any], bytes]) -> SentOutcome
     return SentOutcome(outcome.results, outcome.reason, error)
 
 
-def _failed(done: Done, dumps: Callable[[Any], bytes]) -> Failed:
+def _failed(done: TaskResult, dumps: Callable[[Any], bytes]) -> Failed:
     """Return which part of a task's result cannot be pickled."""
     for number, outcome in enumerate(done.outcomes):
         reason = dumped(outcome.results, dumps)

@@ -12,7 +12,7 @@ from typing import Any
 
 from activedb.scheduling._operations import Abort, At, Operation, STransaction, Write
 from activedb.scheduling._scheduler import Scheduler, SerialOrder
-from activedb.scheduling._state import State
+from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Ref, SharedTable
 from activedb.scheduling.tpg._model import (
     Decision,
@@ -129,7 +129,7 @@ class _Bench:
         return one < FASTER * other
 
     def _run_s(self, scheduler: Scheduler, load: _Load) -> float:
-        state, batch = State(self._tables), self.batch(load)
+        state, batch = SharedState(self._tables), self.batch(load)
         start = time.perf_counter()
         for transaction in batch:
             scheduler.add(transaction)

@@ -10,10 +10,10 @@ from typing import Any
 
 from activedb.errors import AccessError
 from activedb.scheduling._operations import Effect
-from activedb.scheduling._state import State
+from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Range, Ref, at_key
 from activedb.scheduling.tpg._exploration import Exploration, Take, exploration_of
-from activedb.scheduling.tpg._groups import Group, group, rank_operations
+from activedb.scheduling.tpg._groups import OperationGroup, group, rank_operations
 from activedb.scheduling.tpg._model import Decision
 from activedb.scheduling.tpg._planning import TaskGraph, same_values
 from activedb.scheduling.tpg._vertex import (
@@ -22,14 +22,14 @@ from activedb.scheduling.tpg._vertex import (
     EXE,
     MOVES,
     RDY,
+    GraphTransaction,
     Guess,
-    Node,
     OperationState,
     Vertex,
 )
 from activedb.values import copied
 
-__all__ = ["RUNS_MAX", "Aborts", "Execution", "OnMove"]
+__all__ = ["RUNS_MAX", "Aborts", "GraphExecution", "OnMove"]
 
 
 class Aborts:
@@ -43,12 +43,12 @@ class Aborts:
         Time spent so far.
     """
 
-    def __init__(self, execution: Execution):
+    def __init__(self, execution: GraphExecution):
         self.redone = 0
         self.seconds = 0.0
         self._execution = execution
 
-    def handle(self, failed: Iterable[Node]) -> None:
+    def handle(self, failed: Iterable[GraphTransaction]) -> None:
         """Abort the s-transactions whose failures still count, in the serial order."""
         began_s = time.perf_counter()
         for node in sorted(failed, key=lambda node: node.vertices[0].number):
@@ -57,7 +57,7 @@ class Aborts:
         self._execution.may_have_work = True
         self.seconds += time.perf_counter() - began_s
 
-    def abort(self, node: Node) -> None:
+    def abort(self, node: GraphTransaction) -> None:
         """Abort an s-transaction (T4): remove its versions, roll back operations that read them."""
         assert node.failures
         assert not node.aborted
@@ -165,7 +165,7 @@ Beyond it, not even five threads that never wait would be faster than one in the
 OnMove = Callable[[Vertex, OperationState, OperationState, str], None]
 
 
-class Execution:
+class GraphExecution:
     """Execution of one TPG: a pure core that decides which operation runs next.
 
     Workers `take` operations, `evaluate` them, and report the result with `finish`. No method
@@ -174,13 +174,13 @@ class Execution:
     Parameters
     ----------
     graph : TaskGraph
-    state : State
+    state : SharedState
     decision : Decision
     workers : int
         Number of workers, which are numbered from 0.
     on_move : callable, optional
         ``on_move(vertex, old, new, name)`` is called on every move of an operation.
-    groups : list of Group, optional
+    groups : list of OperationGroup, optional
         Result of `group` for the graph, if already computed.
 
     Attributes
@@ -196,7 +196,7 @@ class Execution:
     may_have_work : bool
         Whether there may be operations for workers that got `Take.WAIT`; the caller that wakes them
         resets it to False.
-    failed : list of Node
+    failed : list of GraphTransaction
         s-transactions with logged failures.
     aborts : Aborts
     exploration : Exploration
@@ -205,11 +205,11 @@ class Execution:
     def __init__(
         self,
         graph: TaskGraph,
-        state: State,
+        state: SharedState,
         decision: Decision,
         workers: int,
         on_move: OnMove | None = None,
-        groups: list[Group] | None = None,
+        groups: list[OperationGroup] | None = None,
     ):
         self.graph = graph
         self.state = state
@@ -220,7 +220,7 @@ class Execution:
         self.runs_max = RUNS_MAX * graph.operations
         self.gave_up = False
         self.may_have_work = False
-        self.failed: list[Node] = []
+        self.failed: list[GraphTransaction] = []
         self.aborts = Aborts(self)
         self._on_move = on_move
         self._lazy = decision.abort == "lazy"
@@ -439,10 +439,10 @@ class Speculation:
     ----------
     vertices : list of Vertex
         In the serial order.
-    state : State
+    state : SharedState
     """
 
-    def __init__(self, vertices: list[Vertex], state: State):
+    def __init__(self, vertices: list[Vertex], state: SharedState):
         self._vertices = vertices
         self._state = state
         self._next = 0

@@ -8,11 +8,11 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from activedb.scheduling.tpg._groups import Group
-from activedb.scheduling.tpg._vertex import RDY, Node, Vertex
+from activedb.scheduling.tpg._groups import OperationGroup
+from activedb.scheduling.tpg._vertex import RDY, GraphTransaction, Vertex
 
 if TYPE_CHECKING:
-    from activedb.scheduling.tpg._execution import Execution
+    from activedb.scheduling.tpg._execution import GraphExecution
 
 __all__ = ["Exploration", "Take", "exploration_of"]
 
@@ -34,24 +34,24 @@ class Exploration(ABC):
 
     Parameters
     ----------
-    execution : Execution
-    groups : list of Group
+    execution : GraphExecution
+    groups : list of OperationGroup
         If empty, the units are operations.
     workers : int
     """
 
-    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+    def __init__(self, execution: GraphExecution, groups: list[OperationGroup], workers: int):
         self._execution = execution
         self._lazy = execution.decision.abort == "lazy"
         self._workers = workers
         self._vertices = execution.graph.vertices
         self._groups = {group.number: group for group in groups}
-        self._held: list[Group | None] = [None] * workers
+        self._held: list[OperationGroup | None] = [None] * workers
 
     # -- defined by subclasses -------------------------------------------------------------------
 
     @abstractmethod
-    def _enqueue(self, unit: Vertex | Group) -> None:
+    def _enqueue(self, unit: Vertex | OperationGroup) -> None:
         """Queue a unit that contains a RDY operation."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Exploration(ABC):
             if not group.blocked:
                 self.put_group(group)
 
-    def put_group(self, group: Group) -> None:
+    def put_group(self, group: OperationGroup) -> None:
         """Queue a group whose external dependencies are resolved."""
         if not group.queued and not group.running:
             group.queued = True
@@ -97,7 +97,7 @@ class Exploration(ABC):
             self._execution.may_have_work = True
         return self._choose(worker)
 
-    def _next_of(self, group: Group) -> Vertex | None:
+    def _next_of(self, group: OperationGroup) -> Vertex | None:
         """Return the earliest RDY operation of a group, or None."""
         while group.ready:
             vertex = self._vertices[heappop(group.ready)]
@@ -144,12 +144,12 @@ class NonStructured(Exploration):
     head.
     """
 
-    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+    def __init__(self, execution: GraphExecution, groups: list[OperationGroup], workers: int):
         super().__init__(execution, groups, workers)
         self._ready: list[int] = []
-        self._signals: list[deque[Node]] = [deque() for _ in range(workers)]
+        self._signals: list[deque[GraphTransaction]] = [deque() for _ in range(workers)]
 
-    def _enqueue(self, unit: Vertex | Group) -> None:
+    def _enqueue(self, unit: Vertex | OperationGroup) -> None:
         heappush(self._ready, unit.number)
 
     def feeds_others(self) -> bool:
@@ -184,12 +184,12 @@ class BreadthFirst(Exploration):
     stratum. Then all workers proceed with the outermost stratum that contains a RDY unit.
     """
 
-    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+    def __init__(self, execution: GraphExecution, groups: list[OperationGroup], workers: int):
         super().__init__(execution, groups, workers)
         self._ready: list[tuple[int, int]] = []  # ranks and numbers of units
         self._stratum = 0
 
-    def _enqueue(self, unit: Vertex | Group) -> None:
+    def _enqueue(self, unit: Vertex | OperationGroup) -> None:
         heappush(self._ready, (unit.rank, unit.number))
 
     def feeds_others(self) -> bool:
@@ -222,9 +222,9 @@ class DepthFirst(Exploration):
     the stratum, or would have to wait.
     """
 
-    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+    def __init__(self, execution: GraphExecution, groups: list[OperationGroup], workers: int):
         super().__init__(execution, groups, workers)
-        units: list[Vertex] | list[Group] = groups or [
+        units: list[Vertex] | list[OperationGroup] = groups or [
             vertex for vertex in self._vertices if vertex.operation is not None
         ]
         self._own: list[list[tuple[int, int]]] = [[] for _ in range(workers)]
@@ -240,7 +240,7 @@ class DepthFirst(Exploration):
         for own in self._own:
             heapify(own)
 
-    def _enqueue(self, unit: Vertex | Group) -> None:
+    def _enqueue(self, unit: Vertex | OperationGroup) -> None:
         heappush(self._own[self._owner[unit.number]], (unit.rank, unit.number))
 
     def fail(self, worker: int, vertex: Vertex) -> None:
@@ -265,7 +265,7 @@ class DepthFirst(Exploration):
             elif not self._aborted_failed():
                 return self._end()
 
-    def _unit(self, number: int) -> Vertex | Group:
+    def _unit(self, number: int) -> Vertex | OperationGroup:
         return self._groups[number] if self._groups else self._vertices[number]
 
     def _unqueue(self, number: int) -> None:
@@ -277,7 +277,9 @@ def _stratum_of(vertex: Vertex) -> int:
     return vertex.rank if vertex.unit is None else vertex.unit.rank
 
 
-def exploration_of(execution: Execution, groups: list[Group], workers: int) -> Exploration:
+def exploration_of(
+    execution: GraphExecution, groups: list[OperationGroup], workers: int
+) -> Exploration:
     """Return the exploration chosen by the execution's decision."""
     ways: dict[str, type[Exploration]] = {
         "non-structured": NonStructured,

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable
 from activedb.scheduling.tpg._planning import TaskGraph
 from activedb.scheduling.tpg._vertex import Vertex
 
-__all__ = ["Group", "group", "rank_operations", "ungroup"]
+__all__ = ["OperationGroup", "group", "rank_operations", "ungroup"]
 
 
-class Group:
+class OperationGroup:
     """Operations that one worker runs in sequence: those of one key, or of a cycle of keys.
 
     Attributes
@@ -65,7 +65,7 @@ def rank_operations(graph: TaskGraph) -> None:
                 child.rank = rank
 
 
-def group(graph: TaskGraph) -> tuple[list[Group], bool]:
+def group(graph: TaskGraph) -> tuple[list[OperationGroup], bool]:
     """Put operations into groups, by the key they write, and the groups into strata.
 
     Groups that depend on each other in a cycle are merged into one: the strongly connected
@@ -73,17 +73,17 @@ def group(graph: TaskGraph) -> tuple[list[Group], bool]:
 
     Returns
     -------
-    groups : list of Group
+    groups : list of OperationGroup
         In the order of strata, then of their first operations.
     cyclic : bool
         Whether any groups were merged.
     """
-    by_key: dict[Hashable, Group] = {}
+    by_key: dict[Hashable, OperationGroup] = {}
     for vertex in graph.vertices:
         key = _chain_of(vertex)
         found = by_key.get(key)
         if found is None:
-            found = by_key[key] = Group()
+            found = by_key[key] = OperationGroup()
             found.number = vertex.number
         found.vertices.append(vertex)
         vertex.unit = found
@@ -128,11 +128,11 @@ def _chain_of(vertex: Vertex) -> Hashable:
     return vertex
 
 
-def _edges(groups: Iterable[Group]) -> dict[Group, set[Group]]:
+def _edges(groups: Iterable[OperationGroup]) -> dict[OperationGroup, set[OperationGroup]]:
     """Return the groups that depend on each group."""
-    edges: dict[Group, set[Group]] = {}
+    edges: dict[OperationGroup, set[OperationGroup]] = {}
     for one in groups:
-        children: set[Group] = set()
+        children: set[OperationGroup] = set()
         for vertex in one.vertices:
             for child in vertex.children:
                 if child.unit is not one:
@@ -142,7 +142,9 @@ def _edges(groups: Iterable[Group]) -> dict[Group, set[Group]]:
     return edges
 
 
-def _in_strata(groups: list[Group], edges: dict[Group, set[Group]]) -> bool:
+def _in_strata(
+    groups: list[OperationGroup], edges: dict[OperationGroup, set[OperationGroup]]
+) -> bool:
     """Set the ranks of all groups not behind a cycle; return whether there is a cycle."""
     waits = dict.fromkeys(groups, 0)
     for children in edges.values():
@@ -160,7 +162,9 @@ def _in_strata(groups: list[Group], edges: dict[Group, set[Group]]) -> bool:
     return placed < len(groups)
 
 
-def _merged(groups: list[Group], edges: dict[Group, set[Group]]) -> list[Group]:
+def _merged(
+    groups: list[OperationGroup], edges: dict[OperationGroup, set[OperationGroup]]
+) -> list[OperationGroup]:
     import networkx as nx  # the import takes a tenth of a second and is rarely needed
 
     graph = nx.DiGraph()
@@ -168,7 +172,7 @@ def _merged(groups: list[Group], edges: dict[Group, set[Group]]) -> list[Group]:
     graph.add_edges_from((one, child) for one, children in edges.items() for child in children)
     merged = []
     for component in nx.strongly_connected_components(graph):
-        one = Group()
+        one = OperationGroup()
         one.vertices = sorted((v for g in component for v in g.vertices), key=lambda v: v.number)
         one.number = one.vertices[0].number
         for vertex in one.vertices:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import At, Outcome, STransaction, Writes, check_distinct
 from activedb.scheduling._scheduler import evaluate
-from activedb.scheduling._state import State
+from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import SharedTable
-from activedb.scheduling.tpg._execution import Execution
+from activedb.scheduling.tpg._execution import GraphExecution
 from activedb.scheduling.tpg._model import (
     SERIAL,
     Decision,
@@ -22,9 +22,9 @@ from activedb.scheduling.tpg._model import (
 )
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._times import Stopwatch
-from activedb.scheduling.tpg._vertex import Node, Vertex
+from activedb.scheduling.tpg._vertex import GraphTransaction, Vertex
 
-__all__ = ["Part", "PartReport", "PartRun", "PartStatistics", "disjoint", "labelled"]
+__all__ = ["BatchPart", "PartReport", "PartRun", "PartStatistics", "disjoint", "labelled"]
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class PartStatistics:
 
 
 @dataclass(slots=True)
-class Part:
+class BatchPart:
     """s-transactions of one batch with a common decision.
 
     Attributes
@@ -94,7 +94,7 @@ class Part:
                 self.planner.add(transaction)
         return self.planner
 
-    def absorb(self, other: Part) -> None:
+    def absorb(self, other: BatchPart) -> None:
         """Merge another part into this one; the label of most s-transactions comes first."""
         self.most = self.most or len(self.transactions)
         more = len(other.transactions) > self.most
@@ -142,7 +142,7 @@ class PartReport:
 
 def labelled(
     transactions: Iterable[STransaction], group_of: Callable[[STransaction], Hashable]
-) -> list[Part]:
+) -> list[BatchPart]:
     """Return a part per label that `group_of` gives.
 
     Raises
@@ -152,7 +152,7 @@ def labelled(
     Exception
         An exception of `group_of`, with a note that names the s-transaction.
     """
-    parts: dict[Hashable, Part] = {}
+    parts: dict[Hashable, BatchPart] = {}
     for transaction in transactions:
         try:
             label = group_of(transaction)
@@ -160,7 +160,7 @@ def labelled(
             error.add_note(f"raised by group_of for {transaction!r}")
             raise
         try:
-            part = parts.setdefault(label, Part([label]))
+            part = parts.setdefault(label, BatchPart([label]))
         except TypeError as error:
             raise DefinitionError(
                 f"group_of gave {label!r} for {transaction!r}: a label has to be hashable"
@@ -169,7 +169,7 @@ def labelled(
     return list(parts.values())
 
 
-def disjoint(parts: Iterable[Part]) -> list[Part]:
+def disjoint(parts: Iterable[BatchPart]) -> list[BatchPart]:
     """Merge parts that may access a common key; O(keys of all)."""
     all_parts = list(parts)
     joined = list(range(len(all_parts)))  # union-find: per part, itself or its parent
@@ -192,7 +192,7 @@ def disjoint(parts: Iterable[Part]) -> list[Part]:
     for table in whole:
         for number in on_table[table]:
             joined[root(number)] = root(on_table[table][0])
-    merged: dict[int, Part] = {}
+    merged: dict[int, BatchPart] = {}
     for number, part in enumerate(all_parts):
         other = merged.setdefault(root(number), part)
         if other is not part:
@@ -208,10 +208,10 @@ class PartRun:
 
     Attributes
     ----------
-    part : Part
+    part : BatchPart
     decision : Decision
     properties : Properties
-    execution : Execution or None
+    execution : GraphExecution or None
         Execution of the s-transactions that are not run alone.
     alone : int
         Number of the earliest s-transactions that were run alone.
@@ -219,11 +219,11 @@ class PartRun:
         Seconds spent on these, and on the s-transactions that the TPG has given up.
     """
 
-    def __init__(self, part: Part, known: PartStatistics, state: State):
+    def __init__(self, part: BatchPart, known: PartStatistics, state: SharedState):
         self.part = part
         self.decision = SERIAL
         self.properties = self._properties(known)
-        self.execution: Execution | None = None
+        self.execution: GraphExecution | None = None
         self.alone = 0
         self.alone_s = 0.0
         self.rest_s = 0.0
@@ -306,7 +306,7 @@ class PartRun:
 # -- outcomes of the s-transactions of a TPG that was run ------------------------------------------
 
 
-def outcome_of(node: Node, state: State) -> Outcome:
+def outcome_of(node: GraphTransaction, state: SharedState) -> Outcome:
     """Return the outcome of an s-transaction in the serial order.
 
     REQUIRES: the state has the versions of all earlier s-transactions, and is not changed.
@@ -322,7 +322,7 @@ def outcome_of(node: Node, state: State) -> Outcome:
     return Outcome.of_error(error)
 
 
-def _first_error(node: Node, state: State) -> Exception | None:
+def _first_error(node: GraphTransaction, state: SharedState) -> Exception | None:
     """Return the error of the first operation, in statement order, that fails.
 
     Operations that were not run because a later one had failed are run now; their writes are
@@ -440,7 +440,7 @@ def _is_serial(
 # -- serial execution of the rest of a TPG that was given up ---------------------------------------
 
 
-def run_rest(execution: Execution, written: list[tuple[At, Writes]]) -> int:
+def run_rest(execution: GraphExecution, written: list[tuple[At, Writes]]) -> int:
     """Run the s-transactions unsettled when an execution gave up, and set their outcomes.
 
     s-transactions that have ended before all unsettled ones stay as they are: in the serial order,
@@ -449,7 +449,7 @@ def run_rest(execution: Execution, written: list[tuple[At, Writes]]) -> int:
 
     Parameters
     ----------
-    execution : Execution
+    execution : GraphExecution
         At its end: no worker runs any of its operations.
     written : list
         The writes are appended to it.
@@ -473,7 +473,7 @@ def run_rest(execution: Execution, written: list[tuple[At, Writes]]) -> int:
     return len(rest)
 
 
-def _unsettled(nodes: list[Node]) -> list[Node]:
+def _unsettled(nodes: list[GraphTransaction]) -> list[GraphTransaction]:
     """Return the s-transactions from the earliest one on that has not ended."""
     for number, node in enumerate(nodes):
         if not node.has_ended:
@@ -481,7 +481,7 @@ def _unsettled(nodes: list[Node]) -> list[Node]:
     return []
 
 
-def _planned(node: Node) -> STransaction:
+def _planned(node: GraphTransaction) -> STransaction:
     """Return an s-transaction with the planned operations, whose computed keys are recorded."""
     transaction = node.transaction
     operations = tuple(v.operation for v in node.vertices if v.operation is not None)

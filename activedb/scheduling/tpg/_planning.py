@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from activedb.scheduling._operations import At, Operation, Read, STransaction, Write
 from activedb.scheduling._tables import Computed, Range, Ref, SharedTable
-from activedb.scheduling.tpg._vertex import Node, Vertex
+from activedb.scheduling.tpg._vertex import GraphTransaction, Vertex
 
 __all__ = [
     "READ",
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-class _Recorded:
+class _CachedKey:
     """Key function that repeats the key of its last call while its inputs are the same.
 
     So an operation that is redone accesses the same key as before, even if the function is random,
@@ -72,7 +72,7 @@ def _pinned(ref: Ref, done: dict[int, Ref]) -> Ref:
     if id(ref) not in done:
         reads = tuple(_pinned(source, done) for source in key.reads)
         done[id(ref)] = Ref(
-            ref.table, Computed(_Recorded(key.function), reads, key.args), ref.window_us
+            ref.table, Computed(_CachedKey(key.function), reads, key.args), ref.window_us
         )
     return done[id(ref)]
 
@@ -159,12 +159,12 @@ class SortedLists:
 class Planner:
     """Collector of s-transactions in any order of arrival, for the transaction phase.
 
-    Operations of one s-transaction are in one `Node`; this represents their LD. Lists are sorted
-    after the punctuation, and only if an s-transaction came out of order.
+    Operations of one s-transaction are in one `GraphTransaction`; this represents their LD. Lists
+    are sorted after the punctuation, and only if an s-transaction came out of order.
 
     Attributes
     ----------
-    nodes : list of Node
+    nodes : list of GraphTransaction
     tables : dict
         The `SortedLists` of each table.
     lds : int
@@ -172,7 +172,7 @@ class Planner:
     """
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphTransaction] = []
         self.tables: dict[SharedTable, SortedLists] = {}
         self.lds = 0
         self._latest: At | None = None
@@ -185,7 +185,7 @@ class Planner:
             self._latest = at
         else:
             self._in_order = False
-        node = Node(transaction)
+        node = GraphTransaction(transaction)
         self.nodes.append(node)
         operations = transaction.operations
         for operation in operations:
@@ -227,7 +227,7 @@ class Planner:
         else:
             accesses.append((at, vertex, kind))
 
-    def leave_out(self, count: int) -> list[Node]:
+    def leave_out(self, count: int) -> list[GraphTransaction]:
         """Remove and return the earliest s-transactions, which are run in another way."""
         self.in_order()
         left_out, self.nodes = self.nodes[:count], self.nodes[count:]
@@ -286,7 +286,7 @@ def _may_clash(operations: tuple[Operation, ...]) -> bool:
     return bool(unknown) and several
 
 
-def _at_of_node(node: Node) -> At:
+def _at_of_node(node: GraphTransaction) -> At:
     return node.transaction.at
 
 
@@ -305,7 +305,7 @@ class TaskGraph:
 
     Attributes
     ----------
-    nodes : list of Node
+    nodes : list of GraphTransaction
         The s-transactions, by timestamp.
     vertices : list of Vertex
         The operations, including virtual ones of whole tables, in the serial order.
@@ -317,7 +317,7 @@ class TaskGraph:
 
     __slots__ = ("lds", "nodes", "operations", "pds", "tds", "vertices")
 
-    def __init__(self, nodes: list[Node], lds: int):
+    def __init__(self, nodes: list[GraphTransaction], lds: int):
         self.nodes = nodes
         self.lds = lds
         self.tds = 0
@@ -385,7 +385,7 @@ def _refine_key(graph: TaskGraph, accesses: Accesses) -> None:
     """Make each access depend on the nearest writer of an earlier s-transaction."""
     nearest: Vertex | None = None
     latest: Vertex | None = None
-    node: Node | None = None
+    node: GraphTransaction | None = None
     for _, vertex, kind in accesses:
         if vertex.node is not node:
             node = vertex.node
@@ -437,7 +437,9 @@ class _WholeTable:
                 if kind == WRITE and ref is None:
                     self._last[key] = self._fresh[key] = vertex
 
-    def _nearest(self, node: Node, kind: int, ref: Ref | None, key: Hashable) -> Iterable[Vertex]:
+    def _nearest(
+        self, node: GraphTransaction, kind: int, ref: Ref | None, key: Hashable
+    ) -> Iterable[Vertex]:
         """Return the vertices that an access of `node` depends on."""
         if ref is None:
             found = self._last.get(key)
@@ -449,7 +451,7 @@ class _WholeTable:
                 return (*self._writers_of_any, *nearest)
         return self._virtual(node)
 
-    def _virtual(self, node: Node) -> tuple[Vertex, ...]:
+    def _virtual(self, node: GraphTransaction) -> tuple[Vertex, ...]:
         """Return the virtual operation that waits for all writers before `node`."""
         waits_for = (*self._front, *self._fresh.values())
         self._fresh.clear()

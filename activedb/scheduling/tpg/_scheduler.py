@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Effect, STransaction
-from activedb.scheduling._state import State
-from activedb.scheduling.tpg._execution import Execution, OnMove
+from activedb.scheduling._state import SharedState
+from activedb.scheduling.tpg._execution import GraphExecution, OnMove
 from activedb.scheduling.tpg._exploration import Take
-from activedb.scheduling.tpg._groups import Group, group, ungroup
+from activedb.scheduling.tpg._groups import OperationGroup, group, ungroup
 from activedb.scheduling.tpg._model import (
     SERIAL,
     Decision,
@@ -23,7 +23,7 @@ from activedb.scheduling.tpg._model import (
     serial_is_fastest,
 )
 from activedb.scheduling.tpg._parts import (
-    Part,
+    BatchPart,
     PartReport,
     PartRun,
     PartStatistics,
@@ -110,7 +110,7 @@ class TPG:
         self._by_label = by_label
         self._group_of = group_of
         self._on_move = on_move
-        self._added: Part | None = None
+        self._added: BatchPart | None = None
         self._planned_s = 0.0  # planning time of `add` since the last run
         self._known: dict[Hashable, PartStatistics] = {}
 
@@ -121,7 +121,7 @@ class TPG:
         error leaves half of a batch.
         """
         if self._added is None:
-            self._added = Part([None])
+            self._added = BatchPart([None])
             if self._group_of is None and self._expects_tpg(None):
                 self._added.planner = Planner()
         self._added.transactions.append(transaction)
@@ -135,7 +135,7 @@ class TPG:
         self._added = None
         self._planned_s = 0.0
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         """Run all s-transactions added: the transaction phase, the decision, the execution.
 
         If it raises, the s-transactions added are forgotten, have no outcome, and leave no versions
@@ -211,7 +211,7 @@ class TPG:
             del self._known[next(iter(self._known))]
         return known
 
-    def _start(self, run: PartRun, state: State, workers: int) -> None:
+    def _start(self, run: PartRun, state: SharedState, workers: int) -> None:
         """Decide about a part; run the s-transactions to be run alone, plan the TPG of the rest."""
         part = run.part
         decision = self._fixed_for(part.labels[0])
@@ -230,29 +230,29 @@ class TPG:
         planner.leave_out(run.alone)
         graph = refine(planner)
         run.properties = properties_of(planner, graph, run.properties)
-        groups: list[Group] | None = None
+        groups: list[OperationGroup] | None = None
         if decision is None:
-            grouping = _Grouping(graph)
+            grouping = _LazyGroups(graph)
             decision = decide(run.properties, self.thresholds, grouping.is_cyclic)
             groups = grouping.kept(decision)
             run.properties = replace(run.properties, cyclic=grouping.cyclic)
         run.decision = decision
-        run.execution = Execution(graph, state, decision, workers, self._on_move, groups)
+        run.execution = GraphExecution(graph, state, decision, workers, self._on_move, groups)
 
 
-class _Grouping:
+class _LazyGroups:
     """Groups that are only computed if the decision depends on them."""
 
     def __init__(self, graph: TaskGraph):
         self._graph = graph
-        self._groups: list[Group] | None = None
+        self._groups: list[OperationGroup] | None = None
         self.cyclic: bool | None = None
 
     def is_cyclic(self) -> bool:
         self._groups, self.cyclic = group(self._graph)
         return self.cyclic
 
-    def kept(self, decision: Decision) -> list[Group] | None:
+    def kept(self, decision: Decision) -> list[OperationGroup] | None:
         """Return the groups if the decision uses groups; else remove them and return None."""
         if self._groups is not None and decision.unit != "group":
             ungroup(self._graph)
@@ -269,10 +269,10 @@ def by_tables(transaction: STransaction) -> Hashable:
 # -- threads that run TPGs ---------------------------------------------------------------------
 
 
-_Finished = tuple[Execution, Vertex, Effect | None, Exception | None]
+_Finished = tuple[GraphExecution, Vertex, Effect | None, Exception | None]
 
 
-def run_all(executions: Sequence[Execution], threads: int) -> PhaseTimes:
+def run_all(executions: Sequence[GraphExecution], threads: int) -> PhaseTimes:
     """Run TPGs that have no key in common to their end.
 
     The calling thread is one of the workers; the others have ended when this returns. An exception
@@ -280,7 +280,7 @@ def run_all(executions: Sequence[Execution], threads: int) -> PhaseTimes:
 
     Parameters
     ----------
-    executions : sequence of Execution
+    executions : sequence of GraphExecution
         Created for the same number of workers.
     threads : int
         Number of workers.
@@ -300,8 +300,8 @@ def run_all(executions: Sequence[Execution], threads: int) -> PhaseTimes:
 class _Crew:
     """Workers, and the condition on which they wait.
 
-    Latch: `_changed`, held while a worker is in an `Execution`; the latches of versions are taken
-    under it. It is not held while an operation is evaluated.
+    Latch: `_changed`, held while a worker is in a `GraphExecution`; the latches of versions are
+    taken under it. It is not held while an operation is evaluated.
 
     Attributes
     ----------
@@ -309,7 +309,7 @@ class _Crew:
         Error that ended the run early.
     """
 
-    def __init__(self, executions: Sequence[Execution], threads: int):
+    def __init__(self, executions: Sequence[GraphExecution], threads: int):
         self.error: BaseException | None = None
         self._executions = executions
         self._threads = threads
@@ -375,7 +375,7 @@ class _Crew:
         except BaseException as error:  # raised later by the calling thread
             self._stop(error)
 
-    def _take(self, worker: int) -> tuple[Execution, Vertex] | None:
+    def _take(self, worker: int) -> tuple[GraphExecution, Vertex] | None:
         """Return the next operation, waiting if needed; None at the end. REQUIRES: `_changed`."""
         count = len(self._executions)
         while self.error is None:
@@ -397,7 +397,7 @@ class _Crew:
             times.explore_s -= waited_s  # `_work` adds all the time that this method takes
         return None
 
-    def _notify(self, taken_from: Execution | None) -> None:
+    def _notify(self, taken_from: GraphExecution | None) -> None:
         """Wake the waiting workers if there may be an operation for them.
 
         Workers are not woken if the only operation available was just taken from `taken_from`.

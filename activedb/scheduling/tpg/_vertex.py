@@ -9,9 +9,19 @@ from activedb.scheduling._operations import Effect, Operation, STransaction
 from activedb.scheduling._tables import Ref
 
 if TYPE_CHECKING:
-    from activedb.scheduling.tpg._groups import Group
+    from activedb.scheduling.tpg._groups import OperationGroup
 
-__all__ = ["ABT", "BLK", "EXE", "MOVES", "RDY", "Guess", "Node", "OperationState", "Vertex"]
+__all__ = [
+    "ABT",
+    "BLK",
+    "EXE",
+    "MOVES",
+    "RDY",
+    "GraphTransaction",
+    "Guess",
+    "OperationState",
+    "Vertex",
+]
 
 
 class OperationState(IntEnum):
@@ -39,7 +49,7 @@ MOVES = (
 """Names of the moves of figure 8, by old and new state; a dash marks a forbidden move."""
 
 
-class Node:
+class GraphTransaction:
     """s-transaction in the TPG: operations that depend on each other logically (LD).
 
     Attributes
@@ -120,7 +130,7 @@ class Vertex:
 
     Attributes
     ----------
-    node : Node
+    node : GraphTransaction
         Its s-transaction.
     operation : Operation or None
         None if it is virtual; there is nothing to run.
@@ -147,7 +157,7 @@ class Vertex:
         Result of a speculative run that is still to be confirmed.
     rank : int
         Its stratum: the length of the longest path to it.
-    unit : Group or None
+    unit : OperationGroup or None
         Group that it is scheduled with; None if scheduled alone.
     """
 
@@ -170,7 +180,7 @@ class Vertex:
         "waits",
     )
 
-    def __init__(self, node: Node, operation: Operation | None):
+    def __init__(self, node: GraphTransaction, operation: Operation | None):
         self.node = node
         self.operation = operation
         self.number = 0
@@ -186,7 +196,7 @@ class Vertex:
         self.guessing = False
         self.guess: Guess | None = None
         self.rank = 0
-        self.unit: Group | None = None
+        self.unit: OperationGroup | None = None
 
     @property
     def is_open(self) -> bool:

@@ -155,7 +155,7 @@ def server_table(connection: Connection, spec: TableSpec) -> ServerTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Declared:
+class _DeclaredColumn:
     """Properties of a declared column that decide how its values are sent."""
 
     process: Callable[[Any], Any] | None
@@ -165,7 +165,7 @@ class _Declared:
 
 
 @lru_cache(maxsize=1_024)
-def _declared(spec: TableSpec, dialect: Dialect) -> dict[str, _Declared]:
+def _declared(spec: TableSpec, dialect: Dialect) -> dict[str, _DeclaredColumn]:
     found = {}
     for column in spec.table.columns:
         inner = column.type.dialect_impl(dialect)
@@ -176,7 +176,7 @@ def _declared(spec: TableSpec, dialect: Dialect) -> dict[str, _Declared]:
             inner = inner.impl_instance
         is_enum = isinstance(inner, Enum)
         is_string = isinstance(inner, String) and not is_enum
-        found[str(column.name)] = _Declared(process, is_wrapped, is_string, is_enum)
+        found[str(column.name)] = _DeclaredColumn(process, is_wrapped, is_string, is_enum)
     return found
 
 
@@ -316,7 +316,7 @@ def delete_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _BoundColumn:
     """Column of the rows to write: its bound values, one per row, and the way to send them."""
 
     name: str
@@ -332,7 +332,7 @@ def _columns(
     rows: Sequence[Row],
     *,
     copied: bool = False,
-) -> list[_Column] | None:
+) -> list[_BoundColumn] | None:
     """Return `rows` column by column, or None if they have to be written by single statements."""
     dialect = connection.dialect
     if dialect.driver != "psycopg":
@@ -351,12 +351,12 @@ def _columns(
             not copied and (way is WireFormat.TEXT or not column.array_oid)
         ):
             return None
-        columns.append(_Column(name, column, values, way))
+        columns.append(_BoundColumn(name, column, values, way))
     return columns
 
 
 def _unnest(
-    connection: Connection, spec: TableSpec, words: tuple[str, str], columns: Sequence[_Column]
+    connection: Connection, spec: TableSpec, words: tuple[str, str], columns: Sequence[_BoundColumn]
 ) -> None:
     """Join the table, named between `words`, with arrays, the key's columns first.
 
@@ -367,7 +367,7 @@ def _unnest(
         size = len(columns[0].values)
         if size > 1 and sum(len(array.data) for array in arrays) > _ARRAY_BYTES_MAX:
             for part in (slice(None, size // 2), slice(size // 2, None)):
-                halves = [_Column(c.name, c.server, c.values[part], c.way) for c in columns]
+                halves = [_BoundColumn(c.name, c.server, c.values[part], c.way) for c in columns]
                 _unnest(connection, spec, words, halves)
             return
         quote = connection.dialect.identifier_preparer
@@ -445,7 +445,7 @@ class _ArrayDumper(Dumper):
         return obj.data
 
 
-def _array(column: _Column, cursor: psycopg.Cursor[Any]) -> Array:
+def _array(column: _BoundColumn, cursor: psycopg.Cursor[Any]) -> Array:
     """Return a column's values as one array; O(values), nearly all of it in C."""
     server = column.server
     present = [value for value in column.values if value is not None]

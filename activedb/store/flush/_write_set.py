@@ -59,7 +59,7 @@ class Change(NamedTuple):
     new: Row | None
 
 
-class _Group:
+class _TableChanges:
     """Changes of one table by kind, each list sorted by key."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class _Group:
 _key = attrgetter("key")
 
 
-class _Part(NamedTuple):
+class _StatementChanges(NamedTuple):
     """Changes of one table made by one statement, executed once per change.
 
     Attributes
@@ -114,7 +114,9 @@ class _Part(NamedTuple):
         return [{parameter: row[column] for parameter, column in names} for row in self.rows]
 
 
-_Step: TypeAlias = tuple[Callable[[Sequence[Change]], Sequence[_Part]], Sequence[Change]]
+_Step: TypeAlias = tuple[
+    Callable[[Sequence[Change]], Sequence[_StatementChanges]], Sequence[Change]
+]
 _Prepared: TypeAlias = tuple[UpdateBase, Sequence[tuple[str, str]]]
 """A statement, and its parameters with the columns whose values they take."""
 
@@ -228,7 +230,7 @@ def _write_together(
     return committing is not None
 
 
-def _refuse_part(error: BaseException, connection: Connection, part: _Part) -> None:
+def _refuse_part(error: BaseException, connection: Connection, part: _StatementChanges) -> None:
     """Raise as `refuse`; if a key that was absent is now a duplicate, a `SerializationConflict`."""
     try:
         refuse(error, connection, part.doing, part.changes)
@@ -237,7 +239,7 @@ def _refuse_part(error: BaseException, connection: Connection, part: _Part) -> N
         raise
 
 
-def _raise_if_first(error: UniqueViolation, part: _Part) -> None:
+def _raise_if_first(error: UniqueViolation, part: _StatementChanges) -> None:
     """Raise `SerializationConflict` if a key that was absent is now refused as a duplicate."""
     spec, _, old, _ = part.changes[0]
     if old is None and (
@@ -250,16 +252,16 @@ def _raise_if_first(error: UniqueViolation, part: _Part) -> None:
         ) from error
 
 
-def _grouped(changes: Iterable[Change]) -> dict[Table, _Group]:
+def _grouped(changes: Iterable[Change]) -> dict[Table, _TableChanges]:
     """Group `changes` by table; O(changes), in one pass because there may be many."""
-    groups: dict[Table, _Group] = {}
+    groups: dict[Table, _TableChanges] = {}
     last: TableSpec | None = None
-    group = _Group()
+    group = _TableChanges()
     for change in changes:
         spec, _, old, new = change
         if spec is not last:
             last = spec
-            group = groups.setdefault(spec.table, _Group())
+            group = groups.setdefault(spec.table, _TableChanges())
         if old is None:
             if new is not None:
                 group.added.append(change)
@@ -327,11 +329,11 @@ def _ranks(metadata: MetaData) -> Mapping[Table, int]:
 # -- one table -----------------------------------------------------------------------------------
 
 
-def _deleted(gone: Sequence[Change]) -> Sequence[_Part]:
+def _deleted(gone: Sequence[Change]) -> Sequence[_StatementChanges]:
     spec = gone[0].spec
     rows = [dict(zip(spec.key_columns, change.key, strict=True)) for change in gone]
     many = _if_many(rows, _bulk.UNNEST_ROWS_MIN, _bulk.delete_rows, spec, rows)
-    return [_Part("delete rows of", gone, *_delete_by_key(spec), rows, many)]
+    return [_StatementChanges("delete rows of", gone, *_delete_by_key(spec), rows, many)]
 
 
 @lru_cache(maxsize=1_024)
@@ -348,13 +350,13 @@ def _same_key(spec: TableSpec) -> ColumnElement[bool]:
     return and_(*(spec.table.c[name] == bindparam(key) for key, name in _key_names(spec)))
 
 
-def _updated(changed: Sequence[Change]) -> Sequence[_Part]:
+def _updated(changed: Sequence[Change]) -> Sequence[_StatementChanges]:
     spec = changed[0].spec
     parts = []
     for columns, group in _by_columns(changed).items():
         rows = _new_rows(group)
         many = _if_many(rows, _bulk.UNNEST_ROWS_MIN, _bulk.update_rows, spec, columns, rows)
-        parts.append(_Part("update", group, *_update_by_key(spec, columns), rows, many))
+        parts.append(_StatementChanges("update", group, *_update_by_key(spec, columns), rows, many))
     return parts
 
 
@@ -394,10 +396,10 @@ def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> _Prepared:
     return statement, [*names, *_key_names(spec)]
 
 
-def _inserted(added: Sequence[Change]) -> Sequence[_Part]:
+def _inserted(added: Sequence[Change]) -> Sequence[_StatementChanges]:
     spec, rows = added[0].spec, _new_rows(added)
     many = _if_many(rows, _bulk.COPY_ROWS_MIN, _bulk.copy_rows, spec, rows)
-    return [_Part("insert into", added, *_insertion(spec), rows, many)]
+    return [_StatementChanges("insert into", added, *_insertion(spec), rows, many)]
 
 
 def _if_many(

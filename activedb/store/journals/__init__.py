@@ -9,8 +9,8 @@ from activedb.store.journals._overview import (
 )
 from activedb.store.journals._rules import Adopted, DecisionRows, DetectorRows, RuleRows
 from activedb.store.journals._staging import (
-    Attempt,
     Sink,
+    StagedAttempt,
     StagedBatch,
     StagedJournal,
     Staging,
@@ -25,15 +25,14 @@ from activedb.store.journals._streams import (
 )
 from activedb.store.journals._workflows import (
     LineageRow,
-    Recorded,
     RecordedWorkflow,
+    WorkflowChanges,
     WorkflowJournal,
     workflow_names,
 )
 
 __all__ = [
     "Adopted",
-    "Attempt",
     "ColumnJournal",
     "ColumnNote",
     "DecisionRows",
@@ -44,14 +43,15 @@ __all__ = [
     "LineageRow",
     "Overview",
     "ProgramJournal",
-    "Recorded",
     "RecordedWorkflow",
     "RuleRows",
     "Sink",
+    "StagedAttempt",
     "StagedBatch",
     "StagedJournal",
     "Staging",
     "StreamJournal",
+    "WorkflowChanges",
     "WorkflowJournal",
     "database_migrations",
     "lacking_rights",

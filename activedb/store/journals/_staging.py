@@ -37,7 +37,7 @@ from activedb.store.session import Store, Wakeups, send_wakeup
 from activedb.store.sql import guard_number
 from activedb.store.system import ledger, owned_tables, sinks, staged_batches, staged_rows
 
-__all__ = ["Attempt", "Sink", "StagedBatch", "StagedJournal", "Staging", "staging"]
+__all__ = ["Sink", "StagedAttempt", "StagedBatch", "StagedJournal", "Staging", "staging"]
 
 
 _STREAM = "stream"
@@ -175,7 +175,7 @@ _PUT_IN_PLACE = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class StagedAttempt:
     """Pieces and rows staged by the attempt of a task that counts.
 
     Attributes
@@ -251,7 +251,9 @@ class Staging:
                 count += 1
         return count
 
-    def publish_to_stream(self, sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> bool:
+    def publish_to_stream(
+        self, sink: Sink, batch_id: int, attempts: Sequence[StagedAttempt]
+    ) -> bool:
         """Publish a micro-batch as a batch of a stream; return False if it was published before.
 
         One short transaction. Attempts are in the order of their partitions.
@@ -282,7 +284,7 @@ class Staging:
         return True
 
     def publish_to_table(
-        self, sink: Sink, batch_id: int, attempts: Sequence[Attempt], columns: Sequence[str]
+        self, sink: Sink, batch_id: int, attempts: Sequence[StagedAttempt], columns: Sequence[str]
     ) -> bool:
         """Insert the rows of a micro-batch into a table; return False if that was done before.
 
@@ -351,7 +353,7 @@ class Staging:
             yield connection
 
 
-def _counted(sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> dict[str, Any]:
+def _counted(sink: Sink, batch_id: int, attempts: Sequence[StagedAttempt]) -> dict[str, Any]:
     return {
         "query_id": sink.query_id,
         "batch_id": batch_id,
@@ -359,7 +361,9 @@ def _counted(sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> dict[str
     }
 
 
-def _check_all_there(found: int, sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> None:
+def _check_all_there(
+    found: int, sink: Sink, batch_id: int, attempts: Sequence[StagedAttempt]
+) -> None:
     staged = sum(attempt.pieces for attempt in attempts)
     if found != staged:
         raise StoreError(

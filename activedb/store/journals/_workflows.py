@@ -14,7 +14,7 @@ from activedb.store.server import translate_errors
 from activedb.store.session import Store
 from activedb.store.system import batch_edges, batch_transactions, batches, workflows
 
-__all__ = ["LineageRow", "Recorded", "RecordedWorkflow", "WorkflowJournal", "workflow_names"]
+__all__ = ["LineageRow", "RecordedWorkflow", "WorkflowChanges", "WorkflowJournal", "workflow_names"]
 
 _IDS_MAX = 1_000  # in one statement
 
@@ -47,7 +47,7 @@ class RecordedWorkflow:
 
 
 @dataclass(slots=True)
-class Recorded:
+class WorkflowChanges:
     """Changes that one transaction of a workflow records with its commit.
 
     Attributes
@@ -193,7 +193,7 @@ class WorkflowJournal:
         self,
         connection: Connection,
         place: int,
-        recorded: Recorded,
+        recorded: WorkflowChanges,
         *,
         forming: Any,
         due: Any,

@@ -2,7 +2,7 @@
 
 from activedb.store.replication._pgoutput import (
     Begin,
-    ChangedRows,
+    ChangeConverter,
     Commit,
     Delete,
     Insert,
@@ -24,7 +24,7 @@ from activedb.store.replication._slot_tables import (
 __all__ = [
     "FOLLOWED",
     "Begin",
-    "ChangedRows",
+    "ChangeConverter",
     "Commit",
     "Delete",
     "FollowedTable",

@@ -27,7 +27,7 @@ from activedb.store.sql import Row, TableSpec
 __all__ = [
     "UNCHANGED",
     "Begin",
-    "ChangedRows",
+    "ChangeConverter",
     "Commit",
     "Delete",
     "Insert",
@@ -224,7 +224,7 @@ def parse(data: bytes) -> Message:
             f"pgoutput sent a message of kind {kind!r}, which version 1 of its protocol does not "
             f"have"
         )
-    reader = _Reader(data)
+    reader = _MessageReader(data)
     try:
         message = read(reader)
     except (struct.error, ValueError, OverflowError) as error:
@@ -242,7 +242,7 @@ def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-class _Reader:
+class _MessageReader:
     """Reader of one message, from its second byte on."""
 
     __slots__ = ("data", "position")
@@ -297,20 +297,20 @@ _INT32, _UINT32 = struct.Struct("!i"), struct.Struct("!I")
 _INT64, _UINT64 = struct.Struct("!q"), struct.Struct("!Q")
 
 
-def _begin(r: _Reader) -> Begin:
+def _begin(r: _MessageReader) -> Begin:
     return Begin(r.number(_UINT64), r.time(), r.number(_UINT32))
 
 
-def _commit(r: _Reader) -> Commit:
+def _commit(r: _MessageReader) -> Commit:
     r.number(_INT8)  # flags, currently unused
     return Commit(r.number(_UINT64), r.number(_UINT64), r.time())
 
 
-def _origin(r: _Reader) -> Origin:
+def _origin(r: _MessageReader) -> Origin:
     return Origin(r.number(_UINT64), r.string())
 
 
-def _relation(r: _Reader) -> Relation:
+def _relation(r: _MessageReader) -> Relation:
     oid, schema, name = r.number(_UINT32), r.string() or "pg_catalog", r.string()
     identity = r.take(1).decode()
     columns = []
@@ -322,17 +322,17 @@ def _relation(r: _Reader) -> Relation:
     return Relation(oid, schema, name, identity, tuple(columns))
 
 
-def _type(r: _Reader) -> Type:
+def _type(r: _MessageReader) -> Type:
     return Type(r.number(_UINT32), r.string() or "pg_catalog", r.string())
 
 
-def _insert(r: _Reader) -> Insert:
+def _insert(r: _MessageReader) -> Insert:
     relation = r.number(_UINT32)
     r.mark(b"N")
     return Insert(relation, r.row())
 
 
-def _update(r: _Reader) -> Update:
+def _update(r: _MessageReader) -> Update:
     relation, kind = r.number(_UINT32), r.mark(b"KON")
     old = None
     if kind != b"N":
@@ -341,23 +341,23 @@ def _update(r: _Reader) -> Update:
     return Update(relation, old, kind == b"O", r.row())
 
 
-def _delete(r: _Reader) -> Delete:
+def _delete(r: _MessageReader) -> Delete:
     relation, kind = r.number(_UINT32), r.mark(b"KO")
     return Delete(relation, r.row(), kind == b"O")
 
 
-def _truncate(r: _Reader) -> Truncate:
+def _truncate(r: _MessageReader) -> Truncate:
     count, flags = r.number(_INT32), r.number(_INT8)
     relations = tuple([r.number(_UINT32) for _ in range(count)])
     return Truncate(relations, cascades=bool(flags & 1), restarts=bool(flags & 2))
 
 
-def _note(r: _Reader) -> Note:
+def _note(r: _MessageReader) -> Note:
     flags, lsn, prefix = r.number(_INT8), r.number(_UINT64), r.string()
     return Note(bool(flags & 1), lsn, prefix, r.take(r.number(_INT32)))
 
 
-_READERS: dict[bytes, Callable[[_Reader], Message]] = {
+_READERS: dict[bytes, Callable[[_MessageReader], Message]] = {
     b"B": _begin,
     b"C": _commit,
     b"O": _origin,
@@ -377,7 +377,7 @@ _READERS: dict[bytes, Callable[[_Reader], Message]] = {
 _Load = Callable[[Value], Any]
 
 
-class ChangedRows:
+class ChangeConverter:
     """Converter of one table's changes to rows.
 
     Parameters

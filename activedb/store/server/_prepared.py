@@ -45,10 +45,10 @@ from activedb.store.server._driver_errors import is_lost
 __all__ = [
     "PREPARE_THRESHOLD",
     "Prepared",
+    "SpinWait",
     "Statement",
     "Step",
     "StepFailed",
-    "Watch",
     "driver_cursor",
     "execute_alone",
     "fetch",
@@ -64,7 +64,7 @@ _SKIPPED_MAX = 64
 _is_possible = hasattr(select, "poll") and hasattr(os, "sched_yield") and (os.cpu_count() or 1) > 1
 
 
-class Watch:
+class SpinWait:
     """Spinner for answers of one kind on one connection.
 
     Each answer that is late makes it spin half as often.
@@ -155,7 +155,7 @@ class _SQL(NamedTuple):
     formats: list[PyFormat]
 
 
-class _Plan:
+class _PreparedStatement:
     """Statement that the server has prepared, once per combination of parameter types.
 
     The type matters: to a numeric column, say, a float is not the same as its text.
@@ -184,12 +184,12 @@ class Prepared:
     def __init__(
         self, driver: psycopg.Connection[Any], dialect: Dialect, is_alone: Callable[[], bool]
     ):
-        self._commits = Watch(driver.pgconn.socket, is_alone)
-        self._others = Watch(driver.pgconn.socket, is_alone)
+        self._commits = SpinWait(driver.pgconn.socket, is_alone)
+        self._others = SpinWait(driver.pgconn.socket, is_alone)
         self._driver = driver
         self._low = driver.pgconn
         self._dialect = dialect
-        self._plans: dict[Statement, _Plan] = {}
+        self._plans: dict[Statement, _PreparedStatement] = {}
         self._ends: tuple[bytes, bytes] | None = None
         self._numbers = itertools.count()
         self._since_s = time.monotonic()
@@ -217,7 +217,7 @@ class Prepared:
             If a step fails; no later step has been executed then.
         """
         at = 0
-        bound: list[tuple[_Plan, bytes, Any]] = []
+        bound: list[tuple[_PreparedStatement, bytes, Any]] = []
         try:
             self.renew()
             for statement, values in steps:
@@ -247,7 +247,7 @@ class Prepared:
         ]
 
     def _sent(
-        self, bound: Sequence[tuple[_Plan, bytes, Any]], *, is_first: bool, last: bool
+        self, bound: Sequence[tuple[_PreparedStatement, bytes, Any]], *, is_first: bool, last: bool
     ) -> list[Any]:
         """Send a message and return the server's results; fewer results if one fails."""
         low = self._low
@@ -265,7 +265,7 @@ class Prepared:
         finally:
             self._leave_pipeline()
 
-    def _rows(self, plan: _Plan, result: Any) -> list[tuple[Any, ...]]:
+    def _rows(self, plan: _PreparedStatement, result: Any) -> list[tuple[Any, ...]]:
         transformer = plan.transformer
         if plan.loaders is None:
             plan.loaders = self._loaders(plan.statement, result)
@@ -277,12 +277,14 @@ class Prepared:
             rows = [_loaded(row, plan.loaders) for row in rows]
         return rows
 
-    def _plan(self, statement: Statement) -> _Plan:
-        plan = _Plan(statement, _compiled(statement, self._dialect), Transformer(self._driver))
+    def _plan(self, statement: Statement) -> _PreparedStatement:
+        plan = _PreparedStatement(
+            statement, _compiled(statement, self._dialect), Transformer(self._driver)
+        )
         self._plans[statement] = plan
         return plan
 
-    def _name(self, plan: _Plan) -> bytes:
+    def _name(self, plan: _PreparedStatement) -> bytes:
         """Return the prepared name of a statement for the types its transformer has just dumped."""
         came = plan.transformer.types
         types = tuple([0 if oid in _INFERRED else oid for oid in came])
@@ -336,7 +338,7 @@ def _lost(said: str = "") -> psycopg.OperationalError:
     return psycopg.OperationalError(said or "the connection to the server was lost")
 
 
-def _results(low: Any, watch: Watch) -> PQGen[list[Any]]:
+def _results(low: Any, watch: SpinWait) -> PQGen[list[Any]]:
     """Receive the results of a pipeline's messages, up to its sync, in one wait if possible.
 
     psycopg's own generators wait for each message's answer separately, which costs as much as the

@@ -64,7 +64,7 @@ class MemoryStore(Store):
         self.lease = NoLease()
         self._turn = threading.Lock()
         self._kept: UserConnection | None = None  # the block of `connection` that has the turn
-        self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[Connection, _ConnectionTurn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
         # One for all flat transactions, which their turns keep apart: opening a connection takes
         # longer than a small transaction.
@@ -114,8 +114,8 @@ class MemoryStore(Store):
             "ACTIVEDB_URL, or leave the URL out for the embedded one"
         )
 
-    def latch(self) -> _Turn:
-        return _Turn(self)
+    def latch(self) -> _ConnectionTurn:
+        return _ConnectionTurn(self)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -157,7 +157,7 @@ class MemoryStore(Store):
         return self._flat
 
     def begin_writing(self, connection: Connection, latch: Latch) -> None:
-        assert isinstance(latch, _Turn)
+        assert isinstance(latch, _ConnectionTurn)
         if not latch.writing:
             latch.writing = True
             _driver(connection).execute("BEGIN")
@@ -199,7 +199,7 @@ class MemoryStore(Store):
         return None
 
     def release(self, connection: Connection, latch: Latch) -> None:
-        assert isinstance(latch, _Turn)
+        assert isinstance(latch, _ConnectionTurn)
         if latch.writing:
             self._roll_back(connection)
             latch.writing = False
@@ -256,7 +256,7 @@ def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-class _Turn:
+class _ConnectionTurn:
     """A session's turn on the one connection; kept between uses once it has begun to write."""
 
     def __init__(self, store: MemoryStore):

@@ -12,7 +12,7 @@ from activedb.errors import UnsupportedStatement
 from activedb.store.sql._sql_text import Reference
 from activedb.store.sql._tables import Tables, TableSpec
 
-__all__ = ["Names", "Namespace"]
+__all__ = ["Namespace", "TableNames"]
 
 _SYSTEM_SCHEMAS = {"pg_catalog", "information_schema"}
 _KIND = {
@@ -47,7 +47,7 @@ class Namespace(Protocol):
 _tables_proper: WeakKeyDictionary[Namespace, set[str]] = WeakKeyDictionary()
 
 
-class Names:
+class TableNames:
     """Resolver of table names in statements.
 
     Parameters

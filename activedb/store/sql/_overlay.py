@@ -52,7 +52,7 @@ from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
 from sqlalchemy.types import TypeEngine
 
 from activedb.errors import UnsupportedStatement
-from activedb.store.sql._names import Names, Namespace
+from activedb.store.sql._names import Namespace, TableNames
 from activedb.store.sql._sql_text import Edit, PlainText, Reference, SelectAnalysis, analyse_select
 from activedb.store.sql._tables import Key, Row, Tables, TableSpec
 
@@ -302,7 +302,7 @@ def _tables_of_text(statement: TextClause, store: Namespace, tables: Tables) -> 
     if "__[POSTCOMPILE" in sql:
         return  # the list of an IN is not expanded yet
     plain = PlainText(sql, store.engine.dialect.name)
-    names = Names(store, tables)
+    names = TableNames(store, tables)
     for reference in analyse_select(plain).references:
         table = names.table(reference)
         if table is not None:
@@ -327,7 +327,7 @@ class Sphere:
     """
 
     def __init__(self, store: Namespace, tables: Tables, dirty: Mapping[TableSpec, Dirty]):
-        self._names = Names(store, tables)
+        self._names = TableNames(store, tables)
         self._schema = store.schema
         self._tables = tables
         self._dirty = dirty
@@ -437,7 +437,7 @@ def edits_of(
     understood: SelectAnalysis,
     targets: Targets,
     shadows: Mapping[TableSpec, str],
-    names: Names,
+    names: TableNames,
     expressions: Sequence[str],
 ) -> list[Edit]:
     """Return the edits to the text; everything else stays as it was written.
@@ -476,7 +476,7 @@ class _Rewriting:
         understood: SelectAnalysis,
         targets: Targets,
         shadows: Mapping[TableSpec, str],
-        names: Names,
+        names: TableNames,
     ):
         self._plain = plain
         self._understood = understood

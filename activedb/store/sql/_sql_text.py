@@ -23,7 +23,7 @@ from sqlglot.errors import SqlglotError
 
 from activedb.errors import UnsupportedStatement
 
-__all__ = ["Edit", "Grouping", "PlainText", "Reference", "SelectAnalysis", "analyse_select"]
+__all__ = ["Edit", "PlainText", "Reference", "RowGrouping", "SelectAnalysis", "analyse_select"]
 
 
 _LANGUAGES = {"postgresql": "postgres", "sqlite": "sqlite"}
@@ -133,7 +133,7 @@ _HIDDEN_COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Grouping:
+class RowGrouping:
     """Grouping of a table's rows in the query that reads it.
 
     Postgres lets a query that groups by a table's primary key name its other columns.
@@ -173,7 +173,7 @@ class Reference:
         True if the table has an alias here.
     takes_alias : bool
         True if an alias is possible here.
-    grouping : Grouping or None
+    grouping : RowGrouping or None
     """
 
     schema: str | None
@@ -183,7 +183,7 @@ class Reference:
     written: str
     is_named: bool
     takes_alias: bool
-    grouping: Grouping | None = None
+    grouping: RowGrouping | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _understand(text: str, dialect: str, places: frozenset[int]) -> SelectAnalys
         raise _refusal(text, f"it cannot be understood ({reason})") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise _refusal(text, "query() takes one SELECT; use execute() for writes")
-    return _Reader(trees[0], text, dialect).understood(tokens)
+    return _SyntaxReader(trees[0], text, dialect).understood(tokens)
 
 
 def _check_tokens(tokens: list[Token], text: str, dialect: str, places: frozenset[int]) -> None:
@@ -266,7 +266,7 @@ def _refusal(text: str, reason: str) -> UnsupportedStatement:
     return UnsupportedStatement(f"cannot run {shown!r}: {reason}")
 
 
-class _Reader:
+class _SyntaxReader:
     """Reader of one syntax tree."""
 
     def __init__(self, tree: exp.Query, text: str, dialect: str):
@@ -352,7 +352,7 @@ class _Reader:
                 grouping=self._grouping(table),
             )
 
-    def _grouping(self, table: exp.Table) -> Grouping | None:
+    def _grouping(self, table: exp.Table) -> RowGrouping | None:
         query = table.parent_select
         group = None if query is None else query.args.get("group")
         alias = table.args.get("alias")
@@ -367,7 +367,7 @@ class _Reader:
 
         grouped = [c for c in group.expressions if isinstance(c, exp.Column) and may_be_its(c)]
         named = [c.this for c in query.find_all(exp.Column) if may_be_its(c)]
-        return Grouping(
+        return RowGrouping(
             columns=tuple((self._folded(c.this), _place(c.this)[1]) for c in grouped),
             prefix=None if own is None else self._text[slice(*_place(own))],
             named=frozenset(self._folded(n) for n in named if isinstance(n, exp.Identifier)),

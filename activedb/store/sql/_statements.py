@@ -41,8 +41,8 @@ from activedb.store.sql._tables import Key, Row, TableSpec
 __all__ = [
     "LockingRead",
     "Parameters",
-    "Piece",
     "Returning",
+    "SqlPiece",
     "StatementPlan",
     "delete_of",
     "insert_of",
@@ -161,7 +161,7 @@ def _key_columns(statement: Any, table: Table) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SqlPiece:
     """Piece of SQL.
 
     Attributes
@@ -181,15 +181,15 @@ class Piece:
         return made.bindparams(**{name: values[name] for name in self.names})
 
 
-def select_of(piece: Piece, values: Mapping[str, Any]) -> Any:
+def select_of(piece: SqlPiece, values: Mapping[str, Any]) -> Any:
     """Build a SELECT, for `query`."""
     return piece.bound(values, brackets=False)
 
 
 def update_of(
     table: Table,
-    assigned: Mapping[str, Piece],
-    where: Piece | None,
+    assigned: Mapping[str, SqlPiece],
+    where: SqlPiece | None,
     values: Mapping[str, Any],
 ) -> Any:
     """Build an UPDATE of the columns named in `assigned`, for `execute`."""
@@ -197,28 +197,30 @@ def update_of(
     return made if where is None else made.where(where.bound(values))
 
 
-def delete_of(table: Table, where: Piece | None, values: Mapping[str, Any]) -> Any:
+def delete_of(table: Table, where: SqlPiece | None, values: Mapping[str, Any]) -> Any:
     """Build a DELETE, for `execute`."""
     made = delete(table)
     return made if where is None else made.where(where.bound(values))
 
 
 def insert_of_rows(
-    table: Table, rows: Sequence[Mapping[str, Piece]], values: Mapping[str, Any]
+    table: Table, rows: Sequence[Mapping[str, SqlPiece]], values: Mapping[str, Any]
 ) -> Any:
     """Build an INSERT of rows, for `execute`."""
     return insert(table).values([_cells(table, row, values) for row in rows])
 
 
 def insert_of(
-    table: Table, columns: Sequence[str], select: Piece, values: Mapping[str, Any]
+    table: Table, columns: Sequence[str], select: SqlPiece, values: Mapping[str, Any]
 ) -> Any:
     """Build an INSERT of a SELECT's rows, for `execute`."""
     found = select.bound(values, brackets=False).columns(*(table.c[name] for name in columns))
     return insert(table).from_select(list(columns), found)
 
 
-def _cells(table: Table, pieces: Mapping[str, Piece], values: Mapping[str, Any]) -> dict[str, Any]:
+def _cells(
+    table: Table, pieces: Mapping[str, SqlPiece], values: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return values by column: a lone parameter stays as it is, to get the column's type."""
     return {
         name: values[piece.names[0]]

@@ -39,7 +39,7 @@ __all__ = ["ColumnAdmission", "ColumnArrivals", "WaitingColumns"]
 
 
 @dataclass(slots=True)
-class _Run:
+class _SortedRun:
     """Sorted run of events; the first `gone` of them no longer wait."""
 
     events: ColumnEvents
@@ -66,7 +66,7 @@ class WaitingColumns:
     """
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []
+        self._runs: list[_SortedRun] = []
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
@@ -75,10 +75,10 @@ class WaitingColumns:
         """Add events that are in order."""
         if not len(events):
             return
-        new = _Run(events).left()
+        new = _SortedRun(events).left()
         while self._runs and len(self._runs[-1]) <= 2 * len(new):
             new = ColumnEvents.joined([self._runs.pop().left(), new]).in_order()
-        self._runs.append(_Run(new))
+        self._runs.append(_SortedRun(new))
 
     def passed(self, punctuation_us: int | None) -> ColumnEvents:
         """Return the events that a punctuation has passed, in order; none for None (unknown)."""
@@ -119,7 +119,7 @@ class WaitingColumns:
         """Restore from stored events, of which the punctuation has passed some."""
         self._runs = []
         for part in parts:
-            passed = 0 if punctuation_us is None else _Run(part).passed(punctuation_us)
+            passed = 0 if punctuation_us is None else _SortedRun(part).passed(punctuation_us)
             self.add(part.take(slice(passed, None)))
 
 

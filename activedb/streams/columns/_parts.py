@@ -17,13 +17,13 @@ from activedb.streams._state import StreamState
 from activedb.streams.columns._admission import ColumnArrivals, WaitingColumns
 from activedb.streams.columns._program import ColumnProgram
 from activedb.streams.columns._rules import ColumnRules
-from activedb.transactions import Forest, Node, Run
+from activedb.transactions import Forest, Run, TransactionNode
 
 __all__ = ["ColumnParts", "ColumnRuleParts"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _PartResult:
     """Result of a part: its row of the ledger, and the number of events taken."""
 
     entry: LedgerEntry
@@ -83,13 +83,13 @@ class ColumnRuleParts:
 
     def _run_part(
         self, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
-    ) -> _Done:
+    ) -> _PartResult:
         """Process a part: all of `passed`, or its first events."""
         state = self._state
         self._launcher.join_running(running_max=DETACHED_MAX)
-        done = _Done(entry, 0)
+        done = _PartResult(entry, 0)
 
-        def body(t: Node) -> None:
+        def body(t: TransactionNode) -> None:
             nonlocal done
             done = self._process(t, entry, passed, arrivals)
 
@@ -104,8 +104,8 @@ class ColumnRuleParts:
         return done
 
     def _process(
-        self, t: Node, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
-    ) -> _Done:
+        self, t: TransactionNode, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
+    ) -> _PartResult:
         each, rules = self._s_transactions, self._rules
         each.refusals.begin()
         letters: list[Letter] = [
@@ -152,7 +152,7 @@ class ColumnRuleParts:
             self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
-        return _Done(final, count)
+        return _PartResult(final, count)
 
 
 # -- parts of a stream's batches in columns, with a fallback to rows -------------------------------
@@ -251,7 +251,7 @@ class ColumnParts:
         return True
 
     def _process(
-        self, t: Node, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
+        self, t: TransactionNode, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
     ) -> None:
         each, program = self._s_transactions, self._program
         reached_us = entry.punctuation_us

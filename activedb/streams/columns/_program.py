@@ -29,7 +29,7 @@ from activedb.columns.program import (
 from activedb.errors import BatchFailed
 from activedb.events import decode_params
 from activedb.firing import Letter, storable
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.scheduling import At, Program, Refusal, SharedTable, STransaction, build_s_transaction
 from activedb.store import Connection
 from activedb.store.flush import ColumnRows
@@ -43,7 +43,7 @@ from activedb.streams._stream_programs import (
     letter_of,
     post_process,
 )
-from activedb.transactions import Forest, Node
+from activedb.transactions import Forest, TransactionNode
 from lockmgr import Mode
 
 __all__ = ["ChangedRows", "ColumnProgram", "ColumnTable"]
@@ -218,7 +218,7 @@ _BEFORE_ALL = At(-(2**62), "", 0)
 
 
 @dataclass(slots=True)
-class _Effects:
+class _ColumnEffects:
     """Effects of a part, to be written with it."""
 
     rows: list[tuple[ColumnTable, ChangedRows]] = field(default_factory=list)
@@ -254,7 +254,7 @@ class ColumnProgram:
         rows: StreamPrograms,
         forest: Forest,
         journal: ProgramJournal,
-        counters: Counters,
+        counters: NamedCounters,
         threads: int,
     ):
         (self._defined,) = of.programs
@@ -271,7 +271,7 @@ class ColumnProgram:
         self._is_by_rows = False  # True while `rows` holds the state
         # Of the current part: the state before it, and the data it writes.
         self._before: ColumnState | None = None
-        self._left = _Effects()
+        self._left = _ColumnEffects()
 
     @property
     def state(self) -> ColumnState:
@@ -304,7 +304,7 @@ class ColumnProgram:
             table.load(state, self._journal)
         self._run = self._going_on(state)
         self._processed, self._before, self._is_by_rows = processed, None, False
-        self._left = _Effects()
+        self._left = _ColumnEffects()
 
     def take_back(self) -> None:
         """Return to the committed state; discard the changes of an earlier attempt at a part."""
@@ -313,11 +313,11 @@ class ColumnProgram:
         if self._before is not None:
             before, self._before = self._before, None
             self._run = self._going_on(before)
-        self._left = _Effects()
+        self._left = _ColumnEffects()
 
     def committed(self, events: int) -> None:
         """Record that a part with a number of events has committed."""
-        left, self._left, self._before = self._left, _Effects(), None
+        left, self._left, self._before = self._left, _ColumnEffects(), None
         self._processed += events
         self.state.settle()
         for name, count in (("committed", left.committed), ("aborted", left.aborted)):
@@ -343,13 +343,13 @@ class ColumnProgram:
     # -- a part ----------------------------------------------------------------------------
 
     def process(
-        self, t: Node, events: ColumnEvents, reached_us: int, *, fail_fast: bool
+        self, t: TransactionNode, events: ColumnEvents, reached_us: int, *, fail_fast: bool
     ) -> list[Letter]:
         """Run the s-transactions of a part's events; return letters of refused events.
 
         Parameters
         ----------
-        t : Node
+        t : TransactionNode
             Transaction of the part.
         events : ColumnEvents
             In event-time order.
@@ -420,7 +420,7 @@ class ColumnProgram:
     def _going_on(self, state: ColumnState) -> ColumnRun:
         return ColumnRun(self._defined.program, self._threads, state=state)
 
-    def _note_changes(self, t: Node, first_us: int) -> None:
+    def _note_changes(self, t: TransactionNode, first_us: int) -> None:
         """Collect the table changes of a part whose first event is at `first_us`."""
         assert self._before is not None
         for table in self._tables:

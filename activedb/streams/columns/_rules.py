@@ -29,13 +29,13 @@ from activedb.columns.events import (
 )
 from activedb.events import Detector, Expression, Occurrence, Primitive, Query, decode_timestamp
 from activedb.firing import Letter, Triggered, is_systemic
-from activedb.metrics import Counters
+from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Rule, Subscription
 from activedb.store import Connection
 from activedb.store.journals import ColumnJournal, ColumnNote, DetectorRows
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._s_transactions import Completed, STransactions
-from activedb.transactions import Node
+from activedb.transactions import TransactionNode
 
 __all__ = ["ColumnRules", "Detections", "RuleMatches", "event_columns"]
 
@@ -233,7 +233,7 @@ _PIECE_MAX = 131_072  # events fed to detectors at once, as their matches are ob
 
 
 @dataclass(slots=True)
-class _Part:
+class _PartProgress:
     """Progress of the current part.
 
     Attributes
@@ -302,7 +302,7 @@ class ColumnRules:
         s_transactions: STransactions,
         journal: ColumnJournal,
         rows: DetectorRows,
-        counters: Counters,
+        counters: NamedCounters,
         s_transactions_max: int,
     ):
         self._stream = stream
@@ -314,7 +314,7 @@ class ColumnRules:
         self._s_transactions_max = s_transactions_max
         self._keys = [("event", name) for name in stream.types]
         self._committed = Detections()  # never fed: parts work on copies
-        self._part: _Part | None = None
+        self._part: _PartProgress | None = None
         self._piece = _PIECE_MAX
         # Stored records of consuming rules; None: there are none.
         self._known: dict[str, list[Any]] | None = None
@@ -384,19 +384,19 @@ class ColumnRules:
 
     # -- a part ----------------------------------------------------------------------------
 
-    def process(self, t: Node, events: ColumnEvents, letters: list[Letter]) -> int:
+    def process(self, t: TransactionNode, events: ColumnEvents, letters: list[Letter]) -> int:
         """Run the rules triggered by a part's events; return the number of leading events taken.
 
         Parameters
         ----------
-        t : Node
+        t : TransactionNode
             Transaction of the part.
         events : ColumnEvents
             In event-time order.
         letters : list of Letter
             Receives the letters of failures.
         """
-        part = self._part = _Part(self._committed, self._piece)
+        part = self._part = _PartProgress(self._committed, self._piece)
         start, count = 0, len(events)
         without: set[Subscription] = set()  # rules that cannot take the current event
         while start < count:
@@ -486,7 +486,7 @@ class ColumnRules:
 
     # -- internals -------------------------------------------------------------------------
 
-    def _listening(self, t: Node | None) -> tuple[Subscription, ...]:
+    def _listening(self, t: TransactionNode | None) -> tuple[Subscription, ...]:
         """Return the rules on the stream's events as visible to `t`, in the order of definition."""
         found = {s for key in self._keys for s in self._catalog.listening_to(key, t)}
         places = {entry.name: place for place, entry in enumerate(self._catalog.entries(t))}
@@ -494,8 +494,8 @@ class ColumnRules:
 
     def _run(
         self,
-        t: Node,
-        part: _Part,
+        t: TransactionNode,
+        part: _PartProgress,
         piece: ColumnEvents,
         found: Sequence[RuleMatches],
         listening: tuple[Subscription, ...],
@@ -517,7 +517,7 @@ class ColumnRules:
         return None
 
     def _refused(
-        self, t: Node, piece: ColumnEvents, subscription: Subscription, error: Exception
+        self, t: TransactionNode, piece: ColumnEvents, subscription: Subscription, error: Exception
     ) -> Letter | None:
         """Return the letter of an event a detector refused; None: other rules still take it."""
         (arrival,) = piece.arrivals()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from activedb.scheduling import At
-from activedb.scheduling.locking import Lock, LockTable
+from activedb.scheduling.locking import ObjectLock, TimestampLockTable
 from activedb.scheduling.locking._gate import Stopped
 from activedb.scheduling.locking._lock_table import Compatibility
 from tests.patience import PATIENCE_S
@@ -19,13 +19,13 @@ class Requests:
 
     Attributes
     ----------
-    table : LockTable
+    table : TimestampLockTable
     granted, stopped : set of At
         Whose request has returned; has been stopped.
     """
 
     def __init__(self, figure: Compatibility):
-        self.table = LockTable(figure, self)
+        self.table = TimestampLockTable(figure, self)
         self.granted: set[At] = set()
         self.stopped: set[At] = set()
         self._threads: list[threading.Thread] = []
@@ -33,7 +33,7 @@ class Requests:
         self._running = 0
         self._blocked: set[At] = set()
 
-    def ask(self, at: At, locks: Iterable[Lock]) -> bool:
+    def ask(self, at: At, locks: Iterable[ObjectLock]) -> bool:
         """Request locks on a new thread; return whether they are granted at once."""
         with self._changed:
             self._running += 1
@@ -55,7 +55,7 @@ class Requests:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
-    def _ask(self, at: At, locks: tuple[Lock, ...]) -> None:
+    def _ask(self, at: At, locks: tuple[ObjectLock, ...]) -> None:
         try:
             self.table.request(at, locks)
         except Stopped:

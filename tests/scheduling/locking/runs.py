@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from activedb.scheduling import Access, At, Scheduler, SharedTable, State, STransaction
+from activedb.scheduling import Access, At, Scheduler, SharedState, SharedTable, STransaction
 from activedb.scheduling.locking import LWM, S2PL, Gate
 from tests.patience import PATIENCE_S
 
@@ -29,10 +29,10 @@ def made(place: At, *steps: Callable[[Access], None]) -> STransaction:
 
 
 def run(
-    chosen: Scheduler, transactions: Sequence[STransaction], state: State | None = None
-) -> State:
+    chosen: Scheduler, transactions: Sequence[STransaction], state: SharedState | None = None
+) -> SharedState:
     if state is None:
-        state = State([a, b])
+        state = SharedState([a, b])
     for transaction in transactions:
         chosen.add(transaction)
     chosen.run(state)

@@ -16,8 +16,8 @@ from activedb.scheduling import (
     Outcome,
     Ref,
     SerialOrder,
+    SharedState,
     SharedTable,
-    State,
     STransaction,
     View,
 )
@@ -130,7 +130,7 @@ def test_function_that_goes_on_after_the_run_has_failed_writes_nothing(kind: str
         waits.wait(PATIENCE_S)
         raise Interrupted
 
-    state = State([a, b])
+    state = SharedState([a, b])
     transactions = [
         made(at(1), lambda t: t.write(a[1], fail)),
         reads_stubbornly(2, a[1]),
@@ -169,7 +169,7 @@ def test_choice_that_fails_ends_the_run(choice: str, kind: str) -> None:
     choose, expected = CHOICES[choice]
     chosen = PushBased(choose) if kind == "push-based" else scheduler(kind, 3, TurnGate(choose))
     transactions = [counts(n) for n in range(5)]
-    state = State([a, b])
+    state = SharedState([a, b])
     assert isinstance(outcome_of(lambda: run(chosen, transactions, state)), expected)
     assert all(t.outcome is None for t in transactions)
     assert state.of(a).all() == {}
@@ -185,7 +185,7 @@ def test_gate_that_fails_in_a_read_ends_the_run_though_the_function_goes_on(
             if what == "read a[2]":
                 raise Broken
 
-    state = State([a, b])
+    state = SharedState([a, b])
     transactions = [reads_stubbornly(n, a[1], a[2]) for n in range(1, 4)]
     chosen = scheduler(kind, threads, Refusing())
     assert isinstance(outcome_of(lambda: run(chosen, transactions, state)), Broken)
@@ -231,7 +231,7 @@ def test_stop_that_comes_from_outside_is_raised(kind: str, threads: int) -> None
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("failing", range(1, 5))
 def test_turns_begin_anew_after_a_run_that_has_failed(kind: str, failing: int) -> None:
-    chosen, state = scheduler(kind, 3, TurnGate(lambda standing: standing[-1])), State([a, b])
+    chosen, state = scheduler(kind, 3, TurnGate(lambda standing: standing[-1])), SharedState([a, b])
     first = [fails(n) if n == failing else counts(n) for n in range(1, 5)]
     assert isinstance(outcome_of(lambda: run(chosen, first, state)), Interrupted)
     before = state.of(a).newest().get(1, 0)
@@ -251,7 +251,7 @@ def test_turns_begin_anew_after_a_choice_that_has_failed(kind: str) -> None:
 
     chosen = scheduler(kind, 3, TurnGate(choose))
     assert isinstance(outcome_of(lambda: run(chosen, [counts(n) for n in range(3)])), Broken)
-    later, state = [counts(n) for n in range(11, 15)], State([a, b])
+    later, state = [counts(n) for n in range(11, 15)], SharedState([a, b])
     assert outcome_of(lambda: run(chosen, later, state)) is None
     assert state.of(a).newest() == {1: 4}
 
@@ -299,9 +299,9 @@ def test_s_transaction_that_cannot_be_run_aborts_and_the_others_run(kind: str) -
             made(at(6), lambda t: t.write(loose[1], operator.add, 1)),
         ]
 
-    expected, serial = new(), State([loose])
+    expected, serial = new(), SharedState([loose])
     run(SerialOrder(), expected, serial)
-    transactions, state = new(), State([loose])
+    transactions, state = new(), SharedState([loose])
     raised = outcome_of(lambda: run(scheduler(kind, 3), transactions, state))
     assert raised is None
     reasons = [reason for _, reason in outcomes(transactions)]
@@ -312,7 +312,7 @@ def test_s_transaction_that_cannot_be_run_aborts_and_the_others_run(kind: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_s_transactions_at_one_place_fail_their_run_and_not_the_next(kind: str) -> None:
-    chosen, state = scheduler(kind, 3), State([a, b])
+    chosen, state = scheduler(kind, 3), SharedState([a, b])
     chosen.add(counts(1))
     chosen.add(counts(1))
     with pytest.raises(AccessError, match="has its locks already"):
@@ -322,7 +322,7 @@ def test_two_s_transactions_at_one_place_fail_their_run_and_not_the_next(kind: s
 
 
 def test_key_that_fails_as_it_is_locked_fails_its_run_and_not_the_next() -> None:
-    chosen, state = LWM("row", threads=3), State([loose])
+    chosen, state = LWM("row", threads=3), SharedState([loose])
     for n in (1, 2):
         chosen.add(made(at(n), lambda t: t.write(loose[Incomparable()], lambda: 1, reads=())))
     with pytest.raises(ValueError, match="cannot be compared"):

@@ -12,15 +12,20 @@ from activedb.scheduling.locking import (
     FIGURE_3_S2PL,
     LWM,
     S2PL,
+    AccessMode,
     Granularity,
-    Lock,
-    Mode,
+    ObjectLock,
     locks_of,
 )
 from tests.scheduling.locking.requests import Requests
 from tests.scheduling.locking.ward import ENTER_10, EXIT_2, EXIT_15, at, paper_stream
 
-READ, WRITE, READ_ROWS, WRITE_ROWS = Mode.READ, Mode.WRITE, Mode.READ_ROWS, Mode.WRITE_ROWS
+READ, WRITE, READ_ROWS, WRITE_ROWS = (
+    AccessMode.READ,
+    AccessMode.WRITE,
+    AccessMode.READ_ROWS,
+    AccessMode.WRITE_ROWS,
+)
 accounts = SharedTable("accounts", key=int, initial=0, history=60)
 assets = SharedTable("assets", key=int, initial=0)
 
@@ -33,9 +38,9 @@ def test_example_4_inserts_the_locks_of_the_paper() -> None:
     table = ("badges",)
     locks = [set(locks_of(transaction, "table")) for transaction in paper_stream()]
     assert locks == [
-        {Lock(table, READ)},
-        {Lock(table, READ), Lock(table, WRITE)},
-        {Lock(table, READ)},
+        {ObjectLock(table, READ)},
+        {ObjectLock(table, READ), ObjectLock(table, WRITE)},
+        {ObjectLock(table, READ)},
     ]
 
 
@@ -61,12 +66,12 @@ def test_targets_get_write_locks_and_sources_read_locks_on_rows_and_their_tables
     access = Access()
     access.write(accounts[1], operator.add, reads=(accounts[2], assets[3]))
     assert set(locks_of(made(access), "row")) == {
-        Lock(("accounts",), WRITE_ROWS),
-        Lock(("accounts", 1), WRITE),
-        Lock(("accounts",), READ_ROWS),
-        Lock(("accounts", 2), READ),
-        Lock(("assets",), READ_ROWS),
-        Lock(("assets", 3), READ),
+        ObjectLock(("accounts",), WRITE_ROWS),
+        ObjectLock(("accounts", 1), WRITE),
+        ObjectLock(("accounts",), READ_ROWS),
+        ObjectLock(("accounts", 2), READ),
+        ObjectLock(("assets",), READ_ROWS),
+        ObjectLock(("assets", 3), READ),
     }
 
 
@@ -78,23 +83,23 @@ def test_range_and_computed_key_lock_the_table_and_what_the_key_reads(
     access.read(accounts.range(1, 3))
     access.write(assets.computed(int, reads=(accounts[7],)), operator.neg, reads=())
     locks = set(locks_of(made(access), granularity))
-    assert {Lock(("accounts",), READ), Lock(("assets",), WRITE)} <= locks
-    assert (Lock(("accounts", 7), READ) in locks) == (granularity == "row")
+    assert {ObjectLock(("accounts",), READ), ObjectLock(("assets",), WRITE)} <= locks
+    assert (ObjectLock(("accounts", 7), READ) in locks) == (granularity == "row")
 
 
 def test_window_locks_its_row() -> None:
     access = Access()
     access.read(accounts[1].window(10))
     assert set(locks_of(made(access), "row")) == {
-        Lock(("accounts",), READ_ROWS),
-        Lock(("accounts", 1), READ),
+        ObjectLock(("accounts",), READ_ROWS),
+        ObjectLock(("accounts", 1), READ),
     }
 
 
 def test_key_that_cannot_be_one_locks_the_table() -> None:
     access = Access()
     access.read(SharedTable("any")[[1, 2]])
-    assert set(locks_of(made(access), "row")) == {Lock(("any",), READ)}
+    assert set(locks_of(made(access), "row")) == {ObjectLock(("any",), READ)}
 
 
 def test_granularity_or_threads_unknown_are_refused() -> None:

@@ -12,10 +12,10 @@ from activedb.scheduling import Access, At, SharedTable, STransaction
 from activedb.scheduling.locking import (
     FIGURE_3_LWM,
     FIGURE_3_S2PL,
+    AccessMode,
     Granularity,
-    Lock,
-    LockTable,
-    Mode,
+    ObjectLock,
+    TimestampLockTable,
     locks_of,
 )
 from tests.drawing import drawn
@@ -33,7 +33,7 @@ from tests.scheduling.locking.ward import (
 )
 
 TABLE = (badges.name,)
-READ, WRITE = Lock(TABLE, Mode.READ), Lock(TABLE, Mode.WRITE)
+READ, WRITE = ObjectLock(TABLE, AccessMode.READ), ObjectLock(TABLE, AccessMode.WRITE)
 
 
 def test_example_5_low_water_marks_are_those_of_figure_4() -> None:
@@ -106,7 +106,7 @@ def test_nothing_is_granted_before_the_punctuation_has_passed_it() -> None:
 
 
 def test_punctuation_never_goes_back() -> None:
-    table = LockTable(FIGURE_3_LWM)
+    table = TimestampLockTable(FIGURE_3_LWM)
     table.punctuate(at(12))
     table.punctuate(at(3))
     with pytest.raises(AccessError, match="too late: the punctuation is at 12"):
@@ -114,7 +114,7 @@ def test_punctuation_never_goes_back() -> None:
 
 
 def test_locks_of_one_s_transaction_are_inserted_once() -> None:
-    table = LockTable(FIGURE_3_LWM)
+    table = TimestampLockTable(FIGURE_3_LWM)
     table.insert(at(5), [WRITE])
     with pytest.raises(AccessError, match="has its locks already"):
         table.insert(at(5), [READ])
@@ -135,9 +135,9 @@ def test_stopped_table_wakes_all_who_wait_and_grants_nothing_that_would() -> Non
 
 def test_table_keeps_nothing_of_what_has_ended() -> None:
     for figure in (FIGURE_3_S2PL, FIGURE_3_LWM):
-        table = LockTable(figure)
+        table = TimestampLockTable(figure)
         for second in range(100):
-            table.insert(at(second), [Lock(("p", second % 7), Mode.WRITE), READ, WRITE])
+            table.insert(at(second), [ObjectLock(("p", second % 7), AccessMode.WRITE), READ, WRITE])
         for second in random.Random(3).sample(range(100), 100):
             table.release(at(second))
         assert len(table) == 0
@@ -191,7 +191,7 @@ def test_random_requests_are_granted_when_no_older_lock_is_in_the_way(
     requests = Requests(FIGURE_3_S2PL if protocol == "s2pl" else FIGURE_3_LWM)
     arrivals = [at(second) for second in range(1, 13)]
     r.shuffle(arrivals)
-    locks: dict[At, list[Lock]] = {}
+    locks: dict[At, list[ObjectLock]] = {}
     live: dict[At, Wanted] = {}
     asked: set[At] = set()
     granted: set[At] = set()

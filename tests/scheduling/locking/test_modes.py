@@ -6,13 +6,24 @@ import itertools
 
 import pytest
 
-from activedb.scheduling.locking import FIGURE_3_LWM, FIGURE_3_S2PL, Answer, Lock, Mode
+from activedb.scheduling.locking import (
+    FIGURE_3_LWM,
+    FIGURE_3_S2PL,
+    AccessMode,
+    LockAnswer,
+    ObjectLock,
+)
 from activedb.scheduling.locking._lock_table import Compatibility, answer, blockers
 from tests.scheduling.locking.requests import Requests
 from tests.scheduling.locking.ward import at
 
-READ, WRITE, READ_ROWS, WRITE_ROWS = Mode.READ, Mode.WRITE, Mode.READ_ROWS, Mode.WRITE_ROWS
-YES, MAYBE, NO = Answer.YES, Answer.MAYBE, Answer.NO
+READ, WRITE, READ_ROWS, WRITE_ROWS = (
+    AccessMode.READ,
+    AccessMode.WRITE,
+    AccessMode.READ_ROWS,
+    AccessMode.WRITE_ROWS,
+)
+YES, MAYBE, NO = LockAnswer.YES, LockAnswer.MAYBE, LockAnswer.NO
 
 
 @pytest.mark.parametrize(
@@ -29,7 +40,7 @@ YES, MAYBE, NO = Answer.YES, Answer.MAYBE, Answer.NO
     ],
 )
 def test_figure_3_is_that_of_the_paper(
-    figure: Compatibility, held: Mode, requested: Mode, expected: Answer
+    figure: Compatibility, held: AccessMode, requested: AccessMode, expected: LockAnswer
 ) -> None:
     assert figure[held, requested] is expected
     assert answer(figure, held, requested) is expected
@@ -54,7 +65,7 @@ def test_figure_3_has_a_cell_for_every_two_modes_and_no_other(figure: Compatibil
     ],
 )
 def test_hierarchy_waits_for_what_figure_3_says_of_the_accesses(
-    figure: Compatibility, requested: Mode, expected: set[Mode]
+    figure: Compatibility, requested: AccessMode, expected: set[AccessMode]
 ) -> None:
     assert set(blockers(figure)[requested]) == expected
 
@@ -73,13 +84,13 @@ def test_hierarchy_waits_for_what_figure_3_says_of_the_accesses(
     ],
 )
 def test_request_waits_for_an_older_lock_as_figure_3_says(
-    figure: Compatibility, held: Mode, requested: Mode, waits: bool
+    figure: Compatibility, held: AccessMode, requested: AccessMode, waits: bool
 ) -> None:
     requests = Requests(figure)
-    requests.table.insert(at(10), [Lock(("p",), held)])
-    requests.table.insert(at(15), [Lock(("p",), requested)])
+    requests.table.insert(at(10), [ObjectLock(("p",), held)])
+    requests.table.insert(at(15), [ObjectLock(("p",), requested)])
     requests.table.punctuate(at(20))
-    assert requests.ask(at(15), [Lock(("p",), requested)]) is not waits
+    assert requests.ask(at(15), [ObjectLock(("p",), requested)]) is not waits
     requests.table.release(at(10))
     requests.settle()
     assert at(15) in requests.granted
@@ -89,11 +100,11 @@ def test_request_waits_for_an_older_lock_as_figure_3_says(
 @pytest.mark.parametrize("figure", [FIGURE_3_S2PL, FIGURE_3_LWM])
 @pytest.mark.parametrize(("held", "requested"), [*itertools.product((READ, WRITE), repeat=2)])
 def test_request_never_waits_for_a_younger_lock(
-    figure: Compatibility, held: Mode, requested: Mode
+    figure: Compatibility, held: AccessMode, requested: AccessMode
 ) -> None:
     requests = Requests(figure)
-    requests.table.insert(at(15), [Lock(("p",), held)])
-    requests.table.insert(at(10), [Lock(("p",), requested)])
+    requests.table.insert(at(15), [ObjectLock(("p",), held)])
+    requests.table.insert(at(10), [ObjectLock(("p",), requested)])
     requests.table.punctuate(at(20))
-    assert requests.ask(at(10), [Lock(("p",), requested)])
+    assert requests.ask(at(10), [ObjectLock(("p",), requested)])
     requests.end()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from activedb.scheduling import At, SharedTable, State, STransaction
+from activedb.scheduling import At, SharedState, SharedTable, STransaction
 from activedb.scheduling.locking import LWM, TurnGate
 from tests.patience import PATIENCE_S
 from tests.scheduling.locking.runs import KINDS, a, b, made, run, scheduler
@@ -72,7 +72,7 @@ def test_nothing_added_is_nothing_run(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scheduler_runs_what_is_added_after_a_run(kind: str) -> None:
-    chosen, state = scheduler(kind, 2), State([a, b])
+    chosen, state = scheduler(kind, 2), SharedState([a, b])
     for n in range(1, 9):
         chosen.add(made(at(n), lambda t: t.write(a[1], operator.add, 1)))
         chosen.run(state)
@@ -208,8 +208,8 @@ class Noting(TurnGate):
         super().unblocked(at)
 
 
-class NotingState(State):
-    """State that notes which s-transactions write."""
+class NotingState(SharedState):
+    """SharedState that notes which s-transactions write."""
 
     def __init__(self, notes: list[tuple[str, At]]):
         super().__init__([a, b])

@@ -19,8 +19,8 @@ from activedb.scheduling import (
     Outcome,
     Scheduler,
     SerialOrder,
+    SharedState,
     SharedTable,
-    State,
     STransaction,
 )
 from activedb.scheduling.locking import LWM, S2PL, SEI, Gate, PushBased, TurnGate
@@ -137,7 +137,7 @@ LONGER: dict[str, list[Program]] = {
 
 
 def ran(made: Scheduler, programs: list[Program]) -> list[Any]:
-    state = State([a, b])
+    state = SharedState([a, b])
     transactions = []
     for number, program in enumerate(programs, 1):
         access = Access()

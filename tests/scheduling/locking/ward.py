@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from activedb.scheduling import Access, At, Program, SharedTable, State, STransaction, View
+from activedb.scheduling import Access, At, Program, SharedState, SharedTable, STransaction, View
 
 __all__ = ["ENTER_10", "EXIT_2", "EXIT_15", "LATER_18", "at", "badges", "new_state", "paper_stream"]
 
@@ -55,9 +55,9 @@ def later() -> STransaction:
     return _made(LATER_18, "ENTER")
 
 
-def new_state() -> State:
+def new_state() -> SharedState:
     """Return a state with the initial version of figure 4: (1, safe)."""
-    state = State([badges])
+    state = SharedState([badges])
     state.write([(badges, WORKER, "safe")], at(1))
     return state
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activedb.scheduling import At, Operation, Ref, SharedTable, STransaction
-from activedb.scheduling._access import Body
+from activedb.scheduling._access import ShortFormBody
 from activedb.scheduling._operations import Read, Write
 from activedb.scheduling._tables import Computed, Range
 from activedb.scheduling.partitioned._scheduler import components, packed, size_of
@@ -95,7 +95,7 @@ def refs(draw: Any) -> Ref:
 
 
 bodies = st.builds(
-    lambda reads, writes: Body(print, {}, tuple(reads), tuple(writes)),
+    lambda reads, writes: ShortFormBody(print, {}, tuple(reads), tuple(writes)),
     st.lists(refs(), max_size=2),
     st.lists(refs(), max_size=2),
 )

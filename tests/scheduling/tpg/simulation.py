@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from activedb.scheduling import At, State, STransaction
+from activedb.scheduling import At, SharedState, STransaction
 from activedb.scheduling._operations import Writes
 from activedb.scheduling.tpg import Decision
-from activedb.scheduling.tpg._execution import Execution, OnMove
+from activedb.scheduling.tpg._execution import GraphExecution, OnMove
 from activedb.scheduling.tpg._exploration import Take
-from activedb.scheduling.tpg._groups import Group
+from activedb.scheduling.tpg._groups import OperationGroup
 from activedb.scheduling.tpg._parts import outcome_of, run_rest
 from activedb.scheduling.tpg._planning import Planner, TaskGraph, refine
 from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex
@@ -52,7 +52,7 @@ class Simulation:
         By worker the operation it runs, and what it has evaluated it to, if it has.
     """
 
-    def __init__(self, execution: Execution, workers: int):
+    def __init__(self, execution: GraphExecution, workers: int):
         self.execution = execution
         self.running: dict[int, tuple[Vertex, tuple[Any, Any] | None]] = {}
         self.workers = workers
@@ -113,14 +113,14 @@ class SimulatedTPG:
     def discard(self) -> None:
         self.planner = Planner()
 
-    def run(self, state: State) -> None:
+    def run(self, state: SharedState) -> None:
         planner, self.planner = self.planner, Planner()
         before = {v.table.name: v.all() for v in state}
         graph = refine(planner)
         for vertex in graph.vertices:
             for child in vertex.children:
                 assert child.number > vertex.number, "dependencies go from earlier to later"
-        execution = Execution(graph, state, self.decision, self.workers, self.on_move)
+        execution = GraphExecution(graph, state, self.decision, self.workers, self.on_move)
         anywhere = self.random.randrange(execution.runs_max + 1)
         execution.runs_max = self.random.choice([execution.runs_max, sys.maxsize, anywhere])
         Simulation(execution, self.workers).run(self.random.choice)
@@ -132,13 +132,13 @@ class SimulatedTPG:
         verify_versions(graph, written, state, before)
 
 
-def verify(execution: Execution) -> None:
+def verify(execution: GraphExecution) -> None:
     """Check what must hold between any two steps, unless the execution was given up."""
     if execution.gave_up:
         return
     graph = execution.graph
     waits = dict.fromkeys(graph.vertices, 0)
-    blocked: Counter[Group] = Counter()
+    blocked: Counter[OperationGroup] = Counter()
     for vertex in graph.vertices:
         if not vertex.settled:
             for child in vertex.children:
@@ -175,7 +175,7 @@ def verify(execution: Execution) -> None:
 def verify_versions(
     graph: TaskGraph,
     written: list[tuple[At, Writes]],
-    state: State,
+    state: SharedState,
     before: dict[str, dict[Any, tuple[Any, ...]]],
 ) -> None:
     """The versions are those that were there, those of EXE operations, and those of the rest."""

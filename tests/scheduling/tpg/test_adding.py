@@ -11,8 +11,8 @@ from activedb.scheduling import (
     Program,
     ProgramRun,
     SerialOrder,
+    SharedState,
     SharedTable,
-    State,
     STransaction,
 )
 from activedb.scheduling.tpg import TPG, Decision
@@ -58,7 +58,7 @@ def test_group_of_that_raises_leaves_nothing_for_the_next_feed(error: BaseExcept
 def test_label_that_is_not_hashable_leaves_nothing_for_the_next_run() -> None:
     labels: list[Any] = ["a", [], "a"]
     scheduler = TPG(2, group_of=lambda transaction: labels[transaction.at.us])
-    state = State([table])
+    state = SharedState([table])
     for n in range(3):
         scheduler.add(s_transaction(n, write(table[n])))
     with pytest.raises(DefinitionError, match="a label has to be hashable"):
@@ -92,7 +92,7 @@ def test_key_that_raises_when_it_is_compared_aborts_its_s_transaction_alone(unit
 
     told = []
     for scheduler in (SerialOrder(), TPG(2, Decision(unit=unit))):
-        state, transactions = State([table]), batch()
+        state, transactions = SharedState([table]), batch()
         for transaction in transactions:
             scheduler.add(transaction)
         scheduler.run(state)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from activedb.errors import DefinitionError
-from activedb.scheduling import SerialOrder, SharedTable, State, STransaction
+from activedb.scheduling import SerialOrder, SharedState, SharedTable, STransaction
 from activedb.scheduling.tpg import (
     TPG,
     Decision,
@@ -99,8 +99,8 @@ def test_serial_is_decided_where_threads_gain_less_than_the_tpg_costs(
     assert serial_is_fastest(properties, thresholds, threads) == serial
 
 
-def run(scheduler: TPG, transactions: list[STransaction], *tables: SharedTable) -> State:
-    state = State(tables)
+def run(scheduler: TPG, transactions: list[STransaction], *tables: SharedTable) -> SharedState:
+    state = SharedState(tables)
     for transaction in transactions:
         scheduler.add(transaction)
     scheduler.run(state)
@@ -117,7 +117,7 @@ def test_short_functions_are_run_in_the_serial_order_and_not_planned_the_next_ti
     # With costs that no function of an account can make up for, whatever the machine.
     scheduler = TPG(thresholds=replace(thresholds, plan_us=1e6))
     for _ in range(2):
-        right = State([accounts])
+        right = SharedState([accounts])
         serial = SerialOrder()
         for transaction in ledger(100):
             serial.add(transaction)
@@ -293,7 +293,7 @@ def test_two_groups_run_at_once() -> None:
 
 def test_nothing_added_is_nothing_run() -> None:
     scheduler = TPG()
-    scheduler.run(State([accounts]))
+    scheduler.run(SharedState([accounts]))
     assert scheduler.last == ()
 
 

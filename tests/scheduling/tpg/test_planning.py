@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from activedb.scheduling import SharedTable, STransaction
-from activedb.scheduling._access import Body
+from activedb.scheduling._access import ShortFormBody
 from activedb.scheduling.tpg._planning import KEYS_PER_RANGE_MAX, SOURCE, WRITE, Planner, refine
 from tests.scheduling.tpg.ledger import (
     SECOND_US,
@@ -126,7 +126,7 @@ def test_range_of_keys_without_a_total_order_is_planned_as_the_whole_table() -> 
 
 
 def test_written_range_stands_for_any_key_of_the_table() -> None:
-    body = Body(lambda t, e: None, {}, (), (numbers.range(0, 2),))
+    body = ShortFormBody(lambda t, e: None, {}, (), (numbers.range(0, 2),))
     graph = planned(
         s_transaction(1, write(numbers[7])),
         s_transaction(2, body),

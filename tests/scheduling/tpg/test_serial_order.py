@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activedb.scheduling import Abort, Scheduler, SharedTable, State
+from activedb.scheduling import Abort, Scheduler, SharedState, SharedTable
 from activedb.scheduling.tpg import TPG, Decision, by_tables
 from tests.drawing import SEED
 from tests.scheduling.comparison import SCALE, check
@@ -75,7 +75,7 @@ def test_long_chain_that_is_rolled_back_from_its_start_gives_the_serial_order(
     # Lazily: the first aborts when all 2,000 have run, and all have read what it wrote.
     first = s_transaction(0, write(table["chain"]), write(table["other"], function=_fails))
     chain = [s_transaction(n, write(table["chain"])) for n in range(1, 2000)]
-    state = State([table])
+    state = SharedState([table])
     scheduler = TPG(2, Decision(explore, unit, "lazy", speculative=True))
     for transaction in reversed([first, *chain]):
         scheduler.add(transaction)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from activedb.scheduling import Abort, Ref, SharedTable, State, STransaction
+from activedb.scheduling import Abort, Ref, SharedState, SharedTable, STransaction
 from activedb.scheduling.tpg import Decision, OperationState
-from activedb.scheduling.tpg._execution import Execution
+from activedb.scheduling.tpg._execution import GraphExecution
 from activedb.scheduling.tpg._parts import outcome_of
 from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex
 from tests.scheduling.tpg.ledger import operations, s_transaction, write
@@ -26,16 +26,16 @@ def fails(*values: Any) -> Any:
 
 def started(
     *transactions: STransaction, decision: Decision | None = None, workers: int = 2
-) -> tuple[Simulation, State, list[Vertex], Moves]:
+) -> tuple[Simulation, SharedState, list[Vertex], Moves]:
     """A simulation, its operations, and the moves that were made: ("O1", "T2")."""
-    state, graph, moves = State([accounts]), planned(*transactions), []
+    state, graph, moves = SharedState([accounts]), planned(*transactions), []
     names = {vertex: f"O{n}" for n, vertex in enumerate(operations(graph), 1)}
 
     def on_move(vertex: Vertex, old: OperationState, new: OperationState, name: str) -> None:
         assert name == ALLOWED[old, new]
         moves.append((names[vertex], name))
 
-    execution = Execution(graph, state, decision or Decision(), workers, on_move)
+    execution = GraphExecution(graph, state, decision or Decision(), workers, on_move)
     return Simulation(execution, workers), state, operations(graph), moves
 
 

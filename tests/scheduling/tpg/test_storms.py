@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from activedb.scheduling import Abort, Scheduler, SerialOrder, SharedTable, State, STransaction
+from activedb.scheduling import (
+    Abort,
+    Scheduler,
+    SerialOrder,
+    SharedState,
+    SharedTable,
+    STransaction,
+)
 from activedb.scheduling.tpg import TPG, Decision, by_tables
 from activedb.scheduling.tpg._execution import RUNS_MAX
 from tests.scheduling.tpg.ledger import s_transaction, write
@@ -41,8 +48,8 @@ def storm(length: int, on_call: Callable[[], Any]) -> list[STransaction]:
     ]
 
 
-def run(scheduler: Scheduler, transactions: list[STransaction]) -> State:
-    state = State([table])
+def run(scheduler: Scheduler, transactions: list[STransaction]) -> SharedState:
+    state = SharedState([table])
     for transaction in transactions:
         scheduler.add(transaction)
     scheduler.run(state)
@@ -110,7 +117,7 @@ def test_error_while_the_rest_is_run_leaves_nothing(decision: Decision) -> None:
     # One worker does the same each time: this is in the rest, or where reasons are asked for.
     again = count(1)
     batch = storm(100, on_call)
-    state = State([table])
+    state = SharedState([table])
     for transaction in batch:
         scheduler.add(transaction)
     with pytest.raises(Stop):
@@ -122,7 +129,7 @@ def test_error_while_the_rest_is_run_leaves_nothing(decision: Decision) -> None:
 def test_one_part_is_given_up_and_the_other_is_not() -> None:
     other = SharedTable("other", initial=0)
     calm = [s_transaction(500 + n, write(other[n % 3])) for n in range(100)]
-    state, right = State([table, other]), run(SerialOrder(), storm(100, lambda: None))
+    state, right = SharedState([table, other]), run(SerialOrder(), storm(100, lambda: None))
     lazy = Decision("depth-first", "group", "lazy")
     scheduler = TPG(3, {("table",): lazy, ("other",): lazy}, group_of=by_tables)
     for transaction in [*calm, *storm(100, lambda: None)]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from activedb.scheduling import Abort, SharedTable, State, STransaction
+from activedb.scheduling import Abort, SharedState, SharedTable, STransaction
 from activedb.scheduling.tpg import TPG, Decision
-from activedb.scheduling.tpg._groups import Group
-from activedb.scheduling.tpg._vertex import Node, Vertex
+from activedb.scheduling.tpg._groups import OperationGroup
+from activedb.scheduling.tpg._vertex import GraphTransaction, Vertex
 from tests.patience import PATIENCE_S
 from tests.scheduling.tpg.ledger import s_transaction, write
 from tests.scheduling.tpg.simulation import EVERY_DECISION, named
@@ -24,8 +24,8 @@ class Stop(BaseException):
     """No `Exception`."""
 
 
-def run(scheduler: TPG, *transactions: STransaction) -> State:
-    state = State([table])
+def run(scheduler: TPG, *transactions: STransaction) -> SharedState:
+    state = SharedState([table])
     for transaction in transactions:
         scheduler.add(transaction)
     scheduler.run(state)
@@ -64,7 +64,7 @@ def test_error_that_is_no_exception_ends_the_run_with_it(decision: Decision) -> 
         s_transaction(3, write(table[3], table[1], table[2])),
     ]
     scheduler = TPG(2, decision)
-    state = State([table])
+    state = SharedState([table])
     for transaction in batch:
         scheduler.add(transaction)
     with pytest.raises(Stop, match="enough"):
@@ -100,7 +100,7 @@ def test_error_in_what_is_run_alone_leaves_nothing(decision: Decision | None) ->
     def stop(value: int) -> int:
         raise Stop
 
-    state = State([table])
+    state = SharedState([table])
     scheduler = TPG(2, decision)
     written = [s_transaction(n, write(table[n])) for n in range(50)]
     for transaction in [*written, s_transaction(99, write(table[1], function=stop))]:
@@ -132,7 +132,7 @@ def test_threads_have_ended_after_a_run() -> None:
 def test_tpg_is_gone_after_a_run_without_the_garbage_collector(explore: Any, unit: Any) -> None:
     def found() -> list[object]:
         # By type(): proxies of other libraries whose object is gone have no class.
-        kinds = (Vertex, Node, Group)
+        kinds = (Vertex, GraphTransaction, OperationGroup)
         return [each for each in gc.get_objects() if issubclass(type(each), kinds)]
 
     gc.collect()
@@ -146,7 +146,7 @@ def test_tpg_is_gone_after_a_run_without_the_garbage_collector(explore: Any, uni
                 anything["count"], anything.range(), function=lambda found: len(found) + 1
             )
             batch = [s_transaction(n, write(anything[f"key{n % 3}"]), count) for n in range(30)]
-            state = State([anything])
+            state = SharedState([anything])
             for transaction in batch:
                 scheduler.add(transaction)
             scheduler.run(state)

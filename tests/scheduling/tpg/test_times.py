@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from activedb.scheduling import Abort, SharedTable, State, STransaction
+from activedb.scheduling import Abort, SharedState, SharedTable, STransaction
 from activedb.scheduling.tpg import TPG, Decision, by_tables
 from tests.scheduling.tpg.ledger import s_transaction, write
 from tests.scheduling.tpg.simulation import EVERY_DECISION, named
@@ -20,7 +20,7 @@ def run(scheduler: TPG, transactions: list[STransaction]) -> float:
     began_s = time.perf_counter()
     for transaction in transactions:
         scheduler.add(transaction)
-    scheduler.run(State([first, second]))
+    scheduler.run(SharedState([first, second]))
     return (time.perf_counter() - began_s) * scheduler.threads
 
 
@@ -80,5 +80,5 @@ def test_aborts_take_time_of_their_own(abort: str) -> None:
 def test_times_are_of_the_last_run() -> None:
     scheduler = TPG(2, Decision())
     run(scheduler, batch())
-    scheduler.run(State([first, second]))
+    scheduler.run(SharedState([first, second]))
     assert scheduler.times.run_s == scheduler.times.wait_s == scheduler.times.abort_s == 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis.strategies as st
 from sqlalchemy import CheckConstraint, Column, Float, Integer, String, Table, select
 
-from activedb.scheduling import Program, ProgramRun, SerialOrder, SharedTable, State
+from activedb.scheduling import Program, ProgramRun, SerialOrder, SharedState, SharedTable
 from tests.ledger import at, declare, event
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Bank:
     accounts: SharedTable
     book: SharedTable
 
-    def state(self, run: State) -> dict[str, Any]:
+    def state(self, run: SharedState) -> dict[str, Any]:
         """The newest values, without keys that have none."""
         return {versions.table.name: versions.newest() for versions in run}
 
