@@ -667,6 +667,23 @@ def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str)
         oracle.check(outcome.made)
 
 
+def test_each_way_in_which_events_make_a_match_may_be_the_possible_one() -> None:
+    """The same two events can be A and a, or a and A: only the first of these is made."""
+    twice = all_of(A, event("A", alias="a")).within(2)
+    expression = seq(twice, C).gap(2) | B
+    spans = (("A", 0, 0), ("A", 2, 3), ("C", 4, 6))
+    events = [
+        numbered(Occurrence(name, AccuracyInterval(low, low, high)), n)
+        for n, (name, *seconds) in enumerate(spans)
+        for low, high in [[each * SECOND_US for each in seconds]]
+    ]
+    case = Case(expression, events, some_worlds(expression, events, Random(0)))
+    assert case.possible.keys() == {
+        frozenset((name, frozenset([n])) for n, name in enumerate("AaC"))
+    }
+    check(case, case.untold(told(case, "certain", Telling(), 0.0)))
+
+
 PLAN = replace(EVERYTHING, timed=False)
 
 

@@ -107,18 +107,23 @@ class DisjunctionNode(DetectorNode):
         return list(found.values())
 
     def _unite(self, found: dict[object, Entry], key: object, entry: Entry, moment: Moment) -> None:
-        """Merge two occurrences of the same events: keep the first, unless it is doubtful."""
+        """Merge two occurrences of the same events: keep the first, unless it is doubtful.
+
+        If it is, another one with other parts stays as well, and is doubtful, too.
+        """
         doubtful, known = self.shared.doubtful, found[key]
-        if known[2] not in doubtful or entry[2] in doubtful:
+        if known[2] not in doubtful:
             return
         if dict(known[3].parts) == dict(entry[3].parts):
-            found[key] = entry
-        else:
-            if not entry[3].parts:  # the event itself, which has happened, whatever is made of it
-                us, id_, _, o, parts = entry
-                entry = (us, id_, next(self.shared.arrivals), o, parts)
+            if entry[2] not in doubtful:
+                found[key] = entry
+            return
+        if not entry[3].parts:  # the event itself, which has happened, whatever is made of it
+            us, id_, _, o, parts = entry
+            entry = (us, id_, next(self.shared.arrivals), o, parts)
+        if entry[2] not in doubtful:
             self.shared.doubt(entry[2], doubtful[known[2]], moment.journal)
-            found[(key, entry[2])] = entry
+        found[(key, entry[2])] = entry
 
 
 class QueryNode(DetectorNode):
