@@ -13,9 +13,9 @@ import signal
 import sys
 from types import FrameType
 
-__all__ = ["started"]
+__all__ = ["INTERRUPTED", "started"]
 
-_INTERRUPTED = 130
+INTERRUPTED = 130  # the status of the process
 
 
 def _is_command() -> bool:
@@ -32,7 +32,7 @@ def _is_command() -> bool:
 
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, b"interrupted\n")
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)
 
 
 def started() -> None:

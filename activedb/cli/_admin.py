@@ -9,7 +9,7 @@ from typing import IO, Annotated, Any, TypeAlias
 
 import typer
 
-from activedb.cli._options import Json, Trace, Url, server_of
+from activedb.cli._options import Json, Trace, Url, not_empty, server_of
 from activedb.cli._report import Reporter
 from activedb.config import Settings, mask_url
 from activedb.database import connect
@@ -25,7 +25,10 @@ __all__ = ["migrate", "roles", "run_audit", "status"]
 def roles(
     schema: Annotated[
         str | None,
-        typer.Option(help="Schema of the tables. Default: ACTIVEDB_DB_SCHEMA, else public."),
+        typer.Option(
+            callback=not_empty,
+            help="Schema of the tables. Default: ACTIVEDB_DB_SCHEMA, else public.",
+        ),
     ] = None,
     owner: Annotated[
         str, typer.Option(help="Role that owns and migrates the tables.")
@@ -35,12 +38,8 @@ def roles(
         bool,
         typer.Option("--sql", help="Print the SQL statements that create the roles, for psql."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
-    show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show the traceback of an error.")
-    ] = False,
+    as_json: Json = False,
+    show_traceback: Trace = False,
 ) -> None:
     """Show the rights of two roles: one that migrates the tables, and one that only runs rules.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from activedb.cli._options import Json, Trace, Url
 from activedb.cli._report import Reporter
 from activedb.cli._running import opened
 from activedb.database import Database
@@ -36,12 +37,6 @@ Which = Annotated[str | None, typer.Option("--workflow", help="Workflow, if ther
 Svg = Annotated[
     Path | None, typer.Option("--svg", help="Also draw the transaction graph into this SVG file.")
 ]
-Url = Annotated[
-    str | None,
-    typer.Option(help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 
 
 @app.command("ls")

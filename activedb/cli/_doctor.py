@@ -63,6 +63,12 @@ class Finding:
     def __post_init__(self) -> None:
         assert bool(self.advice) == (self.verdict != "ok"), "each finding says what to do"
 
+    @classmethod
+    def of(cls, what: str, verdict: Verdict, error: ActiveDBError, *, otherwise: str) -> Finding:
+        """Return a finding about an error, whose message ends with an advice if it has one."""
+        text, advises, last = str(error).rpartition("; ")
+        return cls(what, verdict, text, last) if advises else cls(what, verdict, last, otherwise)
+
     def record(self) -> dict[str, Any]:
         """Return a JSON-serialisable dict."""
         return asdict(self)
@@ -158,8 +164,7 @@ def _java() -> Iterator[Finding]:
     try:
         yield Finding("java", "ok", feed_class().check_tools())
     except ConfigurationError as error:
-        found, _, advice = str(error).rpartition("; ")
-        yield Finding("java", "problem", found or str(error), advice or "reinstall activedb")
+        yield Finding.of("java", "problem", error, otherwise="reinstall activedb")
 
 
 def _clock() -> Iterator[Finding]:
@@ -167,8 +172,7 @@ def _clock() -> Iterator[Finding]:
     try:
         reading = KernelClock(fallback_error_us=0).read()
     except ConfigurationError as error:
-        found, _, advice = str(error).partition("; ")
-        yield Finding("clock", "note", found, advice or "use another source of time")
+        yield Finding.of("clock", "note", error, otherwise="use another source of time")
         return
     if reading.status is ClockStatus.SYNCHRONIZED:
         yield Finding("clock", "ok", f"synchronised, to within {reading.error_us / 1_000:,.1f} ms")
@@ -203,8 +207,7 @@ def _folder(settings: Settings) -> Iterator[Finding]:
         check_programs()
         home = home_of(settings.folder)
     except ActiveDBError as error:
-        found, _, advice = str(error).rpartition("; ")
-        yield Finding("embedded server", "problem", found or str(error), advice)
+        yield Finding.of("embedded server", "problem", error, otherwise="reinstall activedb")
         return
     version = f"PostgreSQL {POSTGRES_VERSION}"
     if home is not None:
@@ -317,6 +320,7 @@ def _some(number: int, what: str) -> str:
 
 _TESTED = (15, 18)
 _SKEW_S_MAX = 1.0
+_READ_LOG = "read the server's log"
 
 
 def server_checks(settings: Settings) -> Iterator[Finding]:
@@ -332,18 +336,12 @@ def server_checks(settings: Settings) -> Iterator[Finding]:
             facts = server_facts(url, settings.db_schema)
             tables = _tables(url, settings, facts)
     except ActiveDBError as error:
-        yield _problem("server", error)
+        yield Finding.of("server", "problem", error, otherwise=_READ_LOG)
         return
     yield from version_of(facts, settings)
     for check in CHECKS:
         yield check(facts, settings)
     yield tables
-
-
-def _problem(what: str, error: ActiveDBError) -> Finding:
-    """Return a finding from an error's message, which ends with the advice."""
-    found, _, advice = str(error).rpartition("; ")
-    return Finding(what, "problem", found or str(error), advice or "read the server's log")
 
 
 def version_of(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
@@ -474,7 +472,7 @@ def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:
         found = database_migrations(url, settings.db_schema)
         lacking = [] if found.due else lacking_rights(url, settings.db_schema)
     except ActiveDBError as error:
-        return _problem("tables", error)
+        return Finding.of("tables", "problem", error, otherwise=_READ_LOG)
     schema = settings.db_schema or facts.schema
     if found.are_newer:
         said = f"version {found.found}; this activedb supports versions up to {found.newest}"

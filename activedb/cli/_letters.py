@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from activedb.cli._options import Json, Trace, Url
 from activedb.cli._report import Reporter, counted
 from activedb.cli._running import opened
 from activedb.errors import ConfigurationError
@@ -33,13 +34,6 @@ app = typer.Typer(
     "not be processed, or a rule that failed in a separate transaction.",
     no_args_is_help=True,
 )
-
-Url = Annotated[
-    str | None,
-    typer.Option(help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 
 
 @app.command("ls")

@@ -29,7 +29,7 @@ from typing import Annotated
 
 import typer
 
-from activedb._starting import started
+from activedb._starting import INTERRUPTED, started
 from activedb.cli._admin import migrate, roles, run_audit, status
 from activedb.cli._batches import app as batches
 from activedb.cli._decisions import app as decisions
@@ -38,7 +38,7 @@ from activedb.cli._doctor import doctor
 from activedb.cli._letters import app as dead_letters
 from activedb.cli._letters import run_pending
 from activedb.cli._match import match
-from activedb.cli._options import Json, Trace, Url
+from activedb.cli._options import Json, Trace, Url, not_empty
 from activedb.cli._report import Reporter
 from activedb.cli._rules import app as rules
 from activedb.cli._running import Options, run_follower, run_job, run_worker, stop_following
@@ -53,10 +53,7 @@ from activedb.errors import (
 )
 from activedb.monitor import grafana_dashboard
 
-__all__ = ["INTERRUPTED", "main", "message_of", "status_of"]
-
-
-INTERRUPTED = 130
+__all__ = ["main", "message_of", "status_of"]
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The base of typer's errors about a call, which has stood in several modules."""
@@ -166,7 +163,9 @@ def run(
     ] = None,
     spark_master: Annotated[
         str | None,
-        typer.Option(help="Spark master: local[4], spark://…, k8s://… or yarn."),
+        typer.Option(
+            callback=not_empty, help="Spark master: local[4], spark://…, k8s://… or yarn."
+        ),
     ] = None,
     as_json: Json = False,
     show_traceback: Trace = False,

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from activedb.cli._events import FORMATS, UNITS, ColumnOptions, EventFile, zone_of
 from activedb.cli._matching import Figures, FileMatching
+from activedb.cli._options import Json, Trace, not_empty
 from activedb.cli._report import Reporter
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, DefinitionError, RuleSyntaxError
@@ -292,10 +293,14 @@ def match(
     timestamp: Annotated[str | None, typer.Option(help="Column with the event time.")] = None,
     id: Annotated[str | None, typer.Option(help="Column with the event id.")] = None,
     time_format: Annotated[
-        str | None, typer.Option(help="Format of times, as for strptime: %Y%m%d%H%M.")
+        str | None,
+        typer.Option(callback=not_empty, help="Format of times, as for strptime: %Y%m%d%H%M."),
     ] = None,
     unit: Annotated[
-        str | None, typer.Option(help=f"Unit of times that are numbers: {', '.join(UNITS)}.")
+        str | None,
+        typer.Option(
+            callback=not_empty, help=f"Unit of times that are numbers: {', '.join(UNITS)}."
+        ),
     ] = None,
     zone: Annotated[
         str, typer.Option(help="Time zone of times without one, and of the output.")
@@ -309,7 +314,10 @@ def match(
         typer.Option(help="CSV text that means no value, besides an empty field; may be repeated."),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Column names of a CSV file without a header: a,b,c.")
+        str | None,
+        typer.Option(
+            callback=not_empty, help="Column names of a CSV file without a header: a,b,c."
+        ),
     ] = None,
     delimiter: Annotated[
         str | None, typer.Option(help="Delimiter of CSV. Default: a comma; in .tsv files a tab.")
@@ -353,12 +361,8 @@ def match(
         Path | None,
         typer.Option(help="Write the matches as JSON lines into this file; - for stdout."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
-    show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show the traceback of an error.")
-    ] = False,
+    as_json: Json = False,
+    show_traceback: Trace = False,
 ) -> None:
     """Match patterns against a file of events, and print the matches.
 
@@ -486,7 +490,8 @@ def chosen(
     if selection is not None:
         expression = expression.selecting(selection)
     if skip is not None:
-        expression = expression.skipping(*skip.replace(":", " ").split(maxsplit=1))
+        to, *part = skip.replace(":", " ").split(maxsplit=1) or [""]
+        expression = expression.skipping(to, *part)
     return expression
 
 

@@ -12,7 +12,7 @@ from activedb.config import Settings
 from activedb.store.server import EmbeddedServer, home_of
 from activedb.store.session import wait_for_server
 
-__all__ = ["Attach", "AttachToken", "Json", "Trace", "Url", "server_of"]
+__all__ = ["Attach", "AttachToken", "Json", "Trace", "Url", "not_empty", "server_of"]
 
 
 @contextmanager
@@ -35,9 +35,19 @@ def server_of(settings: Settings) -> Iterator[str | None]:
             yield server.url
 
 
+def not_empty(value: str | None) -> str | None:
+    """Refuse the empty value of an option, such as that of a shell variable that is not set."""
+    if value == "":
+        raise typer.BadParameter("it is empty; leave out the option, or give it a value")
+    return value
+
+
 Url = Annotated[
     str | None,
-    typer.Option(help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
+    typer.Option(
+        callback=not_empty,
+        help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
@@ -52,6 +62,7 @@ AttachToken = Annotated[
     str | None,
     typer.Option(
         envvar="ACTIVEDB_MONITOR_TOKEN",
+        callback=not_empty,
         help="Token of that monitor, if it requires one.",
     ),
 ]

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from activedb.database import Database
+from activedb.spelling import printable
 from activedb.streams import StreamRun
 
 __all__ = ["Reporter", "RunFigures", "counted"]
@@ -97,7 +98,7 @@ class Reporter:
         """Show progress while the block runs."""
         self._began = self._printed = time.monotonic()
         if self._err.is_terminal:
-            with self._err.status(doing) as self._status:
+            with self._err.status(_plain(doing)) as self._status:
                 yield
             self._status = None
         else:
@@ -119,7 +120,7 @@ class Reporter:
                 if not self._err.is_terminal:
                     self._line(doing)
                     return
-                self._status = self._err.status(doing)
+                self._status = self._err.status(_plain(doing))
                 self._status.start()
                 shown.append(self._status)
 
@@ -151,7 +152,7 @@ class Reporter:
         """Show the progress; without a terminal only now and then."""
         now = time.monotonic()
         if self._status is not None:
-            self._status.update(text)
+            self._status.update(_plain(text))
         elif now - self._printed >= _LINE_EVERY_S:
             self._printed = now
             self._line(text)
@@ -165,12 +166,12 @@ class Reporter:
         if self._as_json:
             self._out.print_json(json.dumps(outcome.figures, default=str))
             return
-        table = Table(title=title, show_header=False, title_justify="left")
+        table = Table(title=_plain(title), show_header=False, title_justify="left")
         table.add_column(style="bold")
         table.add_column(justify="right")
         for label, value in outcome.figures.items():
             for name, figure in _lines(label, value):
-                table.add_row(name, figure)
+                table.add_row(_plain(name), _plain(figure))
         self._out.print(table)
 
     def json(self, record: Mapping[str, Any]) -> None:
@@ -182,7 +183,7 @@ class Reporter:
         if self._as_json:
             self.json(record)
         else:
-            self._out.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._out.print(_plain(text), soft_wrap=True)
 
     def rows(
         self,
@@ -195,11 +196,11 @@ class Reporter:
         if self._as_json:
             self._out.print_json(json.dumps(as_json, default=str))
             return
-        table = Table(title=Text(title), title_justify="left")
+        table = Table(title=_plain(title), title_justify="left")
         for column in columns:
-            table.add_column(column)
+            table.add_column(_plain(column))
         for row in rows:
-            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+            table.add_row(*map(_plain, row))
         self._out.print(table)
 
     def first_rows(
@@ -215,12 +216,19 @@ class Reporter:
             self.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
 
     def _line(self, text: str) -> None:
-        self._err.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._err.print(_plain(text), soft_wrap=True)
 
 
 def counted(number: int, what: str) -> str:
     """Return a count with its noun: 1 dead letter, 2 dead letters."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _plain(text: str | Text) -> Text:
+    """Return a text whose characters Rich neither reads as markup nor passes on as controls."""
+    if isinstance(text, Text):
+        return text
+    return Text("\n".join(map(printable, text.split("\n"))))
 
 
 def _lines(label: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from activedb.cli._options import Json, Trace, Url, not_empty
 from activedb.cli._report import Reporter
 from activedb.cli._running import all_opened, opened
 from activedb.errors import ConfigurationError, DefinitionError
@@ -33,24 +34,23 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(help="Python file that declares the rules.")]
-Url = Annotated[
-    str | None, typer.Option(help="Database URL for the file's connect(). Default: memory://.")
+FileUrl = Annotated[
+    str | None,
+    typer.Option(
+        callback=not_empty, help="Database URL for the file's connect(). Default: memory://."
+    ),
 ]
 Name = Annotated[str, typer.Argument(help="Name of the rule.")]
 Program = Annotated[
     Path | None,
     typer.Argument(help="Python file that opens the database, instead of --url."),
 ]
-Database = Annotated[
-    str | None,
-    typer.Option("--url", help="Database URL. Default: ACTIVEDB_URL, else the embedded Postgres."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 
 
 @app.command("ls")
-def ls(file: File, url: Url = None, as_json: Json = False, show_traceback: Trace = False) -> None:
+def ls(
+    file: File, url: FileUrl = None, as_json: Json = False, show_traceback: Trace = False
+) -> None:
     """List the rules of FILE."""
     from activedb.analysis import rule_as_dict
     from activedb.spelling import printable
@@ -78,7 +78,7 @@ def ls(file: File, url: Url = None, as_json: Json = False, show_traceback: Trace
 def show(
     file: File,
     name: Name,
-    url: Url = None,
+    url: FileUrl = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
@@ -114,7 +114,7 @@ def analyze(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if there are findings.")
     ] = False,
-    url: Url = None,
+    url: FileUrl = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
@@ -150,7 +150,7 @@ def explain(
             "'delete TABLE'."
         ),
     ],
-    url: Url = None,
+    url: FileUrl = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
@@ -174,7 +174,7 @@ def explain(
 def enable(
     name: Name,
     file: Program = None,
-    url: Database = None,
+    url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
@@ -190,7 +190,7 @@ def enable(
 def disable(
     name: Name,
     file: Program = None,
-    url: Database = None,
+    url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
@@ -208,7 +208,7 @@ def load(
         Path, typer.Argument(help="File with statements of the rule language, such as ward.rules.")
     ],
     program: Program = None,
-    url: Database = None,
+    url: Url = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(help="Module whose functions CALL may name; may be repeated."),

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from activedb._starting import INTERRUPTED
 from activedb.changes import FollowProgress
 from activedb.cli._report import Reporter, RunFigures, counted
 from activedb.database import Database, connect
@@ -276,9 +277,6 @@ def take_staged(
     return RunFigures.of(db, run, before, seconds)
 
 
-_INTERRUPTED = 130
-
-
 def run_worker(file: Path, url: str | None, poll_s: float, reporter: Reporter) -> None:
     """Load the file and run what other processes have recorded for its rules, until a signal.
 
@@ -340,7 +338,7 @@ def told_to_stop() -> Iterator[Stop]:
             # The server rolls back what runs, and other workers take it over, as after any crash.
             if os.isatty(2):
                 os.write(2, b"\x1b[?25h\n")  # the cursor, which the progress line has hidden
-            os._exit(_INTERRUPTED)
+            os._exit(INTERRUPTED)
         stop.interrupted = number == signal.SIGINT
         stop.set()
 

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from activedb.cli._options import Attach, AttachToken, Trace
+from activedb.cli._options import Attach, AttachToken, Trace, not_empty
 from activedb.errors import ConfigurationError
 
 __all__ = ["dashboard", "screen", "top"]
@@ -29,7 +29,10 @@ def dashboard(
     attach_token: AttachToken = None,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on; other computers cannot reach a loopback address."),
+        typer.Option(
+            callback=not_empty,
+            help="Address to listen on; other computers cannot reach a loopback address.",
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")
@@ -38,6 +41,7 @@ def dashboard(
         str | None,
         typer.Option(
             envvar="ACTIVEDB_DASHBOARD_TOKEN",
+            callback=not_empty,
             help="Token that visitors must give, at least 16 characters. Required if --host is not "
             "a loopback address.",
         ),
@@ -53,9 +57,7 @@ def dashboard(
     no_open: Annotated[
         bool, typer.Option("--no-open", help="Do not open a browser; only print the address.")
     ] = False,
-    show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show the traceback of an error.")
-    ] = False,
+    show_traceback: Trace = False,
 ) -> None:
     """Serve a dashboard of a running process for the browser, until interrupted.
 

@@ -76,7 +76,7 @@ def graph_options(
                 "borderWidth": 2,
             },
             "label": {"color": "surface" if id == victim or id in marked else "text"},
-            "href": f"/transactions/{int(id)}",
+            "href": _tables.transaction_link(id),
         }
         for id, (x, y) in zip(shown, places, strict=True)
     ]

@@ -103,6 +103,11 @@ class PointHistory:
         self.generation += 1
 
     @property
+    def rates(self) -> Mapping[str, float]:
+        """Rates of the last point; empty if there is none."""
+        return self._points[-1].rates if self._points else {}
+
+    @property
     def points(self) -> list[Point]:
         """All points, oldest first."""
         return list(self._points)
@@ -144,6 +149,8 @@ class PollResult:
         answers are bounded.
     seconds : float
         Duration of the look.
+    rates : mapping
+        Rates of the last point of the history; empty if there is none.
     """
 
     number: int
@@ -153,6 +160,7 @@ class PollResult:
     recent: list[Mapping[str, Any]]
     skipped: int
     seconds: float
+    rates: Mapping[str, float] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, make: Callable[[PollResult], _T]) -> _T:
@@ -248,6 +256,7 @@ class Poller:
             _newest(recent, state["recent"], RECENT_MAX),
             int(state.get("skipped", 0)),
             seconds,
+            self.history.rates,
         )
 
     def _fail(self, error: Exception) -> None:
@@ -257,7 +266,14 @@ class Poller:
             text = f"{type(error).__name__}: {text}"
         before = self.snapshot
         self.snapshot = PollResult(
-            before.number + 1, before.state, text, before.events, before.recent, 0, 0.0
+            before.number + 1,
+            before.state,
+            text,
+            before.events,
+            before.recent,
+            0,
+            0.0,
+            before.rates,
         )
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "batch_link",
     "cell",
     "counters",
+    "deadlock_link",
     "deadlocks",
     "decisions",
     "difference",
@@ -52,6 +53,7 @@ __all__ = [
     "rules",
     "streams",
     "transaction",
+    "transaction_link",
     "transaction_name",
     "waiting_only",
     "waits",
@@ -413,7 +415,7 @@ def deadlocks(snapshot: PollResult) -> list[Row]:
             "victim": transaction(each["victim"]),
             "ids": ids(each["ids"]),
             "resources": short(", ".join(resource_name(x) for x in each["resources"])),
-            "replay": cell("replay", href=f"/deadlocks/{int(each['n'])}"),
+            "replay": cell("replay", href=deadlock_link(each["n"])),
         }
         for each in reversed((snapshot.state or {}).get("deadlocks", []))
     ]
@@ -555,6 +557,16 @@ def counters(snapshot: PollResult) -> list[Row]:
         {"key": name, "name": name.replace("_", " "), "value": value}
         for name, value in sorted((snapshot.state or {}).get("counters", {}).items())
     ]
+
+
+def transaction_link(id: int) -> str:
+    """Return the link to the page of a transaction."""
+    return f"/transactions/{int(id)}"
+
+
+def deadlock_link(n: int) -> str:
+    """Return the link to the replay of a deadlock."""
+    return f"/deadlocks/{int(n)}"
 
 
 def batch_link(id: str | None, workflow: str) -> str:

@@ -40,6 +40,7 @@ def node(life: TransactionRecord, waits_for: list[int]) -> dict[str, Any]:
         **_who(life),
         "thread": life.thread,
         "waits_for": waits_for,
+        "waits_since_s": None if life.wait is None else life.wait[1],
         "causes": list(life.causes),
     }
 

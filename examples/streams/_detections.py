@@ -25,6 +25,7 @@ from typing import Any
 from _tweets import Post, written_us
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 __all__ = ["Detections", "show"]
 
@@ -165,7 +166,7 @@ def show(figures: Mapping[str, Any], crises: Iterable[Mapping[str, Any]]) -> Non
         cells = (row["delay_h"], row["delay_windows"], row["precision"], row["recall"])
         name = row["crisis"].replace("_", " ")
         shown = ("never" if cell is None else str(cell) for cell in cells)
-        table.add_row(f"{name}\n{' '.join(row['words'])}", *shown)
+        table.add_row(Text(f"{name}\n{' '.join(row['words'])}"), *shown)  # words are no markup
     console = Console()
     console.print(table)
     for name, value in figures.items():

@@ -341,6 +341,7 @@ class Recorded:
                         "began_s": self._now_s - self._random.random(),
                         "thread": f"activedb-{id % 4}",
                         "waits_for": [],
+                        "waits_since_s": None,
                         "causes": [],
                     }
                 )
@@ -349,6 +350,7 @@ class Recorded:
         for n, node in enumerate(leaves):
             others = [top for top in tops if top != node["top"]]
             node["waits_for"] = [self._random.choice(others)] if n % 3 == 0 and others else []
+            node["waits_since_s"] = self._now_s - 0.1 if node["waits_for"] else None
         self._forest = kept
 
     def _has_ended(self) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def test_rates_are_differences_of_counters_over_the_time_of_the_process() -> Non
     poller = looks(Playing(), 3)
     points = poller.history.points
     assert [point.rates["committed"] for point in points] == [6.0, 6.0]  # 3 in half a second
+    assert poller.snapshot.rates == points[-1].rates
     assert points[0].latencies_s["transaction p50"] < points[0].latencies_s["transaction p99"]
 
 

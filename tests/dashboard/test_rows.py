@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ast
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
 
-from activedb.dashboard import _tables
+import pytest
+
+from activedb.dashboard import _elements, _live, _tables
 from activedb.dashboard._elements import NODES_MAX, graph_options, graph_said
 from activedb.dashboard._poller import PollResult
 from activedb.dashboard._tables import packed
+from activedb.dashboard.pages import _locks, _overview, _rules, _streams, _transactions
+from activedb.dashboard.pages._overview import _attention
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+PAGES = (_locks, _overview, _rules, _streams, _transactions)
 
 
 def node(id: int, parent: int | None = None, top: int | None = None, **more: Any) -> dict[str, Any]:
@@ -24,12 +37,18 @@ def node(id: int, parent: int | None = None, top: int | None = None, **more: Any
         "began_s": 1.0,
         "thread": "t",
         "waits_for": [],
+        "waits_since_s": None,
         "causes": [],
     } | more
 
 
 def snapshot(*nodes: dict[str, Any], edges: list[dict[str, Any]] | None = None) -> PollResult:
     state = {
+        "process": {"now_s": 100.0},
+        "rules": [],
+        "deadlocks": [],
+        "streams": [],
+        "counters": {},
         "forest": {"total": len(nodes), "shown": list(nodes)},
         "locks": {"total": 0, "shown": [], "queue": [], "edges": edges or []},
     }
@@ -59,6 +78,57 @@ def test_waiting_hierarchies_are_shown_whole_with_what_they_wait_for() -> None:
         ("1", "active", ""),
         ("2", "waiting", "4: accounts/7"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("began_s", "since_s", "is_listed"),
+    [(0.0, 99.0, False), (0.0, 90.0, True), (90.0, 99.0, False), (0.0, None, False)],
+)
+def test_long_wait_needs_attention_and_a_short_wait_of_an_old_transaction_does_not(
+    began_s: float, since_s: float | None, is_listed: bool
+) -> None:
+    waiter = node(1, began_s=began_s, waits_for=[2], waits_since_s=since_s)
+    rows = _attention(snapshot(waiter, node(2)))
+    assert [row["key"] for row in rows] == ["transaction 1 transfer waits for 2"] * is_listed
+
+
+def test_older_process_that_does_not_report_the_wait_is_judged_by_the_age() -> None:
+    waiter = node(1, began_s=0.0, waits_for=[2])
+    del waiter["waits_since_s"]
+    assert len(_attention(snapshot(waiter, node(2)))) == 1
+
+
+@pytest.mark.parametrize("link", ["transaction_link", "deadlock_link"])
+def test_link_is_made_of_a_number_only(link: str) -> None:
+    made = getattr(_tables, link)
+    with pytest.raises(ValueError, match="invalid literal"):
+        made('7" onclick="hacked()')
+    assert made(7).endswith("/7")
+
+
+@pytest.mark.parametrize("module", [_live, _elements, *PAGES], ids=lambda module: module.__name__)
+def test_addresses_with_numbers_are_made_in_one_place(module: ModuleType) -> None:
+    assert re.findall(r'f"/(?:transactions|deadlocks)/', inspect.getsource(module)) == []
+
+
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.__name__)
+def test_functions_for_all_viewers_belong_to_a_module(module: ModuleType) -> None:
+    """`PollResult.once` finds the result of another page only by the same function."""
+    for made in _shared(ast.parse(inspect.getsource(module))):
+        of = made.value if isinstance(made, ast.Subscript) else made
+        name = of.value if isinstance(of, ast.Attribute) else of
+        assert isinstance(name, ast.Name), ast.unparse(made)
+        assert hasattr(module, name.id), ast.unparse(made)
+
+
+def _shared(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the functions of a snapshot whose results all viewers share."""
+    places = {"once": 0, "figures": 1, "table": 2}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            alone = any(each.arg == "shared" for each in node.keywords)
+            if node.func.attr in places and not alone:
+                yield node.args[places[node.func.attr]]
 
 
 def test_process_of_the_server_has_no_page() -> None:

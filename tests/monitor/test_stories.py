@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -237,6 +238,8 @@ def test_story_of_a_wait_tells_for_whom_and_how_it_ended(watched: Watched) -> No
     holder = next(node for node in shown if not node["waits_for"])
     waiter = next(node for node in shown if node["waits_for"])
     assert waiter["waits_for"] == [holder["id"]]
+    assert holder["waits_since_s"] is None
+    assert waiter["began_s"] <= waiter["waits_since_s"] <= time.time()
     assert watched.story(waiter["id"])["steps"][-1]["what"] == "waited"
     go_on.set()
     one.result(PATIENCE_S)

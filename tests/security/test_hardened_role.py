@@ -14,7 +14,7 @@ from sqlalchemy import Column, Integer, Table, create_engine, make_url, text
 
 import activedb as adb
 from activedb.errors import ConfigurationError, ConnectionLost
-from activedb.store.server._in_doubt_commits import LOG, NOTIFY, OUTCOMES
+from activedb.store.server._roles import LOG, NOTIFY, OUTCOMES
 from tests.databases import in_thread
 from tests.histories.processes import Server
 from tests.patience import PATIENCE_S

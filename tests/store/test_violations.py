@@ -23,9 +23,11 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     Numeric,
     String,
     Table,
+    Time,
     UniqueConstraint,
     Uuid,
     text,
@@ -121,37 +123,61 @@ def test_unique_index_over_an_expression_that_is_violated_is_named(store: Store)
 
 class Size(enum.Enum):
     SMALL = "s"
+    LARGE = "l"
+
+
+def zone(hours: float) -> datetime.timezone:
+    return datetime.timezone(datetime.timedelta(hours=hours))
+
+
+def instants(tz: datetime.tzinfo) -> list[Any]:
+    return [datetime.datetime(2024, 1, 2, 3, 4, 5, 600_000 * n, tz) for n in (1, 0)]
 
 
 TYPED: dict[str, tuple[Any, list[Any]]] = {
     "numeric": (Numeric(9, 2), [Decimal("1.50"), Decimal("2.00")]),
-    "instant": (
-        DateTime(timezone=True),
-        [datetime.datetime(2024, 1, 2, 3, 4, 5, 600_000, datetime.UTC)],
-    ),
-    "datetime": (DateTime, [datetime.datetime(2024, 1, 2, 3, 4)]),
-    "date": (Date, [datetime.date(2024, 1, 2)]),
-    "uuid": (Uuid, [uuid.UUID(int=5)]),
-    "boolean": (Boolean, [True]),
-    "enum": (Enum(Size, name="size"), [Size.SMALL]),
+    "numeric with an exponent": (Numeric, [Decimal("1E+2"), Decimal(2)]),
+    "instant": (DateTime(timezone=True), instants(datetime.UTC)),
+    "instant in the west": (DateTime(timezone=True), instants(zone(-5))),
+    "instant in the east": (DateTime(timezone=True), instants(zone(5.5))),
+    "datetime": (DateTime, [datetime.datetime(2024, 1, n, 3, 4, 10) for n in (2, 3)]),
+    "date": (Date, [datetime.date(2024, 1, 2), datetime.date(2024, 1, 3)]),
+    "time": (Time, [datetime.time(3, 4, 5, 600_000), datetime.time(3)]),
+    "time in the west": (Time(timezone=True), [datetime.time(n, tzinfo=zone(-5)) for n in (3, 4)]),
+    "time in the east": (Time(timezone=True), [datetime.time(n, tzinfo=zone(5.5)) for n in (3, 4)]),
+    "uuid": (Uuid, [uuid.UUID(int=5), uuid.UUID(int=6)]),
+    "boolean": (Boolean, [True, False]),
+    "bytes": (LargeBinary, [b"\x00\xff", b""]),
+    "enum": (Enum(Size, name="size"), [Size.SMALL, Size.LARGE]),
 }
 
 
 @pytest.mark.parametrize("kind", TYPED)
 def test_key_of_a_violation_has_values_of_the_columns_types(store: Store, kind: str) -> None:
+    check_typed(store, kind)
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_key_of_a_violation_at_the_commit_has_values_of_the_columns_types(
+    server: Store, kind: str
+) -> None:
+    check_typed(server, kind, deferrable=True, initially="DEFERRED")
+
+
+def check_typed(store: Store, kind: str, **options: Any) -> None:
     sql_type, values = TYPED[kind]
     table = Table(
         "typed",
         store.metadata,
         Column("id", Integer, primary_key=True),
-        Column("v", sql_type, unique=True),
+        Column("v", sql_type),
         Column("w", Integer),
+        UniqueConstraint("v", **options),
     )
     store.create_all()
     insert_rows(store, table, [{"id": 0, "v": values[0]}])
-    rows = [{"id": n, "v": v} for n, v in enumerate([values[0], *values[1:]], start=1)]
     with pytest.raises(UniqueViolation) as caught:
-        insert_rows(store, table, rows)
+        insert_rows(store, table, [{"id": n, "v": v} for n, v in enumerate(reversed(values), 1)])
     assert caught.value.key == {"v": values[0]}
     assert type(caught.value.key["v"]) is type(values[0])
 

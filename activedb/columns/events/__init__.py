@@ -1,10 +1,9 @@
 """Events in columns: arrays, together with the events' arrival positions."""
 
+from activedb.columns.events._arrow import arrow, codes_of, texts_of, values_of
 from activedb.columns.events._bytes import (
     arrays_of_bytes,
     arrays_to_bytes,
-    arrow,
-    codes_of,
     events_of_bytes,
     events_to_bytes,
     note_of_bytes,
@@ -13,8 +12,6 @@ from activedb.columns.events._bytes import (
     pieces_of,
     places_of_bytes,
     places_to_bytes,
-    texts_of,
-    values_of,
 )
 from activedb.columns.events._columns import NO_VALUE, EventColumns, column_of
 from activedb.columns.events._events import (

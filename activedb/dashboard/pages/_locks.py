@@ -99,7 +99,8 @@ class _DeadlockReplay:
             for id, label in self._labels.items():
                 with text("li"):
                     role = ", the victim" if id == self._deadlock["victim"] else ""
-                    text("a", f"{id} {short(label, 80)}{role}", href=f"/transactions/{id}")
+                    said = f"{id} {short(label, 80)}{role}"
+                    text("a", said, href=_tables.transaction_link(id))
         self._timer = ui.timer(_PLAY_S, self._played, active=False, immediate=False)
         self._mark()
 

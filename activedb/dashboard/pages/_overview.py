@@ -15,7 +15,7 @@ _ATTENTION = (
     LiveColumn("what", "Issue", wrap=True),
     LiveColumn("do", "Action", sort=False, wrap=True),
 )
-_OLD_S = 5.0
+_LONG_S = 5.0
 _LATELY_S = 300.0
 
 _THROUGHPUT = (
@@ -46,12 +46,10 @@ _LATENCY = (
 def overview_page(poller: Poller) -> None:
     """Show figures, two charts, what needs attention, and all counters."""
     with frame(poller, "Overview", "/") as live:
-        live.figures("Now", lambda snapshot: _figures(poller, snapshot))
+        live.figures("Now", _figures)
         with text("div", classes="adb-columns"):
             with section("Throughput", "Top-level transactions and rules, per second."):
-                live.lines(
-                    "Throughput", "per second", _THROUGHPUT, lambda _: _throughput_said(poller)
-                )
+                live.lines("Throughput", "per second", _THROUGHPUT, _throughput_said)
             with section(
                 "Latency",
                 "In ms. p50 is the median, p99 the 99th percentile.",
@@ -84,9 +82,8 @@ def overview_page(poller: Poller) -> None:
             )
 
 
-def _figures(poller: Poller, snapshot: PollResult) -> list[Figure]:
-    points = poller.history.points
-    rates = points[-1].rates if points else {}
+def _figures(snapshot: PollResult) -> list[Figure]:
+    rates = snapshot.rates
     state = snapshot.state or {"forest": {"total": 0, "shown": []}, "locks": {}, "latency_s": {}}
     forest, locks = state["forest"], state["locks"]
     waiting = sum(1 for node in forest["shown"] if node["waits_for"])
@@ -109,11 +106,10 @@ def _figures(poller: Poller, snapshot: PollResult) -> list[Figure]:
     ]
 
 
-def _throughput_said(poller: Poller) -> str:
-    points = poller.history.points
-    if not points:
+def _throughput_said(snapshot: PollResult) -> str:
+    rates = snapshot.rates
+    if not rates:
         return ""
-    rates = points[-1].rates
     return (
         f"{rate(rates['committed'])} committed, {rate(rates['aborted'])} aborted and "
         f"{rate(rates['fired'])} rules fired per second"
@@ -150,13 +146,14 @@ def _attention(snapshot: PollResult) -> list[Row]:
             )
     now_s = state["process"]["now_s"]
     for node in state["forest"]["shown"]:
-        age_s = now_s - node["began_s"]
-        if node["waits_for"] and age_s > _OLD_S:
+        # An older activedb does not report when the wait began.
+        since_s = node.get("waits_since_s", node["began_s"])
+        if node["waits_for"] and since_s is not None and now_s - since_s > _LONG_S:
             add(
                 f"transaction {node['id']} {_tables.label(node)} waits for "
                 f"{_tables.ids(node['waits_for'], 3)}",
                 "the blocker's page shows what it does; a wait times out after lock_timeout_ms",
-                f"/transactions/{int(node['waits_for'][0])}",
+                _tables.transaction_link(node["waits_for"][0]),
             )
     fresh = [each for each in state["deadlocks"] if now_s - each["at_s"] < _LATELY_S]
     if fresh:

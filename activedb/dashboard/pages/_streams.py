@@ -208,7 +208,7 @@ _KINDS = {
 def events_page(poller: Poller) -> None:
     """Show events as they are raised, newest first, of one kind or all."""
     with frame(poller, "Events", "/events") as live:
-        live.figures("Events", lambda snapshot: _figures(poller, snapshot))
+        live.figures("Events", _figures)
         chosen = "all"
 
         def rows(snapshot: PollResult) -> list[Row]:
@@ -260,9 +260,8 @@ def _of_kind(kind: str) -> Callable[[PollResult], list[Row]]:
 _ROWS = {kind: _of_kind(kind) for kind in _KINDS}
 
 
-def _figures(poller: Poller, snapshot: PollResult) -> list[Figure]:
-    points = poller.history.points
-    rates = points[-1].rates if points else {}
+def _figures(snapshot: PollResult) -> list[Figure]:
+    rates = snapshot.rates
     counters = (snapshot.state or {}).get("counters", {})
     figures = [
         Figure("Matches", rate(rates.get("matches")), "/s"),

@@ -79,7 +79,7 @@ def _tell(id: int, story: Value | None, problem: str) -> None:
             if story["why"] and story["error"] and story["error"] not in story["why"]:
                 text("p", short(story["error"], 2_000), "adb-small adb-code")
             if story.get("deadlock") is not None:
-                text("a", "Replay the deadlock", href=f"/deadlocks/{int(story['deadlock'])}")
+                text("a", "Replay the deadlock", href=_tables.deadlock_link(story["deadlock"]))
     with section("What happened", "In time order, from its begin."):
         LiveTable(
             "Steps",
@@ -144,7 +144,7 @@ def _head(story: Value) -> None:
 def _link(name: str, id: int | None) -> Element | None:
     if id is None:
         return None
-    return text("a", f"{name}: {id}", href=f"/transactions/{int(id)}")
+    return text("a", f"{name}: {id}", href=_tables.transaction_link(id))
 
 
 def _step(step: Value, n: int, began_s: float) -> Row:
@@ -218,7 +218,7 @@ def _bars(story: Value) -> dict[str, Any]:
                     {
                         "value": max(0.001, ms(each["ended_s"] or until_s) - ms(each["began_s"])),
                         "itemStyle": {"color": colours.get(each["state"], "accent")},
-                        "href": f"/transactions/{int(each['id'])}",
+                        "href": _tables.transaction_link(each["id"]),
                     }
                     for each in shown
                 ],

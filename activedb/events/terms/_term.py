@@ -277,27 +277,21 @@ class Term(ABC):
         return self._computed("%", other, self)
 
     def __neg__(self) -> Negative:
-
         return Negative(self)
 
     def __and__(self, other: object) -> And:
-
         return And.of(self, other)
 
     def __rand__(self, other: object) -> And:
-
         return And.of(other, self)
 
     def __or__(self, other: object) -> Or:
-
         return Or.of(self, other)
 
     def __ror__(self, other: object) -> Or:
-
         return Or.of(other, self)
 
     def __invert__(self) -> Not:
-
         return Not(self)
 
     def is_null(self) -> IsNull:
@@ -317,14 +311,12 @@ class Term(ABC):
         return Like(self, as_term(pattern))
 
     def _compared(self, operator: str, other: object) -> Comparison:
-
         if not isinstance(other, Term) and not is_literal(other):
             return NotImplemented  # type: ignore[no-any-return]  # operators may return it
         return Comparison(operator, self, as_term(other))
 
     @staticmethod
     def _computed(operator: str, left: object, right: object) -> Arithmetic:
-
         return Arithmetic(operator, as_term(left), as_term(right))
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -28,6 +29,8 @@ __all__ = ["named"]
 V = TypeVar("V", bound=ConstraintViolation)
 
 _POSTGRES_KEY = re.compile(r"\((.*?)\)=\((.*)\)", re.DOTALL)  # Key (a, b)=(1, x) already exists.
+_ZEROS_OF_FRACTION = re.compile(r"(\.\d*[1-9])0+")
+_ZEROS_OF_OFFSET = re.compile(r"(?<=[+-]\d\d):00$")
 _SQLITE_NAME = re.compile(r"^\w+(?: \w+)* constraint failed: (.+)$")
 
 _shown = reprlib.Repr()
@@ -331,13 +334,25 @@ def _text(value: Any) -> str:
         case bool():
             return "t" if value else "f"
         case datetime():
-            shown = value.isoformat(" ").partition("+")[0]
-            shown = shown.rstrip("0") if "." in shown else shown
-            return shown if value.tzinfo is None else f"{shown}+00"
-        case str() | int() | Decimal() | UUID() | date() | time():
+            of_session = value if value.tzinfo is None else value.astimezone(UTC)
+            return _shortened(of_session.isoformat(" "))
+        case time():
+            return _shortened(value.isoformat())
+        case Decimal():
+            return f"{value:f}"
+        case str() | int() | UUID() | date():
             return str(value)
+        case bytes():
+            return f"\\x{value.hex()}"
+        case Enum():
+            return value.name
         case _:
             return repr(value)
+
+
+def _shortened(iso: str) -> str:
+    """Drop the zeros at the end of a fraction of a second, and those of an offset in hours."""
+    return _ZEROS_OF_OFFSET.sub("", _ZEROS_OF_FRACTION.sub(r"\1", iso))
 
 
 def _said(key: Mapping[str, Any], columns: Sequence[str]) -> str:

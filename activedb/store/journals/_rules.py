@@ -28,9 +28,9 @@ class DecisionRows:
     Attributes
     ----------
     table : sqlalchemy.Table
-            The table itself, for transactions that lock a row and change it with their other work.
-        is_shared : bool
-            True if other processes may decide, too.
+        The table itself, for transactions that lock a row and change it with their other work.
+    is_shared : bool
+        True if other processes may decide, too.
     """
 
     table: Any = decisions
@@ -184,7 +184,7 @@ class DetectorRows:
     Attributes
     ----------
     is_durable : bool
-            True if data outlives this process; if not, only data of streams is written.
+        True if data outlives this process; if not, only data of streams is written.
     """
 
     def __init__(self, store: Store):

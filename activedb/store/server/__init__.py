@@ -7,22 +7,14 @@ from activedb.store.server._connections import (
     cut,
     engine_for,
     leave_sockets,
+    ping_if_idle,
     track_sockets,
 )
 from activedb.store.server._driver_errors import translate_error, translate_errors
 from activedb.store.server._embedded import EmbeddedServer, check_programs, home_of
 from activedb.store.server._facts import ServerFacts, server_facts
 from activedb.store.server._home import POSTGRES_VERSION
-from activedb.store.server._in_doubt_commits import (
-    NOTIFY,
-    OUTCOMES,
-    check_essential,
-    commit_outcome,
-    missing_functions,
-    ping_if_idle,
-    qualified_xid,
-    xid_of,
-)
+from activedb.store.server._in_doubt_commits import commit_outcome, qualified_xid, xid_of
 from activedb.store.server._migrations import Migrations, migration_sql, migrations, upgrade
 from activedb.store.server._patience import PatientLatch, at_least, limited
 from activedb.store.server._plain import plain_connection
@@ -38,7 +30,16 @@ from activedb.store.server._prepared import (
     together,
 )
 from activedb.store.server._quoting import literal, quoted
-from activedb.store.server._roles import Right, missing_rights, rights_of_roles, role_statements
+from activedb.store.server._roles import (
+    NOTIFY,
+    OUTCOMES,
+    Right,
+    check_essential,
+    missing_functions,
+    missing_rights,
+    rights_of_roles,
+    role_statements,
+)
 from activedb.store.server._scratch import drop_left_schemas, scratch_schema
 from activedb.store.server._urls import postgres_url
 

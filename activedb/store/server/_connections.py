@@ -35,7 +35,7 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Connection, Engine, Pool, QueuePool, create_engine, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from activedb.config import mask_url
 from activedb.errors import ConfigurationError, InvalidURL, UnsuitablePooler
@@ -52,6 +52,7 @@ __all__ = [
     "engine_for",
     "is_pooled",
     "leave_sockets",
+    "ping_if_idle",
     "track_sockets",
 ]
 
@@ -152,6 +153,25 @@ class ConnectionCache:
             return False
 
 
+def ping_if_idle(engine: Engine) -> None:
+    """Ping a pooled connection that was idle for a second before it is used again."""
+
+    def returned(dbapi_connection: Any, record: Any) -> None:
+        record.info["idle since"] = time.monotonic()
+
+    def taken(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+        since = record.info.get("idle since")
+        if since is None or time.monotonic() - since < _IDLE_S_MAX:
+            return
+        try:
+            engine.dialect.do_ping(dbapi_connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise DisconnectionError from error  # the pool opens another one
+
+    event.listen(engine, "checkin", returned)
+    event.listen(engine, "checkout", taken)
+
+
 def _drop(connection: Connection) -> None:
     connection.invalidate()
     connection.close()
@@ -181,9 +201,6 @@ def leave_sockets() -> None:
 
 
 # -- check of whether a server accepts connections, without a login, like ``pg_isready`` -----------
-
-# -- connections to a server: how they are opened and configured, and how long callers wait --------
-
 
 _ASK_S_MAX = 5.0
 _LENGTH = struct.Struct("!I")
@@ -255,6 +272,9 @@ def _unverified() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+# -- connections to a server: how they are opened and configured, and how long callers wait --------
 
 
 T = TypeVar("T")

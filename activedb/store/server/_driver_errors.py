@@ -49,7 +49,7 @@ _SQLITE_REFERENCE = "FOREIGN KEY constraint failed"  # also RESTRICT, reported a
 
 
 class translate_errors:  # noqa: N801  # used like a function
-    """Context manager that translates driver errors: ``with translated(doing):``.
+    """Context manager that translates driver errors: ``with translate_errors(doing):``.
 
     It handles the drivers' own errors and those wrapped by SQLAlchemy.
 

@@ -14,7 +14,7 @@ Two lock files in the home coordinate the start and stop of the server:
 
 The kernel drops the locks of a killed process, so there are no stale users. A program that ends
 without cleaning up, by SIGTERM for instance, cannot stop the server: a small process next to the
-server, the watcher, stops it when the last user is gone (`_users_pipe`, `_watcher`).
+server, the watcher, stops it when the last user is gone (`_watcher`).
 """
 
 from __future__ import annotations

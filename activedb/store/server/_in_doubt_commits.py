@@ -1,33 +1,21 @@
-"""Lost connections: detection of dead pooled ones, and resolution of in-doubt commits."""
+"""Resolution of in-doubt commits: whether a transaction took place whose connection was lost."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Collection
-from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Engine, Text, bindparam, event, text
-from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from activedb.errors import ConfigurationError
 from activedb.store.server._patience import bounded_s
+from activedb.store.server._roles import LOG, OUTCOMES
 
-__all__ = [
-    "LOG",
-    "NOTIFY",
-    "OUTCOMES",
-    "check_essential",
-    "commit_outcome",
-    "missing_functions",
-    "ping_if_idle",
-    "qualified_xid",
-    "xid_of",
-]
+__all__ = ["commit_outcome", "qualified_xid", "xid_of"]
 
 
-_IDLE_S_MAX = 1.0
 _PAUSE_S = 0.05
 
 # Statistics are reset whenever the server recovers from a crash, even of one of its processes.
@@ -59,25 +47,6 @@ _CAME_TO_DISK = text("""
       AND current_setting('wal_level') <> 'minimal'
       AND pg_walfile_name(pg_current_wal_lsn()) LIKE lpad(upper(to_hex(timeline_id)), 8, '0') || '%'
 """)
-
-
-def ping_if_idle(engine: Engine) -> None:
-    """Ping a pooled connection that was idle for a second before it is used again."""
-
-    def returned(dbapi_connection: Any, record: Any) -> None:
-        record.info["idle since"] = time.monotonic()
-
-    def taken(dbapi_connection: Any, record: Any, proxy: Any) -> None:
-        since = record.info.get("idle since")
-        if since is None or time.monotonic() - since < _IDLE_S_MAX:
-            return
-        try:
-            engine.dialect.do_ping(dbapi_connection)
-        except engine.dialect.loaded_dbapi.Error as error:
-            raise DisconnectionError from error  # the pool opens another one
-
-    event.listen(engine, "checkin", returned)
-    event.listen(engine, "checkout", taken)
 
 
 def xid_of(connection: Connection, *, is_ours: bool, missing: Collection[str]) -> str:
@@ -145,65 +114,3 @@ def commit_outcome(engine: Engine, number: str, patience_s: float) -> bool | Non
         if time.monotonic() > until:
             return None
         threading.Event().wait(_PAUSE_S)
-
-
-# -- rights of a connection's role to call server functions, and the feature that needs each ---
-
-
-OUTCOMES = frozenset(
-    {
-        "pg_current_xact_id()",
-        "pg_xact_status(xid8)",
-        "pg_postmaster_start_time()",
-        "pg_stat_get_bgwriter_stat_reset_time()",
-    }
-)
-"""Functions that resolve in-doubt commits."""
-
-LOG = frozenset({"pg_current_wal_flush_lsn()"})
-"""Functions that resolve in-doubt commits of a server that has crashed since."""
-
-NOTIFY = frozenset({"pg_notify(text,text)"})
-"""Functions that wake up workers at once; without them workers poll."""
-
-_ESSENTIAL = frozenset(
-    {
-        "set_config(text,text,boolean)",
-        "pg_advisory_xact_lock(bigint)",
-        "pg_advisory_xact_lock_shared(bigint)",
-        "pg_try_advisory_xact_lock(bigint)",
-        "pg_try_advisory_xact_lock_shared(bigint)",
-        "pg_try_advisory_lock(bigint)",
-        "pg_try_advisory_lock_shared(bigint)",
-        "pg_advisory_unlock(bigint)",
-        "pg_advisory_unlock_shared(bigint)",
-        "pg_advisory_unlock_all()",
-    }
-)
-_MISSING = text(
-    """
-    SELECT name FROM unnest(:names) AS name
-    WHERE NOT COALESCE(has_function_privilege(to_regprocedure(name)::oid, 'EXECUTE'), true)
-    """
-).bindparams(bindparam("names", type_=ARRAY(Text)))
-
-
-def missing_functions(connection: Connection) -> frozenset[str]:
-    """Return the functions used here that the role may not call; one round trip."""
-    names = sorted(OUTCOMES | LOG | NOTIFY | _ESSENTIAL)
-    return frozenset(connection.execute(_MISSING, {"names": names}).scalars())
-
-
-def check_essential(missing: Collection[str]) -> None:
-    """Refuse a role that may not call the lock and setting functions every transaction needs.
-
-    Raises
-    ------
-    ConfigurationError
-    """
-    lacking = sorted(_ESSENTIAL.intersection(missing))
-    if lacking:
-        raise ConfigurationError(
-            f"the role may not call {', '.join(lacking)} at the server, without which nothing can "
-            f"be locked: GRANT EXECUTE ON FUNCTION {', '.join(lacking)} TO the role"
-        )

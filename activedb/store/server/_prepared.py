@@ -49,9 +49,12 @@ __all__ = [
     "Statement",
     "Step",
     "StepFailed",
+    "checked",
     "driver_cursor",
     "execute_alone",
     "fetch",
+    "prepare_on",
+    "prepared_on",
     "run",
     "takes_messages",
     "together",
@@ -104,8 +107,6 @@ class SpinWait:
         self._skipped = 0
         return True
 
-
-__all__ += ["checked", "prepare_on", "prepared_on"]
 
 # -- statements prepared once per connection, and executed below psycopg's cursors -----------------
 

@@ -1,12 +1,14 @@
-"""Two server roles: one owns and migrates the tables, the other can only run rules.
+"""Rights at the server: two roles for activedb, and the functions that a role may call.
 
-The statements are text that an administrator reads and runs with psql, not for activedb: it never
-creates roles. Names may contain letters, digits, ``_`` and ``-``.
+One role owns and migrates the tables, the other can only run rules. The statements for them are
+text that an administrator reads and runs with psql, not for activedb: it never creates roles. Names
+may contain letters, digits, ``_`` and ``-``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import ARRAY, Connection, Text, bindparam, text
@@ -15,7 +17,17 @@ from activedb.errors import ConfigurationError
 from activedb.store.server._quoting import literal, quoted
 from activedb.store.system import system
 
-__all__ = ["Right", "missing_rights", "rights_of_roles", "role_statements"]
+__all__ = [
+    "LOG",
+    "NOTIFY",
+    "OUTCOMES",
+    "Right",
+    "check_essential",
+    "missing_functions",
+    "missing_rights",
+    "rights_of_roles",
+    "role_statements",
+]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}", re.ASCII)
 _ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -155,3 +167,65 @@ def missing_rights(connection: Connection) -> list[tuple[str, str]]:
     """
     asked = {"tables": sorted(system.tables), "rights": list(_ROWS)}
     return [(str(table), str(right)) for table, right in connection.execute(_MISSING, asked)]
+
+
+# -- rights of a connection's role to call server functions, and the feature that needs each ---
+
+
+OUTCOMES = frozenset(
+    {
+        "pg_current_xact_id()",
+        "pg_xact_status(xid8)",
+        "pg_postmaster_start_time()",
+        "pg_stat_get_bgwriter_stat_reset_time()",
+    }
+)
+"""Functions that resolve in-doubt commits."""
+
+LOG = frozenset({"pg_current_wal_flush_lsn()"})
+"""Functions that resolve in-doubt commits of a server that has crashed since."""
+
+NOTIFY = frozenset({"pg_notify(text,text)"})
+"""Functions that wake up workers at once; without them workers poll."""
+
+_ESSENTIAL = frozenset(
+    {
+        "set_config(text,text,boolean)",
+        "pg_advisory_xact_lock(bigint)",
+        "pg_advisory_xact_lock_shared(bigint)",
+        "pg_try_advisory_xact_lock(bigint)",
+        "pg_try_advisory_xact_lock_shared(bigint)",
+        "pg_try_advisory_lock(bigint)",
+        "pg_try_advisory_lock_shared(bigint)",
+        "pg_advisory_unlock(bigint)",
+        "pg_advisory_unlock_shared(bigint)",
+        "pg_advisory_unlock_all()",
+    }
+)
+_MISSING_FUNCTIONS = text(
+    """
+    SELECT name FROM unnest(:names) AS name
+    WHERE NOT COALESCE(has_function_privilege(to_regprocedure(name)::oid, 'EXECUTE'), true)
+    """
+).bindparams(bindparam("names", type_=ARRAY(Text)))
+
+
+def missing_functions(connection: Connection) -> frozenset[str]:
+    """Return the functions used here that the role may not call; one round trip."""
+    names = sorted(OUTCOMES | LOG | NOTIFY | _ESSENTIAL)
+    return frozenset(connection.execute(_MISSING_FUNCTIONS, {"names": names}).scalars())
+
+
+def check_essential(missing: Collection[str]) -> None:
+    """Refuse a role that may not call the lock and setting functions every transaction needs.
+
+    Raises
+    ------
+    ConfigurationError
+    """
+    lacking = sorted(_ESSENTIAL.intersection(missing))
+    if lacking:
+        raise ConfigurationError(
+            f"the role may not call {', '.join(lacking)} at the server, without which nothing can "
+            f"be locked: GRANT EXECUTE ON FUNCTION {', '.join(lacking)} TO the role"
+        )

@@ -48,7 +48,6 @@ class MemoryStore(Store):
     """
 
     schema = "main"
-    has_arrays = False
     is_shared = False
     ownership = NoOwnership()
 

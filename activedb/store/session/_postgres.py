@@ -82,7 +82,6 @@ class PostgresStore(Store):
         If the server is too old.
     """
 
-    has_arrays = True
     is_shared = True
     ownership: Ownership
     lease: Lease

@@ -39,8 +39,6 @@ class Store(ABC):
         Users' tables.
     schema : str
         Schema of unqualified tables.
-    has_arrays : bool
-        True if one bound parameter can carry a whole column.
     tells_outcomes : bool
         True if in-doubt commits can be resolved.
     is_shared : bool
@@ -57,7 +55,6 @@ class Store(ABC):
     """
 
     schema: str
-    has_arrays: bool
     is_shared: bool
     tells_outcomes: bool = True
     ownership: Ownership | NoOwnership

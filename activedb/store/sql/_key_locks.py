@@ -21,8 +21,11 @@ from sqlalchemy import cast as sql_cast
 
 from activedb.store.sql._tables import Key
 
-__all__ = ["GUARD_ABSENT", "GUARD_ABSENT_ONE", "GUARD_TABLE", "GUARD_TO_INSERT"]
-__all__ += [
+__all__ = [
+    "GUARD_ABSENT",
+    "GUARD_ABSENT_ONE",
+    "GUARD_TABLE",
+    "GUARD_TO_INSERT",
     "GUARD_TO_INSERT_ONE",
     "GUARD_TO_INSERT_ONE_ALONE",
     "free_to_insert",

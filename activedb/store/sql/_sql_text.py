@@ -4,7 +4,7 @@ Every statement is judged by the text that would be sent: built with SQLAlchemy,
 mapped class, or written by hand. Text that cannot be analysed is refused, so no statement runs
 whose tables are unknown::
 
-    text ──► PlainText (normalised placeholders) ──► tokens, tree ──► Understood
+    text ──► PlainText (normalised placeholders) ──► tokens, tree ──► SelectAnalysis
 """
 
 from __future__ import annotations
