@@ -39,7 +39,7 @@ from activedb.events.detection._journal import Journal
 from activedb.events.detection._traits import durations_of, reads, remembers, walk
 from activedb.events.terms import Term
 
-__all__ = ["Possibility", "Span", "is_merging"]
+__all__ = ["Possibility", "Span", "is_merging", "merges"]
 
 
 _EVENTS_MAX = 8
@@ -53,10 +53,11 @@ Span = tuple[int | None, int]
 
 def is_merging(expression: Expression) -> bool:
     """Return whether a match may be merged of several candidates: the cumulative context."""
-    return any(map(_merges, walk(expression)))
+    return any(map(merges, walk(expression)))
 
 
-def _merges(expression: Expression) -> bool:
+def merges(expression: Expression) -> bool:
+    """Return whether this expression itself merges its candidates."""
     return (
         isinstance(expression, Combination | Periodic)
         and expression.consumption is Context.CUMULATIVE
@@ -106,7 +107,7 @@ class Possibility:
     @cached_property
     def _merged_names(self) -> frozenset[str]:
         """Names of the parts of which a match may have more elements than a candidate."""
-        return frozenset(name for e in walk(self._expression) if _merges(e) for name in e.names)
+        return frozenset(name for e in walk(self._expression) if merges(e) for name in e.names)
 
     @cached_property
     def _schedules(self) -> list[Schedule]:

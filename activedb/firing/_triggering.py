@@ -139,8 +139,7 @@ class Triggering:
         self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None
     ) -> None:
         """Raise the data-change event of a written row, if any rule listens to it."""
-        o = self._row_event(t, spec, old, new)
-        if o is not None:
+        if (o := self._row_event(t, spec, old, new)) is not None:
             self.occurred(t, o, undated=not t.has_event_time)
 
     def changed_all(self, t: TransactionNode, spec: TableSpec, versions: Sequence[Version]) -> None:
@@ -187,8 +186,7 @@ class Triggering:
 
     def aborting(self, t: TransactionNode) -> None:
         """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
-        context = self.contexts.live.get(t.id)
-        if context is not None:
+        if (context := self.contexts.live.get(t.id)) is not None:
             self.feeding.aborting(context)
 
     def ended(self, t: TransactionNode) -> None:

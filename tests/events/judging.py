@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from activedb.events import (
+    AccuracyInterval,
     Conjunction,
     Expression,
     Occurrence,
@@ -146,6 +147,8 @@ class Case:
             wrong = wrong - self._in_any_order(times)
         for told in range(len(self.events) - 1, 0, -1) if wrong else ():
             wrong = wrong - self._possible_by_then(told)
+        for identity in list(wrong):
+            wrong = wrong - self._possible_alone(identity)
         return f"made {shown(wrong)}; not made in any world" if wrong else None
 
     def disordered(self, matches: Iterable[Occurrence]) -> str | None:
@@ -176,6 +179,19 @@ class Case:
         return Counter(
             {_renumbered(identity, numbers): number for identity, number in case.possible.items()}
         )
+
+    def _possible_alone(self, identity: Identity) -> Counter[Identity]:
+        """What some world makes if only the events of a match have been read from a local clock.
+
+        A pattern does not keep every event, and so not all that clocks show of those that it keeps.
+        """
+        own = _events_of(identity)
+        events = [
+            o if number_of(o) in own else Occurrence(o.name, _without_clock(o), o.params, id=o.id)
+            for o in self.events
+        ]
+        worlds = some_worlds(self.expression, events, Random(0))
+        return Case(self.expression, events, worlds[:CELLS_MAX]).possible
 
     def missed(self, made: Counter[Identity]) -> str | None:
         """Report a match that was not made although all is known, pair by pair."""
@@ -261,6 +277,13 @@ class Case:
             for o, us in zip(self.events, times, strict=True)
         )
         return f"the world {told}"
+
+
+def _without_clock(o: Occurrence) -> Any:
+    stamp = o.stamp
+    if stamp is None:
+        return o.timestamp
+    return AccuracyInterval(stamp.reading_us, stamp.lower_us, stamp.upper_us)
 
 
 def _are_in_order(elements: Sequence[Occurrence], times: Times) -> bool:

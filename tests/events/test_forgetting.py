@@ -280,6 +280,13 @@ PLANS = {
         selections=["any", "next", "strict"],
         skips=("none", "to_next", "past_last", "to_first", "to_last"),
     ),
+    "clocks": Plan(
+        timed=True,
+        ending=True,
+        contexts=["unrestricted", *CONTEXTS],
+        selections=["any", "next", "strict", "strict"],
+        skips=("none", "to_next", "past_last", "to_first", "to_last"),
+    ),
     "nested": Plan(
         nested=True,
         conjunctions=True,
@@ -297,7 +304,9 @@ PLANS = {
 def test_forgetting_at_every_step_changes_no_match(plan: str, is_ordered: bool, seed: int) -> None:
     worlds = Worlds(60 * SCALE, "forgetting", plan, is_ordered, seed, matches=1)
     # A window that has ended is not always evaluated again for what comes late.
-    shapes = replace(PLANS[plan], ending=is_ordered and PLANS[plan].ending)
+    shapes = PLANS[plan]
+    if not is_ordered:
+        shapes = replace(shapes, ending=False, timed=False)
     for random in worlds:
         expression = random_expression(random, shapes)
         course = Course(14, ordered=is_ordered, withdrawals=3)

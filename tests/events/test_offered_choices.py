@@ -31,7 +31,9 @@ from activedb.events import (
     query,
     seq,
 )
-from activedb.events._possibility import Possibility
+from activedb.events._possibility import Possibility, is_merging
+from activedb.events._possibility import merges as merges_itself
+from activedb.events.detection._traits import walk
 from tests.drawing import SCALE
 from tests.drawing import drawn as source
 
@@ -90,14 +92,14 @@ OF = pytest.mark.parametrize("of", [*CHECKED, *range(6)])
 
 def merges(case: Case) -> bool:
     """Return whether a match may be merged from several candidates."""
-    return "CUMULATIVE" in repr(case.expression).upper()
+    return is_merging(case.expression)
 
 
 def is_offered_rightly(case: Case, candidate: Mapping[str, Any]) -> bool:
     """Return whether a world makes the candidate; a merged match is made of all that are in it."""
     identity = identity_of(candidate)
     if merges(case):
-        return any(is_in(identity, made) for made in case.possible)
+        return any(is_in(identity, made, case.expression) for made in case.possible)
     if case.impossible(Counter([identity])) is not None:
         return False
     return not has_elements(candidate) or case.disordered([Shown(candidate)]) is None  # type: ignore[list-item]
@@ -114,11 +116,12 @@ def has_elements(candidate: Mapping[str, Any]) -> bool:
     return any(isinstance(bound, tuple) for bound in candidate.values())
 
 
-def is_in(candidate: Identity, match: Identity) -> bool:
-    """Return whether all events of the candidate are in the same parts of the match."""
+def is_in(candidate: Identity, match: Identity, expression: Expression) -> bool:
+    """Return whether the match has the parts of the candidate: all, or some of merged ones."""
     parts = dict(match)
+    merged = {name for each in walk(expression) if merges_itself(each) for name in each.names}
     return all(
-        name in parts and (bound == parts[name] or bound <= parts[name])
+        name in parts and (bound == parts[name] or (name in merged and bound <= parts[name]))
         for name, bound in candidate
     )
 
@@ -150,7 +153,7 @@ def test_nothing_that_is_not_offered_is_made_in_any_world(
             every = tell(case.expression, case.events, "certain", END_US, way, Random(seed))
         for identity in every.candidates - offered.candidates - set(offered.made):
             if merges(case):
-                is_possible = any(is_in(identity, made) for made in case.possible)
+                is_possible = any(is_in(identity, made, case.expression) for made in case.possible)
             else:
                 is_possible = identity in case.possible
             if is_possible:
@@ -181,13 +184,18 @@ def subsets(count: int, random: Random) -> list[tuple[int, ...]]:
 
 def makes(case: Case, matches: list[Any], without: Iterable[Identity] = ()) -> bool:
     """Return whether one world makes all these matches, with their elements in the same order."""
-    wanted, other = {identity_of(each.parts) for each in matches}, set(without)
+    wanted, other = {match_identity(each) for each in matches}, set(without)
     return any(
         wanted <= set(made)
         and other.isdisjoint(made)
         and (merges(case) or all(is_so(each, times) for each in matches))
         for times, made in zip(case.worlds, case.made, strict=True)
     )
+
+
+def match_identity(match: Any) -> Identity:
+    """Return the identity of a match; an event that is one is its only part."""
+    return identity_of(match.parts or {match.name: match})
 
 
 def is_so(match: Any, times: tuple[int, ...]) -> bool:
@@ -243,7 +251,7 @@ def test_callback_that_chooses_all_makes_what_one_world_makes() -> None:
                 except BadEvent:
                     break
                 if not makes(case, made):
-                    check(case, f"made together: {shown(identity_of(m.parts) for m in made)}")
+                    check(case, f"made together: {shown(map(match_identity, made))}")
 
 
 # -- two orders of one part, and one event twice ---------------------------------------------------

@@ -6,8 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from activedb.events._expressions import Primitive
 from activedb.events.detection._choice import covers
 from activedb.events.detection._entry import Entry
+from activedb.events.detection._traits import walk
 
 if TYPE_CHECKING:
     from activedb.events.detection._entry import Stage
@@ -47,7 +49,12 @@ class Need:
         self._before = [_reached(stages, range(place - 1, -1, -1)) for place in places]
         self._after = [_reached(stages, range(place, len(stages))) for place in places]
         self._repeats = [stage.kleene and stage.maximum != 1 for stage in stages]
-        self._is_ordered = all(layout.is_exact)
+        # Ticks of a clock are not among all events.
+        self._is_ordered = all(layout.is_exact) and not any(
+            isinstance(e, Primitive) and e.schedule is not None
+            for part in layout.parts
+            for e in walk(part)
+        )
 
     def is_needed(self, group: EntryGroup, number: int, entry: Entry, before_us: int) -> bool:
         """Return whether the list with this number in `group.lists` must keep an entry."""

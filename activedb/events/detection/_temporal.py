@@ -29,6 +29,7 @@ from activedb.events.detection._node import DetectorNode
 from activedb.events.detection._predicates import merged, parts_of
 from activedb.events.detection._search import Search
 from activedb.events.detection._sequence import SequenceNode
+from activedb.events.detection._traits import horizon_of
 from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class PeriodicNode(DetectorNode):
         self.start, self.end = start, end
         self.start_name = expression.start.names[0]
         self.end_name = expression.end.names[0]
+        self._end_reach_us = horizon_of(expression.end)
         self.starts: list[Entry] = []
         self.ends: list[Entry] = []
         self.closed: dict[int, Entry] = {}
@@ -427,10 +429,13 @@ class PeriodicNode(DetectorNode):
             gone = {e[2] for e in self.starts if self._closed_before(e, last)}
             if context is Context.RECENT:
                 open_ = [e for e in self._until(self.starts, last) if e[2] not in gone]
-                replaced = open_[:-1]
+                # A later end may have begun before the newest starts.
+                reach_us = self._end_reach_us if self.periodic.collected else 0
+                newest = [] if reach_us is None else self._until(open_, last - reach_us)
+                replaced = newest[:-1]
                 if self._doubts:
                     precedes = self.shared.policy.relation.precedes
-                    replaced = [e for e in open_ if any(precedes(e[3], o[3]) for o in open_)]
+                    replaced = [e for e in open_ if any(precedes(e[3], o[3]) for o in newest)]
                 gone |= {entry[2] for entry in replaced}
         spent: set[int] = set()  # each end closes only one start
         for arrival in gone:
