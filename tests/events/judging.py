@@ -181,7 +181,7 @@ class Case:
         )
 
     def _possible_alone(self, identity: Identity) -> Counter[Identity]:
-        """Return what some world makes if only the events of a match have been read from a local clock.
+        """Return what some world makes if a local clock has read only the events of a match.
 
         A pattern does not keep every event, and so not all that clocks show of those that it keeps.
         """
