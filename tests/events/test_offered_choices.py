@@ -33,6 +33,7 @@ from activedb.events import (
 )
 from activedb.events._possibility import Possibility, is_merging
 from activedb.events._possibility import merges as merges_itself
+from activedb.events._witnesses import leaves
 from activedb.events.detection._traits import walk
 from tests.drawing import SCALE
 from tests.drawing import drawn as source
@@ -199,12 +200,16 @@ def match_identity(match: Any) -> Identity:
 
 
 def is_so(match: Any, times: tuple[int, ...]) -> bool:
-    return all(
-        times[number_of(a)] <= times[number_of(b)]
-        for bound in match.parts.values()
-        if isinstance(bound, tuple)
-        for a, b in pairwise(bound)
-    )
+    """Return whether the elements of each part, also of inner matches, are in their order."""
+    for bound in match.parts.values():
+        if isinstance(bound, tuple):
+            ends = [max(times[number_of(leaf)] for leaf in leaves(each)) for each in bound]
+            if any(a > b for a, b in pairwise(ends)):
+                return False
+        inner = bound if isinstance(bound, tuple) else (bound,)
+        if not all(is_so(each, times) for each in inner):
+            return False
+    return True
 
 
 @pytest.mark.long
