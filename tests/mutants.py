@@ -183,9 +183,9 @@ MUTANTS = (
     Mutant(
         "firing-withdraw",
         "an abort leaves the occurrences that it has fed in the detectors",
-        "activedb/firing/_triggering.py",
-        "            self.feeding.withdraw(fed)",
-        "            pass",
+        "activedb/firing/_feeding.py",
+        "        fed, context.fed = context.fed, []\n        self.withdraw(fed)",
+        "        context.fed = []",
         ("firing", "rules"),
     ),
     Mutant(

@@ -132,7 +132,7 @@ REVIEWED = {
     "activedb/store/journals/_staging.py insert_staged": {
         "_insertion(quote, sink.name, columns)": COMPILED
     },
-    "activedb/store/sql/_statements.py Piece.bound": {
+    "activedb/store/sql/_statements.py SqlPiece.bound": {
         "f'({self.sql})' if brackets else self.sql": USERS
     },
 }
