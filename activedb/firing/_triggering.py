@@ -123,10 +123,8 @@ class Triggering:
             cause=self.runner.cause,
         )
         self._queue = queue
-        self._causal = Causal(queue)
-        self.exclusive = Exclusive(queue)
-        self._write_letters = write_letters
-        self._write_choices = write_choices
+        self._causal, self.exclusive = Causal(queue), Exclusive(queue)
+        self._write_letters, self._write_choices = write_letters, write_choices
         self._transaction_events = TransactionEvents(catalog, self.occurred, queue)
 
     # -- what the forest calls -------------------------------------------------------------
@@ -289,7 +287,9 @@ class Triggering:
         """Return the event of a written row; None if no rule or listener listens to it."""
         key = ("insert" if old is None else "delete" if new is None else "update", spec.name)
         if key in self.catalog.by_key or self.catalog.drafts or self.listeners.hears_all:
-            return row_change(key, t.timestamp, old and spec.shown(old), new and spec.shown(new))
+            if spec.has_mutable:
+                old, new = old and spec.shown(old), new and spec.shown(new)
+            return row_change(key, t.timestamp, old, new)
         return None
 
     def _fed(self, t: TransactionNode, o: Occurrence, *, undated: bool) -> list[Triggered]:
