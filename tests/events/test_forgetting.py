@@ -271,29 +271,19 @@ def matches(
 
 # -- nothing else ----------------------------------------------------------------------------------
 
+SKIP_NAMES = ("to_next", "past_last", "to_first", "to_last")
+EVERY_CHOICE = Plan(
+    ending=True,
+    contexts=["unrestricted", *CONTEXTS],
+    selections=["any", "next", "strict"],
+    skips=("none", *SKIP_NAMES),
+)
 PLANS = {
-    "skips": Plan(skips=("to_next", "past_last", "to_first", "to_last")),
+    "skips": Plan(skips=SKIP_NAMES),
     "contexts": Plan(contexts=CONTEXTS),
-    "skips, contexts, selections": Plan(
-        ending=True,
-        contexts=["unrestricted", *CONTEXTS],
-        selections=["any", "next", "strict"],
-        skips=("none", "to_next", "past_last", "to_first", "to_last"),
-    ),
-    "clocks": Plan(
-        timed=True,
-        ending=True,
-        contexts=["unrestricted", *CONTEXTS],
-        selections=["any", "next", "strict", "strict"],
-        skips=("none", "to_next", "past_last", "to_first", "to_last"),
-    ),
-    "nested": Plan(
-        nested=True,
-        conjunctions=True,
-        contexts=["unrestricted", *CONTEXTS],
-        selections=["any", "any", "next", "strict"],
-        skips=("none", "to_next", "past_last", "to_first", "to_last"),
-    ),
+    "skips, contexts, selections": EVERY_CHOICE,
+    "clocks": replace(EVERY_CHOICE, timed=True),
+    "nested": replace(EVERY_CHOICE, nested=True, conjunctions=True, ending=False),
 }
 
 

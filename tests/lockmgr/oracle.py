@@ -68,7 +68,8 @@ class Oracle:
     ) -> None:
         """Judge a request that did not want to wait.
 
-        `would_cost_nobody` returns whether one that would is granted at once, and no waiter moves.
+        `would_cost_nobody` returns whether the lock manager, if asked to wait, would grant the
+        request at once and would not move a waiting request.
         """
         natural = self._enqueued(tid, resource, mode, reply)
         if natural is None:

@@ -10,7 +10,7 @@ import numpy as np
 from activedb.columns._arrival import EventTable
 from activedb.columns.events._events import NULL, THERE, Column, Ints, Values, objects
 
-__all__ = ["arrow", "codes_of", "texts_of", "values_of"]
+__all__ = ["arrow", "codes_of", "numpy_of", "texts_of", "values_of"]
 
 
 def values_of(column: Any) -> Values:
@@ -25,12 +25,12 @@ def values_of(column: Any) -> Values:
         return Values.of(column.to_pylist())
     missing = None
     if column.null_count:
-        missing = np.where(_numpy(column.is_null()), NULL, THERE).astype(np.uint8)
+        missing = np.where(numpy_of(column.is_null()), NULL, THERE).astype(np.uint8)
     if is_text:
-        return Values(_numpy(column), missing)
+        return Values(numpy_of(column), missing)
     if column.null_count:
         column = column.fill_null(False if pa.types.is_boolean(kind) else 0)
-    array = _numpy(column)
+    array = numpy_of(column)
     if is_integer:
         return Values(array.astype(np.int64, copy=False), missing)
     if pa.types.is_floating(kind):
@@ -47,7 +47,7 @@ def codes_of(column: Any, types: Sequence[str]) -> Ints:
             if pa.types.is_dictionary(column.type):
                 column = column.cast(column.type.value_type)
             found = pa.compute.index_in(column, value_set=pa.array(types, column.type))
-            return _numpy(found.fill_null(-1)).astype(np.int64)
+            return numpy_of(found.fill_null(-1)).astype(np.int64)
     places = {name: place for place, name in enumerate(types)}
     return np.array([places.get(text, -1) for text in column.to_pylist()], np.int64)
 
@@ -72,7 +72,7 @@ def _is_arrow(column: Any) -> bool:
     return hasattr(column, "null_count") and hasattr(column, "type")
 
 
-def _numpy(column: Any) -> Column:
+def numpy_of(column: Any) -> Column:
     """Convert an Arrow column without NULLs to a writable array, as the kernels require."""
     given = (
         {} if hasattr(column, "chunks") else {"zero_copy_only": False}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from activedb.clock import moment_of
 from activedb.columns._arrival import PARAM_PREFIX, EventTable
-from activedb.columns.events._arrow import arrow
+from activedb.columns.events._arrow import arrow, numpy_of
 from activedb.columns.events._events import Column, Ints, objects
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
@@ -275,19 +275,11 @@ def _arrow(values: list[Any]) -> Any:
 # -- columns of one type ---------------------------------------------------------------------------
 
 
-def _numpy(values: Any) -> Column:
-    """Convert an Arrow column without NULLs; a single chunk needs permission to be copied."""
-    array: Column = np.asarray(
-        values.to_numpy(**({} if hasattr(values, "chunks") else {"zero_copy_only": False}))
-    )
-    return array
-
-
 def column_of(values: Any) -> Column:
     """Convert any column to an array of int64, float64, bool or objects; None stands for NULL."""
     if hasattr(values, "to_pylist"):  # an Arrow column, possibly chunked
         has_nulls = getattr(values, "null_count", 1)
-        values = values.to_pylist() if has_nulls else _numpy(values)
+        values = values.to_pylist() if has_nulls else numpy_of(values)
     if not isinstance(values, np.ndarray):
         found = objects(values)
         kinds = {type(value) for value in values}

@@ -408,7 +408,9 @@ class ColumnRun:
         params = {name: column_of(column) for name, column in events.params.items()}
         columns, reasons = self._checker.check(events.us, params, codes, self.punctuation_us)
         arrivals = np.arange(self._arrivals + 1, self._arrivals + 1 + len(events))
-        ids = None if events.ids is None else np.array([i or "" for i in events.ids.to_pylist()])
+        ids = (
+            None if events.ids is None else np.array([i or "" for i in events.ids.to_pylist()], str)
+        )
         rows = Rows(codes, events.us, arrivals, ids, params, columns)
         if not reasons:
             return rows, []
