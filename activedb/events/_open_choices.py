@@ -584,11 +584,10 @@ class OpenChoices:
         self._refuted &= kept
         self._returned &= kept
         self._decisions = dict(list(self._decisions.items())[-_DECIDED_MAX:])
-        shared.follows = {
-            arrival: others
-            for arrival, others in shared.follows.items()
-            if arrival in kept or not kept.isdisjoint(others)
-        }
+        for decided in (shared.follows, shared.needs):
+            for arrival, others in list(decided.items()):
+                if arrival not in kept and kept.isdisjoint(others):
+                    del decided[arrival]
 
     def forget(self, o: Occurrence) -> None:
         """Forget an event that was withdrawn."""
@@ -620,6 +619,7 @@ class OpenChoices:
             "doubtful": sorted(doubtful),
             "gone": sorted(self._shared.gone),
             "follows": sorted([key, value] for key, value in self._shared.follows.items()),
+            "needs": sorted([key, value] for key, value in self._shared.needs.items()),
             "refuted": sorted(self._refuted & doubtful.keys()),
             "returned": sorted(
                 arrival
@@ -657,6 +657,7 @@ class OpenChoices:
             self._decisions[arrival] = (reader.occurrences[number], is_made)
         self._remembered = [(a, reader.occurrences[n]) for a, n in state.get("remembered", ())]
         shared.follows.update(dict(state.get("follows", ())))
+        shared.needs.update(dict(state.get("needs", ())))
         past = state.get("past")  # states of earlier versions lack it
         self.possibility.past = None if past is None else [reader.occurrences[n] for n in past]
 

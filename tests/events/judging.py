@@ -142,27 +142,44 @@ class Case:
         A world counts if the events told by then allow it: a later event may show, by its local
         clock, when an earlier one was.
         """
-        wrong = made - self.possible
-        for times in self.worlds if wrong else ():
-            wrong = wrong - self._in_any_order(times)
-        for told in range(len(self.events) - 1, 0, -1) if wrong else ():
-            wrong = wrong - self._possible_by_then(told)
-        for identity in list(wrong):
-            wrong = wrong - self._possible_alone(identity)
+        wrong = made
+        for identity in made:
+            for possible in self.possible_when_told(identity):
+                if not wrong[identity]:
+                    break
+                wrong = wrong - Counter({identity: possible[identity]})
         return f"made {shown(wrong)}; not made in any world" if wrong else None
+
+    def possible_when_told(self, identity: Identity) -> Iterator[Counter[Identity]]:
+        """Yield what is made in some world that was possible when this match was told.
+
+        Later events may show, by their local clocks, when earlier ones were.
+        """
+        yield self.possible
+        for times in self.worlds:
+            yield self._in_any_order(times)
+        for told in range(len(self.events) - 1, 0, -1):
+            yield self._possible_by_then(told)
+        yield self._possible_alone(identity)
 
     def disordered(self, matches: Iterable[Occurrence]) -> str | None:
         """Report a match whose elements of one part are in an order that they have in no world.
 
-        Only worlds in which the same elements make a match count.
+        Only worlds in which the same elements make a match count. If there are none, the match is
+        impossible, or later events have made it so.
         """
         for match in matches:
             identity = identity_of(match.parts)
             parts = [part for part in match.parts.values() if isinstance(part, tuple)]
-            if parts and not any(
-                all(_are_in_order(part, times) for part in parts)
-                and (identity in made or identity in self._in_any_order(times))
+            if not parts:
+                continue
+            making = [
+                times
                 for times, made in zip(self.worlds, self.made, strict=True)
+                if identity in made or identity in self._in_any_order(times)
+            ]
+            if making and not any(
+                all(_are_in_order(part, times) for part in parts) for times in making
             ):
                 numbers = [[number_of(o) for o in part] for part in parts]
                 return f"made {shown([identity])} in the order {numbers}; it is so in no world"

@@ -100,7 +100,11 @@ def is_offered_rightly(case: Case, candidate: Mapping[str, Any]) -> bool:
     """Return whether a world makes the candidate; a merged match is made of all that are in it."""
     identity = identity_of(candidate)
     if merges(case):
-        return any(is_in(identity, made, case.expression) for made in case.possible)
+        return any(
+            is_in(identity, made, case.expression)
+            for possible in case.possible_when_told(identity)
+            for made in possible
+        )
     if case.impossible(Counter([identity])) is not None:
         return False
     return not has_elements(candidate) or case.disordered([Shown(candidate)]) is None  # type: ignore[list-item]

@@ -41,7 +41,6 @@ __all__ = [
     "has_clock",
     "identity_of",
     "made_at",
-    "made_within",
     "number_of",
     "tied_orders",
     "told",
@@ -295,12 +294,6 @@ def told(
         found += reference.advance(us)
         found += reference.feed(_happened(o, us))
     return reference, found + reference.advance(end_us)
-
-
-def made_within(reference: Reference) -> set[Identity]:
-    """Return what a reference has made anywhere in its expression, but for primitive events."""
-    made = (each for node in reference.root.walk() for each in node.made)
-    return {_identity_of_made(each) for each in made if each.event is None}
 
 
 def tied_orders(events: Sequence[Occurrence], times: Sequence[int]) -> Iterator[list[int]]:

@@ -381,33 +381,53 @@ class CombinationNode(DetectorNode):
 
     def judge(
         self,
-        group: EntryGroup,
-        found: Iterable[Possible],
-        unfed: Sequence_[Possible],
+        completed: Sequence_[tuple[EntryGroup, list[Possible]]],
         moment: Moment,
-    ) -> list[tuple[Candidate, Entry]]:
-        """Return the matches made, certainly or possibly, if the order of events is uncertain."""
-        policy = self.shared.policy
-        if policy.doubts:
-            found = list(found)
-            is_kept = self._negates_clock or (self.needs_used and self.sources)
-            if found and is_kept and self.is_blind():
-                for each in found:
-                    each.is_certain = False
-            new = self.ledger.settle(group, found, unfed, moment)
+        start_us: int | None = None,
+    ) -> list[Entry]:
+        """Return what one moment makes, or may make, if the order of events is uncertain.
+
+        Parameters
+        ----------
+        completed : sequence of (EntryGroup, list of Possible)
+            The matches that the moment completes, by group.
+        start_us : int, optional
+            The beginning of the window of which the moment is the end.
+        """
+        found = [each for _, possible in completed for each in possible]
+        if not self.shared.policy.doubts:
+            candidates = [
+                (group, self.preferred(sorted([e.candidate for e in possible], key=self.order)))
+                for group, possible in completed
+            ]
+            is_closed = any(each.is_closed for each in found)
+            return self.make(candidates, moment, moment.us if is_closed else None)
+        is_kept = self._negates_clock or (self.needs_used and self.sources)
+        if found and is_kept and self.is_blind():
+            for each in found:
+                each.is_certain = False
+        if len(found) > 1:
+            for each in sorted(found, key=lambda each: self.order(each.candidate)):
+                each.arrival = next(self.shared.arrivals)
+        judged: list[tuple[Possible, Entry]] = []
+        for group, possible in completed:
+            unfed = self.unfed(group, moment, possible, start_us)
+            judged += self.ledger.settle(group, possible, unfed, moment)
             if group.possible:
                 self.opened[group.key] = None
-            return [(each.candidate, entry) for each, entry in new]
-        by_candidate = {id(each.candidate): each for each in found}
-        candidates = sorted((each.candidate for each in by_candidate.values()), key=self.order)
-        usable = unused(self.preferred(candidates), group.used)
-        made, consumed, skipped = self.chooser.choose(usable, group.spans)
-        for entry in consumed:
-            self.use_up(group, entry, moment.journal)
-        for span in skipped:
-            self.skip(group, span, moment.journal)
-        closed = any(each.is_closed for each in by_candidate.values())
-        return [(c, self.occurrence(c, moment.us if closed else None)) for c in made]
+        if len(completed) > 1:
+            judged.sort(key=lambda item: self.order_of_judged(item[0].candidate))
+        return [entry for _, entry in judged]
+
+    def unfed(
+        self,
+        group: EntryGroup,
+        moment: Moment,
+        found: Sequence_[Possible],
+        start_us: int | None,
+    ) -> list[Possible]:
+        """Return the candidates that events yet to be fed, or windows yet to end, may complete."""
+        raise NotImplementedError
 
     def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
         """Return the candidates that the selection leaves, in the given order of preference."""
@@ -427,12 +447,6 @@ class CombinationNode(DetectorNode):
                 found.append(group)
         return found
 
-    def entries_of(self, judged: list[tuple[Candidate, Entry]], groups: int) -> list[Entry]:
-        """Return the entries judged in this number of groups, in the order of preference."""
-        if groups > 1:
-            judged.sort(key=lambda item: self.order_of_judged(item[0]))
-        return [entry for _, entry in judged]
-
     def order_of_judged(self, candidate: Candidate) -> Any:
         """Return the sort key of a candidate, comparable with merged (cumulative) ones."""
         merges = self.chooser.cumulates and not self.times_out
@@ -443,10 +457,10 @@ class CombinationNode(DetectorNode):
         candidate = possible.candidate
         if self.chooser.cumulates:
             candidate = cumulated([candidate])
-        if not possible.is_closed:
-            return self.occurrence(candidate)
-        end_us, stamp = self.window_end(possible.entries[0][3])
-        return self.occurrence(candidate, end_us, stamp)
+        end_us, stamp = None, None
+        if possible.is_closed:
+            end_us, stamp = self.window_end(possible.entries[0][3])
+        return self.occurrence(candidate, end_us, stamp, possible.arrival)
 
     def window_end(self, first: Occurrence) -> tuple[int, AccuracyInterval | None]:
         """Return the end of the window that begins with an occurrence, and its interval."""
@@ -542,6 +556,7 @@ class CombinationNode(DetectorNode):
         candidate: Candidate,
         at_us: int | None = None,
         stamp: AccuracyInterval | None = None,
+        arrival: int | None = None,
     ) -> Entry:
         """Return the composite occurrence of a candidate."""
         entries = constituents(candidate)
@@ -550,7 +565,9 @@ class CombinationNode(DetectorNode):
         if at_us is not None:
             timestamp = timestamp_at(at_us, timestamp) if stamp is None else stamp
         o = Occurrence(self.name, timestamp, merged(entries), parts=parts)
-        return (o.us, "", next(self.shared.arrivals), o, parts)
+        if arrival is None:
+            arrival = next(self.shared.arrivals)
+        return (o.us, "", arrival, o, parts)
 
     def _parts(self, candidate: Candidate) -> dict[str, Any]:
         if self.chooser.cumulates:

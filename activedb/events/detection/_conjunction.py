@@ -100,9 +100,9 @@ class ConjunctionNode(CombinationNode):
     def _evaluate_inexact(
         self, by_key: dict[tuple[object, ...], list[tuple[Entry, list[int]]]], moment: Moment
     ) -> list[Entry]:
-        judged: list[tuple[Candidate, Entry]] = []
-        taken = [(self.group(key, moment.journal), own) for key, own in by_key.items()]
-        for group, own in taken:
+        completed: list[tuple[EntryGroup, list[Possible]]] = []
+        for key, own in by_key.items():
+            group = self.group(key, moment.journal)
             found = [
                 possible
                 for entry, stages in own
@@ -110,13 +110,13 @@ class ConjunctionNode(CombinationNode):
                 for possible in self._possible(group, entry, stage, moment)
             ]
             self._keep(group, own, moment)
-            judged += self.judge(group, found, self._unfed(group, moment, found), moment)
-        others = self.reopened([group for group, _ in taken])
-        for group in others:
-            judged += self.judge(group, [], self._unfed(group, moment, ()), moment)
-        for group, _ in taken:
+            completed.append((group, found))
+        taken = [group for group, _ in completed]
+        completed += [(group, []) for group in self.reopened(taken)]
+        made = self.judge(completed, moment)
+        for group in taken:
             self.settle(group, moment.journal)
-        return self.entries_of(judged, len(taken) + len(others))
+        return made
 
     def _possible(
         self,
@@ -137,10 +137,13 @@ class ConjunctionNode(CombinationNode):
                         doubts.append((a, b))
             yield Possible(candidate, is_certain=not doubts, doubts=doubts)
 
-    def _unfed(
-        self, group: EntryGroup, moment: Moment, found: Sequence[Possible]
+    def unfed(
+        self,
+        group: EntryGroup,
+        moment: Moment,
+        found: Sequence[Possible],
+        start_us: int | None,
     ) -> list[Possible]:
-        """Return the candidates that events yet to be fed may complete."""
         is_asked = found or any(not each.is_made for each in group.possible)
         if not is_asked or not self.ledger.exclusion.contends or not self.shared.policy.doubts:
             return []

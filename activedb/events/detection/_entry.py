@@ -155,9 +155,13 @@ class Possible:
         True if a match was forgotten that may exclude it, or may have been made with it.
     ends : list of Entry
         The constituents that may be the last, or, if time completes it, that start its window.
+    arrival : int or None
+        The arrival number reserved for `entry`, so that it has its place in the order of preference
+        whenever it is made; None: the next number.
     """
 
     __slots__ = (
+        "arrival",
         "arrivals",
         "candidate",
         "doubts",
@@ -191,6 +195,7 @@ class Possible:
         self.is_made = is_made
         self.lost_rival = lost_rival
         self.ends: list[Entry] = []
+        self.arrival: int | None = None
 
     def at(self, entry: Entry) -> Possible:
         """Return a copy with `entry` as the occurrence passed on."""

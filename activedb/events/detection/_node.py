@@ -51,6 +51,8 @@ class DetectorState:
         The number of doubtful occurrences that were decided.
     follows : dict of int to list of int
         By arrival, the occurrences that are made if and only if this one is.
+    needs : dict of int to list of int
+        By arrival, the occurrences that are only made if this one is.
     awaited : list of Occurrence
         Events yet to be fed that may be before some that was fed.
     latest_us : int
@@ -78,6 +80,7 @@ class DetectorState:
         "late_us",
         "latest_us",
         "misses",
+        "needs",
         "policy",
         "reach_us",
         "timers",
@@ -96,6 +99,7 @@ class DetectorState:
         self.gone: set[int] = set()
         self.decided = 0
         self.follows: dict[int, list[int]] = {}
+        self.needs: dict[int, list[int]] = {}
         self.awaited: list[Occurrence] = []
         self.misses = False
         self.reach_us = 0
@@ -127,8 +131,13 @@ class DetectorState:
             self.doubt(arrival, self.doubtful[other], journal)
             assign(self.follows, other, [*self.follows.get(other, ()), arrival], journal)
 
+    def need(self, arrival: int, other: int, journal: Journal) -> None:
+        """Record that an occurrence is only made if `other` is, which may be doubtful."""
+        if other in self.doubtful:
+            assign(self.needs, other, [*self.needs.get(other, ()), arrival], journal)
+
     def decide(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
-        """Decide a doubtful occurrence and those that follow it: made, or not made."""
+        """Decide a doubtful occurrence, and so those that follow or need it: made, or not made."""
         if arrival not in self.doubtful:
             return
         delete(self.doubtful, arrival, journal)
@@ -137,12 +146,15 @@ class DetectorState:
         self.decided += 1
         for other in self.follows.get(arrival, ()):
             self.decide(other, journal, is_made=is_made)
+        for other in () if is_made else self.needs.get(arrival, ()):
+            self.decide(other, journal, is_made=False)
 
     def decide_all(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
-        """Decide an occurrence, the occurrences that it follows, and those that follow it."""
-        for other, followers in list(self.follows.items()):
-            if arrival in followers:
-                self.decide_all(other, journal, is_made=is_made)
+        """Decide an occurrence, those that it follows or, if made, needs, and their followers."""
+        for decided in (self.follows, self.needs) if is_made else (self.follows,):
+            for other, dependent in list(decided.items()):
+                if arrival in dependent:
+                    self.decide_all(other, journal, is_made=is_made)
         self.decide(arrival, journal, is_made=is_made)
 
 

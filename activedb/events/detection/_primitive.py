@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from activedb.events._expressions import Disjunction, Primitive, Query
 from activedb.events._occurrence import Occurrence
+from activedb.events._undecided import Rivals
 from activedb.events.detection._entry import Entry, entry_parts, leaves, timestamp_at
 from activedb.events.detection._moment import Moment
 from activedb.events.detection._node import DetectorNode
+from activedb.events.detection._uncertain import is_exact, moments
 from activedb.functions import checked_result
 
 if TYPE_CHECKING:
@@ -99,31 +102,67 @@ class DisjunctionNode(DetectorNode):
         for child in self.children:
             if child.concerns(moment):
                 name = child.name if isinstance(child, QueryNode) else None
+                own: set[object] = set()
                 for entry in child.evaluate(moment):
                     key = (frozenset(leaves(entry[3])), name)
                     known = found.setdefault(key, entry)
-                    if known is not entry:
-                        self._unite(found, key, entry, moment)
+                    if known is entry:
+                        own.add(key)
+                    else:
+                        self._unite(found, key, entry, moment, is_first=key not in own)
         return list(found.values())
 
-    def _unite(self, found: dict[object, Entry], key: object, entry: Entry, moment: Moment) -> None:
-        """Merge two occurrences of the same events: keep the first, unless it is doubtful.
+    def _unite(
+        self,
+        found: dict[object, Entry],
+        key: object,
+        entry: Entry,
+        moment: Moment,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Merge two occurrences of the same events: keep the one that is certainly the first.
 
-        If it is, another one with other parts stays as well, and is doubtful, too.
+        If that is doubtful, or its being the first, both stay, and both are doubtful.
+
+        Parameters
+        ----------
+        is_first : bool
+            True if the known one comes first in every order: it is of an earlier part.
         """
         doubtful, known = self.shared.doubtful, found[key]
-        if known[2] not in doubtful:
-            return
         if dict(known[3].parts) == dict(entry[3].parts):
-            if entry[2] not in doubtful:
+            if known[2] in doubtful and entry[2] not in doubtful:
                 found[key] = entry
             return
-        if not entry[3].parts:  # the event itself, which has happened, whatever is made of it
-            us, id_, _, o, parts = entry
-            entry = (us, id_, next(self.shared.arrivals), o, parts)
-        if entry[2] not in doubtful:
-            self.shared.doubt(entry[2], doubtful[known[2]], moment.journal)
-        found[(key, entry[2])] = entry
+        if known[2] in doubtful:
+            why = doubtful[known[2]]
+        elif not is_first and self._may_be_swapped(known[3]):
+            unordered = tuple(combinations(moments(known[3]), 2))
+            why = doubtful.get(entry[2], Rivals(unordered))
+        else:
+            return
+        if not is_first:
+            found[key] = self._alternative(known, why, moment.journal)
+        found[(key, entry[2])] = self._alternative(entry, why, moment.journal)
+
+    def _alternative(self, entry: Entry, why: Rivals, journal: Journal) -> Entry:
+        """Return a doubtful occurrence: the part has made it, but perhaps not the disjunction."""
+        us, id_, arrival, o, parts = entry
+        found = (us, id_, next(self.shared.arrivals), o, parts)
+        self.shared.doubt(found[2], self.shared.doubtful.get(arrival, why), journal)
+        self.shared.need(found[2], arrival, journal)
+        return found
+
+    def _may_be_swapped(self, o: Occurrence) -> bool:
+        """Return whether the order of the events in an occurrence may not be that of readings."""
+        if not (self.shared.is_inexact and self.shared.policy.doubts) or is_exact(o):
+            return False
+        precedes = self.shared.policy.relation.precedes
+        return not all(
+            precedes(*sorted(pair, key=lambda event: event.us))
+            for pair in combinations(moments(o), 2)
+        )
 
 
 class QueryNode(DetectorNode):

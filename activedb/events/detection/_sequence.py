@@ -280,18 +280,12 @@ class SequenceNode(CombinationNode):
     def _evaluate_inexact(
         self, taken: list[tuple[EntryGroup, list[Item]]], moment: Moment
     ) -> list[Entry]:
-        judged: list[tuple[Candidate, Entry]] = []
-        count = 0
-        for group, own in taken:
-            found = list(self.possible(group, own, moment))
-            judged += self.judge(group, found, self._unfed(group, moment, found), moment)
-            count += 1
-        for group in self.reopened([group for group, _ in taken]):
-            judged += self.judge(group, [], self._unfed(group, moment, ()), moment)
-            count += 1
+        completed = [(group, list(self.possible(group, own, moment))) for group, own in taken]
+        completed += [(group, []) for group in self.reopened([group for group, _ in taken])]
+        made = self.judge(completed, moment)
         for group, _ in taken:
             self.settle(group, moment.journal)
-        return self.entries_of(judged, count)
+        return made
 
     def possible(self, group: EntryGroup, items: list[Item], moment: Moment) -> Iterator[Possible]:
         """Return the candidates that the items complete, if the order may be uncertain."""
@@ -318,14 +312,13 @@ class SequenceNode(CombinationNode):
             without_used=not self.layout.is_picky and not self.shared.policy.doubts,
         )
 
-    def _unfed(
+    def unfed(
         self,
         group: EntryGroup,
         moment: Moment,
         found: Sequence_[Possible],
-        end_us: int | None = None,
+        start_us: int | None,
     ) -> list[Possible]:
-        """Return the candidates that events yet to be fed, or windows yet to end, may complete."""
         is_asked = found or any(not each.is_made for each in group.possible)
         if not is_asked or not self.ledger.exclusion.contends or not self.shared.policy.doubts:
             return []
@@ -340,7 +333,7 @@ class SequenceNode(CombinationNode):
                 firsts += [
                     (number, entry)
                     for entry in entries
-                    if begins and (end_us is None or relation.begins(entry[3])[1] > end_us)
+                    if begins and (start_us is None or relation.begins(entry[3])[1] > start_us)
                 ]
             unfed += search.closed(firsts)
         return unfed
@@ -474,7 +467,7 @@ class SequenceNode(CombinationNode):
             if isinstance(key, tuple) and (group := self.groups.by_key.get(key)) is not None
         ]
         if self.shared.is_inexact:
-            judged: list[tuple[Candidate, Entry]] = []
+            possible = []
             for group in groups:
                 known = group.decided.get(start_us, -1)
                 found = [
@@ -482,9 +475,8 @@ class SequenceNode(CombinationNode):
                     for each in self.possibly_closed(group, moment)
                     if known < 0 or any(arrival >= known for arrival in each.arrivals)
                 ]
-                unfed = self._unfed(group, moment, found, start_us)
-                judged += self.judge(group, found, unfed, moment)
-            made = self.entries_of(judged, len(groups))
+                possible.append((group, found))
+            made = self.judge(possible, moment, start_us)
         else:
             completed = []
             for group in groups:
