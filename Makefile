@@ -78,12 +78,14 @@ help: ## List these targets
 	@echo 'PYTEST_ARGS="-k lockmgr"   options of pytest'
 	@echo 'TEST_PROCESSES=4           run the tests in so many processes; else in 3'
 	@echo 'TEST_MINUTES=70            no test begins later than that; else all are run'
+	@echo 'TEST_SEED=drawn            the seed of random tests, or another one each time; else 1'
 	@echo 'BENCH_ARGS=--json          options of the benchmark'
 
 demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgres
 	@.venv/bin/activedb demo $(DEMO_ARGS)
 
-PYTEST = ACTIVEDB_TEST_UNTIL=$(TEST_UNTIL) .venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+PYTEST = ACTIVEDB_TEST_UNTIL=$(TEST_UNTIL) $(if $(TEST_SEED),ACTIVEDB_TEST_SEED=$(TEST_SEED)) \
+	.venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 check: lint ## Check style, types and imports, then run the quick tests that need no server
 	$(PYTEST) -m 'not (long or spark or crash or server)' $(PYTEST_ARGS)

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 _UNTIL_S = float(os.environ.get("ACTIVEDB_TEST_UNTIL", "inf"))  # since 1970
 _passed_over: Counter[str] = Counter()
-_SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", str(random.randrange(2**32)))
+# Always the same, so that no run fails by chance; "drawn" looks for what other seeds would find.
+_SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", "1")
+if _SEED == "drawn":
+    _SEED = os.environ["ACTIVEDB_TEST_SEED"] = str(random.randrange(2**32))
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile(
@@ -47,6 +50,12 @@ hypothesis.settings.load_profile("activedb")
 
 # A shell's background job starts with Ctrl-C ignored, and would hand that on to every program here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis draw from the same seed."""
+    config.option.hypothesis_seed = _SEED
 
 
 def pytest_report_header() -> str:

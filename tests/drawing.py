@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-SEED = int(os.environ["ACTIVEDB_TEST_SEED"])  # drawn by tests/conftest.py if it is not given
+SEED = int(os.environ["ACTIVEDB_TEST_SEED"])  # set by tests/conftest.py if it is not given
 # What is met once in `count` worlds is not met in so many times `count` with a chance of e**-100.
 _TIMES = 100
 

@@ -53,7 +53,7 @@ from .telling import ARRIVALS, Outcome, Telling, arrived, numbered, tell
 from .worlds import SECOND_US, identity_of, number_of
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-SEED = os.environ["ACTIVEDB_TEST_SEED"]  # drawn by tests/conftest.py if it is not given
+SEED = os.environ["ACTIVEDB_TEST_SEED"]  # set by tests/conftest.py if it is not given
 A, B, C, N = (event(name) for name in "ABCN")
 
 OPERATORS: dict[str, Expression] = {

@@ -28,7 +28,7 @@ from .judging import END_US, shown
 from .worlds import SECOND_US, Worlds, durations, has_clock, made_at, tied_orders
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-SEED = os.environ["ACTIVEDB_TEST_SEED"]  # drawn by tests/conftest.py if it is not given
+SEED = os.environ["ACTIVEDB_TEST_SEED"]  # set by tests/conftest.py if it is not given
 A, B, C, N = (event(name) for name in "ABCN")
 
 
