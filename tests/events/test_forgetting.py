@@ -14,7 +14,9 @@ import pytest
 from activedb.events import Detector, Kleene, Occurrence, event, many, seq
 from activedb.events import Sequence as Seq
 from activedb.events._choices import NO_SKIP, Context
+from activedb.events.detection import _forgetting, _sequence
 from activedb.events.detection._entry import Entry
+from activedb.events.detection._forgetting import Forgetting
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._traits import begins_negated
 from tests.drawing import SCALE, SEED, Worlds
@@ -33,6 +35,24 @@ SKIPS: tuple[tuple[str, ...], ...] = (
     ("to_last", "B"),
 )
 LONG_S = 10_000_000
+
+
+@pytest.fixture
+def forgets_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let detectors look at all entries in every step; else they do once they keep many."""
+    monkeypatch.setattr(Forgetting, "_is_due", lambda _: True)
+
+
+def note_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let detectors look at what has changed in every step; else they do once they are full."""
+
+    def noting(*args: Any) -> Forgetting:
+        forgetting = Forgetting(*args)
+        forgetting._is_noting = True
+        return forgetting
+
+    monkeypatch.setattr(_sequence, "Forgetting", noting)
+
 
 # -- what is fed again and again -------------------------------------------------------------------
 
@@ -55,6 +75,7 @@ def choosing(sequence: Seq, choice: tuple[str, ...]) -> Seq:
     return sequence.skipping(*choice) if choice in SKIPS else sequence.context(*choice)
 
 
+@pytest.mark.usefixtures("forgets_at_once")
 @pytest.mark.parametrize("is_windowed", [True, False])
 @pytest.mark.parametrize("choice", CHOICES, ids=" ".join)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -78,6 +99,32 @@ def test_periodic_input_keeps_no_more_the_longer_it_lasts(
     assert max(kept) <= 3 * len(names), kept
 
 
+@pytest.mark.parametrize("names", ["ABC", "ABNABC", "AABBC", "AAAAABCB"])
+@pytest.mark.parametrize("choice", CHOICES, ids=" ".join)
+def test_without_a_bound_a_detector_keeps_few_that_it_does_not_need(
+    choice: tuple[str, ...], names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, growth = 50, 4
+    monkeypatch.setattr(_forgetting, "_FEW", few)
+    monkeypatch.setattr(_forgetting, "_GROWTH", growth)
+    sequence = choosing(seq(A, B, ~N, C), choice)
+    detector, whole = Detector(sequence), Detector(sequence)
+    number = 0
+    while number < 20 * few:
+        o = Occurrence(names[number % len(names)], number)
+        detector.trim(number * SECOND_US)
+        assert shown(detector.feed(o)) == shown(whole.feed(o))
+        number += 1
+        if number % few == 0:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Forgetting, "_is_due", lambda _: True)
+                at_once = Detector(sequence)
+                at_once.restore(json.loads(json.dumps(detector.state())))
+                at_once.trim(number * SECOND_US)
+            assert detector.partials <= max(few, growth * at_once.partials) + len(names)
+
+
+@pytest.mark.usefixtures("forgets_at_once")
 @pytest.mark.parametrize(
     ("selection", "names"),
     [
@@ -96,6 +143,7 @@ def test_selections_forget_what_an_event_has_come_between(selection: str, names:
         assert trimmed.partials <= 2 * len(names)
 
 
+@pytest.mark.usefixtures("forgets_at_once")
 def test_what_a_withdrawn_match_had_used_up_comes_back_with_what_was_forgotten() -> None:
     detector = Detector(seq(A, B, C).within(LONG_S).skipping("past_last"))
     first, *_, last = fed = [Occurrence(name, at) for at, name in enumerate("ABBC", 1)]
@@ -129,8 +177,9 @@ def test_what_a_full_detector_forgot_for_an_event_comes_back_if_that_is_withdraw
 @pytest.mark.parametrize("is_full", [True, False])
 @pytest.mark.parametrize("names", ["ABC", "ABNABC", "AABBC"])
 def test_the_work_for_an_event_does_not_grow_with_what_was_forgotten(
-    names: str, is_full: bool
+    names: str, is_full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_forgetting, "_FEW", 100)
     detector = Detector(
         seq(A, B, ~N, C).within(LONG_S).skipping("past_last"),
         partials_max=20 if is_full else None,
@@ -143,19 +192,25 @@ def test_the_work_for_an_event_does_not_grow_with_what_was_forgotten(
                 detector.trim(number * SECOND_US)
             detector.feed(Occurrence(names[number % len(names)], number))
 
-    feed(0, 20)
-    early = calls_of(lambda: feed(20, 20))
-    feed(40, 400)
-    late = calls_of(lambda: feed(440, 20))
+    times = 20 if is_full else 500  # without a bound, it only forgets now and then
+    feed(0, times)
+    early = calls_of(lambda: feed(times, times))
+    feed(2 * times, 4 * times)
+    late = calls_of(lambda: feed(6 * times, times))
     assert late <= 1.2 * early, (early, late)
 
 
 # -- a naive check of every entry ------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forgets_at_once")
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-def test_each_kept_entry_may_be_in_a_match_or_prevent_one(seed: int) -> None:
+def test_each_kept_entry_may_be_in_a_match_or_prevent_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 2:
+        note_changes(monkeypatch)
     worlds = Worlds(100 * SCALE, "needless", seed, kept=20, forgotten=20)
     for random in worlds:
         expression = simple_sequence(random)
@@ -287,11 +342,16 @@ PLANS = {
 }
 
 
+@pytest.mark.usefixtures("forgets_at_once")
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("is_ordered", [True, False])
 @pytest.mark.parametrize("plan", PLANS)
-def test_forgetting_at_every_step_changes_no_match(plan: str, is_ordered: bool, seed: int) -> None:
+def test_forgetting_at_every_step_changes_no_match(
+    plan: str, is_ordered: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 2:
+        note_changes(monkeypatch)
     worlds = Worlds(60 * SCALE, "forgetting", plan, is_ordered, seed, matches=1)
     # A window that has ended is not always evaluated again for what comes late.
     shapes = PLANS[plan]

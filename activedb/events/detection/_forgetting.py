@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["Forgetting"]
 
 
+_FEW = 1_000
+"""Number of entries of a node up to which it isn't worth while to forget."""
+_GROWTH = 8
+"""Multiple of the entries that were needed, from which on it is: most expire before that."""
+
 Change = tuple[int, int, tuple[object, ...], "Place"]
 """(due time, serial number, key of the group, place)."""
 
@@ -31,6 +36,9 @@ class Forgetting:
     Only the neighbours of an entry that was kept or removed may be needed less than before. They
     are judged once no event before that entry is fed any more, as it is known then what precedes
     them.
+
+    Until the detector has reached its bound, changes are not noted one by one: all entries are
+    judged when there are many times more than were needed the last time.
 
     Parameters
     ----------
@@ -44,30 +52,50 @@ class Forgetting:
         self.node = node
         self.layout = layout
         self.need = Need(layout)
+        self._is_noting = False
         self._changed: list[Change] = []  # a heap
         self._serials = count()
+        self._most = _FEW  # entries, and spans since the last time
+        self._spans = 0
 
     # -- changes -----------------------------------------------------------------------------
 
     def note(self, group: EntryGroup, place: Place) -> None:
         """Note that the entries of a group have changed at a place."""
-        heappush(self._changed, (place[0], next(self._serials), group.key, place))
+        if self._is_noting:
+            self._push(place[0], group, place)
 
     def note_kept(self, group: EntryGroup, entry: Entry) -> None:
         """Note that an entry is kept, and when no later event is near enough to follow it."""
-        self.note(group, entry[:3])
-        gap_us = self.layout.gap_us
-        if gap_us is not None:
-            due_us = entry[0] + gap_us + 1
-            heappush(self._changed, (due_us, next(self._serials), group.key, entry[:3]))
+        if self._is_noting:
+            self._push_kept(group, entry)
+
+    def note_span(self, group: EntryGroup, place: Place) -> None:
+        """Note that a span is skipped which ends at a place."""
+        self._spans += 1
+        self.note(group, place)
 
     def note_all(self) -> None:
-        """Note all entries and spans of the node."""
+        """Note that any entry and span of the node may have changed."""
+        if self._is_noting:
+            self._push_all()
+        self._most = _FEW
+
+    def _push(self, due_us: int, group: EntryGroup, place: Place) -> None:
+        heappush(self._changed, (due_us, next(self._serials), group.key, place))
+
+    def _push_kept(self, group: EntryGroup, entry: Entry) -> None:
+        place, gap_us = entry[:3], self.layout.gap_us
+        self._push(place[0], group, place)
+        if gap_us is not None:
+            self._push(place[0] + gap_us + 1, group, place)
+
+    def _push_all(self) -> None:
         for group in self.node.groups.by_key.values():
             for entry in group.kept().values():
-                self.note_kept(group, entry)
+                self._push_kept(group, entry)
             for span in group.spans:
-                self.note(group, span[1])
+                self._push(span[1][0], group, span[1])
 
     # -- forgetting --------------------------------------------------------------------------
 
@@ -76,12 +104,30 @@ class Forgetting:
 
         REQUIRES: no event before `before_us` is fed any more.
 
-        Complexity: O(log n) for each change and each entry forgotten, for n entries.
+        Complexity: O(log n) for each change and each entry forgotten, for n entries. Without a
+        bound, the changes are the n entries and spans, once for so many that were added.
         """
         changed, node = self._changed, self.node
         if node.shared.keeps_ends or not node.groups.by_key:
             changed.clear()  # nothing is kept, or its order may turn out differently
             return
+        if not self._is_noting:
+            self._is_noting = node.shared.fresh is not None
+            if not (self._is_noting or self._is_due()):
+                return
+            self._push_all()
+        self._judge(before_us, journal)
+        if not self._is_noting:
+            changed.clear()
+            journal.append((setattr, (self, "_most", self._most)))
+            self._most, self._spans = max(_FEW, _GROWTH * node.groups.count), 0
+
+    def _is_due(self) -> bool:
+        return self.node.groups.count > self._most or self._spans > self._most
+
+    def _judge(self, before_us: int, journal: Journal) -> None:
+        """Forget what is not needed where something has changed before a time."""
+        changed, node = self._changed, self.node
         if not changed or changed[0][0] >= before_us:
             return
         seen: list[Change] = []
@@ -98,7 +144,7 @@ class Forgetting:
                 node.settle(group, journal)
 
     def _note_again(self, seen: list[Change]) -> None:
-        for change in seen:
+        for change in seen if self._is_noting else ():
             heappush(self._changed, change)
 
     def _forget_beside(

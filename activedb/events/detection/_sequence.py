@@ -386,9 +386,9 @@ class SequenceNode(CombinationNode):
 
     def skip(self, group: EntryGroup, span: Span, journal: Journal) -> None:
         low, high, closed = span
-        note = None if self.forgetting is None else self.forgetting.note
-        if note is not None:
-            note(group, low)
+        forgetting = self.forgetting
+        if forgetting is not None:
+            forgetting.note(group, low)
         if self._forgets_skipped:
             entries = group.taken[0]
             begin = bisect_left(entries, low)
@@ -396,12 +396,12 @@ class SequenceNode(CombinationNode):
                 (place := entries[begin][:3]) < high or (closed and place == high)
             ):
                 self.let_go(group, [(0, entries.pop(begin))], journal)
-                if note is not None:
-                    note(group, place)
+                if forgetting is not None:
+                    forgetting.note(group, place)
             if low == high:
                 return  # no other event has the same place
-        if note is not None:
-            note(group, high)
+        if forgetting is not None:
+            forgetting.note_span(group, high)
         super().skip(group, span, journal)
 
     # -- changes that may let entries be forgotten ---------------------------------------------
