@@ -37,12 +37,6 @@ SKIPS: tuple[tuple[str, ...], ...] = (
 LONG_S = 10_000_000
 
 
-@pytest.fixture
-def forgets_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let detectors look at all entries in every step; else they do once they keep many."""
-    monkeypatch.setattr(Forgetting, "_is_due", lambda _: True)
-
-
 def note_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let detectors look at what has changed in every step; else they do once they are full."""
 
