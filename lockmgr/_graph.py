@@ -57,7 +57,7 @@ def succeed(ended: LockOwner, successor: LockOwner | None) -> Effects:
     """Move the waiters and dependents of `ended` to `successor`, or release them if it is None.
 
     The successor of a committed subtransaction is its parent, whose fate it shares from then on. A
-    waiter goes on if there is no successor, or if it shares that fate too, as the parent and its
+    waiter continues if there is no successor, or if it shares that fate too, as the parent and its
     inferiors do; the effects list these waiters.
     """
     _forget_causes(ended)

@@ -5,7 +5,7 @@
     LockError
     ├── LockUsageError    a call that the protocol does not allow: a mistake in the caller
     ├── Deadlock          chosen as the victim; abort and retry
-    ├── LockTimeout       not granted in time; the transaction may go on or abort
+    ├── LockTimeout       not granted in time; the transaction may continue or abort
     └── WaitCancelled     another thread ended the wait; abort
 """
 

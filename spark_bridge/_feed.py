@@ -68,7 +68,7 @@ class SparkFeed:
     resume : Positions, optional
         ``stream_run.positions()``: if the checkpoint is empty, because the old one is lost,
         continue behind the last batch that the database has. For files, recordings and Kafka. None:
-        begin anew.
+        begin again.
 
     Attributes
     ----------
@@ -277,7 +277,7 @@ def feed(
     checkpoint : Path
         A local folder for this query alone.
     follow : bool
-        Go on until the query is stopped instead of returning when the present data has been
+        Continue until the query is stopped instead of returning when the present data has been
         processed.
     future_max_s : float
         See :class:`SparkFeed`.

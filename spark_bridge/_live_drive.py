@@ -47,7 +47,7 @@ class LiveDrive:
         A replay's recording, in place of its own path.
     checkpoint : Path
     follow : bool
-        Go on until it is stopped; a replay still ends with its recording.
+        Continue until it is stopped; a replay still ends with its recording.
     beginning : Beginning
         Start of the query.
     spark : Mapping[str, str]

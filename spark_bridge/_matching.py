@@ -28,7 +28,7 @@ _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 def numbering_rows(spark: SparkSession) -> Iterator[None]:
     """Allow a query that begins in the block to number the rows of each micro-batch.
 
-    Spark refuses this because the numbers begin anew with each micro-batch; here that is intended.
+    Spark refuses this because the numbers begin again with each micro-batch; here that is intended.
     """
     before = spark.conf.get(_CHECK)
     spark.conf.set(_CHECK, "false")

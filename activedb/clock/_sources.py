@@ -300,7 +300,7 @@ class DriftingClock:
             )
 
     def resync(self) -> None:
-        """Synchronise now: the offset is drawn anew, the error is minimal again."""
+        """Synchronise now: the offset is drawn again, the error is minimal again."""
         self.read()  # the drift up to now
         with self._latch:
             self._synchronize(None)

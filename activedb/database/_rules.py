@@ -352,8 +352,8 @@ class Rules:
     def delete(self, name: str) -> None:
         """Delete a rule; firings that are already triggered still run.
 
-        Code that defines the rule again, for example after a restart, creates it anew. To keep such
-        a rule off, `disable` it.
+        Code that defines the rule again, for example after a restart, creates it again. To keep
+        such a rule off, `disable` it.
 
         Parameters
         ----------

@@ -208,7 +208,7 @@ class Detector:
         self._is_marked = False
         self._trimmed_us: int | None = None
         self._choices = OpenChoices(expression, root, self._nodes, self._shared, _alone)
-        # Heap of the entries to drop first, or None if it must be built anew; see `_bound`.
+        # Heap of the entries to drop first, or None if it must be rebuilt; see `_bound`.
         self._oldest: list[tuple[int, str, int, int, int, Entry, DetectorNode]] | None = None
         self._ages = count()
 

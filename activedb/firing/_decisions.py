@@ -525,7 +525,7 @@ def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -
 
 
 def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -> Occurrence:
-    """Return the match of a candidate that its detector has forgotten, by detecting it anew.
+    """Return the match of a candidate that its detector has forgotten, by detecting it again.
 
     Only the candidate's own events are fed: the decision says that no other event forbids it.
     """

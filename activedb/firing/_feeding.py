@@ -21,7 +21,7 @@ __all__ = ["Feeding", "Refused"]
 T = TypeVar("T")
 
 Refused: TypeAlias = Callable[[Rule, Exception], bool]
-"""Callback for a rule whose detector cannot take an event; returns whether others go on."""
+"""Callback for a rule whose detector cannot take an event; returns whether others continue."""
 
 
 class Feeding:
@@ -82,7 +82,7 @@ class Feeding:
             See `occurred`.
         refused : callable, optional
             Called with each rule whose detector raises. If it returns True, the failure concerns
-            this rule alone, and all others go on with `o`. By default True for a rule that fails
+            this rule alone, and all others continue with `o`. By default True for a rule that fails
             alone.
         """
         for hear in self._listeners.raised:
@@ -217,7 +217,7 @@ class Feeding:
         self._contexts.of(t).taken.append((subscription, subscription.pending.pop(0)))
 
     def take_back(self, t: TransactionNode, fed: list[Fed]) -> None:
-        """Withdraw the occurrences fed for one failed event of `t`, while `t` goes on."""
+        """Withdraw the occurrences fed for one failed event of `t`, while `t` continues."""
         context = self._contexts.of(t)
         for item in fed:
             if item in context.fed:

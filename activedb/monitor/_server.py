@@ -111,7 +111,7 @@ class MonitorServer:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at that port, or at any if it is taken: the work must go on.
+    """Return a socket that listens at that port, or at any if it is taken: the work must continue.
 
     Raises
     ------

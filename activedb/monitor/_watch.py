@@ -459,7 +459,7 @@ class Watch(Observer, RuleListener):
 
 
 def _waited(at_s: float, edge: Edge | None) -> Raw:
-    if edge is None:  # another thread let it go on before the wait was seen
+    if edge is None:  # another thread let it continue before the wait was seen
         return (at_s, "waited", "", None, None, None, None)
     mode = None if edge.mode is None else edge.mode.name
     return (at_s, "waited", "", edge.resource, mode, edge.waited_for, edge)

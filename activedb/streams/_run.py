@@ -343,9 +343,9 @@ class StreamRun:
     def finish(self, left: Matched | None = None) -> None:
         """End the stream: process the events that still wait, and complete the detached rules.
 
-        Events that wait for producers go on waiting, and so do events that wait elsewhere if their
-        results are unknown. Time advances to the newest event and not beyond it; anything due later
-        waits for a later punctuation.
+        Events that wait for producers continue to wait, and so do events that wait elsewhere if
+        their results are unknown. Time advances to the newest event and not beyond it; anything due
+        later waits for a later punctuation.
 
         Parameters
         ----------

@@ -70,7 +70,7 @@ class StagedConsumer:
         poll_s: float,
         on_batch: Callable[[int, int], None],
     ) -> int:
-        """Take the published batches; with `follow`, go on until `stop`. Return their number.
+        """Take the published batches; with `follow`, continue until `stop`. Return their number.
 
         Parameters
         ----------

@@ -208,7 +208,7 @@ class Stream(StreamDeclaration):
         Parameters
         ----------
         follow : bool, default False
-            Go on until told to stop, instead of returning when all published batches are taken.
+            Continue until told to stop, instead of returning when all published batches are taken.
         stop : threading.Event, optional
             Set it from another thread or a signal handler to return after the current batch.
         poll_s : float, default 1.0

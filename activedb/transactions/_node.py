@@ -402,7 +402,7 @@ class TransactionNode:
         self.state = State.ABORTED
 
     def _opened(self) -> None:
-        """Note that the transaction is open on this thread, where it must go on and end."""
+        """Note that the transaction is open on this thread, where it must continue and end."""
         self._among = here.nodes
         self._among.append(self)
 
@@ -731,7 +731,7 @@ class TransactionNode:
     def spawn(
         self, function: Callable[[TransactionNode], T], *, timeout: float | None = None
     ) -> Child[T]:
-        """Run `function` in a parallel child, with retries, and go on; see `Transaction.spawn`."""
+        """Run `function` in a parallel child, with retries; see `Transaction.spawn`."""
         self.check_usable()
         limit = Limit.after(timeout)
         label = self.next_label()

@@ -126,7 +126,7 @@ class Transaction:
         Raises
         ------
         LockNotAvailable
-            With `nowait`, if another transaction has the row locked; this transaction goes on.
+            With `nowait`, if another transaction has the row locked; this transaction continues.
         Deadlock, LockTimeout, InvalidRow
         """
         node = self._node
@@ -293,15 +293,15 @@ class Transaction:
         ----------
         timeout : float, optional
             Seconds from now after which the child, and its inferiors, abort with
-            `TransactionTimeout`. The parent may catch that and go on, unless the child was waiting
-            on the server: then the flat transaction of the whole hierarchy is broken.
+            `TransactionTimeout`. The parent may catch that and continue, unless the child was
+            waiting on the server: then the flat transaction of the whole hierarchy is broken.
         """
         return Transaction(self._node.begin_subtransaction(timeout))
 
     def spawn(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Child[T]:
-        """Run ``function(s, *args)`` as a parallel child and go on.
+        """Run ``function(s, *args)`` as a parallel child and continue.
 
         This transaction's commit joins the child at the latest, and raises the child's error
         unless ``result()`` has raised it. A child that is chosen as a deadlock victim is retried.

@@ -240,7 +240,7 @@ class DetectorRows:
             self.trim(connection, before_us)
 
     def forget(self, connection: Connection, rules: Collection[str]) -> None:
-        """Delete all data of the rules' detectors, here and for streams; they start anew."""
+        """Delete all data of the rules' detectors, here and for streams; they start again."""
         holder = self.take_lease()
         states, kept = detector_states.c, partials.c
         connection.execute(

@@ -115,7 +115,7 @@ class Wakeups:
 
 def _drop(connection: Connection) -> None:
     with suppress(SQLAlchemyError):
-        connection.invalidate()  # in the pool it would go on listening
+        connection.invalidate()  # in the pool it would continue to listen
         connection.close()
 
 

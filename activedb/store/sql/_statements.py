@@ -478,7 +478,7 @@ def _cell(value: Any) -> Any:
 
 
 def rows_by_default(columns: Sequence[Select[Any]], count: int) -> Select[Any]:
-    """Return a SELECT that computes `columns` on the server, anew for each of `count` rows."""
+    """Return a SELECT that computes `columns` on the server, again for each of `count` rows."""
     numbers = select(literal(1).label("number")).cte("activedb_numbers", recursive=True)
     numbers = numbers.union_all(select(numbers.c.number + 1).where(numbers.c.number < count))
     return select(*(c for s in columns for c in s.selected_columns)).select_from(numbers)
