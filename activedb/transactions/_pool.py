@@ -119,8 +119,8 @@ class Pool:
     """Pool of daemon threads, started on demand, of which at most `threads` run at a time.
 
     A thread that waits for a task, or is `resting`, does not count as running. When it continues,
-    it counts again at once, and never waits for a free slot, because other threads may be waiting for
-    locks of its transaction. After a wait for a task the bound still holds, because the thread that
+    it counts again at once, and never waits for a free slot, because other threads may be waiting
+    for locks of its transaction. After a wait for a task the bound still holds, because the thread that
     has ended the task no longer counts; after a rest, one thread too many runs until the next task
     ends.
 
