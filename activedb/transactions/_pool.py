@@ -120,9 +120,9 @@ class Pool:
 
     A thread that waits for a task, or is `resting`, does not count as running. When it continues,
     it counts again at once, and never waits for a free slot, because other threads may be waiting
-    for locks of its transaction. After a wait for a task the bound still holds, because the thread that
-    has ended the task no longer counts; after a rest, one thread too many runs until the next task
-    ends.
+    for locks of its transaction. After a wait for a task the bound still holds, because the thread
+    that has ended the task no longer counts; after a rest, one thread too many runs until the next
+    task ends.
 
     Latch: ``_latch``; no other latch is taken under it.
     """
