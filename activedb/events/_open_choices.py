@@ -579,15 +579,18 @@ class OpenChoices:
         if shared.is_inexact:
             kept.update(entry[2] for node in self._nodes for entry in node.kept())
             kept.update(entry[2] for node in self._nodes for entry in node.open_entries())
+        shared.needs = {a: needed for a, needed in shared.needs.items() if a in kept}
+        kept.update(*shared.needs.values())
         shared.doubtful = {a: why for a, why in shared.doubtful.items() if a in kept}
         shared.gone &= kept
         self._refuted &= kept
         self._returned &= kept
         self._decisions = dict(list(self._decisions.items())[-_DECIDED_MAX:])
-        for decided in (shared.follows, shared.needs):
-            for arrival, others in list(decided.items()):
-                if arrival not in kept and kept.isdisjoint(others):
-                    del decided[arrival]
+        shared.follows = {
+            arrival: others
+            for arrival, others in shared.follows.items()
+            if arrival in kept or not kept.isdisjoint(others)
+        }
 
     def forget(self, o: Occurrence) -> None:
         """Forget an event that was withdrawn."""

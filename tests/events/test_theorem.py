@@ -85,6 +85,7 @@ OPERATORS: dict[str, Expression] = {
     "sequence in a conjunction": all_of(seq(A, B), C),
     "conjunction in a sequence": seq(all_of(A, B), C).within(5),
     "or of two ways": all_of(event("A", alias="a"), event("A", alias="b")).within(3) | C,
+    "or of two kinds, alike": seq(A, B).within(2) | all_of(A, B),
     "or of two kinds": seq(A, B).within(2) | all_of(event("A", alias="a"), B),
     "or of a match and its event": some_of(1, seq(C, A), event("B", alias="b")) | B,
     "query": query("Q", seq(A, B)),

@@ -52,7 +52,7 @@ class DetectorState:
     follows : dict of int to list of int
         By arrival, the occurrences that are made if and only if this one is.
     needs : dict of int to list of int
-        By arrival, the occurrences that are only made if this one is.
+        By arrival of an occurrence, those of which at least one is made if it is.
     awaited : list of Occurrence
         Events yet to be fed that may be before some that was fed.
     latest_us : int
@@ -131,10 +131,9 @@ class DetectorState:
             self.doubt(arrival, self.doubtful[other], journal)
             assign(self.follows, other, [*self.follows.get(other, ()), arrival], journal)
 
-    def need(self, arrival: int, other: int, journal: Journal) -> None:
-        """Record that an occurrence is only made if `other` is, which may be doubtful."""
-        if other in self.doubtful:
-            assign(self.needs, other, [*self.needs.get(other, ()), arrival], journal)
+    def need(self, arrival: int, others: list[int], journal: Journal) -> None:
+        """Record that an occurrence is only made if one of `others` is."""
+        assign(self.needs, arrival, others, journal)
 
     def decide(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
         """Decide a doubtful occurrence, and so those that follow or need it: made, or not made."""
@@ -146,15 +145,18 @@ class DetectorState:
         self.decided += 1
         for other in self.follows.get(arrival, ()):
             self.decide(other, journal, is_made=is_made)
-        for other in () if is_made else self.needs.get(arrival, ()):
-            self.decide(other, journal, is_made=False)
+        for other, needed in () if is_made else list(self.needs.items()):
+            if arrival in needed and self.gone.issuperset(needed):
+                self.decide(other, journal, is_made=False)
 
     def decide_all(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
         """Decide an occurrence, those that it follows or, if made, needs, and their followers."""
-        for decided in (self.follows, self.needs) if is_made else (self.follows,):
-            for other, dependent in list(decided.items()):
-                if arrival in dependent:
-                    self.decide_all(other, journal, is_made=is_made)
+        for other, followers in list(self.follows.items()):
+            if arrival in followers:
+                self.decide_all(other, journal, is_made=is_made)
+        needed = self.needs.get(arrival, ())
+        if is_made and len(needed) == 1:
+            self.decide_all(needed[0], journal, is_made=True)
         self.decide(arrival, journal, is_made=is_made)
 
 

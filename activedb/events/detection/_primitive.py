@@ -132,8 +132,9 @@ class DisjunctionNode(DetectorNode):
         """
         doubtful, known = self.shared.doubtful, found[key]
         if dict(known[3].parts) == dict(entry[3].parts):
-            if known[2] in doubtful and entry[2] not in doubtful:
-                found[key] = entry
+            if known[2] in doubtful:
+                both = entry[2] in doubtful
+                found[key] = self._either(known, entry, moment.journal) if both else entry
             return
         if known[2] in doubtful:
             why = doubtful[known[2]]
@@ -146,12 +147,21 @@ class DisjunctionNode(DetectorNode):
             found[key] = self._alternative(known, why, moment.journal)
         found[(key, entry[2])] = self._alternative(entry, why, moment.journal)
 
+    def _either(self, known: Entry, entry: Entry, journal: Journal) -> Entry:
+        """Return a doubtful occurrence that is made if one of two that are alike is."""
+        us, id_, arrival, o, parts = known
+        found = (us, id_, next(self.shared.arrivals), o, parts)
+        self.shared.doubt(found[2], self.shared.doubtful[arrival], journal)
+        needed = self.shared.needs.get(arrival, [arrival])
+        self.shared.need(found[2], [*needed, entry[2]], journal)
+        return found
+
     def _alternative(self, entry: Entry, why: Rivals, journal: Journal) -> Entry:
         """Return a doubtful occurrence: the part has made it, but perhaps not the disjunction."""
         us, id_, arrival, o, parts = entry
         found = (us, id_, next(self.shared.arrivals), o, parts)
         self.shared.doubt(found[2], self.shared.doubtful.get(arrival, why), journal)
-        self.shared.need(found[2], arrival, journal)
+        self.shared.need(found[2], [arrival], journal)
         return found
 
     def _may_be_swapped(self, o: Occurrence) -> bool:
