@@ -74,7 +74,7 @@ class DeadLetters:
         self._forest = forest
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise TypeError("db.dead_letters.list(…) is now db.dead_letters.list(…)")
+        raise TypeError("db.dead_letters(…) is now db.dead_letters.list(…)")
 
     def __iter__(self) -> Iterator[Letter]:
         return iter(self.list())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from activedb.clock import Clock
 from activedb.errors import ActiveDBError, DefinitionError, RuleFailed, RuleInQuarantine
@@ -77,6 +77,17 @@ class Quarantine:
                 f"that is fixed, and retry its letters",
                 rule=rule,
             )
+
+    def ended(self, outcomes: Iterable[tuple[str, BaseException | None]]) -> None:
+        """Note how rules that fail alone ended in a transaction that has committed, in order.
+
+        None: without an error. What a try that was rolled back has met doesn't count.
+        """
+        for rule, error in outcomes:
+            if error is None:
+                self.succeeded(rule)
+            else:
+                self.failed(rule, error)
 
     def succeeded(self, rule: str) -> None:
         """Note the success of a rule that fails alone. O(1)."""

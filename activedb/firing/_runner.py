@@ -261,12 +261,13 @@ class Runner:
                 )  # also if the code that triggered the rule swallows the error
                 raise failed from error
             self._counters.add("rules_failed")
-            self._quarantine.failed(rule.name, error)
             with self._contexts.latch:
+                context.outcomes.append((rule.name, error))
                 context.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
             return
         if fails_alone:
-            self._quarantine.succeeded(rule.name)
+            with self._contexts.latch:
+                context.outcomes.append((rule.name, None))
         if is_action_due:
             self._contexts.defer(t, [item.action])
 

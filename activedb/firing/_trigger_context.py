@@ -94,6 +94,9 @@ class TriggerContext:
         Choices that detectors have left open, or decided; recorded by the top-level commit.
     letters : list of Letter
         Letters of rules below it that failed alone; written with the top-level commit.
+    outcomes : list of (str, error or None)
+        How rules below it that fail alone have ended, by name; counted once the top-level commit
+        has succeeded.
     firings : list of RecordedFiring
         Firings of sequential and causal rules below it; recorded by the top-level commit, which
         is followed by the start of the sequential ones.
@@ -116,6 +119,7 @@ class TriggerContext:
     before: list[tuple[Subscription, dict[str, Any]]] = field(default_factory=list)
     choices: list[tuple[Subscription, Taken]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
+    outcomes: list[tuple[str, BaseException | None]] = field(default_factory=list)
     firings: list[RecordedFiring] = field(default_factory=list)
     intents: set[str] = field(default_factory=set)
     events: int = 0
@@ -202,6 +206,7 @@ class TriggerContexts:
             mine.before += context.before
             mine.choices += context.choices
             mine.letters += context.letters
+            mine.outcomes += context.outcomes
             mine.firings += context.firings
             mine.intents |= context.intents
             mine.next_level += context.next_level

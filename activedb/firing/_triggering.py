@@ -209,6 +209,7 @@ class Triggering:
             self.contexts.pass_on(context, t.parent)
         else:
             self.feeding.committed(context)
+            self.quarantine.ended(context.outcomes)
             if context.firings:
                 self._queue.start(self._causal.committed(context.firings))
             self._queue.ended(t)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import activedb as adb
 from activedb.clock import SimulatedClock
-from activedb.errors import DefinitionError, FiringsLeft, RuleFailed
+from activedb.errors import DefinitionError, FiringsLeft, RuleFailed, SerializationConflict
 from tests.databases import PATIENCE_S, Place, until
+from tests.drawing import drawn
 from tests.ledger import EPOCH, Ledger, open_ledger
 
 if TYPE_CHECKING:
@@ -50,6 +52,39 @@ class Flaky:
 def quick(where: Place) -> Ledger:
     """Return a ledger where three failures are enough."""
     return open_ledger(where.open(quarantine_after=3))
+
+
+@pytest.mark.parametrize("coupling", ["immediate", "deferred"])
+@pytest.mark.parametrize("seed", range(3))
+def test_only_what_has_committed_counts(quick: Ledger, coupling: str, seed: int) -> None:
+    random = drawn("quarantine", coupling, seed)
+    flaky, db = Flaky(quick, coupling), quick.db
+    in_a_row = 0
+    for n in range(40):
+        tries, commits = random.randint(1, 3), random.random() < 0.6
+        outcomes = [[random.random() < 0.7 for _ in range(random.randint(1, 2))] for _ in range(3)]
+        left = iter(range(tries))
+
+        def work(t: Transaction) -> None:
+            number = next(left)  # noqa: B023
+            for each, broken in enumerate(outcomes[number]):  # noqa: B023
+                with t.subtransaction():
+                    db.signal("E", n=100 * n + 10 * number + each, broken=broken)  # noqa: B023
+            if number < tries - 1:  # noqa: B023
+                raise SerializationConflict("so it is tried again")
+            if not commits:  # noqa: B023
+                raise KeyError("and so it is not")
+
+        with nullcontext() if commits else pytest.raises(KeyError):
+            db.run(work)
+        for broken in outcomes[tries - 1] if commits else ():
+            in_a_row = in_a_row + 1 if broken else 0
+            if in_a_row == 3:
+                until(lambda: flaky.reason is not None)
+                return
+        db.wait_idle()
+        assert flaky.reason is None, n
+    pytest.fail("three failures in a row have not been drawn")
 
 
 @pytest.mark.parametrize("coupling", ALONE)
