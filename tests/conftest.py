@@ -36,6 +36,7 @@ _passed_over: Counter[str] = Counter()
 _SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", "1")
 if _SEED == "drawn":
     _SEED = os.environ["ACTIVEDB_TEST_SEED"] = str(random.randrange(2**32))
+_ORDER_SEED = os.environ.setdefault("ACTIVEDB_TEST_ORDER_SEED", str(random.randrange(2**32)))
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile(
@@ -59,9 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say with which seed the same random programs are run again, here and by child processes."""
+    """Say with which seeds the same random programs are run again, and in the same order."""
     until = f", until {datetime.fromtimestamp(_UNTIL_S):%X}" if math.isfinite(_UNTIL_S) else ""
-    return f"ACTIVEDB_TEST_SEED={_SEED}{until}"
+    return f"ACTIVEDB_TEST_SEED={_SEED} ACTIVEDB_TEST_ORDER_SEED={_ORDER_SEED}{until}"
 
 
 def _is_long(item: pytest.Item) -> bool:
@@ -89,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(TEST_S))
         if _needs_server(item):
             item.add_marker(pytest.mark.server)
-    chance = random.Random(_SEED)
+    chance = random.Random(_ORDER_SEED)
     places = {item.path: chance.random() for item in items}
     if os.environ.get("ACTIVEDB_TEST_ORDER") == "random":
         chance.shuffle(items)
