@@ -52,7 +52,7 @@ class DetectorState:
     follows : dict of int to list of int
         By arrival, the occurrences that are made if and only if this one is.
     needs : dict of int to list of int
-        By arrival of an occurrence, those of which at least one is made if it is.
+        By arrival of an occurrence, the arrivals of others: if it is made, one of these is.
     awaited : list of Occurrence
         Events yet to be fed that may be before some that was fed.
     latest_us : int
