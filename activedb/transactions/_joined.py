@@ -19,7 +19,7 @@ from activedb.store.session import ExternalSession, borrow, connection_of, liste
 from activedb.store.sql import Key, Row, TableSpec, listen_to_flushes
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
-from activedb.transactions._node import TransactionNode, current_transaction
+from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._states import State
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class WatchedSessions:
     """Sessions whose flushes raise data events.
 
     Before a flush its rows are locked, like the rows that any transaction writes, and read. After
-    the flush they are read again, and the changed rows are reported to the listener.
+    the flush they are read again, and the changed rows of each table are reported to the listener,
+    like those of one statement.
     """
 
     def __init__(self, forest: Forest):
@@ -74,10 +75,13 @@ class WatchedSessions:
             return
         with self._locked(session, written) as (t, rows):
             t.hierarchy.session.raises(False)
+            versions: dict[TableSpec, list[Version]] = {}
             for (spec, key), new in rows.items():
                 before = old.get((spec, key))
                 if before != new:
-                    self._forest.listener.changed(t, spec, before, new)
+                    versions.setdefault(spec, []).append((key, before, new))
+            for spec, written_rows in versions.items():
+                self._forest.listener.changed_all(t, spec, written_rows)
 
     @contextmanager
     def _locked(
