@@ -507,7 +507,8 @@ class FiringsLeft(RuleError):
         firings of ours", after a connection was lost while some were recorded; a firing's name with
         a suffix, for an exclusive rule that becomes due once its triggering work has failed; "rule
         … at …", for a completion by the clock; "abort of …", the event of an abort; "quarantine of
-        …", "expiry of rule …", "silence in stream …".
+        …", "expiry of rule …", "silence in stream …"; "caller …", a caller's transaction that has
+        ended, and starts its firings once activedb knows whether it has committed.
     """
 
     left: Mapping[str, str]

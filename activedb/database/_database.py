@@ -591,7 +591,8 @@ class Database:
         """Wait for the rules in separate transactions that have started, or are due now, to end.
 
         A firing that other transactions kept from succeeding (a deadlock, a lost connection)
-        restarts by itself after a pause; the call waits for it, too.
+        restarts by itself after a pause; the call waits for it, too, and for the rules that follow
+        a caller's transaction, once that has ended.
 
         Parameters
         ----------

@@ -53,6 +53,7 @@ _CLAIMED_MAX = 1_000  # firings claimed at a time
 _LOOK = "look for firings of ours"
 _RECOVERS_S = 1.0  # a feed looks no more often for firings of dead processes
 _RUNS = "it runs"
+_SETTLES = "activedb is finding out whether it has committed"
 
 
 class Launcher:
@@ -72,7 +73,7 @@ class Launcher:
     stopped by other transactions (a deadlock, a lost connection) is given up for now and
     restarted automatically after a pause; after `restarts_max` restarts it becomes a dead letter.
 
-    Latch: ``_idle``; the latches of `restarts` and `turns` are taken under it.
+    Latch: ``_idle``; the latches of `restarts`, `turns` and `forest.joined` are taken under it.
 
     Attributes
     ----------
@@ -112,6 +113,7 @@ class Launcher:
         self.on_ended: Callable[[int], object] = lambda running: None
         self._early: set[str] = set()  # causal firings, before the triggering commit
         self.forest = forest
+        forest.joined.on_settled = self._tell
         self.triggering = triggering(self)
 
     def fire(
@@ -455,6 +457,8 @@ class Launcher:
     def join(self, timeout: float | None = None) -> None:
         """Wait until every started firing has ended, including those given up for now.
 
+        A caller's transaction that has ended may still have to start its firings; it is waited for.
+
         Parameters
         ----------
         timeout : float, optional
@@ -481,9 +485,11 @@ class Launcher:
                 remaining_s = None if until_s is None else until_s - time.monotonic()
                 is_over = remaining_s is not None and remaining_s <= 0
                 may_have_locks = is_inside or sleeping.is_beside_work
-                if is_over or (may_have_locks and not self._running):
+                goes_on = not {_RUNS, _SETTLES}.isdisjoint(left.values())
+                if is_over or (may_have_locks and not goes_on):
                     raise FiringsLeft.of(left)
-                _check_standstill(sleeping)
+                if self._running:  # all else needs nothing that this thread has
+                    _check_standstill(sleeping)
                 self._idle.wait(remaining_s)
 
     def join_running(self, running_max: int = 0) -> None:
@@ -546,7 +552,8 @@ class Launcher:
         if self._looked == self._lost:
             left.pop(_LOOK, None)  # it found nothing, or the firings it found run
         behind = dict.fromkeys(self.turns.waiting(), "rules of a higher priority have not ended")
-        return left | behind | dict.fromkeys(self._running, _RUNS)
+        ending = dict.fromkeys(self.forest.joined.unsettled(), _SETTLES)
+        return left | behind | ending | dict.fromkeys(self._running, _RUNS)
 
     # -- running ---------------------------------------------------------------------------
 

@@ -172,6 +172,13 @@ class Runner:
             label = f"{t.next_label()}.{item.rule.name}"
             self._run_child(t, item, depth, item.rule.priority, label=label, deferred=deferred)
             return
+        sets = [] if deferred else [item for item in items if item.rule.set_oriented]
+        if 0 < len(sets) < len(items):
+            single = [item for item in items if not item.rule.set_oriented]
+            self._run_level(t, single, depth, deferred=deferred)
+            self._contexts.of(t).events += 1  # a separate group, whatever the priorities
+            self._run_level(t, sets, depth, deferred=deferred)
+            return
         try:
             groups = ordered_groups(
                 items,

@@ -19,7 +19,7 @@ from activedb.store.session import ExternalSession, borrow, connection_of, liste
 from activedb.store.sql import Key, Row, TableSpec, listen_to_flushes
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
-from activedb.transactions._node import TransactionNode, current_transaction
+from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._states import State
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class WatchedSessions:
     """Sessions whose flushes raise data events.
 
     Before a flush its rows are locked, like the rows that any transaction writes, and read. After
-    the flush they are read again, and the changed rows are reported to the listener.
+    the flush they are read again, and the changed rows of each table are reported to the listener,
+    like those of one statement.
     """
 
     def __init__(self, forest: Forest):
@@ -74,10 +75,13 @@ class WatchedSessions:
             return
         with self._locked(session, written) as (t, rows):
             t.hierarchy.session.raises(False)
+            versions: dict[TableSpec, list[Version]] = {}
             for (spec, key), new in rows.items():
                 before = old.get((spec, key))
                 if before != new:
-                    self._forest.listener.changed(t, spec, before, new)
+                    versions.setdefault(spec, []).append((key, before, new))
+            for spec, written_rows in versions.items():
+                self._forest.listener.changed_all(t, spec, written_rows)
 
     @contextmanager
     def _locked(
@@ -115,6 +119,8 @@ class Joined:
     ----------
     closing : threading.Event
         Set when waits for the ends of callers' transactions must stop.
+    on_settled : callable
+        Called when the end of a caller's commit has been dealt with.
 
         Latch: ``_latch``; no other latch is taken under it.
     """
@@ -124,7 +130,8 @@ class Joined:
         self._forest = forest
         self._latch = threading.Lock()
         self._followers: WeakKeyDictionary[Any, _ConnectionFollower] = WeakKeyDictionary()
-        self._waiting: set[threading.Thread] = set()
+        self._waiting: dict[threading.Thread, _CallerTransaction] = {}
+        self.on_settled: Callable[[], object] = lambda: None
 
     def block(self, given: Any, *, timeout: float | None = None) -> TransactionNode:
         """Return a transaction inside that of the caller's connection or session, for one block.
@@ -170,12 +177,22 @@ class Joined:
                 part.await_outcome(number)
             finally:
                 with self._latch:
-                    self._waiting.discard(thread)
+                    del self._waiting[thread]
+                self.on_settled()
 
         thread = threading.Thread(target=wait, name="activedb-outcome", daemon=True)
         with self._latch:
-            self._waiting.add(thread)
+            self._waiting[thread] = part
         thread.start()
+
+    def unsettled(self) -> list[str]:
+        """Return the paths of callers' transactions that have ended, but not yet here; O(commits).
+
+        Callers that are still committing are left out.
+        """
+        with self._latch:
+            parts = list(self._waiting.values())
+        return [part.top.path for part in parts if part.callers_is_over]
 
     def close(self) -> None:
         """End the threads that wait for the outcome of callers' commits. Idempotent."""
@@ -242,6 +259,11 @@ class _CallerTransaction:
     @property
     def is_over(self) -> bool:
         return self.top.state is not State.ACTIVE or self._session.is_over
+
+    @property
+    def callers_is_over(self) -> bool:
+        """True if the caller's own transaction has ended, or its commit has failed."""
+        return self._session.is_over or self._has_failed.is_set()
 
     def block(self, limit: Limit | None) -> TransactionNode:
         self._check_no_open_block("open another one")

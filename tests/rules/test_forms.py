@@ -9,11 +9,14 @@ from sqlalchemy import delete, insert, update
 
 import activedb as adb
 from activedb.errors import DefinitionError, RuleFailed, RuleSignatureError
+from coupling.acta import SpawnEvent, audit
+from tests.ledger import open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from activedb import Occurrence, Transaction
+    from tests.databases import Place
     from tests.ledger import Ledger
 
 
@@ -168,12 +171,41 @@ def test_set_oriented_immediate_rule_fires_once_for_each_statement(ledger: Ledge
         assert fired == [("row", [11]), ("row", [21]), ("set", [11, 21])]
         fired.clear()
         t.update(a, 1, balance=0)
-        assert fired == [("set", [0]), ("row", [0])]
+        assert fired == [("row", [0]), ("set", [0])]
         fired.clear()
         t.execute(update(a).where(a.c.id == 77).values(balance=5))
         t.execute(update(a).values(balance=a.c.balance))
         assert fired == [("row", [0]), ("row", [21])]
     assert ledger.lines() == ["32", "0"]
+
+
+@pytest.mark.parametrize("order", ["depth_first", "breadth_first"])
+@pytest.mark.parametrize("change", ["insert", "update", "delete", "signal", "rule"])
+def test_set_oriented_immediate_rule_follows_those_that_fire_row_by_row(
+    where: Place, change: str, order: str
+) -> None:
+    ledger = open_ledger(where.open(recording="full", cascade_order=order), {1: 10})
+    db, a = ledger.db, ledger.accounts
+    on = adb.event("E") | adb.inserted(a) | adb.updated(a) | adb.deleted(a)
+    db.rule(on=on, set_oriented=True, priority=9, name="set 9")(lambda t, o: ledger.write(t, "9"))
+    db.rule(on=on, set_oriented=True, name="set")(lambda t, o: ledger.write(t, "any"))
+    for priority in (None, 3):
+        name = f"row {priority}"
+        db.rule(on=on, priority=priority, name=name)(lambda t, o: ledger.write(t, t.rule))
+    db.rule(on=adb.event("R"), name="raises")(lambda t, o: db.signal("E"))
+    changes: dict[str, Callable[[Transaction], object]] = {
+        "insert": lambda t: t.insert(a, {"id": 2, "balance": 0}),
+        "update": lambda t: t.update(a, 1, balance=0),
+        "delete": lambda t: t.delete(a, 1),
+        "signal": lambda t: db.signal("E"),
+        "rule": lambda t: db.signal("R"),
+    }
+    db.run(changes[change])
+    assert ledger.lines() == ["row 3", "row None", "9", "any"]
+    history = db.admin.history()
+    assert audit(history) == []
+    groups = [e.group for e in history.events if isinstance(e, SpawnEvent)][-4:]
+    assert groups[0] == groups[1] != groups[2] == groups[3]  # priorities order each group
 
 
 def test_set_oriented_immediate_rule_sees_inserts_and_deletes_of_a_statement(

@@ -88,6 +88,37 @@ def test_session_watched_in_several_ways_is_heard_once(db: adb.Database, account
     assert seen == [6]
 
 
+def test_set_oriented_rule_fires_once_for_the_rows_of_a_table_in_one_flush(
+    db: adb.Database, accounts: Table
+) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Account(Base):
+        __table__ = accounts
+
+    fired: list[tuple[str, list[Any]]] = []
+    on = adb.inserted(accounts) | adb.updated(accounts)
+    db.rule(on=on, set_oriented=True, name="set")(
+        lambda t, o: fired.append(("set", [row["id"] for row in o.rows]))
+    )
+    db.rule(on=on, name="row")(lambda t, o: fired.append(("row", [o.new["id"]])))
+    make = sessionmaker()
+    db.watch(make)
+    with db.connection() as connection, make(bind=connection) as session:
+        session.add_all([Account(id=2, balance=5), Account(id=3, balance=5)])
+        mine: Any = session.get(Account, 1)  # flushes what was added
+        mine.balance = 6
+        session.commit()
+    assert fired == [
+        ("row", [2]),
+        ("row", [3]),
+        ("set", [2, 3]),
+        ("row", [1]),
+        ("set", [1]),
+    ]
+
+
 def test_flush_that_changes_a_key_is_a_deletion_and_an_insertion(
     db: adb.Database, accounts: Table
 ) -> None:
