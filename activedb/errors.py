@@ -636,6 +636,9 @@ class ProgramFailed(BatchFailed):
     batches : tuple of str
         The source batches that the program was processing.
     reason : str
+    taken : str or None
+        The batch that `feed` or `apply` has taken before it raises this. None if it took none,
+        because the transaction was due before.
     """
 
     def __init__(
@@ -654,6 +657,7 @@ class ProgramFailed(BatchFailed):
         self.transaction = transaction
         self.batches = batches
         self.reason = reason
+        self.taken: str | None = None
 
 
 class CompensationError(StreamError):

@@ -70,6 +70,10 @@ class Commits:
     Commits of one workflow are serialised, in the order of ``place``, so batches are formed in the
     order in which they are recorded, even if programs run in parallel.
 
+    Between its commits, a process does not notice those of others. What is recorded is right all
+    the same, as a commit checks ``place``; what is answered or refused without a commit is right
+    after `keep_up`.
+
     Latch: ``_latch``, taken by the committing thread, after the workflow's row is locked and after
     all other latches, until the commit has ended; no thread reads from the database under it.
     """
@@ -90,6 +94,7 @@ class Commits:
         self._journal = journal
         self._latch = threading.RLock()
         self._is_stale = True
+        self._doubts = 0  # how often it became so
         self._state: WorkflowState
         self._begin()
 
@@ -109,13 +114,28 @@ class Commits:
         names = self.look(lambda state: [compensation_name(state.place), *map(run_name, state.due)])
         return {self.redone(name).name for name in names}
 
+    def keep_up(self) -> None:
+        """Mark the state as stale if another process has committed since it was read; one row."""
+        if not self._journal.is_shared:
+            return
+        place = self._journal.place()
+        with self._latch:
+            if self._is_stale or self._state.place < place:
+                self._doubt()
+
+    def _doubt(self) -> None:
+        """Mark the state as stale, and what is being read as too old. REQUIRES: the latch."""
+        self._is_stale = True
+        self._doubts += 1
+
     def refresh(self) -> None:
         """Read the state again, if it may differ from the records; O(rows) then."""
         while self._is_stale:
+            doubts = self._doubts
             kept = self._journal.load()
             assert kept is not None
             with self._latch:
-                if self._is_stale:
+                if self._is_stale and self._doubts == doubts:
                     self._state = WorkflowState.of(self._workflow, kept)
                     self._is_stale = False
 
@@ -222,7 +242,7 @@ class _TransactionCommit:
         if self._has_latch:
             self._has_latch = False
             if not well:
-                self._commits._is_stale = True
+                self._commits._doubt()
             self._commits._latch.release()
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from activedb.batches import (
     BatchLineage,
@@ -28,6 +28,7 @@ from activedb.errors import (
     CompensationError,
     ConfigurationError,
     ProgramFailed,
+    SerializationConflict,
     TransactionStateError,
 )
 from activedb.events import decode_params, encode_params
@@ -49,6 +50,8 @@ from activedb.workflows._definition import (
 from activedb.workflows._state import WorkflowState, id_of, run_name
 
 __all__ = ["BatchRun", "WorkflowExecutor"]
+
+T = TypeVar("T")
 
 
 class WorkflowExecutor:
@@ -238,7 +241,6 @@ class BatchRun:
         self._commits = Commits(
             self.name, self._workflow, forest=forest, launcher=launcher, journal=journal
         )
-        self._taking = Taking(self._commits, launcher)
         self._compensating = Compensating(definition, self._commits, journal)
         self._running = WorkflowExecutor(
             definition,
@@ -247,6 +249,7 @@ class BatchRun:
             compensating=self._compensating,
             forest=forest,
         )
+        self._taking = Taking(self._commits, launcher, self._running)
         self._busy = threading.RLock()  # one batch after another; taken before all else
 
     # -- running -----------------------------------------------------------------------------
@@ -272,7 +275,8 @@ class BatchRun:
         BadEvent
             If a row is invalid; nothing was taken.
         ProgramFailed
-            If a program raised. If it ran for an earlier batch, this batch was not taken.
+            If a program raised. Its attribute ``taken`` is the id of this batch; it is None if the
+            program ran for an earlier batch, and this one was not taken.
         ConfigurationError
             If there is no such source stream.
         """
@@ -280,9 +284,8 @@ class BatchRun:
         taken = encoded(rows, f"a batch of {stream}")
         self._check_outside()
         with self._busy:
-            self._running.run_due()
             batch = self._taking.take(stream, taken)
-            self._running.run_due()
+            self._run_taken(batch)
         return batch
 
     def apply(self, batch: AtomicBatch) -> str | None:
@@ -309,9 +312,8 @@ class BatchRun:
         self._check_source(batch.stream)
         self._check_outside()
         with self._busy:
-            self._running.run_due()
             id = self._taking.take_micro_batch(batch)
-            self._running.run_due()
+            self._run_taken(id)
         return id
 
     def resume(self) -> tuple[str, ...]:
@@ -389,11 +391,11 @@ class BatchRun:
 
     def due(self) -> tuple[str, ...]:
         """Return the ids of the transactions that are due and not executed."""
-        return self._commits.look(lambda state: tuple(state.due))
+        return self._asked(lambda state: tuple(state.due))
 
     def waiting(self) -> dict[str, tuple[str, ...]]:
         """Return the batches that wait to be formed into an input batch, by program."""
-        return self._commits.look(lambda state: state.forming.waiting())
+        return self._asked(lambda state: state.forming.waiting())
 
     def rows(self, batch: str) -> list[Row]:
         """Return the rows of a batch; for an input batch, those of its pieces.
@@ -403,7 +405,7 @@ class BatchRun:
         NotRecorded
             If there is no such batch.
         """
-        found = self._commits.look(lambda state: state.lineage.batch(batch))
+        found = self._asked(lambda state: state.lineage.batch(batch))
         pieces = found.pieces or (Piece(batch),)
         rows = self._journal.rows({piece.batch for piece in pieces})
         return [r for piece in pieces for r in part_of(decoded(rows[piece.batch]), piece)]
@@ -416,16 +418,16 @@ class BatchRun:
         NotRecorded
             If there is no such batch.
         """
-        return self._commits.look(lambda state: lineage_of(state.lineage, batch))
+        return self._asked(lambda state: lineage_of(state.lineage, batch))
 
     def whole_lineage(self) -> Lineage:
         """Return a copy of the whole lineage, for the functions of `activedb.batches`. O(rows)."""
-        records = self._commits.look(lambda state: state.lineage.records())
+        records = self._asked(lambda state: state.lineage.records())
         return Lineage.of(self._workflow, records)
 
     def cover(self, batch: str, *, consecutive: bool = False, rounds: int | None = None) -> Cover:
         """Return the least independent cover of a batch; see `independent_scover`."""
-        return self._commits.look(
+        return self._asked(
             lambda state: independent_scover(
                 state.lineage, batch, consecutive=consecutive, rounds=rounds
             )
@@ -433,7 +435,7 @@ class BatchRun:
 
     def draw_svg(self, batch: str | None = None, *, plan: CompensationPlan | None = None) -> str:
         """Return a drawing of all batches, or those connected with one; see `activedb.batches`."""
-        return self._commits.look(lambda state: draw_svg(state.lineage, batch, plan=plan))
+        return self._asked(lambda state: draw_svg(state.lineage, batch, plan=plan))
 
     # -- compensation ------------------------------------------------------------------------
 
@@ -453,7 +455,7 @@ class BatchRun:
             As for `activedb.batches.plan_compensation`.
         """
         ids = batch if isinstance(batch, str) else tuple(batch)
-        return self._commits.look(
+        return self._asked(
             lambda state: plan_compensation(
                 state.lineage, ids, mode, consecutive=consecutive, rounds=rounds
             )
@@ -497,6 +499,7 @@ class BatchRun:
         if batch is not None and not isinstance(batch, str):
             batch = tuple(batch)
         with self._busy:
+            self._commits.keep_up()
             done = self._compensating.compensate(
                 batch, mode, plan, allow_interference=allow_interference
             )
@@ -554,6 +557,19 @@ class BatchRun:
 
     # -- inside ----------------------------------------------------------------------------
 
+    def _asked(self, question: Callable[[WorkflowState], T]) -> T:
+        """Return the answer of a function of the state, as of now in any process."""
+        self._commits.keep_up()
+        return self._commits.look(question)
+
+    def _run_taken(self, batch: str | None) -> None:
+        """Run what a batch that was taken has made due."""
+        try:
+            self._running.run_due()
+        except ProgramFailed as failed:
+            failed.taken = batch
+            raise
+
     def _check_source(self, stream: str) -> None:
         if stream not in self._workflow.sources:
             raise ConfigurationError(
@@ -574,11 +590,17 @@ class BatchRun:
 
 
 class Taking:
-    """Ingestion of the source batches of one workflow, each in a separate transaction."""
+    """Ingestion of the source batches of one workflow, each in a separate transaction.
 
-    def __init__(self, commits: Commits, launcher: Launcher):
+    Transactions that are due run first, and may raise `ProgramFailed`; a batch is taken when none
+    is due, in any process. So a transaction that fails after that is about this batch, or about a
+    later batch or call. Called by one thread at a time.
+    """
+
+    def __init__(self, commits: Commits, launcher: Launcher, running: WorkflowExecutor):
         self._commits = commits
         self._launcher = launcher
+        self._running = running
 
     def take(self, stream: str, rows: list[Any]) -> str:
         """Take a batch of encoded rows; return its id."""
@@ -587,7 +609,7 @@ class Taking:
         def record(state: WorkflowState, recorded: WorkflowChanges) -> None:
             taken[:] = [state.arrive(recorded, stream, rows).id]
 
-        self._commits.run(Run(), lambda t: record)
+        self._run(lambda t: record)
         return taken[0]
 
     def take_micro_batch(self, batch: AtomicBatch) -> str | None:
@@ -622,8 +644,33 @@ class Taking:
                 )
             return record
 
-        self._commits.run(Run(), work)
+        self._run(work)
         return taken[0]
+
+    def _run(self, work: Callable[[TransactionNode], Record | None]) -> None:
+        """Run a transaction of the workflow at a moment when no other one is due."""
+        is_due = True
+
+        def alone(t: TransactionNode) -> Record | None:
+            nonlocal is_due
+            is_due = self._commits.look(lambda state: bool(state.due))
+            record = None if is_due else work(t)
+            return record and partial(self._record_alone, record)
+
+        self._commits.keep_up()
+        while is_due:
+            self._running.run_due()
+            self._commits.run(Run(), alone)
+
+    def _record_alone(
+        self, record: Record, state: WorkflowState, recorded: WorkflowChanges
+    ) -> None:
+        if state.due:
+            raise SerializationConflict(
+                f"a call in workflow {self._commits.name} came in between: the transactions that "
+                "it has made due run first, and this is retried"
+            )
+        record(state, recorded)
 
     def _is_known(self, batch: AtomicBatch, last: list[Any]) -> bool:
         """Return whether a micro-batch was taken before, given the last one."""

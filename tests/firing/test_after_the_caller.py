@@ -118,7 +118,10 @@ def test_callers_commit_is_waited_for_beside_open_work(
 @pytest.mark.parametrize("moment", ["before the commit", "in the commit"])
 def test_caller_that_has_not_ended_is_not_waited_for(ledger: Ledger, moment: str) -> None:
     listen(ledger, "sequential")
-    waits = lambda *_: in_thread(ledger.db.wait_idle).result(PATIENCE_S)  # noqa: E731
+
+    def waits(*_: object) -> None:
+        in_thread(ledger.db.wait_idle).result(PATIENCE_S)
+
     with ledger.db.connection() as connection:
         with ledger.db.transaction(connection=connection):
             ledger.db.signal("E", n=1)

@@ -110,6 +110,8 @@ class WorkflowJournal:
     ----------
     table : sqlalchemy.Table
         Table of workflows by name, for a transaction that locks the row before it begins its work.
+    is_shared : bool
+        True if other processes can record, too.
     """
 
     table: Any = workflows
@@ -117,6 +119,12 @@ class WorkflowJournal:
     def __init__(self, store: Store, workflow: str):
         self._store = store
         self._workflow = workflow
+        self.is_shared = store.is_shared
+
+    def place(self) -> int:
+        """Return the workflow's place as of now; one row."""
+        with translate_errors("read a workflow"), self._store.short() as connection:
+            return int(connection.execute(self._place()).scalar_one())
 
     def load(self) -> RecordedWorkflow | None:
         """Return the workflow's state as of one moment; None if it is not recorded. O(rows)."""
@@ -185,9 +193,7 @@ class WorkflowJournal:
 
     def lock(self, connection: Connection) -> int:
         """Block other recorders until the transaction ends; return the workflow's place."""
-        c = workflows.c
-        row = select(c.place).where(c.name == self._workflow).with_for_update()
-        return int(connection.execute(row).scalar_one())
+        return int(connection.execute(self._place().with_for_update()).scalar_one())
 
     def write(
         self,
@@ -240,6 +246,9 @@ class WorkflowJournal:
         where = workflows.c.name == self._workflow
         with translate_errors("record a workflow"), self._store.short() as connection:
             connection.execute(update(workflows).where(where).values(definition=definition))
+
+    def _place(self) -> Any:
+        return select(workflows.c.place).where(workflows.c.name == self._workflow)
 
     def _forget(
         self, connection: Connection, ids: Collection[str], undone: Collection[str]
