@@ -111,5 +111,4 @@ class Causal:
         """Return whether to start a firing; write its dead letter if the rule itself failed."""
         if early.error is not None:
             self._queue.give_up(firing, early.error)
-            self._queue.drop(firing)
         return early.error is None and not early.is_done

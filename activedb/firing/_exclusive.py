@@ -167,6 +167,16 @@ class Exclusive:
         elif intents is not None:
             self._queue.start_late(list(intents.firings.values()))
 
+    def ended_elsewhere(self, run_name: str) -> None:
+        """Erase the intents of a firing that another process has ended, and has decided on."""
+        with self._latch:
+            intents = self._works.pop(run_name, None)
+        if intents is not None and intents.is_recorded:
+            try:
+                self._queue.journal.withdraw_intents(intents.firings.keys() | intents.unsure.keys())
+            except ActiveDBError:
+                _LOG.warning("intents of %s are left", run_name, exc_info=True)
+
     def _fall_due(self, firings: Iterable[RecordedFiring], number: int = 0) -> None:
         """Start firings that are still intents; retry later while the server is away."""
         named = {firing.name: firing for firing in firings}

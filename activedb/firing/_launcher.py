@@ -274,6 +274,7 @@ class Launcher:
         except SYSTEMIC:
             return False
         except _DoneElsewhere:
+            self.triggering.exclusive.ended_elsewhere(name)
             return True
         finally:
             with self._idle:
@@ -331,13 +332,15 @@ class Launcher:
             is_stopped = self._lost > self._looked or bool(self.restarts.waiting())
             return is_stopped or time.monotonic() - self._recovered_s >= _RECOVERS_S
 
-    def take_over(self, limit: int, *, of_dead: bool = True) -> int:
+    def take_over(self, limit: int, *, of_dead: bool = True, run: str | None = None) -> int:
         """Claim at most `limit` firings that no process holds, and start them; return the number.
 
         Parameters
         ----------
         of_dead : bool
             Claim the firings of dead processes, too.
+        run : str, optional
+            Claim only what this run has triggered.
         """
         rules: dict[str, Rule] = {}
 
@@ -353,7 +356,7 @@ class Launcher:
         strange = [name for name in list(self._strange) if not knows(name)]
         try:
             known = self._known()
-            rows = self.journal.claim(limit, knows=knows, without=strange, of_dead=of_dead)
+            rows = self.journal.claim(limit, knows=knows, without=strange, of_dead=of_dead, run=run)
             return self._start_rows(rows, known, rules.get)
         except ActiveDBError:
             self.look()  # some may be held by this process and not started
@@ -613,6 +616,7 @@ class Launcher:
             has_ended = self._leave(firing, error)
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing.name)
+            self.triggering.exclusive.ended_elsewhere(firing.name)
             self.batch_firings.is_durable(firing.name)
         except BaseException as error:
             has_ended = self.give_up(firing, error)
@@ -639,10 +643,7 @@ class Launcher:
                 rule=rule,
             )
             failed.__cause__ = error
-            if not self._bury(firing, failed):
-                return False
-            self.triggering.exclusive.failed(firing.name)
-            return True
+            return self._bury(firing, failed)
         self._restart_later(replace(firing, restarts=number + 1), error)
         _LOG.warning("rule %s is tried again later", rule, exc_info=error)
         return False
@@ -703,9 +704,10 @@ class Launcher:
     def _bury(self, firing: RecordedFiring, failed: RuleFailed) -> bool:
         """Write a firing's dead letter; if that is impossible now, restart the firing later."""
         letter = asdict(Letter.of_rule(firing.name, firing.triggered.occurrence, failed))
+        is_first = True
         try:
             if firing.is_recorded:
-                self.journal.move_to_dead_letters(
+                is_first = self.journal.move_to_dead_letters(
                     firing.row, letter, keep=self._must_stay(firing.row)
                 )
             else:
@@ -716,14 +718,33 @@ class Launcher:
             return False
         self.triggering.counters.add("rules_failed")
         self.batch_firings.is_durable(firing.name)
+        if is_first:
+            self._failed(firing.name)
+        else:
+            self.triggering.exclusive.ended_elsewhere(firing.name)
         return True
+
+    def _failed(self, name: str) -> None:
+        """Start the exclusive rules of a firing that has failed for good: its letter made them due.
+
+        They may have been triggered in a process that has died meanwhile.
+        """
+        self.triggering.exclusive.failed(name)
+        if self.journal.is_queued:
+            return  # workers have been woken up
+        try:
+            while self.take_over(_CLAIMED_MAX, of_dead=False, run=name):
+                pass
+        except ActiveDBError:
+            _LOG.warning("exclusive rules of %s wait for recovery", name, exc_info=True)
 
     def _bury_unread(self, row: dict[str, Any], error: BadEvent) -> None:
         """Write a dead letter for a firing whose recorded occurrence cannot be decoded."""
         rule = row["rule"]
         letter = Letter.of_firing(row["firing"], row["occurrence"], failure_of(rule, error))
         self.triggering.counters.add("rules_failed")
-        self.journal.move_to_dead_letters(row, asdict(letter), keep=False)
+        if self.journal.move_to_dead_letters(row, asdict(letter), keep=False):
+            self._failed(row["firing"])
 
 
 def _check_standstill(sleeping: sleeping_for) -> None:

@@ -28,7 +28,7 @@ from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
-from activedb.firing._triggered import SYSTEMIC, Triggered, too_many_cycles
+from activedb.firing._triggered import Triggered, too_many_cycles
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Subscription, Taken
 from activedb.store.sql import Row, TableSpec
@@ -216,9 +216,9 @@ class Triggering:
             self.exclusive.committed(t.hierarchy.run, context.intents)
 
     def gave_up(self, run: Run, error: BaseException) -> None:
-        """Handle a run that has failed for good, unless its work is repeated later."""
+        """Handle a run that has failed for good, unless its work may be repeated later."""
         self._transaction_events.gave_up(run)
-        if not (run.is_batch or (run.is_detached and isinstance(error, SYSTEMIC))):
+        if not (run.is_batch or run.is_detached):  # a firing fails for good with its dead letter
             self.exclusive.failed(run.name)
 
     # -- raising events --------------------------------------------------------------------

@@ -51,7 +51,9 @@ class Journal:
 
     A firing is *held* by the process that runs it, under its lease: no other process takes it
     while the holder is alive. Any process may claim a firing without a holder. An *intent* is a
-    firing that becomes due if its triggering transaction aborts.
+    firing that becomes due if its triggering transaction aborts. As long as that is the transaction
+    of a firing that is recorded and not done, which is repeated after a crash, the intent is
+    *undecided*: no process may take it over.
 
     Parameters
     ----------
@@ -160,6 +162,14 @@ class Journal:
             ).rowcount
         return gone == len(set(names))
 
+    def withdraw_intents(self, names: Collection[str]) -> None:
+        """Delete those that are still intents of this process, in a separate transaction."""
+        c = pending_firings.c
+        ours = delete(pending_firings).where(c.intent, c.holder == self._store.lease.number)
+        with translate_errors("erase exclusive rules"), self._store.short() as connection:
+            for some in _portions(names):
+                connection.execute(ours.where(c.firing.in_(some)))
+
     def activate_intents(self, names: Collection[str]) -> list[dict[str, Any]]:
         """Make intents due firings, after their triggering transaction has aborted.
 
@@ -189,11 +199,12 @@ class Journal:
         knows: Callable[[str], bool] = lambda rule: True,
         without: Collection[str] = (),
         of_dead: bool = True,
+        run: str | None = None,
     ) -> list[dict[str, Any]]:
         """Take over firings that are not done and have no holder, oldest first.
 
         Uses one transaction, which does not wait for concurrent claims. Intents of dead processes
-        are due now: a crash is an abort.
+        are due now, unless they are undecided: a crash is an abort.
 
         Parameters
         ----------
@@ -205,12 +216,16 @@ class Journal:
             Rules to skip, because they are unknown.
         of_dead : bool
             Also claim firings of dead processes. O(pending firings) then, O(limit) otherwise.
+        run : str, optional
+            Claim only what this run has triggered.
         """
         lease = self._store.lease
         number, left, unknown = lease.take(), min(limit, _NAMES_MAX), set(without)
         rows: list[dict[str, Any]] = []
         with translate_errors("take over pending rules"), self._store.short() as connection:
             is_free = self._is_free(connection, number, of_dead=of_dead)
+            if run is not None:
+                is_free &= pending_firings.c.run == run
             while left > 0:
                 some = self._lock_free(connection, is_free, unknown, left)
                 strange = {row["rule"] for row in some if not knows(row["rule"])}
@@ -257,7 +272,9 @@ class Journal:
         limit: int,
     ) -> Sequence[RowMapping]:
         c = pending_firings.c
-        found = select(pending_firings).where(~c.done, is_free)
+        above = pending_firings.alias("above")
+        is_undecided = c.intent & exists().where(above.c.firing == c.run, ~above.c.done)
+        found = select(pending_firings).where(~c.done, is_free, ~is_undecided)
         if without:
             found = found.where(c.rule.not_in(without))
         found = found.order_by(c.recorded_at, c.firing).limit(limit)
@@ -282,7 +299,9 @@ class Journal:
     def finish(self, connection: Connection, firing: Mapping[str, Any], *, keep: bool) -> bool:
         """Mark a firing done within its own transaction; return False if it was done before.
 
-        Done firings that it triggered itself are deleted: it will not trigger them again.
+        Done firings that it triggered itself are deleted: it will not trigger them again. So are
+        the intents that other processes recorded for it, before they died or lost their lease;
+        those of this process are left to `erase_intents`.
 
         Parameters
         ----------
@@ -290,6 +309,19 @@ class Journal:
             Leave a row marked done, recorded before or not. Otherwise the recorded row is deleted,
             unless the firing that triggered it is not done yet and will look for the row.
         """
+        c = pending_firings.c
+        is_over = c.done | (c.intent & (c.holder != self._store.lease.number))
+        return self._end(connection, firing, is_over, keep=keep)
+
+    def _end(
+        self,
+        connection: Connection,
+        firing: Mapping[str, Any],
+        is_over: ColumnElement[bool],
+        *,
+        keep: bool,
+    ) -> bool:
+        """Mark a firing done, and delete those that it triggered and that are over."""
         # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
         # only if the firing above will delete it.
         keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
@@ -303,7 +335,7 @@ class Journal:
         else:
             gone = delete(pending_firings).where(c.firing == firing["firing"], ~c.done)
             is_first = connection.execute(gone).rowcount == 1
-        connection.execute(delete(pending_firings).where(c.run == firing["firing"], c.done))
+        connection.execute(delete(pending_firings).where(c.run == firing["firing"], is_over))
         return is_first
 
     def _may_be_triggered_again(self, connection: Connection, firing: Mapping[str, Any]) -> bool:
@@ -343,11 +375,21 @@ class Journal:
 
     def move_to_dead_letters(
         self, firing: Mapping[str, Any], letter: Mapping[str, Any], *, keep: bool
-    ) -> None:
-        """Turn a firing into a dead letter, in a separate transaction; see `finish`."""
+    ) -> bool:
+        """Turn a firing into a dead letter, in a separate transaction.
+
+        See `finish`; but its intents become due, for any process. Returns False if the firing was
+        done before.
+        """
+        c = pending_firings.c
         with translate_errors("write a dead letter"), self._store.short() as connection:
-            if self.finish(connection, firing, keep=keep):
+            is_first = self._end(connection, firing, c.done, keep=keep)
+            if is_first:
                 self.write_letters(connection, [letter])
+                due = update(pending_firings).where(c.run == firing["firing"], c.intent)
+                if connection.execute(due.values(intent=False, holder=None)).rowcount:
+                    self._store.send_wakeup(connection)
+        return is_first
 
     # -- letters ---------------------------------------------------------------------------
 
