@@ -144,8 +144,7 @@ class Triggering:
         """Raise an event per row of one statement; set-oriented rules fire once, at the end."""
         sets: list[Triggered] = []
         for _, old, new in versions:
-            o = self._row_event(t, spec, old, new)
-            if o is not None:
+            if (o := self._row_event(t, spec, old, new)) is not None:
                 single: list[Triggered] = []
                 for item in self._fed(t, o, undated=not t.has_event_time):
                     is_set = item.rule.set_oriented and item.rule.coupling is Coupling.IMMEDIATE
