@@ -488,8 +488,8 @@ class Launcher:
                 remaining_s = None if until_s is None else until_s - time.monotonic()
                 is_over = remaining_s is not None and remaining_s <= 0
                 may_have_locks = is_inside or sleeping.is_beside_work
-                goes_on = not {_RUNS, _SETTLES}.isdisjoint(left.values())
-                if is_over or (may_have_locks and not goes_on):
+                is_under_way = not {_RUNS, _SETTLES}.isdisjoint(left.values())
+                if is_over or (may_have_locks and not is_under_way):
                     raise FiringsLeft.of(left)
                 if self._running:  # all else needs nothing that this thread has
                     _check_standstill(sleeping)

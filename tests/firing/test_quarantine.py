@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.drawing import drawn
 from tests.ledger import EPOCH, Ledger, open_ledger
 
 if TYPE_CHECKING:
-    from activedb import Occurrence, Transaction
+    from activedb import Database, Occurrence, Transaction
 
 ALONE = ["immediate", "deferred", "detached", "sequential", "causal"]
 
@@ -54,6 +55,24 @@ def quick(where: Place) -> Ledger:
     return open_ledger(where.open(quarantine_after=3))
 
 
+def signalled(
+    db: Database,
+    n: int,
+    left: list[list[bool]],
+    t: Transaction,
+    *,
+    commits: bool,
+) -> None:
+    """Signal what one try of a transaction does, the first one of the tries that are left."""
+    for each, broken in enumerate(left.pop(0)):
+        with t.subtransaction():
+            db.signal("E", n=10 * n + each, broken=broken)
+    if left:
+        raise SerializationConflict("so it is tried again")
+    if not commits:
+        raise KeyError("and so it is not")
+
+
 @pytest.mark.parametrize("coupling", ["immediate", "deferred"])
 @pytest.mark.parametrize("seed", range(3))
 def test_only_what_has_committed_counts(quick: Ledger, coupling: str, seed: int) -> None:
@@ -63,18 +82,7 @@ def test_only_what_has_committed_counts(quick: Ledger, coupling: str, seed: int)
     for n in range(40):
         tries, commits = random.randint(1, 3), random.random() < 0.6
         outcomes = [[random.random() < 0.7 for _ in range(random.randint(1, 2))] for _ in range(3)]
-        left = iter(range(tries))
-
-        def work(t: Transaction) -> None:
-            number = next(left)  # noqa: B023
-            for each, broken in enumerate(outcomes[number]):  # noqa: B023
-                with t.subtransaction():
-                    db.signal("E", n=100 * n + 10 * number + each, broken=broken)  # noqa: B023
-            if number < tries - 1:  # noqa: B023
-                raise SerializationConflict("so it is tried again")
-            if not commits:  # noqa: B023
-                raise KeyError("and so it is not")
-
+        work = partial(signalled, db, n, outcomes[:tries], commits=commits)
         with nullcontext() if commits else pytest.raises(KeyError):
             db.run(work)
         for broken in outcomes[tries - 1] if commits else ():

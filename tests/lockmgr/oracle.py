@@ -68,8 +68,8 @@ class Oracle:
     ) -> None:
         """Judge a request that did not want to wait.
 
-        `would_cost_nobody` returns whether the lock manager, if asked to wait, would grant the
-        request at once and would not move a waiting request.
+        `would_cost_nobody` returns True if the same request, allowed to wait, would be granted at
+        once and would move no waiting request.
         """
         natural = self._enqueued(tid, resource, mode, reply)
         if natural is None:

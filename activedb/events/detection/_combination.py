@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Sequence_
@@ -419,6 +420,7 @@ class CombinationNode(DetectorNode):
             judged.sort(key=lambda item: self.order_of_judged(item[0].candidate))
         return [entry for _, entry in judged]
 
+    @abstractmethod
     def unfed(
         self,
         group: EntryGroup,
@@ -427,7 +429,6 @@ class CombinationNode(DetectorNode):
         start_us: int | None,
     ) -> list[Possible]:
         """Return the candidates that events yet to be fed, or windows yet to end, may complete."""
-        raise NotImplementedError
 
     def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
         """Return the candidates that the selection leaves, in the given order of preference."""
