@@ -40,7 +40,8 @@ class Causal:
     A rule gets one try beside the triggering transaction. If the try fails for a reason outside
     the rule (a deadlock, say), the rule is started once more after the triggering commit, like a
     sequential rule. If the rule itself fails, that commit makes a dead letter of it. When the
-    triggering transaction aborts, the try has aborted with it and leaves no effects.
+    triggering transaction aborts, the try has aborted with it and leaves no effects. The firing is
+    over if the triggering work fails for good, or commits without triggering the rule again.
 
     Two kinds of triggering transaction do not begin rules early. The connection of a caller's
     transaction belongs to the caller. In the batch of a stream, no rule runs between events.
@@ -52,6 +53,12 @@ class Causal:
         self._queue = queue
         self._latch = threading.Lock()
         self._early: dict[RecordedFiring, _Early] = {}
+        # Names of the firings begun by the tries of each unfinished run; and those of all.
+        self._begun: dict[str, set[str]] = {}
+        self._unsettled: set[str] = set()
+        # What firings begun early have triggered: those that had to leave a row, and those done.
+        self._staying: set[str] = set()
+        self._done: dict[str, list[str]] = {}
 
     def begin(self, t: TransactionNode, firings: list[RecordedFiring]) -> None:
         """Begin those of the `firings` in `t` that are causal, on threads of the pool."""
@@ -60,12 +67,40 @@ class Causal:
             return
         t.offer()
         with self._latch:
+            run, names = t.hierarchy.run.name, [firing.name for firing in firings]
             self._early.update((firing, _Early()) for firing in firings)
+            self._begun.setdefault(run, set()).update(names)
+            self._unsettled.update(names)
         for firing in firings:
             t.forest.pool.submit(lambda firing=firing: self._run(firing, t))  # type: ignore[misc]
 
-    def committed(self, firings: list[RecordedFiring]) -> list[RecordedFiring]:
-        """Return the `firings` to start, now that the triggering transaction has committed."""
+    def has_begun(self, run_name: str) -> bool:
+        """Return whether tries of an unfinished run have begun rules early. O(1)."""
+        return run_name in self._begun
+
+    def must_stay(self, firing: str, run: str) -> bool:
+        """Return whether a firing of `run` that ends now leaves a row: `run` may trigger it again.
+
+        That is so while `run` is a firing begun early whose triggering run is unfinished.
+        """
+        with self._latch:
+            stays = run in self._unsettled
+            (self._staying.add if stays else self._staying.discard)(firing)
+            return stays
+
+    def is_durable(self, firing: str, run: str) -> None:
+        """Note that the outcome of a firing of `run` is durable."""
+        with self._latch:
+            if firing not in self._staying:
+                return
+            self._staying.discard(firing)
+            if run in self._unsettled:
+                self._done.setdefault(run, []).append(firing)
+                return
+        self._queue.forget_done([firing])
+
+    def committed(self, firings: list[RecordedFiring]) -> None:
+        """Start `firings`, which the triggering commit has recorded, unless they run already."""
         due = []
         for firing in firings:
             with self._latch:
@@ -77,14 +112,23 @@ class Causal:
                 self._early.pop(firing, None)
             if early is None or self._is_due(firing, early):
                 due.append(firing)
-        return due
+        self._queue.start(due)
 
     def aborted(self, firings: list[RecordedFiring]) -> None:
-        """Drop `firings`: the triggering transaction has aborted, and their early tries with it."""
+        """Forget the early tries of `firings`, which have aborted with what triggered them."""
         with self._latch:
-            dropped = [firing for firing in firings if self._early.pop(firing, None)]
-        for firing in dropped:
-            self._queue.drop(firing)
+            for firing in firings:
+                self._early.pop(firing, None)
+
+    def settle(self, run_name: str) -> set[str]:
+        """Return the names of the firings that a finished run has begun early in any try."""
+        with self._latch:
+            begun = self._begun.pop(run_name, set())
+            self._unsettled -= begun
+            done = [firing for name in begun for firing in self._done.pop(name, ())]
+        if done:
+            self._queue.forget_done(done)
+        return begun
 
     # -- inside ----------------------------------------------------------------------------
 

@@ -67,6 +67,10 @@ class Exclusive:
         self._latch = threading.Lock()
         self._works: dict[str, _Intents] = {}
 
+    def has_intents(self, run_name: str) -> bool:
+        """Return whether tries of an unfinished run have triggered exclusive rules. O(1)."""
+        return run_name in self._works
+
     def intend(
         self, t: TransactionNode, items: list[Triggered], event: int, undated: Container[int]
     ) -> tuple[set[str], list[Letter]]:

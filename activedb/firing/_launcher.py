@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -274,7 +274,7 @@ class Launcher:
         except SYSTEMIC:
             return False
         except _DoneElsewhere:
-            self.triggering.exclusive.ended_elsewhere(name)
+            self.triggering.ended_elsewhere(name)
             return True
         finally:
             with self._idle:
@@ -295,9 +295,17 @@ class Launcher:
         """Take back `expect`."""
         self._ended(firing.name)
 
-    def drop(self, firing: RecordedFiring) -> None:
-        """Note that an early firing has aborted, and is not tried again."""
-        self.triggering.exclusive.failed(firing.name)
+    def forget_done(self, names: Sequence[str], number: int = 0) -> None:
+        """Delete the rows of done firings, except those that a recorded firing may look for."""
+        try:
+            self.journal.forget_triggered(names)
+        except ActiveDBError as error:
+            self.restarts.later(
+                f"{names[0]} is forgotten",
+                lambda: self.forget_done(names, number + 1),
+                number,
+                f"{type(error).__name__}: {error}",
+            )
 
     # -- recovery and workers --------------------------------------------------------------
 
@@ -616,13 +624,13 @@ class Launcher:
             has_ended = self._leave(firing, error)
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing.name)
-            self.triggering.exclusive.ended_elsewhere(firing.name)
-            self.batch_firings.is_durable(firing.name)
+            self.triggering.ended_elsewhere(firing.name)
+            self._is_durable(row)
         except BaseException as error:
             has_ended = self.give_up(firing, error)
         else:
             self.triggering.quarantine.succeeded(item.rule.name)
-            self.batch_firings.is_durable(firing.name)
+            self._is_durable(row)
         finally:
             if has_ended:
                 self._ended(firing.name)
@@ -688,10 +696,15 @@ class Launcher:
             return False
         if not is_of_firing(row["run"]):
             return self.batch_firings.must_stay(row["firing"])
-        with self._idle:
-            is_early = row["run"] in self._early
+        if self.triggering.causal.must_stay(row["firing"], row["run"]):
+            return True
         # If the triggering firing is recorded, the journal itself decides.
-        return is_early or self.batch_firings.is_unfinished(row["run"])
+        return self.batch_firings.is_unfinished(row["run"])
+
+    def _is_durable(self, row: dict[str, Any]) -> None:
+        """Note that the outcome of a firing is durable."""
+        self.batch_firings.is_durable(row["firing"])
+        self.triggering.causal.is_durable(row["firing"], row["run"])
 
     def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
         """Write a dead letter for a rule that raised; return False if that has to wait."""
@@ -717,11 +730,11 @@ class Launcher:
             self._restart_later(replace(firing, restarts=max(firing.restarts, 1)), error)
             return False
         self.triggering.counters.add("rules_failed")
-        self.batch_firings.is_durable(firing.name)
+        self._is_durable(firing.row)
         if is_first:
             self._failed(firing.name)
         else:
-            self.triggering.exclusive.ended_elsewhere(firing.name)
+            self.triggering.ended_elsewhere(firing.name)
         return True
 
     def _failed(self, name: str) -> None:
@@ -729,7 +742,7 @@ class Launcher:
 
         They may have been triggered in a process that has died meanwhile.
         """
-        self.triggering.exclusive.failed(name)
+        self.triggering.failed(name)
         if self.journal.is_queued:
             return  # workers have been woken up
         try:

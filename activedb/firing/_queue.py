@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -154,8 +154,8 @@ class FiringQueue(Protocol):
     def expect_no_more(self, firing: RecordedFiring) -> None:
         """Take back `expect`."""
 
-    def drop(self, firing: RecordedFiring) -> None:
-        """Note that an early firing has aborted, and is not tried again."""
+    def forget_done(self, names: Sequence[str]) -> None:
+        """Delete the rows of done firings, except those that a recorded firing may look for."""
 
     def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
         """Write a dead letter for a rule that raised; return False if that has to wait."""

@@ -67,8 +67,8 @@ class Triggering:
         Runs the triggered rules.
     contexts : TriggerContexts
         What each live transaction has triggered and fed.
+    causal : Causal
     exclusive : Exclusive
-        Intents of exclusive rules, and their end.
     listeners : RuleListeners
     figures : RuleFigures
         Statistics per rule; one of the listeners.
@@ -123,7 +123,7 @@ class Triggering:
             cause=self.runner.cause,
         )
         self._queue = queue
-        self._causal, self.exclusive = Causal(queue), Exclusive(queue)
+        self.causal, self.exclusive = Causal(queue), Exclusive(queue)
         self._write_letters, self._write_choices = write_letters, write_choices
         self._transaction_events = TransactionEvents(catalog, self.occurred, queue)
 
@@ -159,6 +159,8 @@ class Triggering:
         if t.parent is None:
             self._transaction_events.committing(t)
         context = self.contexts.live.get(t.id)
+        if context is None and t.parent is None and self._has_triggered(t.hierarchy.run.name):
+            context = self.contexts.of(t)  # to end what earlier tries have begun
         if context is None:
             if t.parent is None and self.catalog.drafts:
                 self.kept.at_commit_point(t, (), self.catalog.given_up(t))
@@ -196,29 +198,43 @@ class Triggering:
         if context is None:
             return
         if t.state is State.ABORTED:
-            self._causal.aborted(context.firings)
+            self.causal.aborted(context.firings)
             if t.parent is None:
                 self._queue.ended(t)
                 if context.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
                     self._queue.look()  # the server may have committed
                 self.exclusive.tried(t.hierarchy.run)
                 if not t.hierarchy.run.is_retried:
-                    self.exclusive.failed(t.hierarchy.run.name)
+                    self.failed(t.hierarchy.run.name)
         elif t.parent is not None:
             self.contexts.pass_on(context, t.parent)
         else:
             self.feeding.committed(context)
             self.quarantine.ended(context.outcomes)
-            if context.firings:
-                self._queue.start(self._causal.committed(context.firings))
+            self.causal.committed(context.firings)
             self._queue.ended(t)
+            recorded = {firing.name for firing in context.firings}
+            for name in self.causal.settle(t.hierarchy.run.name) - recorded:
+                self.failed(name)
             self.exclusive.committed(t.hierarchy.run, context.intents)
 
     def gave_up(self, run: Run, error: BaseException) -> None:
         """Handle a run that has failed for good, unless its work may be repeated later."""
         self._transaction_events.gave_up(run)
         if not (run.is_batch or run.is_detached):  # a firing fails for good with its dead letter
-            self.exclusive.failed(run.name)
+            self.failed(run.name)
+
+    def failed(self, run_name: str) -> None:
+        """End what the tries of a run have triggered, now that it has failed for good."""
+        for name in self.causal.settle(run_name):
+            self.failed(name)
+        self.exclusive.failed(run_name)
+
+    def ended_elsewhere(self, run_name: str) -> None:
+        """Forget what the tries of a firing have triggered: another process has ended it."""
+        for name in self.causal.settle(run_name):
+            self.ended_elsewhere(name)
+        self.exclusive.ended_elsewhere(run_name)
 
     # -- raising events --------------------------------------------------------------------
 
@@ -258,17 +274,18 @@ class Triggering:
                 case Coupling.CAUSAL | Coupling.SEQUENTIAL:
                     dependent.append(item)
         undated = self.contexts.undated_in(t) if detached or dependent or exclusive else ()
+        if dependent or exclusive:
+            self.contexts.of(t.top)  # the top decides on them, even if `t` aborts
         lost: list[Letter] = []  # of firings whose occurrence cannot be encoded
         if detached:
             self._queue.fire(t, detached, context.events, undated)
         if dependent:
             firings, lost = self._queue.prepare(t, dependent, context.events, undated)
             self.contexts.keep_firings(t, firings)
-            self._causal.begin(t, firings)
+            self.causal.begin(t, firings)
         if exclusive:
             names, more = self.exclusive.intend(t, exclusive, context.events, undated)
             lost += more
-            self.contexts.of(t.top)  # the top decides on them, even if `t` aborts
             with self.contexts.latch:
                 context.intents |= names
         if lost:
@@ -280,6 +297,10 @@ class Triggering:
             self.runner.run_children(t, immediate, deferred=False)
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _has_triggered(self, run_name: str) -> bool:
+        """Return whether tries of an unfinished run have triggered what waits for its end."""
+        return self.exclusive.has_intents(run_name) or self.causal.has_begun(run_name)
 
     def _row_event(
         self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None

@@ -174,6 +174,7 @@ class Journal:
         """Make intents due firings, after their triggering transaction has aborted.
 
         Uses a separate transaction; returns the rows of those that were still intents, by name.
+        Undecided ones stay intents.
         """
         if not names:
             return []
@@ -183,6 +184,7 @@ class Journal:
         with translate_errors("make exclusive rules due"), self._store.short() as connection:
             for some in _portions(names):
                 due = update(pending_firings).where(c.firing.in_(some), c.intent)
+                due = due.where(~_is_triggered_by_pending())
                 due = due.values(intent=False, holder=holder)
                 found = connection.execute(due.returning(pending_firings)).mappings()
                 rows += [dict(row) for row in found]
@@ -272,8 +274,7 @@ class Journal:
         limit: int,
     ) -> Sequence[RowMapping]:
         c = pending_firings.c
-        above = pending_firings.alias("above")
-        is_undecided = c.intent & exists().where(above.c.firing == c.run, ~above.c.done)
+        is_undecided = c.intent & _is_triggered_by_pending()
         found = select(pending_firings).where(~c.done, is_free, ~is_undecided)
         if without:
             found = found.where(c.rule.not_in(without))
@@ -358,6 +359,17 @@ class Journal:
             gone.update(connection.execute(done.returning(c.firing)).scalars())
         return gone
 
+    def forget_triggered(self, firings: Sequence[str]) -> None:
+        """Delete the done firings among `firings`, in a separate transaction.
+
+        Those triggered by a firing that is recorded and not done are left to its end.
+        """
+        with translate_errors("forget done firings"), self._store.short() as connection:
+            for some in _portions(firings):
+                c = pending_firings.c
+                done = delete(pending_firings).where(c.firing.in_(some), c.done)
+                connection.execute(done.where(~_is_triggered_by_pending()))
+
     def prune(self, run: str) -> None:
         """Delete the done firings of runs that have ended, in a separate transaction.
 
@@ -367,9 +379,7 @@ class Journal:
             Name of the runs of a stream all of whose batches have committed.
         """
         c = pending_firings.c
-        trigger = pending_firings.alias("trigger")
-        is_pending = exists().where(trigger.c.firing == c.run, ~trigger.c.done)
-        of_rules = c.run.contains("#") & ~is_pending
+        of_rules = c.run.contains("#") & ~_is_triggered_by_pending()
         with translate_errors("forget done firings"), self._store.short() as connection:
             connection.execute(delete(pending_firings).where((c.run == run) | of_rules, c.done))
 
@@ -417,6 +427,12 @@ class Journal:
         rows = [dict(letter) for letter in letters]
         if rows:
             connection.execute(_flavour(connection)(dead_letters).on_conflict_do_nothing(), rows)
+
+
+def _is_triggered_by_pending() -> ColumnElement[bool]:
+    """Return whether a row's triggering run is a firing that is recorded and not done."""
+    trigger = pending_firings.alias("trigger")
+    return exists().where(trigger.c.firing == pending_firings.c.run, ~trigger.c.done)
 
 
 def _hold(connection: Connection, names: Collection[str], holder: int | None) -> None:
