@@ -218,6 +218,15 @@ def where(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 @pytest.fixture
+def there(postgres_url: str) -> Iterator[Place]:
+    """Somewhere on Postgres, for several database objects."""
+    from tests.databases import place
+
+    with place(postgres_url) as opened:
+        yield opened
+
+
+@pytest.fixture
 def db(where: Place) -> Database:
     """An open database with the default settings and no tables."""
     return where.open()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from activedb.firing._triggered import RecordedFiring
-from activedb.transactions import TransactionNode
+from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
 
 if TYPE_CHECKING:
@@ -78,6 +78,21 @@ class Causal:
         """Return whether tries of an unfinished run have begun rules early. O(1)."""
         return run_name in self._begun
 
+    def begun(self, run_name: str) -> set[str]:
+        """Return the names of the firings that an unfinished run has begun early in any try."""
+        if not self.has_begun(run_name):
+            return set()
+        with self._latch:
+            return set(self._begun.get(run_name, ()))
+
+    def is_repeated(self, run: Run) -> bool:
+        """Return whether a run is repeated after a crash: it is recorded, or covered by such a one.
+
+        A firing begun early is unrecorded.
+        """
+        with self._latch:
+            return run.is_covered or (run.is_detached and run.name not in self._unsettled)
+
     def must_stay(self, firing: str, run: str) -> bool:
         """Return whether a firing of `run` that ends now leaves a row: `run` may trigger it again.
 
@@ -121,7 +136,9 @@ class Causal:
                 self._early.pop(firing, None)
 
     def settle(self, run_name: str) -> set[str]:
-        """Return the names of the firings that a finished run has begun early in any try."""
+        """Note that a run has ended; return the names of the firings it has begun early."""
+        if not self.has_begun(run_name):
+            return set()
         with self._latch:
             begun = self._begun.pop(run_name, set())
             self._unsettled -= begun

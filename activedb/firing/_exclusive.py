@@ -31,6 +31,8 @@ class _Intents:
     ----------
     is_recorded : bool
         True if each intent is recorded at its event.
+    is_given_up : bool
+        True if the commit after which the work has failed for good records them.
     firings : dict of str to RecordedFiring
         Intents of all tries, by name.
     unsure : dict of str to RecordedFiring
@@ -39,6 +41,7 @@ class _Intents:
     """
 
     is_recorded: bool
+    is_given_up: bool = False
     firings: dict[str, RecordedFiring] = field(default_factory=dict)
     unsure: dict[str, RecordedFiring] = field(default_factory=dict)
     of_this_try: set[str] = field(default_factory=set)
@@ -56,8 +59,9 @@ class Exclusive:
     runnable.
 
     Two kinds of work do not record intents at the event. A stream's batch is repeated after a
-    crash, and its commit records the intents that become runnable. A caller's transaction on the
-    memory twin blocks all other writers, and no data there survives a crash.
+    crash, and with it the firings that it has triggered and not recorded; the commit that ends them
+    records the intents that become runnable. A caller's transaction on the memory twin blocks all
+    other writers, and no data there survives a crash.
 
     Latch: ``_latch``; no other latch is taken under it.
     """
@@ -84,7 +88,8 @@ class Exclusive:
         # The set of intents that become runnable together is not known yet.
         line_up(firings, run.name, always=self._queue.has_priorities(Coupling.EXCLUSIVE))
         named = {firing.name: firing for firing in firings}
-        can_record = not run.is_batch and (t.hierarchy.lends or session.is_shared)
+        is_repeated = run.is_batch or run.is_covered
+        can_record = not is_repeated and (t.hierarchy.lends or session.is_shared)
         with self._latch:
             intents = self._works.setdefault(run.name, _Intents(can_record))
             new = [firing.row for name, firing in named.items() if name not in intents.firings]
@@ -142,18 +147,14 @@ class Exclusive:
                 self._queue.start(due)
 
     def giving_up(self, connection: Any, run_name: str) -> None:
-        """Record the intents of all tries at a batch, with the commit that gives it up."""
+        """Record unrecorded intents with the commit after which the work has failed for good."""
         with self._latch:
             intents = self._works.get(run_name)
-            rows = [] if intents is None else [each.row for each in intents.firings.values()]
+            if intents is None or intents.is_recorded:
+                return
+            intents.is_given_up = True
+            rows = [each.row for each in intents.firings.values()]
         self._queue.journal.record_on(connection, rows)
-
-    def given_up(self, run_name: str) -> None:
-        """Start the recorded intents, now that the commit of `giving_up` has been made."""
-        with self._latch:
-            intents = self._works.pop(run_name, None)
-        if intents is not None:
-            self._queue.start(list(intents.firings.values()))
 
     def tried(self, run: Run) -> None:
         """Note that a try at the work has aborted; another one may follow."""
@@ -166,9 +167,13 @@ class Exclusive:
         """Start the intents of all tries, now that the work has failed for good."""
         with self._latch:
             intents = self._works.pop(run_name, None)
-        if intents is not None and intents.is_recorded:
+        if intents is None:
+            return
+        if intents.is_recorded:
             self._fall_due([*intents.firings.values(), *intents.unsure.values()])
-        elif intents is not None:
+        elif intents.is_given_up:
+            self._queue.start(list(intents.firings.values()))
+        else:
             self._queue.start_late(list(intents.firings.values()))
 
     def ended_elsewhere(self, run_name: str) -> None:

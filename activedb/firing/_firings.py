@@ -256,6 +256,11 @@ class BatchFirings:
         with self._latch:
             return firing in self._unfinished
 
+    def is_unrecorded(self, firing: str) -> bool:
+        """Return whether a firing has no row, because its batch has not committed."""
+        with self._latch:
+            return firing in self._unfinished and firing not in self._settled
+
     def must_stay(self, firing: str) -> bool:
         """Return whether a firing that ends now leaves a row: its batch may trigger it again."""
         with self._latch:

@@ -268,13 +268,14 @@ class Launcher:
         quarantine = self.triggering.quarantine
         try:
             quarantine.check(firing.triggered.rule.name)
-            run = run_of(firing.row, firing.triggered, is_retried=True)
+            is_covered = self.triggering.run_ends.causal.is_repeated(cause.hierarchy.run)
+            run = run_of(firing.row, firing.triggered, is_retried=True, is_covered=is_covered)
             self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
             quarantine.succeeded(firing.triggered.rule.name)
         except SYSTEMIC:
             return False
         except _DoneElsewhere:
-            self.triggering.ended_elsewhere(name)
+            self.triggering.run_ends.ended_elsewhere(name)
             return True
         finally:
             with self._idle:
@@ -618,13 +619,14 @@ class Launcher:
                     return
                 firing = replace(firing, is_recorded=True)
             self.triggering.quarantine.check(item.rule.name)
-            run = run_of(row, item, lazily=is_lazy(row["run"]))
+            is_covered = self.batch_firings.is_unrecorded(firing.name)
+            run = run_of(row, item, lazily=is_lazy(row["run"]), is_covered=is_covered)
             self.forest.run(self._work_of(row, item), run)
         except SYSTEMIC as error:
             has_ended = self._leave(firing, error)
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing.name)
-            self.triggering.ended_elsewhere(firing.name)
+            self.triggering.run_ends.ended_elsewhere(firing.name)
             self._is_durable(row)
         except BaseException as error:
             has_ended = self.give_up(firing, error)
@@ -696,7 +698,7 @@ class Launcher:
             return False
         if not is_of_firing(row["run"]):
             return self.batch_firings.must_stay(row["firing"])
-        if self.triggering.causal.must_stay(row["firing"], row["run"]):
+        if self.triggering.run_ends.causal.must_stay(row["firing"], row["run"]):
             return True
         # If the triggering firing is recorded, the journal itself decides.
         return self.batch_firings.is_unfinished(row["run"])
@@ -704,7 +706,7 @@ class Launcher:
     def _is_durable(self, row: dict[str, Any]) -> None:
         """Note that the outcome of a firing is durable."""
         self.batch_firings.is_durable(row["firing"])
-        self.triggering.causal.is_durable(row["firing"], row["run"])
+        self.triggering.run_ends.causal.is_durable(row["firing"], row["run"])
 
     def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
         """Write a dead letter for a rule that raised; return False if that has to wait."""
@@ -721,7 +723,10 @@ class Launcher:
         try:
             if firing.is_recorded:
                 is_first = self.journal.move_to_dead_letters(
-                    firing.row, letter, keep=self._must_stay(firing.row)
+                    firing.row,
+                    letter,
+                    keep=self._must_stay(firing.row),
+                    also=partial(self.triggering.run_ends.giving_up, run_name=firing.name),
                 )
             else:
                 self.journal.add_dead_letter(letter)
@@ -734,7 +739,7 @@ class Launcher:
         if is_first:
             self._failed(firing.name)
         else:
-            self.triggering.ended_elsewhere(firing.name)
+            self.triggering.run_ends.ended_elsewhere(firing.name)
         return True
 
     def _failed(self, name: str) -> None:
@@ -742,7 +747,7 @@ class Launcher:
 
         They may have been triggered in a process that has died meanwhile.
         """
-        self.triggering.failed(name)
+        self.triggering.run_ends.failed(name)
         if self.journal.is_queued:
             return  # workers have been woken up
         try:

@@ -18,13 +18,12 @@ from activedb.clock import Clock
 from activedb.config import Settings
 from activedb.errors import ConnectionLost
 from activedb.events import Occurrence, row_change
-from activedb.firing._causal import Causal
 from activedb.firing._durable_detectors import DurableDetectors
-from activedb.firing._exclusive import Exclusive
 from activedb.firing._feeding import Feeding
 from activedb.firing._letters import Letter
 from activedb.firing._quarantine import Quarantine
 from activedb.firing._rule_listeners import RuleFigures, RuleListeners
+from activedb.firing._run_ends import RunEnds
 from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
@@ -67,8 +66,8 @@ class Triggering:
         Runs the triggered rules.
     contexts : TriggerContexts
         What each live transaction has triggered and fed.
-    causal : Causal
-    exclusive : Exclusive
+    run_ends : RunEnds
+        Firings begun early and intents, which wait for the end of a run.
     listeners : RuleListeners
     figures : RuleFigures
         Statistics per rule; one of the listeners.
@@ -123,7 +122,7 @@ class Triggering:
             cause=self.runner.cause,
         )
         self._queue = queue
-        self.causal, self.exclusive = Causal(queue), Exclusive(queue)
+        self.run_ends = RunEnds(queue)
         self._write_letters, self._write_choices = write_letters, write_choices
         self._transaction_events = TransactionEvents(catalog, self.occurred, queue)
 
@@ -159,10 +158,11 @@ class Triggering:
         if t.parent is None:
             self._transaction_events.committing(t)
         context = self.contexts.live.get(t.id)
-        if context is None and t.parent is None and self._has_triggered(t.hierarchy.run.name):
+        is_top = t.parent is None
+        if context is None and is_top and self.run_ends.has_triggered(t.hierarchy.run.name):
             context = self.contexts.of(t)  # to end what earlier tries have begun
         if context is None:
-            if t.parent is None and self.catalog.drafts:
+            if is_top and self.catalog.drafts:
                 self.kept.at_commit_point(t, (), self.catalog.given_up(t))
             return
         try:
@@ -181,7 +181,7 @@ class Triggering:
             self._write_choices(t, context.choices)
         if context.firings:
             self._queue.record(t, context.firings)
-        self.exclusive.at_commit_point(t, context.intents)
+        self.run_ends.at_commit_point(t, context)
 
     def aborting(self, t: TransactionNode) -> None:
         """Withdraw the occurrences that `t` has fed, while `t` still locks their detectors."""
@@ -198,43 +198,26 @@ class Triggering:
         if context is None:
             return
         if t.state is State.ABORTED:
-            self.causal.aborted(context.firings)
+            self.run_ends.causal.aborted(context.firings)
             if t.parent is None:
                 self._queue.ended(t)
                 if context.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
                     self._queue.look()  # the server may have committed
-                self.exclusive.tried(t.hierarchy.run)
+                self.run_ends.exclusive.tried(t.hierarchy.run)
                 if not t.hierarchy.run.is_retried:
-                    self.failed(t.hierarchy.run.name)
+                    self.run_ends.failed(t.hierarchy.run.name)
         elif t.parent is not None:
             self.contexts.pass_on(context, t.parent)
         else:
             self.feeding.committed(context)
             self.quarantine.ended(context.outcomes)
-            self.causal.committed(context.firings)
-            self._queue.ended(t)
-            recorded = {firing.name for firing in context.firings}
-            for name in self.causal.settle(t.hierarchy.run.name) - recorded:
-                self.failed(name)
-            self.exclusive.committed(t.hierarchy.run, context.intents)
+            self.run_ends.committed(t, context)
 
     def gave_up(self, run: Run, error: BaseException) -> None:
         """Handle a run that has failed for good, unless its work may be repeated later."""
         self._transaction_events.gave_up(run)
         if not (run.is_batch or run.is_detached):  # a firing fails for good with its dead letter
-            self.failed(run.name)
-
-    def failed(self, run_name: str) -> None:
-        """End what the tries of a run have triggered, now that it has failed for good."""
-        for name in self.causal.settle(run_name):
-            self.failed(name)
-        self.exclusive.failed(run_name)
-
-    def ended_elsewhere(self, run_name: str) -> None:
-        """Forget what the tries of a firing have triggered: another process has ended it."""
-        for name in self.causal.settle(run_name):
-            self.ended_elsewhere(name)
-        self.exclusive.ended_elsewhere(run_name)
+            self.run_ends.failed(run.name)
 
     # -- raising events --------------------------------------------------------------------
 
@@ -256,23 +239,13 @@ class Triggering:
             hear(t, triggered)
         context = self.contexts.of(t)
         context.events += 1
-        immediate: list[Triggered] = []
-        deferred: list[Triggered] = []
-        detached: list[Triggered] = []
-        exclusive: list[Triggered] = []
-        dependent: list[Triggered] = []
-        for item in triggered:
-            match item.rule.coupling:
-                case Coupling.IMMEDIATE:
-                    immediate.append(item)
-                case Coupling.DEFERRED:
-                    deferred.append(item)
-                case Coupling.DETACHED:
-                    detached.append(item)
-                case Coupling.EXCLUSIVE:
-                    exclusive.append(item)
-                case Coupling.CAUSAL | Coupling.SEQUENTIAL:
-                    dependent.append(item)
+
+        def by_mode(*modes: Coupling) -> list[Triggered]:
+            return [item for item in triggered if item.rule.coupling in modes]
+
+        immediate, deferred = by_mode(Coupling.IMMEDIATE), by_mode(Coupling.DEFERRED)
+        detached, exclusive = by_mode(Coupling.DETACHED), by_mode(Coupling.EXCLUSIVE)
+        dependent = by_mode(Coupling.CAUSAL, Coupling.SEQUENTIAL)
         undated = self.contexts.undated_in(t) if detached or dependent or exclusive else ()
         if dependent or exclusive:
             self.contexts.of(t.top)  # the top decides on them, even if `t` aborts
@@ -282,9 +255,9 @@ class Triggering:
         if dependent:
             firings, lost = self._queue.prepare(t, dependent, context.events, undated)
             self.contexts.keep_firings(t, firings)
-            self.causal.begin(t, firings)
+            self.run_ends.causal.begin(t, firings)
         if exclusive:
-            names, more = self.exclusive.intend(t, exclusive, context.events, undated)
+            names, more = self.run_ends.exclusive.intend(t, exclusive, context.events, undated)
             lost += more
             with self.contexts.latch:
                 context.intents |= names
@@ -297,10 +270,6 @@ class Triggering:
             self.runner.run_children(t, immediate, deferred=False)
 
     # -- inside ----------------------------------------------------------------------------
-
-    def _has_triggered(self, run_name: str) -> bool:
-        """Return whether tries of an unfinished run have triggered what waits for its end."""
-        return self.exclusive.has_intents(run_name) or self.causal.has_begun(run_name)
 
     def _row_event(
         self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None

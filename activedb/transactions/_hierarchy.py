@@ -267,6 +267,9 @@ class Run:
         Identity of the work; part of the names of detached firings.
     is_batch, is_detached : bool
         True if it is a batch of a stream, or a detached rule: both are repeated after a crash.
+    is_covered : bool
+        True for a detached rule that is repeated after a crash because the run that triggered it
+        is, and not because it is recorded.
     lazily : bool
         True if the commit need not wait for the disk, because commits lost in a crash of the
         server are replayed.
@@ -292,6 +295,7 @@ class Run:
     name: str = field(default_factory=_new_name)
     is_batch: bool = False
     is_detached: bool = False
+    is_covered: bool = False
     lazily: bool = False
     careful: bool = False
     is_retried: bool = False

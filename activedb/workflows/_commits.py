@@ -173,7 +173,7 @@ class Commits:
         for given_up in commit.given_up:
             batch_firings.committed(given_up)
             batch_firings.forget_done(given_up.name)
-            self._launcher.triggering.exclusive.given_up(given_up.name)
+            self._launcher.triggering.run_ends.failed(given_up.name)
 
 
 class _TransactionCommit:
@@ -235,7 +235,7 @@ class _TransactionCommit:
             batch_firings.settle(connection, self._run)
         for run in self.given_up:
             batch_firings.settle(connection, run)
-            commits._launcher.triggering.exclusive.giving_up(connection, run.name)
+            commits._launcher.triggering.run_ends.giving_up(connection, run.name)
 
     def ended(self, *, well: bool) -> None:
         """Release the latch; unless `well`, mark the state as stale."""

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import select
 
 import activedb as adb
-from activedb.clock import in_microseconds
+from activedb.clock import SimulatedClock, in_microseconds
 from activedb.errors import BatchFailed, SerializationConflict
 from activedb.firing import _launcher
 from activedb.store.journals import Journal
 from activedb.store.system import pending_firings
 from tests.databases import until
-from tests.ledger import at, declare, event, open_ledger
+from tests.ledger import EPOCH, at, declare, event, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -175,3 +175,46 @@ def test_firing_whose_recording_fails_once_is_recorded_at_the_next_try(
     ledger.db.run(lambda t: ledger.db.signal("A", n=1))
     ledger.db.wait_idle()
     assert ledger.lines() == ["detached 1"]
+
+
+def test_other_streams_forget_nothing_that_an_unfinished_batch_needs(there: Place) -> None:
+    def opened(*, crashes: bool) -> Ledger:
+        limits = {"retries_max": 0, "restarts_max": 1_000, "clock": SimulatedClock(EPOCH)}
+        ledger = open_ledger(there.open(**limits))
+
+        @ledger.db.rule(on=adb.event("A"), coupling="detached")
+        def first(t: Transaction, o: Occurrence) -> None:
+            ledger.db.signal("NEXT")
+            until(lambda: "second" in ledger.lines())
+            if crashes:
+                raise SerializationConflict("in the way")
+            ledger.write(t, "first")
+
+        @ledger.db.rule(on=adb.event("NEXT"), coupling="detached")
+        def second(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, "second")
+
+        @ledger.db.rule(on=adb.event("B"))
+        def stop(t: Transaction, o: Occurrence) -> None:
+            until(lambda: not ledger.db._launcher.running)
+            if crashes:
+                raise Crash
+
+        @ledger.db.rule(on=adb.event("C"), coupling="detached")
+        def other(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, "other")
+
+        return ledger
+
+    events = [event("A", 1), event("B", 2)]
+    before = opened(crashes=True)
+    with pytest.raises(Crash):
+        declare(before.db, "one").feed(events)
+    before.db.close()
+    after = opened(crashes=False)
+    one, two = declare(after.db, "one"), declare(after.db, "two")
+    two.feed([event("C", 1)])
+    one.feed(events)
+    after.db.wait_idle()
+    assert sorted(after.lines()) == ["first", "other", "second"]
+    assert after.pending() == []

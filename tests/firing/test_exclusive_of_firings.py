@@ -14,23 +14,16 @@ import activedb as adb
 from activedb.clock import SimulatedClock
 from activedb.errors import ConnectionLost, FiringsLeft, SerializationConflict
 from activedb.store.system import pending_firings
-from tests.databases import PATIENCE_S, Place, in_thread, place, until
+from tests.databases import PATIENCE_S, Place, in_thread, until
 from tests.firing.working import cut, working
-from tests.ledger import EPOCH, Ledger, open_ledger
+from tests.ledger import EPOCH, Ledger, declare, event, open_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from activedb import Occurrence, Transaction
 
 MODES = ["detached", "sequential", "causal"]
-
-
-@pytest.fixture
-def there(postgres_url: str) -> Iterator[Place]:
-    """Somewhere on Postgres, for several database objects."""
-    with place(postgres_url) as opened:
-        yield opened
 
 
 @dataclass
@@ -233,3 +226,133 @@ def test_exclusive_rule_waits_while_the_letter_of_its_firing_cannot_be_written(
     process.outcome = "commits"
     process.take_over()
     check(process.ledger, "commits", {1})
+
+
+class Crash(BaseException):
+    """Error that ends a stream's part at once."""
+
+
+@dataclass
+class Feeder:
+    """Process with a stream, each of whose events triggers a rule that triggers an exclusive one.
+
+    Attributes
+    ----------
+    outcome : str
+        How the rule ends: "conflicts", "fails" or "commits".
+    crashes : bool
+        True if the part of the stream does not commit.
+    """
+
+    where: Place
+    mode: str
+    outcome: str
+    crashes: bool
+
+    def __post_init__(self) -> None:
+        limits = {"retries_max": 0, "restarts_max": 1_000, "clock": SimulatedClock(EPOCH)}
+        self.ledger = open_ledger(self.where.open(**limits))
+        db = self.ledger.db
+
+        @db.rule(on=adb.event("A"), coupling="detached")
+        def work(t: Transaction, o: Occurrence) -> None:
+            if self.mode == "causal":
+                db.signal("GO")
+                assert self.has_tried.wait(PATIENCE_S)
+            else:
+                db.signal("TRY", n=1)
+            self.end(t, "work")
+
+        @db.rule(on=adb.event("GO"), coupling="causal")
+        def rule(t: Transaction, o: Occurrence) -> None:
+            db.signal("TRY", n=1)
+            self.has_tried.set()
+
+        @db.rule(on=adb.event("TRY"), coupling="exclusive")
+        def contingency(t: Transaction, o: Occurrence) -> None:
+            self.ledger.write(t, f"instead of {o.params['n']}")
+
+        @db.rule(on=adb.event("B"))
+        def stop(t: Transaction, o: Occurrence) -> None:
+            until(lambda: db._launcher.running == 0)
+            if self.crashes:
+                raise Crash
+
+        self.has_tried = threading.Event()
+        self.stream = declare(db)
+
+    def end(self, t: Transaction, line: str) -> None:
+        if self.outcome == "conflicts":
+            raise SerializationConflict("in the way")
+        if self.outcome == "fails":
+            raise ValueError("no")
+        self.ledger.write(t, line)
+
+    def feed(self) -> None:
+        events = [event("A", 1), event("B", 2)]
+        if self.crashes:
+            with pytest.raises(Crash):
+                self.stream.feed(events)
+        else:
+            self.ledger.db.recover()
+            self.stream.feed(events)
+            in_thread(self.ledger.db.wait_idle).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("mode", ["detached", "causal"])
+@pytest.mark.parametrize("outcome", ["commits", "fails"])
+@pytest.mark.parametrize("before", ["conflicts", "fails"])
+def test_exclusive_rule_of_a_rule_of_an_unfinished_batch_is_decided_by_its_end(
+    there: Place, mode: str, outcome: str, before: str
+) -> None:
+    first = Feeder(there, mode, before, crashes=True)
+    first.feed()
+    first.ledger.db.close()
+    second = Feeder(there, mode, outcome, crashes=False)
+    second.feed()
+    is_over = before == "fails"  # the rule has a dead letter, and does not run again
+    failed = is_over or outcome == "fails"
+    assert second.ledger.lines() == (["instead of 1"] if failed else ["work"])
+    assert len(second.ledger.letters()) == failed
+    assert second.ledger.pending() == []
+
+
+@pytest.mark.parametrize("outcome", ["commits", "fails"])
+def test_exclusive_rule_of_a_causal_rule_of_a_firing_is_decided_by_its_end(
+    there: Place, outcome: str
+) -> None:
+    def opened(outcome: str) -> Ledger:
+        limits = {"retries_max": 0, "restarts_max": 1_000, "clock": SimulatedClock(EPOCH)}
+        ledger = open_ledger(there.open(**limits))
+        db, has_tried = ledger.db, threading.Event()
+
+        @db.rule(on=adb.event("START"), coupling="detached")
+        def work(t: Transaction, o: Occurrence) -> None:
+            db.signal("GO")
+            assert has_tried.wait(PATIENCE_S)
+            if outcome == "conflicts":
+                raise SerializationConflict("in the way")
+            if outcome == "fails":
+                raise ValueError("no")
+
+        @db.rule(on=adb.event("GO"), coupling="causal")
+        def rule(t: Transaction, o: Occurrence) -> None:
+            db.signal("TRY")
+            ledger.write(t, "rule")
+            has_tried.set()
+
+        @db.rule(on=adb.event("TRY"), coupling="exclusive")
+        def contingency(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, "instead")
+
+        return ledger
+
+    first = opened("conflicts")
+    first.db.signal("START")
+    until(lambda: first.db._launcher.running == 0)
+    first.db.close()
+    second = opened(outcome)
+    second.db.recover()
+    in_thread(second.db.wait_idle).result(PATIENCE_S)
+    assert second.lines() == (["rule"] if outcome == "commits" else ["instead"])
+    assert second.pending() == []

@@ -168,7 +168,9 @@ class Work:
         of_rule = is_due and last.rule == "raises"
         of_work = self.kind == "firing" and not commits
         assert len(self.ledger.letters()) == of_rule + of_work
-        assert [(r["firing"], r["run"], r["done"], r["intent"]) for r in self.ledger.pending()] == []
+        assert [
+            (r["firing"], r["run"], r["done"], r["intent"]) for r in self.ledger.pending()
+        ] == []
         assert self.ledger.db.recover() == 0
 
 

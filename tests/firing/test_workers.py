@@ -20,21 +20,12 @@ from activedb.errors import (
 from activedb.events import encode
 from activedb.firing._firings import STREAM_RUN
 from coupling.acta import audit
-from tests.databases import PATIENCE_S, Place, in_thread, place, until
+from tests.databases import PATIENCE_S, Place, in_thread, until
 from tests.firing.working import cut, listen, working
 from tests.ledger import EPOCH, Ledger, declare, event, open_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from activedb import Occurrence, Transaction
-
-
-@pytest.fixture
-def there(postgres_url: str) -> Iterator[Place]:
-    """Somewhere on Postgres, for several database objects."""
-    with place(postgres_url) as opened:
-        yield opened
 
 
 # -- queued firings ------------------------------------------------------------------------

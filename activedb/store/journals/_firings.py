@@ -376,26 +376,35 @@ class Journal:
         Parameters
         ----------
         run : str
-            Name of the runs of a stream all of whose batches have committed.
+            Name of the runs of a stream all of whose batches have committed. The names of the
+            firings that they have triggered, and that have triggered others, begin with it.
         """
         c = pending_firings.c
-        of_rules = c.run.contains("#") & ~_is_triggered_by_pending()
+        is_below = c.run.startswith(f"{run}/", autoescape=True)
+        is_below |= c.run.startswith(f"{run}#", autoescape=True)
+        of_rules = is_below & c.run.contains("#") & ~_is_triggered_by_pending()
         with translate_errors("forget done firings"), self._store.short() as connection:
             connection.execute(delete(pending_firings).where((c.run == run) | of_rules, c.done))
 
     def move_to_dead_letters(
-        self, firing: Mapping[str, Any], letter: Mapping[str, Any], *, keep: bool
+        self,
+        firing: Mapping[str, Any],
+        letter: Mapping[str, Any],
+        *,
+        keep: bool,
+        also: Callable[[Connection], None] = lambda connection: None,
     ) -> bool:
         """Turn a firing into a dead letter, in a separate transaction.
 
-        See `finish`; but its intents become due, for any process. Returns False if the firing was
-        done before.
+        See `finish`; but its intents become due, for any process, and `also` makes further writes.
+        Returns False if the firing was done before.
         """
         c = pending_firings.c
         with translate_errors("write a dead letter"), self._store.short() as connection:
             is_first = self._end(connection, firing, c.done, keep=keep)
             if is_first:
                 self.write_letters(connection, [letter])
+                also(connection)
                 due = update(pending_firings).where(c.run == firing["firing"], c.intent)
                 if connection.execute(due.values(intent=False, holder=None)).rowcount:
                     self._store.send_wakeup(connection)
