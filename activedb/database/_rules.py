@@ -37,7 +37,7 @@ from activedb.store.sql import Row
 from activedb.streams import StreamDeclaration
 from activedb.transactions import Forest, Transaction, TransactionNode, current_transaction
 from activedb.trust import check_trusted
-from coupling import OrderCycle, check_order
+from coupling import Coupling, OrderCycle, check_order
 
 if TYPE_CHECKING:
     from activedb.analysis import Analysis
@@ -746,11 +746,24 @@ class Rules:
             Transaction(t).update(self._rows.table, entry.name, **values)
 
     def _check_order(self, t: TransactionNode | None, rule: Rule) -> None:
-        """Refuse a rule that would transitively come after itself; O(rules) if it names any."""
-        if not rule.after:
+        """Refuse an order that cannot be kept.
+
+        A rule may not transitively come after itself, and only a set-oriented immediate rule may
+        come after another one. O(rules) if the rule names any, or is set-oriented.
+        """
+        if not (rule.after or rule.set_oriented):
             return
-        after = {entry.name: entry.after for entry in self._catalog.entries(t)}
-        after[rule.name] = rule.after
+        rules = {entry.name: entry.rule for entry in self._catalog.entries(t)}
+        rules[rule.name] = rule
+        immediate = {name: r for name, r in rules.items() if r.coupling is Coupling.IMMEDIATE}
+        for name, each in immediate.items():
+            for other in () if each.set_oriented else each.after:
+                if other in immediate and immediate[other].set_oriented:
+                    raise DefinitionError(
+                        f"rule {name}: after= names the set-oriented rule {other}, which runs after "
+                        f"all that is not; leave it out, or make both set-oriented"
+                    )
+        after = {name: each.after for name, each in rules.items()}
         try:
             check_order(after)
         except OrderCycle as cycle:

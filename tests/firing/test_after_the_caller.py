@@ -95,6 +95,23 @@ def test_callers_commit_whose_outcome_is_unknown_is_left(
     assert ledger.lines() == ["rule 1"]
 
 
+def test_rules_that_follow_a_callers_commit_run_before_the_database_closes(
+    ledger: Ledger, unsettled: threading.Event
+) -> None:
+    db, ran = ledger.db, list[int]()
+    db.rule(on=adb.event("E"), coupling="sequential", name="rule")(
+        lambda t, o: ran.append(o.params["n"])
+    )
+    with db.connection() as connection:
+        raise_and_commit(ledger, connection, 1)
+    idle: Any = db._launcher._idle
+    closing = db._forest.joined.closing
+    telling = in_thread(set_when, lambda: idle._waiters or closing.is_set(), unsettled)
+    db.close()
+    telling.result(PATIENCE_S)
+    assert ran == [1]
+
+
 @pytest.mark.parametrize("beside", ["a transaction", "SQL of the caller"])
 def test_callers_commit_is_waited_for_beside_open_work(
     ledger: Ledger, unsettled: threading.Event, beside: str

@@ -115,6 +115,33 @@ def test_cycle_of_rules_after_each_other_is_refused_and_the_catalog_is_as_before
     assert ran == ["c", "b", "a"]
 
 
+def test_rule_that_would_wait_for_a_set_oriented_one_is_refused(ledger: Ledger) -> None:
+    """Set-oriented immediate rules run after the others, so nothing can wait for them."""
+    db, ran = ledger.db, list[str]()
+    listening(db, ran, "set", set_oriented=True)
+    listening(db, ran, "other set", set_oriented=True, after=["set", "later"])
+    before = db.rules.list()
+    message = "rule {}: after= names the set-oriented rule {}, which runs after all that is not"
+    with pytest.raises(DefinitionError, match=message.format("row", "set")):
+        listening(db, ran, "row", after=["set"])
+    listening(db, ran, "later")
+    listening(db, ran, "row", after=["later"])
+    with pytest.raises(DefinitionError, match=message.format("row", "later")):
+        db.rules.change("later", set_oriented=True)
+    with pytest.raises(DefinitionError, match=message.format("other set", "set")):
+        db.rules.change("other set", set_oriented=False)
+    assert db.rules.list()[:2] == before
+    db.signal("E")
+    assert ran == ["later", "row", "set", "other set"]
+    for name in ("set", "row"):
+        db.rules.delete(name)
+    listening(db, ran, "deferred set", set_oriented=True, coupling="deferred")
+    listening(db, ran, "deferred row", after=["deferred set"], coupling="deferred")
+    ran.clear()
+    db.signal("E")
+    assert ran == ["later", "other set", "deferred set", "deferred row"]
+
+
 def test_cycle_that_two_transactions_make_together_fails_what_triggers_it(where: Place) -> None:
     """Neither of them can see it, so it is reported when the rules are triggered together."""
     db, ran = where.open(), list[str]()

@@ -208,6 +208,23 @@ def test_set_oriented_immediate_rule_follows_those_that_fire_row_by_row(
     assert groups[0] == groups[1] != groups[2] == groups[3]  # priorities order each group
 
 
+@pytest.mark.parametrize("order", ["depth_first", "breadth_first"])
+def test_set_of_a_level_is_one_in_breadth_first_order(where: Place, order: str) -> None:
+    ledger = open_ledger(where.open(cascade_order=order))
+    db, sets = ledger.db, list[list[int]]()
+    db.rule(on=adb.event("E"), set_oriented=True, name="set")(
+        lambda t, o: sets.append([row["n"] for row in o.rows])
+    )
+
+    @db.rule(on=adb.event("R"))
+    def twice(t: Transaction, o: Any) -> None:
+        db.signal("E", n=1)
+        db.signal("E", n=2)
+
+    db.signal("R")
+    assert sets == ([[1], [2]] if order == "depth_first" else [[1, 2]])
+
+
 def test_set_oriented_immediate_rule_sees_inserts_and_deletes_of_a_statement(
     ledger: Ledger,
 ) -> None:
