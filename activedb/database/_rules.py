@@ -760,8 +760,8 @@ class Rules:
             for other in () if each.set_oriented else each.after:
                 if other in immediate and immediate[other].set_oriented:
                     raise DefinitionError(
-                        f"rule {name}: after= names the set-oriented rule {other}, which runs after "
-                        f"all that is not; leave it out, or make both set-oriented"
+                        f"rule {name}: after= names the set-oriented rule {other}, which runs "
+                        f"after all that is not; leave it out, or make both set-oriented"
                     )
         after = {name: each.after for name, each in rules.items()}
         try:
