@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from activedb.firing import Launcher, Triggering
@@ -22,8 +22,6 @@ class Internals:
     ----------
     streams, runs : mapping of str to Stream or StreamRun
         The declared streams, and the runs of those that have been used; both live.
-    is_closed : callable
-        Returns whether the database object has been closed.
     """
 
     store: Store
@@ -33,4 +31,3 @@ class Internals:
     launcher: Launcher
     streams: Mapping[str, Stream]
     runs: Mapping[str, StreamRun]
-    is_closed: Callable[[], bool]

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.abc import Loader
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from activedb._starting import INTERRUPTED
@@ -62,9 +63,10 @@ def run_job(options: Options, reporter: Reporter) -> None:
     """
     if options.input is not None and not options.input.exists():
         raise ConfigurationError(f"the input {options.input} does not exist; check --input")
-    with reporter.working("opening the database"):
-        db, stream = _load(options)
-    with db:
+    with ExitStack() as opening:
+        with reporter.working("opening the database"):
+            databases = opening.enter_context(all_opened(options.file))
+            db, stream = _chosen(options, databases)
         db.create_all()
         checkpoint = options.checkpoint or db.settings.folder / "checkpoints" / stream.name
         outcome = feed_stream(
@@ -143,8 +145,7 @@ def feed_class() -> Any:
     raise ConfigurationError("nothing here feeds streams; reinstall activedb")
 
 
-def _load(options: Options) -> tuple[Database, Stream]:
-    databases = _databases_of(options.file)
+def _chosen(options: Options, databases: list[Database]) -> tuple[Database, Stream]:
     streams = {s.name: (db, s) for db in databases for s in db.streams}
     names = ", ".join(streams) or "none"
     if options.stream is not None:
@@ -159,20 +160,6 @@ def _load(options: Options) -> tuple[Database, Stream]:
             f"with --stream; it has: {names}"
         )
     return next(iter(streams.values()))
-
-
-def _databases_of(file: Path) -> list[Database]:
-    """Run a user's file; return the databases that it creates, each once.
-
-    Raises
-    ------
-    ConfigurationError, DefinitionError
-        If it cannot be run, or creates no database.
-    """
-    found = [value for value in vars(_execute(file)).values() if isinstance(value, Database)]
-    if not found:
-        raise DefinitionError(f"{file} has no database; write db = activedb.connect()")
-    return list(dict.fromkeys(found))
 
 
 @contextmanager
@@ -192,15 +179,39 @@ def opened(file: Path | None, url: str | None) -> Iterator[Database]:
 
 
 @contextmanager
-def all_opened(file: Path, url: str | None) -> Iterator[list[Database]]:
-    """Open a file's databases, by default at a URL; close them and restore the environment."""
+def all_opened(file: Path, url: str | None = None) -> Iterator[list[Database]]:
+    """Run a user's file and yield its databases, each once; close them, also if it fails.
+
+    Parameters
+    ----------
+    url : str, optional
+        The URL that `connect` uses by default meanwhile.
+
+    Raises
+    ------
+    ConfigurationError, DefinitionError
+        If the file cannot be run, or creates no database.
+    """
+    module, loader = _module_of(file)
     with ExitStack() as open_ones:
         if url is not None:
             open_ones.enter_context(_by_default(url))
-        databases = _databases_of(file)
-        for db in databases:
-            open_ones.enter_context(db)
+
+        @open_ones.callback
+        def close() -> None:
+            with ExitStack() as closing:
+                for db in _databases_in(module):
+                    closing.callback(db.close)
+
+        _execute(module, loader, file)
+        databases = _databases_in(module)
+        if not databases:
+            raise DefinitionError(f"{file} has no database; write db = activedb.connect()")
         yield databases
+
+
+def _databases_in(module: ModuleType) -> list[Database]:
+    return list(dict.fromkeys(v for v in vars(module).values() if isinstance(v, Database)))
 
 
 @contextmanager
@@ -217,25 +228,27 @@ def _by_default(url: str) -> Iterator[None]:
             os.environ["ACTIVEDB_URL"] = before
 
 
-def _execute(file: Path) -> Any:
-    """Run a user's file as a module."""
+def _module_of(file: Path) -> tuple[ModuleType, Loader]:
+    """Return a user's file as a module that is still to be run, and its loader."""
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
     check_trusted(file)
     spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+    return importlib.util.module_from_spec(spec), spec.loader
+
+
+def _execute(module: ModuleType, loader: Loader, file: Path) -> None:
     sys.modules[file.stem] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (ActiveDBError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise DefinitionError(
             f"{file} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-    return module
 
 
 # -- ``activedb run`` of a stream whose batches a Spark query publishes ----------------------------

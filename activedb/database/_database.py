@@ -286,7 +286,6 @@ class Database:
                 self._launcher,
                 self._streams,
                 self._stream_runs,
-                lambda: self._closed,
             ),
             recording=recording,
             monitor=lambda: None if self._monitoring is None else self._monitoring.monitor,

@@ -123,7 +123,7 @@ class Monitor:
             "streams": stream_rows(
                 self._internals.streams,
                 runs,
-                self._totals.of({} if self._internals.is_closed() else runs),
+                self._totals.of(runs),
                 now_s,
             ),
             "recent": [
@@ -160,7 +160,6 @@ class Monitor:
 
     def batches(self, workflow: str | None = None, id: str | None = None) -> dict[str, Any]:
         """See `Source`. O(recorded rows)."""
-        self._check_open()
         names = self._db.workflows.recorded()
         found: dict[str, Any] = {
             "workflows": names,
@@ -190,7 +189,6 @@ class Monitor:
 
     def letters(self) -> dict[str, Any]:
         """See `Source`. O(letters)."""
-        self._check_open()
         letters = self._db.dead_letters.list()
         counts: dict[str, int] = {}
         for letter in letters:
@@ -203,7 +201,6 @@ class Monitor:
 
     def decisions(self) -> dict[str, Any]:
         """See `Source`. O(decisions)."""
-        self._check_open()
         found = self._db.decisions.list(open=True)
         shown = [{**each.record(), "texts": each.texts()} for each in found[:_PENDING_MAX]]
         if not self._redaction.values:
@@ -216,7 +213,6 @@ class Monitor:
     def resolve(self, id: str, chosen: Sequence[int]) -> None:
         """See `Source`; the matches are made in a separate transaction."""
         self._check_writable("decisions cannot be made")
-        self._check_open()
         try:
             self._db.decisions.resolve(id, chosen, by=_BY)
         except RowNotFound as error:
@@ -233,7 +229,6 @@ class Monitor:
 
     def pending(self) -> dict[str, Any]:
         """See `Source`. O(firings)."""
-        self._check_open()
         firings = self._db.admin.pending_firings()
         shown = [
             {
@@ -254,11 +249,6 @@ class Monitor:
     def _check_writable(self, what: str) -> None:
         if not self._db.settings.monitor_writable:
             raise ReadOnly(f"{what} from here: set monitor_writable, and monitor_token")
-
-    def _check_open(self) -> None:
-        """Raise if the database is closed: a statement would open a connection for good."""
-        if self._internals.is_closed():
-            raise ConfigurationError("the database is closed; open it again to inspect it")
 
     # -- parts of the state ----------------------------------------------------------------
 

@@ -372,10 +372,6 @@ class Collector:
         if not self._asking.acquire(timeout=_ASKED_S_MAX):
             return None
         try:
-            if (
-                self._internals.is_closed()
-            ):  # a statement would open a connection that is never closed
-                return None
             runs = sorted(dict(self._internals.runs).items())
             standing = self._internals.launcher.journal.standing()
             totals = {name: {**run.totals(), "undecided": run.undecided()} for name, run in runs}

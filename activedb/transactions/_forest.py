@@ -143,13 +143,18 @@ class Forest:
         # Tables that only certain transactions may write, with the `writer` of these.
         self.writers: dict[TableSpec, str] = {}
         self.listener = listening(self)
+        self._is_closed = False
 
     def close(self) -> None:
-        """Let the queued tasks end, then end every thread of the forest. Idempotent."""
+        """Let the queued tasks end, then end every thread of the forest. Idempotent.
+
+        Top-level transactions that begin later are refused.
+        """
         self.watched.close()
         self.joined.close()
         self.dependencies.close()
         self.pool.close()
+        self._is_closed = True
         self.crossing.close()
         self.deadlines.close()
 
@@ -275,6 +280,8 @@ class Forest:
         self.run(own)
 
     def _top_level(self, run: Run, limit: Limit | None) -> TransactionNode:
+        if self._is_closed:
+            raise TransactionStateError("the database is closed; open it again with connect()")
         hierarchy = Hierarchy(self.store.session(), run)
         run.tries += 1
         top = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)

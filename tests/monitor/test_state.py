@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.errors import ConfigurationError
+from activedb.errors import TransactionStateError
 from lockmgr import LockManager
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.ledger import at, declare, event
@@ -414,5 +414,5 @@ def test_monitor_of_a_closed_database_tells_what_it_kept_and_asks_no_server(
     assert [each["state"] for each in state["recent"]] == ["committed"]
     assert watched.story(state["recent"][0]["id"])["writes"]
     for ask in (watched.monitor.letters, watched.monitor.pending, watched.monitor.batches):
-        with pytest.raises(ConfigurationError, match="closed"):
+        with pytest.raises(TransactionStateError, match="closed"):
             ask()

@@ -38,7 +38,12 @@ from sqlalchemy import URL, Connection, Engine, Pool, QueuePool, create_engine, 
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from activedb.config import mask_url
-from activedb.errors import ConfigurationError, InvalidURL, UnsuitablePooler
+from activedb.errors import (
+    ConfigurationError,
+    InvalidURL,
+    TransactionStateError,
+    UnsuitablePooler,
+)
 from activedb.store.server._patience import bounded_s, limited, until_s
 from activedb.store.server._prepared import prepare_on
 from activedb.store.server._quoting import literal
@@ -48,6 +53,7 @@ __all__ = [
     "ServerConnection",
     "await_server",
     "backend_of",
+    "close_for_good",
     "cut",
     "engine_for",
     "is_pooled",
@@ -140,7 +146,7 @@ class ConnectionCache:
         with self._latch:
             self._kept_max = 0
         self.drop()
-        self._engine.dispose()
+        close_for_good(self._engine)
 
     def _is_one_taken(self) -> bool:
         return self._taken == 1
@@ -413,6 +419,18 @@ def engine_for(
 
     event.listen(engine, "do_connect", opened)
     return engine
+
+
+def close_for_good(engine: Engine) -> None:
+    """Close the pooled connections of an engine, and refuse to open others."""
+    for opening in list(engine.dialect.dispatch.do_connect):  # type: ignore[attr-defined]
+        event.remove(engine, "do_connect", opening)
+    event.listen(engine, "do_connect", _refuse)
+    engine.dispose()
+
+
+def _refuse(*_: Any) -> None:
+    raise TransactionStateError("the database is closed; open it again with connect()")
 
 
 def backend_of(driver: psycopg.Connection[Any]) -> int:

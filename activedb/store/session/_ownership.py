@@ -40,7 +40,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from activedb.errors import DefinitionError, TableOwned
-from activedb.store.server import PatientLatch, translate_errors
+from activedb.store.server import PatientLatch, close_for_good, translate_errors
 from activedb.store.session._by_key import rows_by_key
 from activedb.store.sql import Key, Row, TableSpec, guard_number
 from activedb.store.system import owned_tables
@@ -288,7 +288,7 @@ class Ownership:
                 self._connection = None
             self._used.clear()
             self._owned.clear()
-            self._locks.dispose()
+            close_for_good(self._locks)
 
     # -- inside ----------------------------------------------------------------------------
 

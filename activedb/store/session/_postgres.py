@@ -26,6 +26,7 @@ from activedb.store.server import (
     await_server,
     backend_of,
     check_essential,
+    close_for_good,
     commit_outcome,
     cut,
     engine_for,
@@ -177,8 +178,8 @@ class PostgresStore(Store):
     def close(self) -> None:
         self._flat.close()
         super().close()
-        self._users.dispose()
-        self._short.dispose()
+        close_for_good(self._users)
+        close_for_good(self._short)
         self._readers.close()
         self.lease.close()
         self.ownership.close()

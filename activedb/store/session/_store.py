@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, MetaData, func, select
 
 from activedb.store.replication import Slot
-from activedb.store.server import translate_errors
+from activedb.store.server import close_for_good, translate_errors
 from activedb.store.session._flat import Latch
 from activedb.store.session._ownership import NoOwnership, Ownership
 from activedb.store.session._plain_use import UserConnection
@@ -92,8 +92,8 @@ class Store(ABC):
             }
 
     def close(self) -> None:
-        """Close every pooled connection."""
-        self.engine.dispose()
+        """Close every pooled connection, and open no other one."""
+        close_for_good(self.engine)
 
     @abstractmethod
     def migrate(self) -> None:

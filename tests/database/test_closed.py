@@ -1,0 +1,49 @@
+"""Database object that has been closed: it refuses all uses and opens no connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import event
+
+import activedb as adb
+from activedb.errors import ActiveDBError
+from tests.ledger import declare
+from tests.ledger import event as occurrence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.ledger import Ledger
+
+USES: dict[str, Callable[[Ledger], object]] = {
+    "run": lambda ledger: ledger.db.run(lambda t: None),
+    "transaction": lambda ledger: ledger.db.transaction().__enter__(),
+    "signal": lambda ledger: ledger.db.signal("E"),
+    "connection": lambda ledger: ledger.db.connection().__enter__(),
+    "create_all": lambda ledger: ledger.db.create_all(),
+    "recover": lambda ledger: ledger.db.recover(),
+    "feed": lambda ledger: declare(ledger.db).feed([occurrence("A", 1)]),
+    "rule": lambda ledger: ledger.db.rules.disable("rule"),
+    "letters": lambda ledger: ledger.db.dead_letters.list(),
+    "decisions": lambda ledger: ledger.db.decisions.list(),
+    "pending": lambda ledger: ledger.db.admin.pending_firings(),
+    "counts": lambda ledger: ledger.db.admin.row_counts(),
+    "workflows": lambda ledger: ledger.db.workflows.recorded(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_closed_database_refuses(ledger: Ledger, use: str) -> None:
+    db = ledger.db
+    db.rule(on=adb.event("E"), name="rule")(lambda t, o: None)
+    db.close()
+    opened: list[object] = []
+    event.listen(db._store.engine.pool, "connect", lambda *given: opened.append(given))
+    with pytest.raises(ActiveDBError, match="database is closed; open it again"):
+        USES[use](ledger)
+    assert opened == []
+    db.wait_idle()
+    assert [rule.name for rule in db.rules.list()] == ["rule"]
+    db.close()
