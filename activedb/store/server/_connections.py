@@ -423,7 +423,7 @@ def engine_for(
 
 def close_for_good(engine: Engine) -> None:
     """Close the pooled connections of an engine, and refuse to open others."""
-    for opening in list(engine.dialect.dispatch.do_connect):  # type: ignore[attr-defined]
+    for opening in list(engine.dialect.dispatch.do_connect):
         event.remove(engine, "do_connect", opening)
     event.listen(engine, "do_connect", _refuse)
     engine.dispose()
