@@ -637,8 +637,8 @@ class ProgramFailed(BatchFailed):
         The source batches that the program was processing.
     reason : str
     taken : str or None
-        The batch that `feed` or `apply` has taken before it raises this. None if it took none,
-        because the transaction was due before.
+        The batch that `feed` or `apply` has taken, or the transaction that `call` has executed,
+        before it raises this. None if there is none, as the failed transaction was due before.
     """
 
     def __init__(

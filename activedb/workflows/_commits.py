@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from activedb.batches import (
+    Batch,
     CompensationPlan,
     Forming,
     Mode,
@@ -23,6 +24,7 @@ from activedb.errors import (
     HistoryForgotten,
     Interferes,
     NotCompensable,
+    NotRecorded,
     PlanOutdated,
     SerializationConflict,
 )
@@ -41,9 +43,9 @@ from activedb.workflows._definition import (
     described,
     part_of,
 )
-from activedb.workflows._state import WorkflowState, compensation_name, run_name
+from activedb.workflows._state import WorkflowState, run_name
 
-__all__ = ["WORKFLOW_RUN", "Commits", "Compensating", "Record"]
+__all__ = ["WORKFLOW_RUN", "Commits", "Compensating", "Record", "pieces_of"]
 
 
 T = TypeVar("T")
@@ -111,8 +113,8 @@ class Commits:
 
     def _redoable(self) -> set[str]:
         """Return the names of the runs that may be repeated after a crash."""
-        names = self.look(lambda state: [compensation_name(state.place), *map(run_name, state.due)])
-        return {self.redone(name).name for name in names}
+        due = self.look(lambda state: list(state.due))
+        return {self.redone(run_name(id)).name for id in due}
 
     def keep_up(self) -> None:
         """Mark the state as stale if another process has committed since it was read; one row."""
@@ -146,6 +148,23 @@ class Commits:
             with self._latch:
                 if not self._is_stale:
                     return question(self._state)
+
+    def rows(self, ids: set[str]) -> dict[str, list[Any]]:
+        """Return the encoded rows of batches, by id.
+
+        Raises
+        ------
+        NotRecorded
+            If one was forgotten since the state was read.
+        """
+        found = self._journal.rows(ids)
+        gone = sorted(ids - found.keys())
+        if gone:
+            raise NotRecorded(
+                f"workflow {self.name}: {listed(gone)} was forgotten while it was being read: its "
+                "rows are no longer recorded"
+            )
+        return found
 
     def redone(self, name: str) -> Run:
         """Return a run that is repeated after a crash, under the same name."""
@@ -253,7 +272,9 @@ class Compensating:
     """Executor of compensations in one workflow.
 
     One top-level transaction runs the actions of all steps, in the plan's order, and writes their
-    records. It makes the plan again in each try, so the actions fit the present state.
+    records. It makes the plan again in each try, and at its commit, so the actions fit the present
+    state. It is not repeated after a crash, so its run has a name of its own: what one compensation
+    has triggered is never taken for what another one triggers.
     """
 
     def __init__(self, definition: WorkflowDefinition, commits: Commits, journal: WorkflowJournal):
@@ -278,46 +299,78 @@ class Compensating:
             mode = given.mode
         done: list[CompensationPlan] = []
 
+        def planned(state: WorkflowState) -> CompensationPlan:
+            plan = self._plan(state, batches, mode, given)
+            self._check_whole(state, plan)
+            self._check(state, plan, given, allow_interference=allow_interference)
+            return plan
+
         def work(t: TransactionNode) -> Record | None:
-            plan = self._plan(batches, mode, given)
-            self._check_whole(plan)
-            self._check(plan, batches, given, allow_interference=allow_interference)
+            plan, executions = self._prepared(planned)  # while no lock is held
             done[:] = [plan]
             if not plan.transactions and not plan.to_withdraw:
                 return None
-            executions = [self._execution(step) for step in plan.steps]  # while no lock is held
             for execution in executions:
                 self._undo(t, execution)
-            return lambda state, recorded: state.compensated(recorded, plan)
 
-        place = self._commits.look(lambda state: state.place)
-        self._commits.run(self._commits.redone(compensation_name(place)), work)
+            def record(state: WorkflowState, recorded: WorkflowChanges) -> None:
+                if planned(state) != plan:
+                    raise SerializationConflict(
+                        f"something that belongs to the compensation of {listed(plan.asked)} in "
+                        f"workflow {self._definition.name} came in between: it is planned again, "
+                        "and this is retried"
+                    )
+                state.compensated(recorded, plan)
+
+            return record
+
+        self._commits.run(Run(), work)
         return done[0]
 
+    def _prepared(
+        self, planned: Callable[[WorkflowState], CompensationPlan]
+    ) -> tuple[CompensationPlan, list[Execution]]:
+        """Return the plan, and the arguments of its actions.
+
+        The plan is made again after the arguments were read, as another process may have forgotten
+        some of them meanwhile.
+        """
+        while True:
+            plan, inputs = self._commits.look(lambda state: _with_inputs(state, planned(state)))
+            ids = {piece.batch for batches in inputs for b in batches for piece in pieces_of(b)}
+            rows = self._journal.rows(ids | {step.output for step in plan.steps if step.output})
+            arguments = [self._journal.arguments(id) for id in plan.order]
+            self._commits.keep_up()
+            if self._commits.look(planned) == plan:
+                break
+        return plan, [
+            self._execution(*each, rows) for each in zip(plan.steps, inputs, arguments, strict=True)
+        ]
+
     def _plan(
-        self, batches: str | tuple[str, ...], mode: Mode | str, given: CompensationPlan | None
+        self,
+        state: WorkflowState,
+        batches: str | tuple[str, ...],
+        mode: Mode | str,
+        given: CompensationPlan | None,
     ) -> CompensationPlan:
         cover = None if given is None else given.cover
-
-        def make(state: WorkflowState) -> CompensationPlan:
-            plain = plan_compensation(state.lineage, batches, mode)
-            if cover is None or plain == given:
-                return plain
-            # The given plan may be based on a cover with other options.
-            for consecutive, rounds in ((True, None), (False, len(cover.rounds))):
-                other = plan_compensation(
-                    state.lineage, batches, mode, consecutive=consecutive, rounds=rounds
-                )
-                if other == given:
-                    return other
+        plain = plan_compensation(state.lineage, batches, mode)
+        if cover is None or plain == given:
             return plain
-
-        return self._commits.look(make)
+        # The given plan may be based on a cover with other options.
+        for consecutive, rounds in ((True, None), (False, len(cover.rounds))):
+            other = plan_compensation(
+                state.lineage, batches, mode, consecutive=consecutive, rounds=rounds
+            )
+            if other == given:
+                return other
+        return plain
 
     def _check(
         self,
+        state: WorkflowState,
         plan: CompensationPlan,
-        batches: str | tuple[str, ...],
         given: CompensationPlan | None,
         *,
         allow_interference: bool,
@@ -329,7 +382,7 @@ class Compensating:
                     f"workflow {name}: {asked} is compensated already, or has triggered nothing: "
                     "there is nothing to do"
                 )
-            if self._commits.look(lambda state: is_begun(state.lineage, plan)):
+            if is_begun(state.lineage, plan):
                 raise AlreadyCompensated(
                     f"workflow {name}: {asked} is compensated already as far as no other batch "
                     f"needs it; {listed(each.transaction for each in plan.kept)} stand, for others"
@@ -355,9 +408,9 @@ class Compensating:
                 plan=plan,
             )
 
-    def _check_whole(self, plan: CompensationPlan) -> None:
+    def _check_whole(self, state: WorkflowState, plan: CompensationPlan) -> None:
         about = {*plan.given_up, *plan.transactions}
-        cut = self._commits.look(lambda state: state.lineage.descendants(about) & state.cut)
+        cut = state.lineage.descendants(about) & state.cut
         if cut:
             raise HistoryForgotten(
                 f"workflow {self._definition.name}: some of what {listed(plan.asked)} has "
@@ -385,28 +438,33 @@ class Compensating:
                 transaction=execution.transaction,
             ) from error
 
-    def _execution(self, step: Step) -> Execution:
-        def described(state: WorkflowState) -> list[tuple[str, str, tuple[Piece, ...]]]:
-            batches = [state.lineage.batch(id) for id in step.inputs]
-            return [(b.stream, b.id, b.pieces or (Piece(b.id),)) for b in batches]
-
-        inputs = self._commits.look(described)
-        ids = {piece.batch for _, _, pieces in inputs for piece in pieces}
-        rows = self._journal.rows(ids | ({step.output} if step.output else set()))
-        arguments: Any = self._journal.arguments(step.transaction)
+    def _execution(
+        self, step: Step, inputs: list[Batch], arguments: Any, rows: dict[str, list[Any]]
+    ) -> Execution:
         reads = self._definition.composed().programs[step.program].reads
         of_inputs: dict[str, list[Row]] = {stream: [] for stream in reads}
-        for stream, _, pieces in inputs:
-            for piece in pieces:
-                of_inputs[stream] += part_of(decoded(rows[piece.batch]), piece)
+        for batch in inputs:
+            for piece in pieces_of(batch):
+                of_inputs[batch.stream] += part_of(decoded(rows[piece.batch]), piece)
         return Execution(
             workflow=self._definition.name,
             program=step.program,
             transaction=step.transaction,
             number=step.number,
             inputs=of_inputs,
-            input_ids={stream: id for stream, id, _ in inputs},
+            input_ids={batch.stream: batch.id for batch in inputs},
             output=decoded(rows[step.output]) if step.output else None,
             output_id=step.output,
             arguments={} if arguments is None else decode_params(arguments),
         )
+
+
+def pieces_of(batch: Batch) -> tuple[Piece, ...]:
+    """Return the pieces of an input batch; of another batch, the whole of it."""
+    return batch.pieces or (Piece(batch.id),)
+
+
+def _with_inputs(
+    state: WorkflowState, plan: CompensationPlan
+) -> tuple[CompensationPlan, list[list[Batch]]]:
+    return plan, [[state.lineage.batch(id) for id in step.inputs] for step in plan.steps]

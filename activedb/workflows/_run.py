@@ -37,7 +37,7 @@ from activedb.spelling import did_you_mean, listed
 from activedb.store.journals import WorkflowChanges, WorkflowJournal
 from activedb.streams import AtomicBatch
 from activedb.transactions import Forest, Run, Transaction, TransactionNode, current_transaction
-from activedb.workflows._commits import Commits, Compensating, Record
+from activedb.workflows._commits import Commits, Compensating, Record, pieces_of
 from activedb.workflows._definition import (
     Row,
     WorkflowDefinition,
@@ -146,10 +146,10 @@ class WorkflowExecutor:
                     found[state.lineage.batch(piece.batch).stream].append(piece)
             return found
 
-        pieces_of = self._commits.look(usable)
-        rows = self._journal.rows({p.batch for pieces in pieces_of.values() for p in pieces})
+        found = self._commits.look(usable)
+        rows = self._commits.rows({p.batch for pieces in found.values() for p in pieces})
         return [
-            [r for piece in pieces_of[stream] for r in part_of(decoded(rows[piece.batch]), piece)]
+            [r for piece in found[stream] for r in part_of(decoded(rows[piece.batch]), piece)]
             for stream in streams
         ]
 
@@ -356,6 +356,9 @@ class BatchRun:
         ------
         ConfigurationError
             If there is no such OLTP program.
+        ProgramFailed
+            If a program raised that was due, or that the output has triggered. The call has taken
+            effect: its attribute ``taken`` is the transaction's id.
         Exception
             The error of the program; nothing is recorded then.
         """
@@ -384,7 +387,7 @@ class BatchRun:
         self._commits.run(Run(of_application=True), work)
         if self._workflow.readers(program):
             with self._busy:
-                self._running.run_due()
+                self._run_taken(executed[0])
         return executed[0]
 
     # -- queries -----------------------------------------------------------------------------
@@ -403,11 +406,10 @@ class BatchRun:
         Raises
         ------
         NotRecorded
-            If there is no such batch.
+            If there is no such batch, or it is being forgotten.
         """
-        found = self._asked(lambda state: state.lineage.batch(batch))
-        pieces = found.pieces or (Piece(batch),)
-        rows = self._journal.rows({piece.batch for piece in pieces})
+        pieces = pieces_of(self._asked(lambda state: state.lineage.batch(batch)))
+        rows = self._commits.rows({piece.batch for piece in pieces})
         return [r for piece in pieces for r in part_of(decoded(rows[piece.batch]), piece)]
 
     def lineage(self, batch: str) -> BatchLineage:
@@ -562,12 +564,12 @@ class BatchRun:
         self._commits.keep_up()
         return self._commits.look(question)
 
-    def _run_taken(self, batch: str | None) -> None:
-        """Run what a batch that was taken has made due."""
+    def _run_taken(self, id: str | None) -> None:
+        """Run what a batch that was taken, or a call, has made due."""
         try:
             self._running.run_due()
         except ProgramFailed as failed:
-            failed.taken = batch
+            failed.taken = id
             raise
 
     def _check_source(self, stream: str) -> None:

@@ -20,13 +20,13 @@ from activedb.batches import (
     Workflow,
     standing,
 )
+from activedb.errors import SerializationConflict
 from activedb.store.journals import RecordedWorkflow, WorkflowChanges
 
 __all__ = [
     "GIVEN_UP",
     "WHOLE",
     "WorkflowState",
-    "compensation_name",
     "id_of",
     "lineage_of_kept",
     "run_name",
@@ -52,11 +52,6 @@ def id_of(due: Due) -> str:
 def run_name(id: str) -> str:
     """Return the name of a transaction's run in its workflow; names of runs have no ``#``."""
     return id.replace("#", "/")
-
-
-def compensation_name(place: int) -> str:
-    """Return the name of the run of a compensation that begins at `place`."""
-    return f"compensation/{place}"
 
 
 def lineage_of_kept(workflow: Workflow, nodes: Iterable[Mapping[str, Any]]) -> Lineage:
@@ -148,6 +143,7 @@ class WorkflowState:
 
     def executed(self, recorded: WorkflowChanges, due: Due, rows: list[Any] | None) -> Transaction:
         """Mark a due transaction as executed, with its output rows or None."""
+        self._check_due(due)
         id, output = id_of(due), None if rows is not None else ""
         del self.due[id]
         if id in self.lineage:  # it has failed before
@@ -180,6 +176,7 @@ class WorkflowState:
 
     def failed(self, recorded: WorkflowChanges, due: Due, reason: str) -> None:
         """Mark a due transaction as failed; it stays due."""
+        self._check_due(due)
         id = id_of(due)
         if id in self.lineage:
             recorded.of_transactions[id] = {"reason": reason}
@@ -225,6 +222,14 @@ class WorkflowState:
         recorded.forgotten, recorded.forgotten_undone = gone, gone - standing
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _check_due(self, due: Due) -> None:
+        """Raise `SerializationConflict` if a transaction is no longer due with the same input."""
+        if self.due.get(id_of(due)) != due:
+            raise SerializationConflict(
+                f"{id_of(due)} was executed, compensated or changed by another process meanwhile: "
+                "this is retried"
+            )
 
     def _leading_to_what_stands(self, ids: set[str]) -> set[str]:
         """Return the `ids` that stand uncompensated, or have a descendant in `ids` that does."""

@@ -163,6 +163,24 @@ def test_program_that_gives_out_no_rows_fails_and_leaves_nothing(db: Database) -
     assert of.written() == ["P1(x)"]
 
 
+def test_call_that_has_taken_effect_says_so_when_what_follows_fails(db: Database) -> None:
+    of = marking(db, [Program("P1", "a"), Program("P2", "put")])
+
+    @of.definition.program()
+    def put(t: Transaction, *, of: str) -> list[dict[str, Any]]:
+        return rows_of(of)
+
+    assert of.run.call("put", of="x") == "put#1"
+    of.failing = lambda mark: mark == "P2(bad)"
+    for number in (2, 3):  # by then, the second one is due
+        with pytest.raises(ProgramFailed) as failed:
+            of.run.call("put", of="bad")
+        assert failed.value.taken == f"put#{number}"
+    of.failing = lambda mark: False
+    of.run.resume()
+    assert of.written() == ["P2(bad)", "P2(bad)", "P2(x)"]
+
+
 def test_action_that_raises_leaves_everything_as_it_was(db: Database) -> None:
     of = marking(db, chain(isolated(), isolated(), isolated()))
     of.run.feed("a", rows_of("x"))

@@ -17,6 +17,8 @@ from tests.firing.working import working
 from tests.workflows.marking import chain, marking, rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from activedb import Database, Occurrence, Transaction
     from tests.workflows.marking import Marking
 
@@ -27,8 +29,8 @@ MODES = (*WITH_THE_COMMIT, "detached", "exclusive")
 class Lines:
     """Rules of every mode on each mark that is written, and what they have written down."""
 
-    def __init__(self, db: Database):
-        self.db = db
+    def __init__(self, db: Database, hear: Callable[[str], object] = lambda mode: None):
+        self.db, self._hear = db, hear  # called by each rule, with its mode, before it writes
         self.table = Table(
             "lines",
             db.metadata,
@@ -42,6 +44,7 @@ class Lines:
     def _rule(self, mode: str) -> None:
         @self.db.rule(on=adb.event("M"), coupling=mode, name=mode)
         def log(t: Transaction, o: Occurrence) -> None:
+            self._hear(mode)
             t.insert(self.table, {"text": f"{mode} {o.params['text']}"})
 
     def of(self, mode: str) -> list[str]:

@@ -177,7 +177,9 @@ def test_batch_is_not_taken_before_what_a_call_has_just_made_due(
     with pytest.raises(ProgramFailed, match="P2#1") as failed:
         run.feed("a", rows_of("x"))
     assert failed.value.taken is None
-    assert isinstance(calls[0].exception(PATIENCE_S), ProgramFailed)
+    of_call = calls[0].exception(PATIENCE_S)
+    assert isinstance(of_call, ProgramFailed)
+    assert of_call.taken == "put#1"
     failing.clear()
     assert run.feed("a", rows_of("x")) == "a#1"
     assert of.written() == ["P1(x)", "P2(bad)"]
