@@ -51,7 +51,7 @@ _SPARK = "what this program has pickled for its tasks, by way of Spark's own con
 KNOWN = {
     "activedb/__init__.py __getattr__ importlib.import_module": "modules of activedb, named there",
     "activedb/cli/_events.py _parquet importlib.import_module": "pyarrow, by its name",
-    "activedb/cli/_running.py _execute util.spec_from_file_location": "the file it is given",
+    "activedb/cli/_running.py _module_of util.spec_from_file_location": "the file it is given",
     "activedb/clock/_sources.py ntp_adjtime ctypes.CDLL": "the C library of this process",
     "activedb/monitor/_extras.py needed importlib.import_module": "libraries of extras, by name",
     "activedb/rules/_data.py rules_from_file yaml.load": "with a yaml.SafeLoader",

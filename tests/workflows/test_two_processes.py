@@ -325,8 +325,9 @@ class Feeding:
     def __init__(self, random: Random, turns: Turns, name: str):
         self.turns, self.fed = turns, 0
         self.left: list[str] = []
+        self.breaks = True
         self._random, self._name = random, name
-        self._is_inside = False
+        self._is_inside = self.is_over = False
 
     def act(self, process: int) -> None:
         what = self._random.choice(["feed", "feed", "feed", "resume", "fix"])
@@ -339,7 +340,7 @@ class Feeding:
             if not self.left or self._random.random() < 0.5:
                 self.left.append(f"{self._name}.{self.fed}.")
                 self.fed += 1
-                if self._random.random() < 0.3:
+                if self._random.random() < 0.3 and self.breaks:
                     self.turns.broken.add(self.left[-1])
             self.feed(process)
 
@@ -355,7 +356,7 @@ class Feeding:
         """Let the other process act, by chance, in the middle of what this one does."""
         if point == "after":
             return  # it may hold locks for which the other would wait
-        if not self._is_inside and self._random.random() < 0.25:
+        if not (self._is_inside or self.is_over) and self._random.random() < 0.25:
             self._is_inside = True
             try:
                 in_thread(self.act, 1 - process).result(PATIENCE_S)
@@ -376,9 +377,11 @@ def test_two_processes_interleaved_take_each_batch_once(
             cut_in(of.run, monkeypatch, partial(feeding.cut_in, process))
         for _ in range(10):
             feeding.act(random.randrange(2))
+        feeding.breaks = False  # nothing fails from now on, whatever cuts in
         turns.broken.clear()
         while feeding.left:
             feeding.feed(random.randrange(2))
+        feeding.is_over = True
         run = turns.of[0].run
         run.resume()
         naive = NaiveWorkflow(Workflow(programs, sources="a"))
