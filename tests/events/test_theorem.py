@@ -292,6 +292,29 @@ def test_detect_makes_what_every_or_some_world_makes(operator: str) -> None:
         )
 
 
+DELAYS = {
+    "one": A.after(2),
+    "of a delay": A.after(1).after(2),
+    "of either": (A | C).after(2),
+    "of a query": query("Q", A).after(2),
+    "or the other": A.after(1) | C.after(3),
+    "chosen": (A.after(2) | C.after(2)).context("chronicle"),
+}
+
+
+@pytest.mark.parametrize("delay", list(DELAYS))
+def test_what_each_event_makes_by_itself_is_never_in_doubt(delay: str) -> None:
+    expression = DELAYS[delay]
+    for number in range(4 * CASES):
+        random = Random(f"{SEED} delays {delay} {number}")
+        events = random_events(expression, random, widths=(0, 1, 2, 3))
+        case, way, seed = Case(expression, events, []), telling(random), random.random()
+        for policy in ("certain", "raise", "possible"):
+            outcome = told(case, policy, way, seed)
+            assert (outcome.made.total(), outcome.candidates) == (len(events), set()), case
+            assert detected(case, policy) == outcome.made, case
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("operator", [name for name in VARIANTS if "many" in name])
 def test_elements_are_in_an_order_of_some_world(operator: str) -> None:

@@ -503,7 +503,7 @@ class PlusNode(DetectorNode):
             found: list[Entry] = []
             for entry in sorted(due, key=itemgetter(2)):
                 if entry[2] not in self.shared.gone:
-                    delayed = self._delayed(entry, moment.us)
+                    delayed = self._delayed(entry)
                     self.shared.follow(delayed[2], entry[2], moment.journal)
                     found.append(delayed)
             return found
@@ -511,14 +511,16 @@ class PlusNode(DetectorNode):
         if child.concerns(moment):
             for entry in child.evaluate(moment):
                 assign(self.waiting, entry[2], entry, moment.journal)
-                timer = (entry[0] + self.delay_us, self.index, entry[2])
+                # Due once it has certainly happened, as the end of a window is.
+                high_us = self.shared.policy.relation.ends(entry[3])[1]
+                timer = (max(entry[0], high_us) + self.delay_us, self.index, entry[2])
                 self.shared.timers.set(timer, moment.journal)
                 if self.shared.fresh is not None:
                     self.shared.fresh.append((entry, self))
         return []
 
-    def _delayed(self, entry: Entry, us: int) -> Entry:
-        o, parts = entry[3], entry_parts(entry, self.part_name)
+    def _delayed(self, entry: Entry) -> Entry:
+        o, parts, us = entry[3], entry_parts(entry, self.part_name), entry[0] + self.delay_us
         timestamp = timestamp_at(us, o.timestamp)
         low_us, high_us = self.shared.policy.relation.ends(o)
         if low_us < high_us:
