@@ -17,7 +17,7 @@ ALONE = $(if $(filter-out $(1),$(MAKECMDGOALS)),,$(filter $(2),$(MAKECMDGOALS)))
 NEEDS := $(if $(call ALONE,demo java,demo),demo,$(if \
 	$(call ALONE,check coverage lint test,%),test,all))
 EXTRAS := $(patsubst all,spark$(COMMA)dev,$(NEEDS:demo=spark))
-MEGABYTES := $(if $(filter demo,$(NEEDS)),450,$(if $(filter test,$(NEEDS)),300,700))
+MEGABYTES := $(if $(filter demo,$(NEEDS)),560,$(if $(filter test,$(NEEDS)),250,800))
 IS_THERE = $(and $(wildcard .venv/bin/python),$(wildcard $(MADE)-$(1)))
 STAMP := $(MADE)-$(if $(call IS_THERE,all),all,$(NEEDS))
 ifneq ($(shell [ -x .venv/bin/python ] || echo gone),)
