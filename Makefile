@@ -6,16 +6,20 @@
 
 # -- the virtual environment -----------------------------------------------------------------------
 #
-# It is right if STAMP exists. The stamp is named after what .venv was made from, is taken away while
-# pip works and comes back last, so nothing that was cut off is ever taken for whole. The demo needs
-# less than the other targets; what they have installed is enough for it.
+# It is right if STAMP exists. The stamp is named after what .venv was made from, and after how much
+# of it the target needs: `demo`, `test`, or all. It is taken away while pip works and comes back last,
+# so nothing that was cut off is ever taken for whole.
 
 PLACE := .venv/installed-$(shell { pwd; echo "$(PYTHON)"; } | cksum | tr -d ' ')
-WHOLE := $(PLACE)-$(shell cat pyproject.toml constraints.txt | cksum | tr -d ' ')
+MADE := $(PLACE)-$(shell cat pyproject.toml constraints.txt | cksum | tr -d ' ')
 COMMA := ,
-FOR_DEMO := $(if $(filter-out demo java,$(MAKECMDGOALS)),,$(filter demo,$(MAKECMDGOALS)))
-IS_WHOLE := $(and $(wildcard .venv/bin/python),$(wildcard $(WHOLE)))
-STAMP := $(if $(FOR_DEMO),$(if $(IS_WHOLE),$(WHOLE),$(WHOLE)-demo),$(WHOLE))
+ALONE = $(if $(filter-out $(1),$(MAKECMDGOALS)),,$(filter $(2),$(MAKECMDGOALS)))
+NEEDS := $(if $(call ALONE,demo java,demo),demo,$(if \
+	$(call ALONE,check coverage lint test,%),test,all))
+EXTRAS := $(patsubst all,spark$(COMMA)dev,$(NEEDS:demo=spark))
+MEGABYTES := $(if $(filter demo,$(NEEDS)),560,$(if $(filter test,$(NEEDS)),250,800))
+IS_THERE = $(and $(wildcard .venv/bin/python),$(wildcard $(MADE)-$(1)))
+STAMP := $(MADE)-$(if $(call IS_THERE,all),all,$(NEEDS))
 ifneq ($(shell [ -x .venv/bin/python ] || echo gone),)
 .PHONY: $(STAMP)
 endif
@@ -39,15 +43,17 @@ $(STAMP): $(if $(filter demo test-all bench,$(MAKECMDGOALS)),| java)
 	lock() { "$(base)" -c "import fcntl; fcntl.flock(9, $$1)" 2>/dev/null; }; \
 	lock 'fcntl.LOCK_EX | fcntl.LOCK_NB' || { echo 'waiting for another make'; lock fcntl.LOCK_EX; }; \
 	if [ -e $@ ] && [ -x .venv/bin/python ]; then exit 0; fi; \
-	printf 'installing activedb$(if $(FOR_DEMO), and Spark,$(COMMA) Spark and the tools) into .venv'; \
-	if ls $(PLACE)-* >/dev/null 2>&1 && [ -x .venv/bin/python ]; then rm -f .venv/installed-*; else \
-		printf ' (downloads about $(if $(FOR_DEMO),450,700) MB, takes a minute or two)'; \
+	printf 'installing activedb[$(EXTRAS)] into .venv'; \
+	if ls $(PLACE)-* >/dev/null 2>&1 && [ -x .venv/bin/python ]; then \
+		there=$$(ls $(MADE)-* 2>/dev/null); rm -f .venv/installed-*; \
+	else \
+		printf ' (downloads about $(MEGABYTES) MB, takes a minute or two)'; \
 		rm -rf .venv && "$(base)" -m venv .venv || exit 1; \
 	fi; \
 	( while sleep 2 && kill -0 $$$$; do printf .; done ) 9<&- 2>/dev/null & dots=$$!; \
 	trap 'kill $$dots 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile \
-		--constraint constraints.txt --editable '.[spark$(if $(FOR_DEMO),,$(COMMA)dev)]' >.venv/pip.log 2>&1 && touch $@ || { \
+		--constraint constraints.txt --editable '.[$(EXTRAS)]' >.venv/pip.log 2>&1 && touch $@ $$there || { \
 		echo ' failed'; cat .venv/pip.log >&2; exit 1; }; \
 	echo ' done'
 

@@ -383,7 +383,7 @@ class FileDrive:
         A group appears as a whole, so normally there is only one micro-batch to wait for.
         """
         planned_by_s = time.monotonic() + _PLAN_S_MAX
-        while not query.awaitTermination(_COMMIT_S):  # type: ignore[arg-type]  # takes fractions
+        while not query.awaitTermination(_COMMIT_S):
             if is_committed(self._checkpoint, batch_id):
                 return self._files.names() <= names_of_files(self._checkpoint, batch_id)
             if time.monotonic() > planned_by_s and not is_planned(self._checkpoint, batch_id):

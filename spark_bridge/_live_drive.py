@@ -135,7 +135,7 @@ class LiveDrive:
         rows_max : int
             The limit that it began with.
         """
-        while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # takes fractions
+        while not query.awaitTermination(_LOOK_S):
             if self._stop.is_set():
                 return True
             if isinstance(self._source, Replay | Socket) and has_ended(self._checkpoint, first):

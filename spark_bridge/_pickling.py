@@ -33,7 +33,7 @@ def dumps(value: Any) -> bytes:
         Any exception that the value's parts raise because they cannot be pickled.
     """
     with io.BytesIO() as file:
-        pickler: Any = _Pickler(file)  # type: ignore[no-untyped-call]
+        pickler: Any = _Pickler(file)
         pickler.dump(value)
         return file.getvalue()
 
@@ -45,7 +45,7 @@ class _Pickler(cloudpickle.Pickler):
             _look_at(getattr(obj, "__module__", None))
         elif kind is ModuleType:
             _look_at(obj.__name__)
-        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+        return super().reducer_override(obj)
 
 
 def _look_at(name: Any) -> None:

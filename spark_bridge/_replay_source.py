@@ -132,7 +132,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Make all lines due from now on."""
         self._speed_up = None
-        vars(self).pop("_replayer", None)
+        self.__dict__.pop("_replayer", None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the offset of the lines due by now."""

@@ -66,7 +66,8 @@ class SparkTasks:
             raise FeedFailed("partitions of s-transactions: no Spark is running")
         try:
             spread = spark.sparkContext.parallelize(payloads, len(payloads))
-            return spread.map(_run).collect()
+            results: list[bytes] = spread.map(_run).collect()
+            return results
         except Exception as error:
             summary, failure = take_down(error)
             raise FeedFailed(f"partitions of s-transactions: {summary}") from failure

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def chromium_path() -> str | None:
@@ -25,7 +28,8 @@ def chromium() -> Iterator[Browser]:
         pytest.skip(
             "no Chromium: install one (Debian: apt-get install chromium), or set ACTIVEDB_CHROMIUM"
         )
-    with sync_playwright() as playwright:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright")
+    with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()

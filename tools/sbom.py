@@ -48,14 +48,15 @@ def document(extras: Iterable[str] = FOR_USERS) -> str:
     server = _postgres()
     bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(activedb.purl)))
     bom.metadata.component = activedb
-    bom.metadata.timestamp = None  # type: ignore[assignment]  # it is optional in the format
+    bom.metadata.timestamp = None  # it is optional in the format
     bom.components.update([*(c for c in components.values() if c is not activedb), server])
     for each in found:
         below = [components[name] for name in sorted(each.needs)]
         bom.register_dependency(
             components[each.name], [*below, server] if each.name == _EMBEDDED else below
         )
-    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+    text: str = JsonV1Dot6(bom).output_as_string(indent=2)
+    return text + "\n"
 
 
 def _component(each: Required) -> Component:

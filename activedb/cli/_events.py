@@ -248,13 +248,24 @@ def _parquet(raw: Any) -> Iterator[tuple[int, Row | RowRefusal]]:
     number = 0
     try:
         for batch in parquet.ParquetFile(source).iter_batches(_ROWS_AT_ONCE):
-            for row in batch.to_pylist():
+            for row in _in_microseconds(pyarrow, batch).to_pylist():
                 number += 1
                 yield number, row
     except pyarrow.ArrowException as error:
         if number:
             raise FeedFailed(f"the Parquet file cannot be read to its end: {error}") from error
         raise ConfigurationError(f"this is not a Parquet file ({error}); check --format") from error
+
+
+def _in_microseconds(pyarrow: Any, batch: Any) -> Any:
+    """Return a batch whose timestamps have microseconds, as those of Python; finer ones are cut."""
+    types = pyarrow.types
+    for place, each in enumerate(batch.schema):
+        if types.is_timestamp(each.type) and each.type.unit == "ns":
+            kind = pyarrow.timestamp("us", each.type.tz)
+            column = batch.column(place).cast(kind, safe=False)
+            batch = batch.set_column(place, each.name, column)
+    return batch
 
 
 def _opened(path: Path) -> Any:

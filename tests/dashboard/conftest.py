@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser import chromium as chromium
 from tests.patience import PATIENCE_S
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
 WAIT_MS = 1_000 * PATIENCE_S
-expect.set_options(timeout=WAIT_MS)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -52,6 +54,9 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Visit]]:
 
     A page that is left open goes on following its process, at the cost of the next ones.
     """
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=WAIT_MS)
     contexts: list[BrowserContext] = []
 
     def make(address: str, *, width: int = 1280, dark: bool = False) -> Visit:

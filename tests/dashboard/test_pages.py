@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import expect
 
 from tests.dashboard.conftest import Visit, started
+
+expect = pytest.importorskip("playwright.sync_api", reason="no playwright").expect
 
 TOKEN = "sixteen or more of them"
 PAGES = (

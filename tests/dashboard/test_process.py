@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
 
 from activedb.cli import main
 from tests.dashboard.bank import TOKEN, Bank
 from tests.dashboard.conftest import Visit, started
+
+expect = pytest.importorskip("playwright.sync_api", reason="no playwright").expect
 
 Open = Callable[..., Visit]
 LOOKS = 5  # that a page must show while the load lasts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,7 +30,8 @@ NOT_OURS = {  # messages that are names, or the server's words
 def public_errors() -> dict[str, type[BaseException]]:
     """Each public error by the path of its page."""
     found = {f"{name}.md": getattr(activedb.errors, name) for name in activedb.errors.__all__}
-    for package in (lockmgr, coupling, spark_bridge):
+    has_spark = find_spec("pyspark") is not None
+    for package in (lockmgr, coupling, *([spark_bridge] if has_spark else [])):
         for name in package.__all__:
             each = getattr(package, name)
             if isinstance(each, type) and issubclass(each, BaseException):

@@ -17,11 +17,14 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import create_engine, text
 
-from tests.end_to_end.phases_job import PHASES, TABLES, write_input
 from tests.histories.processes import REPOSITORY
 from tests.mortal import Mortal
 from tests.servers import temporary_folder
 from tests.store.server_users import wait_until
+
+pytest.importorskip("pyspark", reason="no Spark")
+
+from tests.end_to_end.phases_job import PHASES, TABLES, write_input  # once it can be
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

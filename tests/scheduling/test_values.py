@@ -10,7 +10,6 @@ import pytest
 from activedb.errors import DefinitionError
 from activedb.events import Occurrence, event, occurrence
 from activedb.scheduling import Access, Outcome, Program, ProgramRun, SharedTable, View
-from tests.scheduling.partitioned.here import TasksHere
 from tests.scheduling.test_schedulers import SCHEDULERS
 
 
@@ -184,6 +183,8 @@ def test_partitioned_value_changed_in_place_is_as_it_was() -> None:
             return value
 
         access.write(lists[e["key"]], spoil)
+
+    from tests.scheduling.partitioned.here import TasksHere  # skips without Spark
 
     run = ProgramRun(program, Partitioned(SerialOrder(), TasksHere()))
     run.feed(

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from activedb.errors import ConfigurationError, JavaNotFound
+
+pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
+
 from spark_bridge import _java
 from spark_bridge._java import check_tools
 from tests.patience import PATIENCE_S

@@ -18,6 +18,9 @@ from activedb.columns import Arrival
 from activedb.errors import CheckpointMismatch, ConfigurationError
 from activedb.events import Expression, Occurrence
 from activedb.streams import AtomicBatch, Completion, Matched, Stream
+
+pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
+
 from spark_bridge import _session
 from spark_bridge._matching_bucket import Bucket, Passed
 from spark_bridge._matching_operator import left_of

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from activedb.scheduling import SharedTable
+
+pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
+
 from spark_bridge._pickling import dumps
 
 HELPER = "UNIT = 2\nclass Odd(Exception):\n    pass\ndef twice(n):\n    return UNIT * n\n"

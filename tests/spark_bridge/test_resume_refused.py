@@ -13,6 +13,9 @@ import pytest
 import activedb as adb
 from activedb.errors import CheckpointMismatch, ConfigurationError, FeedFailed
 from activedb.streams import Marks, Positions, Source, StreamDeclaration
+
+pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
+
 from spark_bridge import SparkFeed
 from spark_bridge._checkpoint import Beginning, beginning_of
 from spark_bridge._replay_source import ReplayReader

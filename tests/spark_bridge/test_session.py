@@ -6,6 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
+
 from pyspark import SparkContext
 
 from activedb.errors import ConfigurationError, FeedFailed

@@ -19,6 +19,9 @@ import activedb as adb
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.store.system import sinks, staged_batches, staged_rows
 from activedb.streams import Staged
+
+pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
+
 from spark_bridge import SparkFeed, events, feed, register_sources, session
 from tests.databases import Place, place, until
 

@@ -32,8 +32,11 @@ from activedb.errors import (
 from activedb.store.journals import Sink, StagedAttempt, Staging
 from activedb.store.system import sinks, staged_batches, staged_rows
 from activedb.streams import Staged
-from spark_bridge._sink import arrow_pieces, json_pieces
 from tests.databases import PATIENCE_S, Place, in_thread, place, until
+
+pytest.importorskip("pyspark", reason="no Spark")
+
+from spark_bridge._sink import arrow_pieces, json_pieces  # once it can be
 
 pa: Any = pyarrow
 SCHEMA = pa.schema(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark import cloudpickle
+import pytest
 
 from activedb.scheduling.partitioned import Costs, run_task
 
 __all__ = ["TasksHere"]
+
+cloudpickle = pytest.importorskip("pyspark.cloudpickle", reason="no Spark")
 
 
 class TasksHere:
@@ -30,7 +32,7 @@ class TasksHere:
         self.tasks = 0
 
     def dumps(self, value: Any) -> bytes:
-        dumped: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        dumped: bytes = cloudpickle.dumps(value)
         return dumped
 
     def run(self, payloads: Sequence[bytes]) -> list[bytes]:
