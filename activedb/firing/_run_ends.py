@@ -11,7 +11,7 @@ from activedb.firing._exclusive import Exclusive
 if TYPE_CHECKING:
     from activedb.firing._queue import FiringQueue
     from activedb.firing._trigger_context import TriggerContext
-    from activedb.transactions import TransactionNode
+    from activedb.transactions import Run, TransactionNode
 
 __all__ = ["RunEnds"]
 
@@ -32,9 +32,11 @@ class RunEnds:
         self._queue = queue
         self.causal, self.exclusive = Causal(queue), Exclusive(queue)
 
-    def has_triggered(self, run_name: str) -> bool:
-        """Return whether tries of an unfinished run have triggered what waits for its end. O(1)."""
-        return self.exclusive.has_intents(run_name) or self.causal.has_begun(run_name)
+    def has_triggered(self, run: Run) -> bool:
+        """Return whether earlier tries of a run have triggered what waits for its end. O(1)."""
+        if run.of_application and run.tries == 1:
+            return False  # the common case
+        return self.exclusive.has_intents(run.name) or self.causal.has_begun(run.name)
 
     def at_commit_point(self, t: TransactionNode, context: TriggerContext) -> None:
         """Decide, with the commit of the top-level transaction `t`, on what its run has begun."""

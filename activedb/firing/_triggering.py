@@ -159,7 +159,7 @@ class Triggering:
             self._transaction_events.committing(t)
         context = self.contexts.live.get(t.id)
         is_top = t.parent is None
-        if context is None and is_top and self.run_ends.has_triggered(t.hierarchy.run.name):
+        if context is None and is_top and self.run_ends.has_triggered(t.hierarchy.run):
             context = self.contexts.of(t)  # to end what earlier tries have begun
         if context is None:
             if is_top and self.catalog.drafts:
@@ -237,15 +237,27 @@ class Triggering:
         """Start the rules triggered in `t` by one event, each in its coupling mode."""
         for hear in self.listeners.triggered:
             hear(t, triggered)
-        context = self.contexts.of(t)
-        context.events += 1
+        self.contexts.of(t).events += 1
+        immediate: list[Triggered] = []
+        others: list[Triggered] = []
+        for item in triggered:
+            (immediate if item.rule.coupling is Coupling.IMMEDIATE else others).append(item)
+        if others:
+            self._trigger_others(t, others)
+        if immediate:
+            self.runner.run_children(t, immediate, deferred=False)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _trigger_others(self, t: TransactionNode, triggered: list[Triggered]) -> None:
+        """Start, record or defer rules that are not immediate."""
 
         def by_mode(*modes: Coupling) -> list[Triggered]:
             return [item for item in triggered if item.rule.coupling in modes]
 
-        immediate, deferred = by_mode(Coupling.IMMEDIATE), by_mode(Coupling.DEFERRED)
-        detached, exclusive = by_mode(Coupling.DETACHED), by_mode(Coupling.EXCLUSIVE)
+        context = self.contexts.of(t)
         dependent = by_mode(Coupling.CAUSAL, Coupling.SEQUENTIAL)
+        detached, exclusive = by_mode(Coupling.DETACHED), by_mode(Coupling.EXCLUSIVE)
         undated = self.contexts.undated_in(t) if detached or dependent or exclusive else ()
         if dependent or exclusive:
             self.contexts.of(t.top)  # the top decides on them, even if `t` aborts
@@ -264,12 +276,8 @@ class Triggering:
         if lost:
             self.counters.add("rules_failed", len(lost))
             self.contexts.keep_letters(t, lost)
-        if deferred:
+        if deferred := by_mode(Coupling.DEFERRED):
             self.contexts.defer(t, deferred)
-        if immediate:
-            self.runner.run_children(t, immediate, deferred=False)
-
-    # -- inside ----------------------------------------------------------------------------
 
     def _row_event(
         self, t: TransactionNode, spec: TableSpec, old: Row | None, new: Row | None
