@@ -95,7 +95,7 @@ class Producer:
 
     @property
     def silent_from_us(self) -> int | None:
-        """When it will have been silent for too long, and is to be reported; None: never."""
+        """Time at which it will have been silent for too long; None: never, or reported."""
         if self.silent_after_us is None or self.heard_us is None or self.is_told:
             return None
         return self.heard_us + self.silent_after_us + 1

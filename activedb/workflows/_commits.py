@@ -405,8 +405,8 @@ class Compensating:
                 if each.because_of
             )
             raise Interferes(
-                f"workflow {name}: the {plan.mode} compensation of {asked} would do nothing: {why}. "
-                "Choose the mode 'independent cover', or 'full' with allow_interference=True",
+                f"workflow {name}: the {plan.mode} compensation of {asked} would do nothing: {why}"
+                ". Choose the mode 'independent cover', or 'full' with allow_interference=True",
                 plan=plan,
             )
         if plan.is_interfering and not allow_interference:

@@ -163,7 +163,11 @@ def test_column_that_its_table_lacks_is_refused_in_data(in_memory: Ledger) -> No
 
 
 def test_column_of_a_table_that_is_not_declared_yet_is_not_checked(in_memory: Ledger) -> None:
-    options = {"when": lambda t, o: True, "reads": ["later.balance"], "writes": ["later.total"]}
+    options: dict[str, Any] = {
+        "when": lambda t, o: True,
+        "reads": ["later.balance"],
+        "writes": ["later.total"],
+    }
     in_memory.db.rule(name="r", **options)(lambda t, o: None)
     in_memory.db.rules.create(lambda t, o: None, name="s", on=adb.event("E"), **options)
     assert [rule.name for rule in in_memory.db.rules] == ["r", "s"]
