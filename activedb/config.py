@@ -58,7 +58,8 @@ class Settings(BaseSettings):
     wait_s : float or None
         Time to wait, when a database is opened, for a server that is starting, recovering or not
         answering yet; 0: not at all. None: ten seconds for a server that reports that it is
-        starting, and not at all if none answers.
+        starting, and not at all if none answers. The first try to connect counts; a try takes at
+        most ten seconds for each host, or the URL's ``connect_timeout``.
     folder : Path
         Folder of the embedded server, relative to the working folder (in a table: to its file).
     threads : int

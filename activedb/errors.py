@@ -683,7 +683,11 @@ class HistoryForgotten(CompensationError):
 
 
 class Interferes(CompensationError):
-    """The completion of other batches would be affected; ``plan.interference`` lists them."""
+    """The completion of other batches would be affected; ``plan.interference`` lists them.
+
+    Also if a non-intrusive compensation would do nothing, because other batches need everything:
+    ``plan.kept`` lists what they need.
+    """
 
 
 class NotCompensable(CompensationError):

@@ -186,6 +186,11 @@ class CompensationPlan:
         return (*self.order, *self.never_executed)
 
     @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to compensate and nothing to withdraw."""
+        return not self.transactions and not self.to_withdraw
+
+    @property
     def is_interfering(self) -> bool:
         """True if the completion of other batches is affected."""
         return bool(self.interference)

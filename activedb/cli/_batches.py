@@ -165,7 +165,7 @@ def compensate(
     be affected, or a compensating action is missing or has failed.
 
     With --plan it exits with 0 if compensation is possible, and with 1 if other batches would be
-    affected or an action is missing.
+    affected, an action is missing, or there is nothing to compensate.
     """
     reporter = Reporter(as_json=as_json)
     if file is None and not plan:
@@ -189,8 +189,8 @@ def compensate(
         [(line,) for line in found.explain()],
         {"workflow": name, "done": not plan, "plan": found.record()},
     )
-    is_safe = found.is_possible and (allow_interference or not found.is_interfering)
-    if plan and not is_safe:
+    is_allowed = allow_interference or not found.is_interfering
+    if plan and (found.is_empty or not (found.is_possible and is_allowed)):
         raise typer.Exit(1)
 
 

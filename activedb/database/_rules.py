@@ -23,6 +23,7 @@ from activedb.rules import (
     RuleOptions,
     Sharing,
     as_kept,
+    check_columns,
     fingerprint,
     next_version,
     quarantined,
@@ -141,14 +142,14 @@ class Rules:
         RuleSignatureError
             If action or condition cannot be called as ``fn(t, o)`` with the parameters it takes.
         DefinitionError
-            If the definition is invalid in another way, the name is taken, or a table or stream of
-            the event does not exist.
+            If the definition is invalid in another way, the name is taken, a table or stream of the
+            event does not exist, or a declared table does not have a column of `reads` or `writes`.
         """
         check_options(options, RuleOptions, f"rule {options.get('name', '')}".rstrip())
         rule = Rule.define(action, **options, find_reads=find_reads)
 
         def create(t: TransactionNode) -> RegisteredRule:
-            self._check_streams([rule])
+            self._check_names([rule])
             self._check_tables(t, [rule])
             return self._create(t, rule, enabled=enabled)
 
@@ -165,9 +166,10 @@ class Rules:
         Raises
         ------
         DefinitionError
-            If the name is taken, or a query's stream does not have an event of its pattern.
+            If the name is taken, a query's stream does not have an event of its pattern, or a
+            declared table does not have a column of `reads` or `writes`.
         """
-        self._check_streams([rule], may_follow=True)
+        self._check_names([rule], may_follow=True)
         if self._current() is None:
             self._check_order(None, rule)
             row = self._persisted.pop(rule.name, None)
@@ -340,7 +342,7 @@ class Rules:
             rule = redefined(entry.rule, fields, find_reads)
             self._check_order(t, rule)
             if rule.on is not entry.rule.on:
-                self._check_streams([rule])
+                self._check_names([rule])
                 self._check_tables(t, [rule])
             same_text = KEPT.issuperset(fields)
             return next_version(
@@ -450,7 +452,7 @@ class Rules:
             Transaction(t).get_many(
                 self._rows.table, [rule.name for rule, _ in found], for_update=True
             )
-            self._check_streams(rule for rule, _ in found)
+            self._check_names(rule for rule, _ in found)
             self._check_tables(t, [rule for rule, _ in found])
             return [self._create(t, rule, enabled=enabled) for rule, enabled in found]
 
@@ -587,7 +589,7 @@ class Rules:
             If there is a different rule of that name, and `replacing` is False.
         """
         if not any_stream:
-            self._check_streams([rule])
+            self._check_names([rule])
         self._check_tables(t, [rule])
         entry = self._catalog.entry(rule.name, t)
         if entry is None:
@@ -772,10 +774,11 @@ class Rules:
                 f"these out"
             ) from None
 
-    def _check_streams(self, rules: Iterable[Rule], *, may_follow: bool = False) -> None:
-        """Refuse rules on undeclared streams, or on events that their streams do not have."""
+    def _check_names(self, rules: Iterable[Rule], *, may_follow: bool = False) -> None:
+        """Refuse rules that name streams, events of streams or columns that do not exist."""
         for rule in rules:
             check_streams(rule, self._streams, may_follow=may_follow)
+            check_columns(rule.name, rule.declared, self._declared_tables())
             for check in self._checks:
                 check(rule)
 

@@ -6,7 +6,7 @@ After C. Liebig, M. Cilia, A. Buchmann, "Event Composition in Time-dependent Dis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from activedb.errors import BadEvent, ConfigurationError, ProducerSilent
@@ -32,6 +32,7 @@ class Producer:
         "heard",
         "heard_us",
         "in_order",
+        "is_told",
         "keys",
         "local_clock",
         "local_sync_us",
@@ -52,6 +53,7 @@ class Producer:
         self.local_sync_us = NOT_YET_US  # in readings of local_clock; never decreases
         self.heard = True  # since the last check for silent producers
         self.heard_us: int | None = None  # time of the first check at which it had been silent
+        self.is_told = False  # this silence has been reported
 
     def sends(self, keys: Iterable[Key] | None) -> bool:
         return keys is None or self.keys is None or not self.keys.isdisjoint(keys)
@@ -82,11 +84,21 @@ class Producer:
             and stamp.local_clock == self.local_clock
         )
 
-    def is_silent(self, now_us: int) -> bool:
-        """Return whether the producer is silent for too long; restart the count if it was heard."""
+    def hear(self) -> None:
+        """End a silence; the next one starts at the next check."""
+        self.heard, self.is_told = True, False
+
+    def note_time(self, now_us: int) -> None:
+        """Start a silence, if the producer was heard since the last check."""
         if self.heard or self.heard_us is None:
             self.heard, self.heard_us = False, now_us
-        return self.silent_after_us is not None and now_us - self.heard_us > self.silent_after_us
+
+    @property
+    def silent_from_us(self) -> int | None:
+        """Time at which it will have been silent for too long; None: never, or reported."""
+        if self.silent_after_us is None or self.heard_us is None or self.is_told:
+            return None
+        return self.heard_us + self.silent_after_us + 1
 
     def record(self) -> dict[str, Any]:
         """Return the producer's state as a JSON-serialisable dict for `restored`."""
@@ -147,7 +159,8 @@ class Producers:
     silent_after_us : int or None, optional
         How long a producer may be silent unless `register` says otherwise; None: forever.
     on_silent : callable, optional
-        Called with the `ProducerSilent` of each silent producer; None: `timeouts` raises it.
+        Called with the `ProducerSilent` of each silent producer, once until it is heard again;
+        None: `timeouts` raises it.
 
     Attributes
     ----------
@@ -262,7 +275,7 @@ class Producers:
             unchanged.
         """
         producer = self._sender(o, name)
-        producer.heard = True
+        producer.hear()
         if producer.in_order:
             producer.move(o.low_us, o.stamp)
 
@@ -276,7 +289,7 @@ class Producers:
         """
         producer = self._known_or_new(stamp.node, "a heartbeat")
         self._check_clock(producer, stamp)
-        producer.heard = True
+        producer.hear()
         producer.move(stamp.lower_us, stamp)
 
     def sync(self, name: str, us: int) -> None:
@@ -291,7 +304,7 @@ class Producers:
             As for `observe`.
         """
         producer = self._known_or_new(name, "a sync point")
-        producer.heard = True
+        producer.hear()
         producer.move(us, None)
 
     def of(self, keys: Iterable[Key] | None = None) -> tuple[str, ...]:
@@ -333,7 +346,7 @@ class Producers:
         """Record that a producer is alive, if it is known; its sync points do not change."""
         producer = self._producers.get(name) if name is not None else None
         if producer is not None:
-            producer.heard = True
+            producer.hear()
 
     def note_time(self, now_us: int) -> None:
         """Start the silence of producers that were heard since the last check; O(n).
@@ -341,8 +354,7 @@ class Producers:
         Without this call their silence starts at the next check.
         """
         for producer in self._producers.values():
-            if producer.heard or producer.heard_us is None:
-                producer.heard, producer.heard_us = False, now_us
+            producer.note_time(now_us)
 
     def records(self) -> dict[str, dict[str, Any]]:
         """Return the state of each producer as a JSON-serialisable dict for `restore`; O(n)."""
@@ -357,29 +369,22 @@ class Producers:
         before, self._producers = self._producers, {}
         for name, record in records.items():
             producer = self._producers[name] = Producer.restored(name, record)
-            if name in before:
-                producer.heard, producer.heard_us = before[name].heard, before[name].heard_us
+            known = before.get(name)
+            if known is not None:
+                producer.heard, producer.heard_us = known.heard, known.heard_us
+                producer.is_told = known.is_told
 
-    def silent_from_us(self, told: Container[str] = ()) -> int | None:
-        """Return when the first producer will have been silent for too long; O(n).
-
-        None: never. Producers in `told` do not count.
-        """
-        return min(
-            (
-                p.heard_us + p.silent_after_us + 1
-                for p in self._producers.values()
-                if p.silent_after_us is not None and p.heard_us is not None and p.name not in told
-            ),
-            default=None,
-        )
+    def silent_from_us(self) -> int | None:
+        """Return when `timeouts` will report a producer, unless it is heard; None: never. O(n)."""
+        found = (producer.silent_from_us for producer in self._producers.values())
+        return min((us for us in found if us is not None), default=None)
 
     def timeouts(self, now_us: int) -> list[str]:
-        """Return the producers that have been silent for too long.
+        """Report the producers that have been silent for too long, and return them.
 
-        Each is reported to `on_silent`. Without that, the one silent longest is raised, and the
-        others by the next calls. A producer is reported again when it has been silent for as long
-        once more. The application may `remove` it, so that the others' events become stable.
+        Each is reported once until it is heard again, to `on_silent`. Without that, the one silent
+        longest is raised, and the others by the next calls. The application may `remove` it, so
+        that the others' events become stable.
 
         Silence is measured between checks: from the first check at which nothing new was heard.
         So it is detected at most one check late, and never early. O(n).
@@ -394,11 +399,12 @@ class Producers:
         ProducerSilent
             If a producer is silent and there is no `on_silent`.
         """
-        silent = [p for p in self._producers.values() if p.is_silent(now_us)]
-        if self._on_silent is None:
-            # All producers were checked, but only one can be raised.
-            silent = sorted(silent, key=lambda p: p.heard_us or 0)[:1]
-        for producer in silent:
+        self.note_time(now_us)
+        found = []
+        for producer in sorted(self._producers.values(), key=lambda p: p.heard_us or 0):
+            from_us = producer.silent_from_us
+            if from_us is None or now_us < from_us:
+                continue
             assert producer.heard_us is not None
             error = ProducerSilent(
                 f"producer {producer.name!r} has been silent for {now_us - producer.heard_us} µs, "
@@ -406,11 +412,12 @@ class Producers:
                 "remove it if it has gone",
                 producer=producer.name,
             )
-            producer.heard_us = now_us
+            producer.is_told = True
             if self._on_silent is None:
                 raise error
+            found.append(producer.name)
             checked_result(self._on_silent(error), "on_silent=")
-        return [producer.name for producer in silent]
+        return found
 
     def _sender(self, o: Occurrence, name: str | None) -> Producer:
         name = o.producer if name is None else name

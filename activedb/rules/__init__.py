@@ -2,7 +2,7 @@
 
 from activedb.rules._catalog import Catalog
 from activedb.rules._data import FunctionNames, rules_from_data, rules_from_file
-from activedb.rules._declared import Declared, FindReads, Part
+from activedb.rules._declared import Declared, FindReads, Part, check_columns
 from activedb.rules._fingerprint import event_fingerprint, fingerprint
 from activedb.rules._registered import (
     CHANGEABLE,
@@ -50,6 +50,7 @@ __all__ = [
     "Subscription",
     "Taken",
     "as_kept",
+    "check_columns",
     "event_fingerprint",
     "fingerprint",
     "next_version",

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from activedb.errors import DefinitionError, PatternError
 from activedb.events import Expression, Primitive, any_of, inserted
+from activedb.spelling import did_you_mean
 
-__all__ = ["Declared", "FindReads", "Part", "event_of_reads"]
+__all__ = ["Declared", "FindReads", "Part", "check_columns", "event_of_reads"]
 
 
 Part: TypeAlias = tuple[str, str, str | None]
@@ -132,6 +133,32 @@ def _table(item: Any) -> tuple[str, None] | None:
     except PatternError:
         return None
     return name, None
+
+
+def check_columns(rule: str, declared: Declared, tables: Mapping[str, Any]) -> None:
+    """Refuse declared reads and writes of columns that their tables do not have.
+
+    Parameters
+    ----------
+    rule : str
+        Name of the rule, for errors.
+    tables : mapping of str to Table
+        Declared tables by full name. Columns of other tables are not checked.
+
+    Raises
+    ------
+    DefinitionError
+        If there is no such column; the message suggests similar names.
+    """
+    for _, name, column in sorted({*(declared.reads or ()), *(declared.writes or ())}, key=repr):
+        table = tables.get(name)
+        if table is None or column is None:
+            continue
+        known = [each.name for each in table.columns]
+        if column not in known:
+            raise DefinitionError(
+                f"rule {rule}: table {name} has no column {column!r}; {did_you_mean(column, known)}"
+            )
 
 
 FindReads: TypeAlias = Callable[[Any, Mapping[str, Any]], Iterable[Part] | str]

@@ -451,8 +451,8 @@ class StreamDeclaration:
         Maximum silence of a producer in seconds; None: unbounded. With `producer`, the punctuation
         afterwards advances without the silent producer until its next row.
     on_silent : callable, optional
-        Called with the `ProducerSilent` of each silent producer; None: the feed raises it. Only
-        with `membership`.
+        Called with the `ProducerSilent` of each silent producer, once until it is heard again;
+        None: the feed raises it. Only with `membership`.
     waiting_max : int
         Maximum number of events that wait to become stable; a feed that exceeds it is refused.
     columns : bool

@@ -50,13 +50,10 @@ class Membership:
         self._future = future
         self._counters = counters
         self._producers = Producers(
-            stream.membership, silent_after_us=stream.silent_after_us, on_silent=stream.on_silent
+            stream.membership, silent_after_us=stream.silent_after_us, on_silent=self._tell
         )
         self._written: dict[str, tuple[int, Mapping[str, Any]]] = {}
-        # Producers found silent while the stream was not fed. `_told`: reported by `find_silent`
-        # since they were last heard. `_found`: errors that the next `look` raises, as there was no
-        # `on_silent` to call.
-        self._told: set[str] = set()
+        # Errors that the next calls of `look` raise, as there is no `on_silent` to call.
         self._found: dict[str, ProducerSilent] = {}
 
     @property
@@ -83,39 +80,21 @@ class Membership:
         for name in heard:
             self._producers.note_heard(name)
             if name is not None:
-                self._forget_silence(name)
+                self._found.pop(name, None)
+        self.find_silent()
         if self._found:
             raise self._found.pop(next(iter(self._found)))
-        try:
-            silent = len(self._producers.timeouts(self._now_us()))
-        except ProducerSilent:
-            silent = 1
-            raise
-        finally:
-            self._counters.add("producers_silent", silent)
 
     def find_silent(self) -> None:
-        """Check for silent producers while the stream is not fed; report each once per silence.
+        """Check for silent producers; report each once until it is heard again.
 
-        Without `on_silent` the next `look` raises the error.
+        Without `on_silent` the next calls of `look` raise the errors.
         """
-        now_us, found = self._now_us(), []
-        try:
-            while True:
-                try:
-                    found += self._producers.timeouts(now_us)
-                    return
-                except ProducerSilent as error:
-                    found.append(error.producer)
-                    self._found[error.producer] = error
-                    _LOG.warning("stream %s: %s", self._stream.name, error)
-        finally:
-            self._told.update(found)
-            self._counters.add("producers_silent", len(found))
+        self._producers.timeouts(self._now_us())
 
     def silent_from_us(self) -> int | None:
         """Return the time at which `find_silent` will find a silent producer; None: never."""
-        return self._producers.silent_from_us(self._told)
+        return self._producers.silent_from_us()
 
     def heard(self) -> None:
         """Start the silence of the producers heard since the last check."""
@@ -174,7 +153,7 @@ class Membership:
     def remove(self, name: str) -> None:
         """Remove a producer."""
         self._producers.remove(name)
-        self._forget_silence(name)
+        self._found.pop(name, None)
 
     # -- stability -------------------------------------------------------------------------
 
@@ -198,9 +177,13 @@ class Membership:
         if us is not None:
             self._producers.note_stable(us)
 
-    def _forget_silence(self, name: str) -> None:
-        self._told.discard(name)
-        self._found.pop(name, None)
+    def _tell(self, error: ProducerSilent) -> object:
+        self._counters.add("producers_silent", 1)
+        if self._stream.on_silent is not None:
+            return self._stream.on_silent(error)
+        _LOG.warning("stream %s: %s", self._stream.name, error)
+        self._found[error.producer] = error
+        return None
 
     def _now_us(self) -> int:
         return in_microseconds(self._clock.now())

@@ -305,11 +305,9 @@ class Compensating:
             self._check(state, plan, given, allow_interference=allow_interference)
             return plan
 
-        def work(t: TransactionNode) -> Record | None:
+        def work(t: TransactionNode) -> Record:
             plan, executions = self._prepared(planned)  # while no lock is held
             done[:] = [plan]
-            if not plan.transactions and not plan.to_withdraw:
-                return None
             for execution in executions:
                 self._undo(t, execution)
 
@@ -376,7 +374,7 @@ class Compensating:
         allow_interference: bool,
     ) -> None:
         name, asked = self._definition.name, listed(plan.asked)
-        if not plan.transactions and not plan.to_withdraw:
+        if plan.is_empty:
             if not plan.kept:
                 raise AlreadyCompensated(
                     f"workflow {name}: {asked} is compensated already, or has triggered nothing: "
@@ -398,6 +396,17 @@ class Compensating:
                 f"workflow {name}: there is no compensating action for "
                 f"{listed(plan.not_compensable)}, which {asked} has triggered: define one with "
                 "@program.compensation, or compensate a batch after them",
+                plan=plan,
+            )
+        if plan.is_empty:
+            why = "; ".join(
+                f"{each.transaction} is needed by {listed(each.because_of)}"
+                for each in plan.kept
+                if each.because_of
+            )
+            raise Interferes(
+                f"workflow {name}: the {plan.mode} compensation of {asked} would do nothing: {why}"
+                ". Choose the mode 'independent cover', or 'full' with allow_interference=True",
                 plan=plan,
             )
         if plan.is_interfering and not allow_interference:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,6 +127,50 @@ def test_rule_without_event_about_a_table_that_is_not_there_is_refused(ledger: L
             lambda t, o: None, name="r", when=lambda t, o: True, reads=["nowhere"]
         )
     assert len(ledger.db.rules) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reads": ["accounts.balence"]},
+        {"on": adb.event("E"), "reads": ["accounts.id", "accounts.balence"]},
+        {"on": adb.event("E"), "writes": ["accounts.balence"]},
+    ],
+)
+def test_column_that_its_table_lacks_is_refused_when_the_rule_is_defined(
+    in_memory: Ledger, options: dict[str, Any]
+) -> None:
+    message = "rule r: table accounts has no column 'balence'; did you mean 'balance'?"
+    given = {"name": "r", "when": lambda t, o: True, **options}
+    db = in_memory.db
+    with pytest.raises(DefinitionError, match=re.escape(message)):
+        db.rule(**given)(lambda t, o: None)
+    with pytest.raises(DefinitionError, match=re.escape(message)):
+        db.rules.create(lambda t, o: None, **given)
+    with db.transaction() as t:
+        with pytest.raises(DefinitionError, match=re.escape(message)):
+            db.rules.create(lambda t, o: None, **given)
+        t.update(in_memory.accounts, 1, balance=1)
+    assert len(db.rules) == 0
+    assert in_memory.balances()[1] == 1
+
+
+def test_column_that_its_table_lacks_is_refused_in_data(in_memory: Ledger) -> None:
+    data = {"do": f"{M}:note", "when": f"{M}:is_poor", "reads": ["accounts.balence"]}
+    with pytest.raises(DefinitionError, match="rule r: table accounts has no column 'balence'"):
+        in_memory.db.rules.load({"r": data}, modules=[actions])
+    assert len(in_memory.db.rules) == 0
+
+
+def test_column_of_a_table_that_is_not_declared_yet_is_not_checked(in_memory: Ledger) -> None:
+    options: dict[str, Any] = {
+        "when": lambda t, o: True,
+        "reads": ["later.balance"],
+        "writes": ["later.total"],
+    }
+    in_memory.db.rule(name="r", **options)(lambda t, o: None)
+    in_memory.db.rules.create(lambda t, o: None, name="s", on=adb.event("E"), **options)
+    assert [rule.name for rule in in_memory.db.rules] == ["r", "s"]
 
 
 def test_rule_without_event_listens_anew_when_its_condition_is_changed(ledger: Ledger) -> None:

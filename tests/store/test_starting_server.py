@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +13,8 @@ from sqlalchemy import make_url
 
 import activedb as adb
 from activedb.errors import ServerUnreachable
-from activedb.store.server._connections import _places
+from activedb.store.server import _connections
+from activedb.store.server._connections import Readiness, _places, await_server
 from tests.databases import in_thread, until
 from tests.patience import PATIENCE_S
 from tests.servers import recovering_server
@@ -75,6 +78,47 @@ def test_server_that_is_not_there_yet_is_waited_for_if_asked(
         opening.result(PATIENCE_S).close()
     finally:
         wire.close()
+
+
+@pytest.mark.parametrize("wait_s", [0, 1])
+def test_server_that_accepts_and_never_answers_is_tried_once_in_a_shorter_wait(
+    wait_s: float,
+) -> None:
+    """One try takes two seconds, the least that libpq can wait; all that connect stay queued."""
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        url = f"postgresql://u:p@127.0.0.1:{silent.getsockname()[1]}/d?connect_timeout=2"
+        with pytest.raises(ServerUnreachable):
+            adb.connect(f"{url}&sslmode=disable&gssencmode=disable", wait_s=wait_s)
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+@pytest.mark.parametrize("found", [Readiness.SILENT, Readiness.STARTING])
+@pytest.mark.parametrize("wait_s", [0, 3, 7, 60, None])
+def test_wait_is_no_longer_than_was_asked_and_than_is_told(
+    found: Readiness,
+    wait_s: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = [100.0]
+
+    def asked(places: object, ask_s: float = 5.0) -> Readiness:
+        """Take all the time that there is for an answer."""
+        now_s[0] += ask_s
+        return found
+
+    monkeypatch.setattr(_connections, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(_connections, "readiness", asked)
+    with caplog.at_level(logging.WARNING, "activedb.store"):
+        await_server(make_url("postgresql://h/d"), wait_s)
+    longest_s = wait_s if wait_s is not None else 10 if found is Readiness.STARTING else 5
+    assert now_s[0] - 100 == longest_s
+    told = re.findall(r"waiting for it, (\S+) of (\S+) s", caplog.text)
+    assert all(float(waited) < float(of) for waited, of in told)
+    assert bool(told) == (longest_s > 5)
 
 
 @pytest.mark.parametrize("wrong", ["password", "database"])

@@ -499,6 +499,55 @@ def test_silence_is_found_by_the_clock_and_told_once_though_nobody_feeds(where: 
     assert ledger.db.admin.counters()["producers_silent"] == 3
 
 
+def test_silence_is_told_once_though_others_are_heard_until_its_end(where: Place) -> None:
+    clock = SimulatedClock(START)
+    ledger = open_ledger(where.open(clock=clock))
+    log(ledger, A)
+    told: list[str] = []
+    stream = declare(ledger, silent_after=10, on_silent=lambda error: told.append(error.producer))
+    register(ledger, stream, P="A", Q="A")
+    producers = stream.producers
+
+    def go_on(first_s: int) -> None:
+        for second in range(first_s, first_s + 40, 4):
+            clock.advance(4)
+            ledger.db.wait_idle()
+            stream.feed([sent(f"A{second}", "P", second, second + 1)])
+            producers.heartbeat(stamp("P", second, second + 1))
+            producers.check()
+
+    go_on(0)
+    assert told == ["Q"]
+    assert producers.waiting == 10, "what P sends still waits for it"
+    producers.heartbeat(stamp("Q", 100, 101))
+    assert producers.waiting == 1
+    go_on(40)
+    assert told == ["Q", "Q"]
+    assert ledger.db.admin.counters()["producers_silent"] == 2
+
+
+def test_callback_for_silence_that_raises_hides_no_other_producer(where: Place) -> None:
+    clock = SimulatedClock(START)
+    ledger = open_ledger(where.open(clock=clock))
+    told: list[str] = []
+
+    def on_silent(error: ProducerSilent) -> None:
+        told.append(error.producer)
+        raise LookupError("no pager")
+
+    stream = declare(ledger, silent_after=10, on_silent=on_silent)
+    register(ledger, stream, P="A", Q="A", R="A")
+    stream.producers.heartbeat(stamp("R", 0, 1))
+    with stream.run.latch:  # so that no other thread finds them
+        clock.advance(11)
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no pager"):
+                stream.producers.heartbeat(stamp("R", 0, 1))
+        stream.producers.heartbeat(stamp("R", 0, 1))
+    assert told == ["P", "Q"]
+    assert ledger.db.admin.counters()["producers_silent"] == 2
+
+
 def test_silence_that_nobody_was_told_of_is_raised_by_the_next_feed_once(where: Place) -> None:
     clock = SimulatedClock(START)
     ledger = open_ledger(where.open(clock=clock))

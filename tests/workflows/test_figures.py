@@ -116,6 +116,28 @@ def test_figure_3_derived_batch_is_not_compensated_at_the_cost_of_those_beside_i
         of.run.compensate("P1>P2#2", "non-intrusive")
 
 
+def test_figure_3_output_of_which_others_need_all_is_not_compensated_without_them(
+    db: Database,
+) -> None:
+    of = fed(db, isolated(), split(3), merged(2), batches=2)
+    before, states = of.written(), of.states()
+    plan = of.run.plan("P2#2'", "non-intrusive")
+    assert (plan.transactions, plan.to_withdraw, plan.broken) == ((), (), ())
+    for again in ("once", "twice"):
+        with pytest.raises(Interferes, match="nothing: P3#1 is needed by P1>P2#1") as refused:
+            of.run.compensate("P2#2'", "non-intrusive", allow_interference=again == "twice")
+        assert refused.value.plan == plan
+        with pytest.raises(Interferes, match="would do nothing"):
+            of.run.compensate(plan=plan)
+    assert (of.written(), of.states()) == (before, states)
+
+    of.run.compensate("P2#2'", allow_interference=True)
+    with pytest.raises(AlreadyCompensated):
+        of.run.compensate("P2#2'", "non-intrusive")
+    with pytest.raises(AlreadyCompensated):
+        of.run.compensate(plan=plan)
+
+
 def test_figure_4_overlap_has_no_cover_and_goes_on_without_what_was_dropped(db: Database) -> None:
     of = fed(db, overlapping(3), overlapping(2), isolated(), batches=5)
     cover = of.run.cover("a#3")

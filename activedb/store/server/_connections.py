@@ -225,23 +225,26 @@ class Readiness(enum.Enum):
     SILENT = enum.auto()
 
 
-def readiness(places: Iterable[tuple[str, int]]) -> Readiness:
-    """Return the best answer of several servers, each a host or socket folder, and a port."""
-    found = {_of(host, port) for host, port in places}
+def readiness(places: Iterable[tuple[str, int]], ask_s: float) -> Readiness:
+    """Return the best answer of several servers, each a host or socket folder, and a port.
+
+    Each server may take `ask_s` for an answer.
+    """
+    found = {_of(host, port, ask_s) for host, port in places}
     order = (Readiness.READY, Readiness.STARTING, Readiness.SILENT)
     return next((one for one in order if one in found), Readiness.SILENT)
 
 
-def _of(host: str, port: int) -> Readiness:
+def _of(host: str, port: int, ask_s: float) -> Readiness:
     try:
         with contextlib.ExitStack() as stack:
             if host.startswith(("/", "@")):
                 wire = stack.enter_context(socket.socket(socket.AF_UNIX))
-                wire.settimeout(_ASK_S_MAX)
+                wire.settimeout(ask_s)
                 name = os.path.join(host, f".s.PGSQL.{port}")
                 wire.connect(f"\0{name[1:]}" if host.startswith("@") else name)
             else:
-                address = socket.create_connection((host, port), timeout=_ASK_S_MAX)
+                address = socket.create_connection((host, port), timeout=ask_s)
                 wire = stack.enter_context(address)
                 wire.sendall(_TLS)
                 if wire.recv(1) == b"S":
@@ -465,24 +468,34 @@ def cut(driver: psycopg.Connection[Any]) -> None:
         pass  # already closed
 
 
-def await_server(address: URL, wait_s: float | None) -> None:
-    """Wait for a server that is starting or recovering; connecting afterwards shows the outcome.
+def await_server(address: URL, wait_s: float | None, began_s: float | None = None) -> bool:
+    """Wait for a server that is starting or recovering; return whether it may accept connections.
 
     Parameters
     ----------
     wait_s : float or None
         Waiting time. None: ten seconds for a server that reports that it is starting, and none if
         nothing answers.
+    began_s : float, optional
+        Start of the waiting time, by the monotonic clock; default now.
     """
     plain = _taken_apart(address)[0]
     places = list(_places(plain))
-    began_s = told_s = time.monotonic()
+    began_s = told_s = time.monotonic() if began_s is None else began_s
+    longest_s = max(_MAY_COME.values()) if wait_s is None else wait_s
     while True:
-        found = readiness(places) if places else Readiness.READY
+        left_s = began_s + longest_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        if not places:
+            return True
+        found = readiness(places, min(_ASK_S_MAX, left_s / len(places)))
         if found is Readiness.READY:
-            return
+            return True
         longest_s = _MAY_COME[found] if wait_s is None else wait_s
         now_s = time.monotonic()
+        if now_s - began_s >= longest_s:
+            return False
         if now_s - told_s >= _TOLD_EVERY_S:
             told_s = now_s
             _LOG.warning(
@@ -492,9 +505,7 @@ def await_server(address: URL, wait_s: float | None) -> None:
                 now_s - began_s,
                 longest_s,
             )
-        if now_s - began_s >= longest_s:
-            return
-        threading.Event().wait(min(_PAUSE_S, longest_s))
+        threading.Event().wait(min(_PAUSE_S, began_s + longest_s - now_s))
 
 
 # -- inside --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -323,11 +324,16 @@ class PostgresStore(Store):
 
 @contextmanager
 def _first_connection(engine: Engine, address: URL, wait_s: float | None) -> Iterator[Connection]:
-    """Yield a transaction on the first connection; wait while the server is starting."""
+    """Yield a transaction on the first connection; wait while the server is starting.
+
+    The time of the first try counts as waiting time: if it is over then, there is no second try.
+    """
+    began_s = time.monotonic()
     try:
         connection = engine.connect()
     except OperationalError:
-        await_server(address, wait_s)
+        if not await_server(address, wait_s, began_s):
+            raise
         connection = engine.connect()
     with connection, connection.begin():
         yield connection
