@@ -31,7 +31,7 @@ from activedb.functions import checked_function
 from activedb.spelling import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 __all__ = [
     "aborted",
@@ -540,5 +540,4 @@ def _column_names(table: object) -> tuple[str, ...] | None:
         columns = getattr(described, "c", None)
     if columns is None:
         return None
-    names: Iterable[str] = columns.keys() if hasattr(columns, "keys") else columns
-    return tuple(names)
+    return tuple([str(getattr(column, "name", column)) for column in columns])

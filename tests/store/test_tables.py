@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -22,11 +23,14 @@ from sqlalchemy import (
     String,
     Table,
     Uuid,
+    insert,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from activedb.errors import DefinitionError, InvalidRow
+from activedb.errors import DefinitionError, InvalidRow, PatternError
+from activedb.events import updated
 from activedb.store.sql import Tables, TableSpec
+from tests.ledger import Ledger
 
 METADATA = MetaData()
 
@@ -70,6 +74,34 @@ def test_spec_names_the_key_and_what_the_database_numbers() -> None:
 def test_spec_of_a_table_without_primary_key_is_refused() -> None:
     with pytest.raises(DefinitionError, match="table bare has no primary key"):
         TableSpec(Table("bare", MetaData(), Column("x", Integer)))
+
+
+def test_writes_into_columns_with_another_key_are_refused(ledger: Ledger) -> None:
+    db = ledger.db
+    keyed = Table(
+        "keyed",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("Sum", Integer, key="total"),
+    )
+    db.create_all()
+    with db.connection() as connection:
+        connection.execute(insert(keyed), {"id": 1, "total": 5})
+        connection.commit()
+    with pytest.raises(PatternError, match="no column 'total': name one of id, Sum"):
+        updated(keyed, "total")
+    assert updated(keyed, "Sum").keys == {("update", "keyed")}
+    with db.transaction() as t:
+        assert t.get(keyed, 1) == {"id": 1, "Sum": 5}
+        writes: list[Callable[[], object]] = [
+            lambda: t.insert(keyed, {"id": 2, "Sum": 1}),
+            lambda: t.insert(keyed, {"id": 2, "total": 1}),
+            lambda: t.update(keyed, 1, Sum=6),
+        ]
+        for write in writes:
+            with pytest.raises(DefinitionError, match="column Sum has the key 'total'; "):
+                write()
+        t.delete(keyed, 1)
 
 
 @pytest.mark.parametrize("thing", ["everything", None, 3, dict, ALL.c.id])

@@ -142,6 +142,7 @@ class TableSpec:
         self.key_columns = tuple(str(c.name) for c in table.primary_key.columns)
         self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
+        self._renamed = next((c for c in table.columns if c.key != c.name), None)
         self._types = {str(c.name): _python_types(c) for c in table.columns}
         self.has_mutable = None in self._types.values()
         self._has_int_key = [self._types[name] for name in self.key_columns] == [int]
@@ -293,6 +294,12 @@ class TableSpec:
         return MappingProxyType(NamedValues({**row, **checked, **dict.fromkeys(self._computed)}))
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        if self._renamed is not None:
+            raise DefinitionError(
+                f"table {self.name}: column {self._renamed.name} has the key "
+                f"{self._renamed.key!r}; rows and rules name columns as the database does, so "
+                f"leave key= out"
+            )
         checked: dict[str, Any] = {}
         for name, value in values.items():
             if name not in self._columns:
