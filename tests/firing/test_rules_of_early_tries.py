@@ -6,13 +6,14 @@ import random
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import activedb as adb
 from activedb.errors import RuleFailed, SerializationConflict
 from tests.databases import PATIENCE_S, Place, until
+from tests.firing.working import working
 from tests.ledger import Ledger, open_ledger
 
 if TYPE_CHECKING:
@@ -210,6 +211,23 @@ def test_exclusive_rule_runs_if_the_last_try_does_not_trigger_its_trigger(
     where: Place, kind: str
 ) -> None:
     played(where, kind, [Try((1, 2)), Try(None)], "commits")
+
+
+@pytest.mark.parametrize(
+    "tries",
+    [[Try((1,)), Try((1,))], [Try((1, 2), "conflicts")], [Try((1, 2), "conflicts"), Try((2, 1))]],
+)
+def test_detached_rule_that_a_worker_runs_meanwhile_runs_once(
+    there: Place, tries: list[Try]
+) -> None:
+    settings: dict[str, Any] = {"retries_max": 10, "retry_pause_ms": 0, "firings": "queue"}
+    here, worker = (there.open(threads=8, **settings) for _ in range(2))
+    work = Work(open_ledger(here), "retried", tries, "commits")
+    Work(open_ledger(worker), "retried", tries, "commits")
+    with working(worker, poll_s=0.1):
+        work.run()
+        until(lambda: work.ledger.pending() == [])
+    work.check()
 
 
 @pytest.mark.parametrize("kind", ["retried", "firing"])
