@@ -309,7 +309,7 @@ class LockMachine(RuleBasedStateMachine):
             self.oracle.requested(tid, resource, mode, reply)
             return reply
 
-        def would_cost_nobody() -> bool:
+        def would_be_granted() -> bool:
             """Ask a twin of the table, as it was before this call."""
             twin = self.new_table()
             for call in self.log[:-1]:
@@ -319,7 +319,7 @@ class LockMachine(RuleBasedStateMachine):
             return isinstance(reply, Granted) and twin.snapshot().queue == before
 
         reply = self._call(lambda table: table.request(tid, resource, mode, wait=False))
-        self.oracle.tried(tid, resource, mode, reply, would_cost_nobody)
+        self.oracle.tried(tid, resource, mode, reply, would_be_granted)
         return reply
 
     def _await_end(self, tid: int, of_whom: int, wait: bool = True) -> Reply:

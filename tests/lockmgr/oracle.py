@@ -64,12 +64,12 @@ class Oracle:
         resource: Resource,
         mode: Mode,
         reply: Reply,
-        would_cost_nobody: Callable[[], bool],
+        would_be_granted: Callable[[], bool],
     ) -> None:
         """Judge a request that did not want to wait.
 
-        `would_cost_nobody` returns True if the same request, allowed to wait, would be granted at
-        once and would move no waiting request.
+        `would_be_granted` returns whether the same request, if it could wait, would be granted
+        immediately without changing the queue.
         """
         natural = self._enqueued(tid, resource, mode, reply)
         if natural is None:
@@ -82,7 +82,7 @@ class Oracle:
             assert not isinstance(reply, Busy) or sorted(reply.edges) == sorted(edges)
         else:
             self.seen["nowait into a cycle"] += 1
-            assert isinstance(reply, Granted) == would_cost_nobody()
+            assert isinstance(reply, Granted) == would_be_granted()
             assert not isinstance(reply, Busy) or reply.edges
         assert isinstance(reply, Granted | Busy)
         assert reply.effects == ()
