@@ -10,7 +10,7 @@ from activedb.firing._decisions import (
 )
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._feeding import Refused
-from activedb.firing._firings import STREAM_RUN, PendingFiring, read_pending
+from activedb.firing._firings import PendingFiring, read_pending
 from activedb.firing._launcher import Launcher
 from activedb.firing._letters import IDENTITY_MAX, Letter, storable
 from activedb.firing._quarantine import failure_of
@@ -34,7 +34,6 @@ __all__ = [
     "BY_EVENTS",
     "IDENTITY_MAX",
     "OF_PROGRAM",
-    "STREAM_RUN",
     "SYSTEMIC",
     "DeadLetters",
     "Decisions",

@@ -22,15 +22,12 @@ class _Early:
 
     Attributes
     ----------
-    fired : set of str
-        Names of the detached firings that it has triggered in any try.
     is_recorded : bool
         True if the triggering transaction has committed, with the firing's row.
     is_over : bool
         True if the early try has ended; then `is_done` and `error` hold its outcome.
     """
 
-    fired: set[str]
     is_recorded: bool = False
     is_over: bool = False
     is_done: bool = False
@@ -56,9 +53,8 @@ class Causal:
         self._queue = queue
         self._latch = threading.Lock()
         self._early: dict[RecordedFiring, _Early] = {}
-        # The firings begun by the tries of each unfinished run, with what they have triggered; and
-        # the names of all.
-        self._begun: dict[str, dict[str, set[str]]] = {}
+        # Names of the firings begun by the tries of each unfinished run; and those of all.
+        self._begun: dict[str, set[str]] = {}
         self._unsettled: set[str] = set()
         # What firings begun early have triggered: those that had to leave a row, and those done.
         self._staying: set[str] = set()
@@ -71,10 +67,10 @@ class Causal:
             return
         t.offer()
         with self._latch:
-            begun = self._begun.setdefault(t.hierarchy.run.name, {})
-            for firing in firings:
-                self._early[firing] = _Early(begun.setdefault(firing.name, set()))
-                self._unsettled.add(firing.name)
+            run, names = t.hierarchy.run.name, [firing.name for firing in firings]
+            self._early.update((firing, _Early()) for firing in firings)
+            self._begun.setdefault(run, set()).update(names)
+            self._unsettled.update(names)
         for firing in firings:
             t.forest.pool.submit(lambda firing=firing: self._run(firing, t))  # type: ignore[misc]
 
@@ -96,6 +92,10 @@ class Causal:
         """
         with self._latch:
             return run.is_covered or (run.is_detached and run.name not in self._unsettled)
+
+    def is_unsettled(self, run: Run) -> bool:
+        """Return whether a run is a firing begun early whose triggering run is unfinished. O(1)."""
+        return run.is_detached and run.name in self._unsettled
 
     def must_stay(self, firing: str, run: str) -> bool:
         """Return whether a firing of `run` that ends now leaves a row: `run` may trigger it again.
@@ -144,7 +144,7 @@ class Causal:
         if not self.has_begun(run_name):
             return set()
         with self._latch:
-            begun = set(self._begun.pop(run_name, ()))
+            begun = self._begun.pop(run_name, set())
             self._unsettled -= begun
             done = [firing for name in begun for firing in self._done.pop(name, ())]
         if done:
@@ -155,17 +155,14 @@ class Causal:
 
     def _run(self, firing: RecordedFiring, t: TransactionNode) -> None:
         is_done, failed = False, None
-        with self._latch:
-            early = self._early.get(firing)
-        if early is None:
-            return  # the triggering transaction has aborted
         try:
-            is_done = self._queue.run_early(firing, t, early.fired)
+            is_done = self._queue.run_early(firing, t)
         except BaseException as error:
             failed = error
         with self._latch:
-            if firing not in self._early:
-                return
+            early = self._early.get(firing)
+            if early is None:
+                return  # the triggering transaction has aborted
             early.is_over, early.is_done, early.error = True, is_done, failed
             if not early.is_recorded:
                 return
@@ -179,5 +176,4 @@ class Causal:
         """Return whether to start a firing; write its dead letter if the rule itself failed."""
         if early.error is not None:
             self._queue.give_up(firing, early.error)
-        firing.fired.update(early.fired)
         return early.error is None and not early.is_done

@@ -13,12 +13,11 @@ from activedb.errors import BadEvent, RuleFailed, SerializationConflict
 from activedb.events import Occurrence, decode, encode
 from activedb.firing._queue import Turn
 from activedb.firing._triggered import RecordedFiring, RulePart, Triggered, failed_in, shortened
-from activedb.store.journals import Journal
+from activedb.store.journals import STREAM_RUN, Journal
 from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
 
 __all__ = [
-    "STREAM_RUN",
     "BatchFirings",
     "NamedFiring",
     "PendingFiring",
@@ -34,9 +33,6 @@ __all__ = [
     "turn_of",
 ]
 
-
-STREAM_RUN = "stream/"
-"""Prefix of the names of runs that are replayed after a crash."""
 
 _NAME_MAX = 400  # characters of the column
 _ORIGIN = "origin"  # key of the later `Run.origin`, beside those of the encoded occurrence
@@ -303,10 +299,15 @@ class BatchFirings:
         over: dict[str, str] = {}
         if done and redoable is not None:
             names = redoable()
-            over = {firing: run for firing, run in done.items() if run not in names}
+            over = {
+                firing: run
+                for firing, run in done.items()
+                if not any(_is_in(run, name) for name in names)
+            }
+        of_batches = {firing: run for firing, run in done.items() if not is_of_firing(run)}
         with self._latch:
             self._fired_in.update(done.values())
-            self._known |= {firing: run for firing, run in done.items() if firing not in over}
+            self._known |= {f: run for f, run in of_batches.items() if f not in over}
             self._left_over |= over.keys()
 
     def settle(self, connection: Any, run: Run) -> None:
@@ -376,16 +377,22 @@ class BatchFirings:
     def has_fired(self, run: str) -> bool:
         """Return whether runs of this name have triggered a detached rule since `forget_done`."""
         with self._latch:
-            return run in self._fired_in
+            return any(_is_in(each, run) for each in self._fired_in)
 
     def forget_done(self, run: str) -> None:
         """Delete the done firings of runs of this name, unless a run is to be repeated."""
         with self._latch:
-            if run not in self._fired_in or run in self._known.values():
+            is_due = any(_is_in(each, run) for each in self._fired_in)
+            if not is_due or run in self._known.values():
                 return
         self._journal.prune(run)
         with self._latch:
-            self._fired_in.discard(run)
+            self._fired_in = {each for each in self._fired_in if not _is_in(each, run)}
+
+
+def _is_in(run: str, name: str) -> bool:
+    """Return whether `run` is the run of this name, or a firing below it."""
+    return run == name or run.startswith((f"{name}/", f"{name}#"))
 
 
 # -- listing of firings that are recorded and not done ---------------------------------------------

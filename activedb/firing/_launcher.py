@@ -103,6 +103,9 @@ class Launcher:
         self._lost = self._looked = 0
         self._recovered_s = -math.inf  # when recovery has begun last, by the monotonic clock
         self._running: set[str] = set()
+        # Names that are running because they are being recorded; with the firing of each that was
+        # claimed meanwhile, and is still to be started.
+        self._recording: dict[str, RecordedFiring | None] = {}
         self._at_work: dict[
             str, TransactionNode
         ] = {}  # the transaction of each firing's present try
@@ -124,6 +127,8 @@ class Launcher:
         `undated` is as for `named`.
         """
         run = t.hierarchy.run
+        # While the run may be repeated here, this process must see the end of what it triggers.
+        is_here = not self.journal.is_queued or self.triggering.run_ends.causal.is_unsettled(run)
         due: dict[str, NamedFiring] = {}
         for each in named(t, items, event, undated):
             name = each.name
@@ -149,31 +154,37 @@ class Launcher:
             rows = {name: firing.row for name, firing in firings.items()}
             self.batch_firings.add(run, due, rows)
         elif firings:
-            new = firings.keys() if is_late else self._record(firings)
-            run.fired.update(due)
+            new = firings.keys() if is_late else self._record(firings, is_here=is_here)
+            run.fired |= due.keys()
             firings = {name: firing for name, firing in firings.items() if name in new}
         for name, firing in firings.items():
             t.spawns(name, coupling_of(firing.triggered, Coupling.DETACHED))
-        if is_late or not self.journal.is_queued:
+        if is_late or is_here:
             for firing in in_turn(firings.values()):
                 self._go(firing)
 
-    def _record(self, firings: dict[str, RecordedFiring]) -> set[str]:
-        """Record firings of this process; return the new ones, which are to be started."""
+    def _record(self, firings: dict[str, RecordedFiring], *, is_here: bool) -> set[str]:
+        """Record firings of this process, or of any; return the new ones, to be started."""
         rows = [firing.row for firing in firings.values()]
         with self._idle:
             # Registered early, so that a look for our firings does not start them, too.
-            ours = set() if self.journal.is_queued else firings.keys() - self._running
+            ours = firings.keys() - self._running if is_here else set()
             self._running |= ours
+            self._recording.update(dict.fromkeys(ours))
         new: set[str] = set()
         try:
-            new = self.journal.record(rows)
+            new = self.journal.record(rows, held=is_here)
         except ConnectionLost:
             self.look()
             raise
         finally:
+            with self._idle:
+                claimed = {name: self._recording.pop(name) for name in ours}
             for name in ours - new:
-                self._ended(name)
+                if (firing := claimed[name]) is not None:
+                    self._go(firing)
+                else:
+                    self._ended(name)
         return new
 
     # -- sequential rules ------------------------------------------------------------------
@@ -254,13 +265,13 @@ class Launcher:
 
     # -- causally dependent rules ------------------------------------------------------------
 
-    def run_early(self, firing: RecordedFiring, cause: TransactionNode, fired: set[str]) -> bool:
+    def run_early(self, firing: RecordedFiring, cause: TransactionNode) -> bool:
         """Run a causally dependent rule while its triggering transaction `cause` may be live.
 
         Returns only after `cause` and its superiors have committed or aborted, because the rule
         cannot commit earlier. Returns False if the rule is not done, and should be tried again
         after the triggering commit; True if it is done, or no longer wanted. An error of the rule
-        is raised. `fired` has the names of what its earlier tries have triggered.
+        is raised.
         """
         name = firing.name
         with self._idle:
@@ -269,8 +280,7 @@ class Launcher:
         try:
             quarantine.check(firing.triggered.rule.name)
             is_covered = self.triggering.run_ends.causal.is_repeated(cause.hierarchy.run)
-            how = {"is_retried": True, "is_covered": is_covered, "fired": fired}
-            run = run_of(firing.row, firing.triggered, **how)
+            run = run_of(firing.row, firing.triggered, is_retried=True, is_covered=is_covered)
             self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
             quarantine.succeeded(firing.triggered.rule.name)
         except SYSTEMIC:
@@ -331,6 +341,7 @@ class Launcher:
         if not self.journal.is_queued:
             while taken := self.take_over(_CLAIMED_MAX):
                 started += taken
+        self.journal.forget_left()
         return started
 
     def is_recovery_due(self) -> bool:
@@ -409,7 +420,7 @@ class Launcher:
         """Return the names of the firings that run here, or will."""
         with self._idle:  # first the waiting firings, because they become running ones
             waiting = self.restarts.waiting().keys() | self.turns.waiting()
-            return waiting | self._running | self._early
+            return waiting | (self._running - self._recording.keys()) | self._early
 
     def _start_rows(
         self,
@@ -573,6 +584,8 @@ class Launcher:
     def _start(self, firing: RecordedFiring) -> None:
         """Start a firing unless it runs already."""
         with self._idle:
+            if firing.name in self._recording:
+                self._recording[firing.name] = firing
             if firing.name in self._running:
                 return
             self._running.add(firing.name)
@@ -621,8 +634,7 @@ class Launcher:
                 firing = replace(firing, is_recorded=True)
             self.triggering.quarantine.check(item.rule.name)
             is_covered = self.batch_firings.is_unrecorded(firing.name)
-            how = {"lazily": is_lazy(row["run"]), "is_covered": is_covered, "fired": firing.fired}
-            run = run_of(row, item, **how)
+            run = run_of(row, item, lazily=is_lazy(row["run"]), is_covered=is_covered)
             self.forest.run(self._work_of(row, item), run)
         except SYSTEMIC as error:
             has_ended = self._leave(firing, error)

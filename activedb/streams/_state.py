@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from activedb.columns import Arrival
 from activedb.errors import CheckpointMismatch
 from activedb.events import Occurrence
-from activedb.firing import STREAM_RUN, Launcher, Triggering
+from activedb.firing import Launcher, Triggering
 from activedb.rules import Rule, event_fingerprint
 from activedb.spelling import listed
-from activedb.store.journals import ColumnJournal, ColumnNote, LedgerEntry, StreamJournal
+from activedb.store.journals import (
+    STREAM_RUN,
+    ColumnJournal,
+    ColumnNote,
+    LedgerEntry,
+    StreamJournal,
+)
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._membership import Membership
 from activedb.streams._stream_programs import StreamPrograms

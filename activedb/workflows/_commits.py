@@ -32,7 +32,7 @@ from activedb.events import decode_params
 from activedb.firing import SYSTEMIC, Launcher
 from activedb.functions import checked_result
 from activedb.spelling import listed
-from activedb.store.journals import WorkflowChanges, WorkflowJournal
+from activedb.store.journals import WORKFLOW_RUN, WorkflowChanges, WorkflowJournal
 from activedb.transactions import Forest, Run, Transaction, TransactionNode
 from activedb.workflows._definition import (
     Execution,
@@ -45,13 +45,10 @@ from activedb.workflows._definition import (
 )
 from activedb.workflows._state import WorkflowState, run_name
 
-__all__ = ["WORKFLOW_RUN", "Commits", "Compensating", "Record", "pieces_of"]
+__all__ = ["Commits", "Compensating", "Record", "pieces_of"]
 
 
 T = TypeVar("T")
-
-WORKFLOW_RUN = "workflow/"
-"""Prefix of the names of the runs of workflows' transactions."""
 
 _DETACHED_MAX = 10_000
 

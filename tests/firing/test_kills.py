@@ -9,8 +9,10 @@ import pytest
 
 import activedb as adb
 from coupling import Coupling
-from tests.databases import PATIENCE_S
+from tests.databases import PATIENCE_S, until
+from tests.firing.early_kill_program import Chain
 from tests.firing.kill_program import define
+from tests.firing.working import working
 from tests.histories.processes import Server, Worker
 from tests.ledger import open_ledger
 
@@ -60,3 +62,42 @@ def test_rule_takes_effect_as_its_mode_says_when_the_process_is_killed(
         assert ledger.pending() == []
         assert ledger.letters() == []
         assert db.recover() == 0
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("firings", "kind"),
+    [
+        ("here", "application"),
+        ("here", "firing"),
+        ("here", "batch"),
+        ("queue", "application"),
+        ("queue", "firing"),  # firings of a batch are queued once it has committed
+    ],
+)
+@pytest.mark.parametrize("way", ["direct", "causal"])
+@pytest.mark.parametrize(("at", "first"), [("running", "work"), ("running", "rule"), ("done", "")])
+def test_detached_rule_of_unfinished_work_runs_once_and_leaves_no_row(
+    database_url: str, tmp_path: Path, firings: str, kind: str, way: str, at: str, first: str
+) -> None:
+    task = {"url": database_url, "firings": firings, "kind": kind, "way": way, "at": at}
+    with Worker("tests.firing.early_kill_program", task, tmp_path / "log") as worker:
+        worker.wait_ready()
+        worker.go()
+        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
+    Server(database_url).wait_idle()
+    with adb.connect(database_url, firings=firings, threads=8) as db:
+        ledger = open_ledger(db)
+        chain = Chain(ledger, kind, way, first="" if kind == "application" else first)
+        with working(db, poll_s=0.1):
+            db.recover()
+            if kind == "batch":
+                if first == "rule":
+                    until(lambda: ledger.lines() == ["beside"])
+                chain.begin()
+
+            until(lambda: all(row["done"] for row in ledger.pending()))
+            db.wait_idle()
+        db.recover()
+        assert sorted(ledger.lines()) == chain.expected()
+        assert [(row["firing"], row["run"], row["done"]) for row in ledger.pending()] == []

@@ -18,7 +18,7 @@ from activedb.errors import (
     TransactionStateError,
 )
 from activedb.events import encode
-from activedb.firing._firings import STREAM_RUN
+from activedb.store.journals import STREAM_RUN
 from coupling.acta import audit
 from tests.databases import PATIENCE_S, Place, in_thread, until
 from tests.firing.working import cut, listen, working

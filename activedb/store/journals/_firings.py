@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +23,13 @@ from activedb.store.server import translate_errors
 from activedb.store.session import Store, Wakeups
 from activedb.store.system import dead_letters, pending_firings
 
-__all__ = ["FiringCounts", "Journal"]
+__all__ = ["STREAM_RUN", "WORKFLOW_RUN", "FiringCounts", "Journal"]
+
+STREAM_RUN = "stream/"
+"""Prefix of the names of runs of streams, which are replayed after a crash."""
+
+WORKFLOW_RUN = "workflow/"
+"""Prefix of the names of runs of workflows' transactions, which are repeated after a crash."""
 
 _NAMES_MAX = 1_000  # in one statement
 
@@ -54,6 +61,11 @@ class Journal:
     firing that becomes due if its triggering transaction aborts. As long as that is the transaction
     of a firing that is recorded and not done, which is repeated after a crash, the intent is
     *undecided*: no process may take it over.
+
+    The name of a firing begins with the names of those above it, each followed by ``#`` or ``/``:
+    the firing that triggered it, the one that triggered that one, up to a run of the application,
+    a stream or a workflow. A firing that may be triggered again once it is done leaves a *done row*
+    to be found then.
 
     Parameters
     ----------
@@ -206,7 +218,7 @@ class Journal:
         """Take over firings that are not done and have no holder, oldest first.
 
         Uses one transaction, which does not wait for concurrent claims. Intents of dead processes
-        are due now, unless they are undecided: a crash is an abort.
+        are due now, unless they are undecided: a crash is an abort. Rows have their former holders.
 
         Parameters
         ----------
@@ -235,7 +247,7 @@ class Journal:
                 _hold(connection, [row["firing"] for row in ours], number)
                 others = [row for row in some if row["rule"] in strange and row["holder"]]
                 _hold(connection, [row["firing"] for row in others], None)
-                rows += [{**row, "intent": False, "holder": number} for row in ours]
+                rows += [{**row, "intent": False} for row in ours]
                 if not strange:
                     break
                 unknown |= strange
@@ -289,11 +301,13 @@ class Journal:
         return self._store.is_shared
 
     def done(self, run_prefix: str) -> dict[str, str]:
-        """Return the done firings of the runs, each with the name of its run."""
+        """Return the done firings of the runs, or below them, each with what triggered it.
+
+        Those below unfinished firings are left out: the end of these deletes them.
+        """
         c = pending_firings.c
-        statement = select(c.firing, c.run).where(
-            c.run.startswith(run_prefix, autoescape=True), ~c.run.contains("#"), c.done
-        )
+        is_of_runs = c.run.startswith(run_prefix, autoescape=True)
+        statement = select(c.firing, c.run).where(is_of_runs, c.done, ~_is_below_pending())
         with translate_errors("read the done rules"), self._store.short() as connection:
             return {row.firing: row.run for row in connection.execute(statement)}
 
@@ -325,12 +339,14 @@ class Journal:
         """Mark a firing done, and delete those that it triggered and that are over."""
         # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
         # only if the firing above will delete it.
+        is_ours = keep
         keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
         c = pending_firings.c
         if keep:
             marked = _flavour(connection)(pending_firings).values(**{**firing, "done": True})
+            left: dict[str, Any] = {} if is_ours else {"holder": None}
             marked = marked.on_conflict_do_update(
-                index_elements=[c.firing], set_={"done": True}, where=~c.done
+                index_elements=[c.firing], set_={"done": True, **left}, where=~c.done
             )
             is_first = connection.execute(marked.returning(c.firing)).first() is not None
         else:
@@ -340,15 +356,22 @@ class Journal:
         return is_first
 
     def _may_be_triggered_again(self, connection: Connection, firing: Mapping[str, Any]) -> bool:
-        """Return whether the firing that triggered this one is recorded and not done.
+        """Return whether a run above this firing may be repeated, and has to find its row.
 
-        Its row is locked until the end of the transaction, so it cannot be done meanwhile.
+        The nearest firing above it that has a row decides: it is repeated unless it is done. It is
+        locked until the end of the transaction, so it cannot be done meanwhile. If there is none,
+        and the process that triggered this firing is dead, a stream or a workflow may repeat it.
         """
         if "#" not in firing["run"]:
             return False
         c = pending_firings.c
-        above = select(c.firing).where(c.firing == firing["run"], ~c.done)
-        return connection.execute(above.with_for_update(read=True)).first() is not None
+        above = select(c.done).where(c.firing.in_(_above(firing["firing"])))
+        above = above.order_by(func.length(c.firing).desc()).limit(1)
+        is_done = connection.execute(above.with_for_update(read=True)).scalar()
+        if is_done is not None:
+            return not is_done
+        is_inherited = firing.get("holder") not in (None, self._store.lease.number)
+        return is_inherited and firing["firing"].startswith((STREAM_RUN, WORKFLOW_RUN))
 
     def forget_done(self, connection: Connection, firings: Sequence[str]) -> set[str]:
         """Delete the done firings among `firings`; return the names of those deleted."""
@@ -370,6 +393,23 @@ class Journal:
                 done = delete(pending_firings).where(c.firing.in_(some), c.done)
                 connection.execute(done.where(~_is_triggered_by_pending()))
 
+    def forget_left(self) -> None:
+        """Delete done rows that dead processes have left, in a separate transaction. O(rows).
+
+        Those below unfinished firings stay, and those of streams and workflows, which `prune`
+        deletes.
+        """
+        if not self._store.is_shared:
+            return
+        lease, c = self._store.lease, pending_firings.c
+        with translate_errors("forget done firings"), self._store.short() as connection:
+            holders = select(c.holder).where(c.done, c.holder.is_not(None)).distinct()
+            dead = lease.dead(connection, list(connection.execute(holders).scalars()))
+            is_left = c.done & (c.holder.is_(None) | c.holder.in_(dead))
+            for prefix in (STREAM_RUN, WORKFLOW_RUN):
+                is_left &= ~c.run.startswith(prefix)
+            connection.execute(delete(pending_firings).where(is_left, ~_is_below_pending()))
+
     def prune(self, run: str) -> None:
         """Delete the done firings of runs that have ended, in a separate transaction.
 
@@ -382,7 +422,7 @@ class Journal:
         c = pending_firings.c
         is_below = c.run.startswith(f"{run}/", autoescape=True)
         is_below |= c.run.startswith(f"{run}#", autoescape=True)
-        of_rules = is_below & c.run.contains("#") & ~_is_triggered_by_pending()
+        of_rules = is_below & c.run.contains("#") & ~_is_below_pending()
         with translate_errors("forget done firings"), self._store.short() as connection:
             connection.execute(delete(pending_firings).where((c.run == run) | of_rules, c.done))
 
@@ -442,6 +482,18 @@ def _is_triggered_by_pending() -> ColumnElement[bool]:
     """Return whether a row's triggering run is a firing that is recorded and not done."""
     trigger = pending_firings.alias("trigger")
     return exists().where(trigger.c.firing == pending_firings.c.run, ~trigger.c.done)
+
+
+def _is_below_pending() -> ColumnElement[bool]:
+    """Return whether a row's triggering run is, or is below, a firing recorded and not done."""
+    c, above = pending_firings.c, pending_firings.alias("above")
+    is_above = func.substr(c.run, 1, func.length(above.c.firing)) == above.c.firing
+    return exists().where(is_above, ~above.c.done)
+
+
+def _above(firing: str) -> list[str]:
+    """Return what may be the names of the firings above one; O(depth)."""
+    return [firing[: found.start()] for found in re.finditer("[#/]", firing)]
 
 
 def _hold(connection: Connection, names: Collection[str], holder: int | None) -> None:
