@@ -166,10 +166,12 @@ def test_firing_whose_recording_fails_once_is_recorded_at_the_next_try(
     define(ledger, crashes=False)
     record, failures = Journal.record, iter([True])
 
-    def sometimes(journal: Journal, firings: Iterable[Mapping[str, Any]]) -> set[str]:
+    def sometimes(
+        journal: Journal, firings: Iterable[Mapping[str, Any]], *, held: bool | None = None
+    ) -> set[str]:
         if next(failures, False):
             raise SerializationConflict("once")
-        return record(journal, firings)
+        return record(journal, firings, held=held)
 
     monkeypatch.setattr(Journal, "record", sometimes)
     ledger.db.run(lambda t: ledger.db.signal("A", n=1))
