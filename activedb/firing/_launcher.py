@@ -413,11 +413,12 @@ class Launcher:
                 self._look_later(number + 1)
 
     def _start_ours(self) -> int:
-        known = self._known()
+        with self._idle:  # a firing recorded meanwhile may have ended when its row has been read
+            known = self._known() | self._recording.keys()
         return self._start_rows(self.journal.held(), known, self._catalog.rule)
 
     def _known(self) -> set[str]:
-        """Return the names of the firings that run here, or will."""
+        """Return the names of the firings that run here, or will, but for those being recorded."""
         with self._idle:  # first the waiting firings, because they become running ones
             waiting = self.restarts.waiting().keys() | self.turns.waiting()
             return waiting | (self._running - self._recording.keys()) | self._early

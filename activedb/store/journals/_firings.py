@@ -307,7 +307,8 @@ class Journal:
         """
         c = pending_firings.c
         is_of_runs = c.run.startswith(run_prefix, autoescape=True)
-        statement = select(c.firing, c.run).where(is_of_runs, c.done, ~_is_below_pending())
+        is_awaited = c.run.contains("#") & _is_below_pending()
+        statement = select(c.firing, c.run).where(is_of_runs, c.done, ~is_awaited)
         with translate_errors("read the done rules"), self._store.short() as connection:
             return {row.firing: row.run for row in connection.execute(statement)}
 
