@@ -218,7 +218,8 @@ class Journal:
         """Take over firings that are not done and have no holder, oldest first.
 
         Uses one transaction, which does not wait for concurrent claims. Intents of dead processes
-        are due now, unless they are undecided: a crash is an abort. Rows have their former holders.
+        are due now, unless they are undecided: a crash is an abort. The rows returned have one more
+        item: ``is_inherited``, True if a dead process held it.
 
         Parameters
         ----------
@@ -247,7 +248,8 @@ class Journal:
                 _hold(connection, [row["firing"] for row in ours], number)
                 others = [row for row in some if row["rule"] in strange and row["holder"]]
                 _hold(connection, [row["firing"] for row in others], None)
-                rows += [{**row, "intent": False} for row in ours]
+                now = {"intent": False, "holder": number}
+                rows += [{**row, **now, "is_inherited": row["holder"] is not None} for row in ours]
                 if not strange:
                     break
                 unknown |= strange
@@ -344,7 +346,8 @@ class Journal:
         keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
         c = pending_firings.c
         if keep:
-            marked = _flavour(connection)(pending_firings).values(**{**firing, "done": True})
+            row = {name: value for name, value in firing.items() if name in c}
+            marked = _flavour(connection)(pending_firings).values(**{**row, "done": True})
             left: dict[str, Any] = {} if is_ours else {"holder": None}
             marked = marked.on_conflict_do_update(
                 index_elements=[c.firing], set_={"done": True, **left}, where=~c.done
@@ -371,8 +374,8 @@ class Journal:
         is_done = connection.execute(above.with_for_update(read=True)).scalar()
         if is_done is not None:
             return not is_done
-        is_inherited = firing.get("holder") not in (None, self._store.lease.number)
-        return is_inherited and firing["firing"].startswith((STREAM_RUN, WORKFLOW_RUN))
+        is_of_batch = firing["firing"].startswith((STREAM_RUN, WORKFLOW_RUN))
+        return is_of_batch and firing.get("is_inherited", False)
 
     def forget_done(self, connection: Connection, firings: Sequence[str]) -> set[str]:
         """Delete the done firings among `firings`; return the names of those deleted."""
