@@ -375,7 +375,7 @@ class Journal:
         if is_done is not None:
             return not is_done
         is_of_batch = firing["firing"].startswith((STREAM_RUN, WORKFLOW_RUN))
-        return is_of_batch and firing.get("is_inherited", False)
+        return is_of_batch and bool(firing.get("is_inherited"))
 
     def forget_done(self, connection: Connection, firings: Sequence[str]) -> set[str]:
         """Delete the done firings among `firings`; return the names of those deleted."""
