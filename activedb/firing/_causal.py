@@ -22,12 +22,15 @@ class _Early:
 
     Attributes
     ----------
+    fired : set of str
+        Names of the detached firings that it has triggered in any try.
     is_recorded : bool
         True if the triggering transaction has committed, with the firing's row.
     is_over : bool
         True if the early try has ended; then `is_done` and `error` hold its outcome.
     """
 
+    fired: set[str]
     is_recorded: bool = False
     is_over: bool = False
     is_done: bool = False
@@ -53,8 +56,9 @@ class Causal:
         self._queue = queue
         self._latch = threading.Lock()
         self._early: dict[RecordedFiring, _Early] = {}
-        # Names of the firings begun by the tries of each unfinished run; and those of all.
-        self._begun: dict[str, set[str]] = {}
+        # The firings begun by the tries of each unfinished run, with what they have triggered; and
+        # the names of all.
+        self._begun: dict[str, dict[str, set[str]]] = {}
         self._unsettled: set[str] = set()
         # What firings begun early have triggered: those that had to leave a row, and those done.
         self._staying: set[str] = set()
@@ -67,10 +71,10 @@ class Causal:
             return
         t.offer()
         with self._latch:
-            run, names = t.hierarchy.run.name, [firing.name for firing in firings]
-            self._early.update((firing, _Early()) for firing in firings)
-            self._begun.setdefault(run, set()).update(names)
-            self._unsettled.update(names)
+            begun = self._begun.setdefault(t.hierarchy.run.name, {})
+            for firing in firings:
+                self._early[firing] = _Early(begun.setdefault(firing.name, set()))
+                self._unsettled.add(firing.name)
         for firing in firings:
             t.forest.pool.submit(lambda firing=firing: self._run(firing, t))  # type: ignore[misc]
 
@@ -144,7 +148,7 @@ class Causal:
         if not self.has_begun(run_name):
             return set()
         with self._latch:
-            begun = self._begun.pop(run_name, set())
+            begun = set(self._begun.pop(run_name, ()))
             self._unsettled -= begun
             done = [firing for name in begun for firing in self._done.pop(name, ())]
         if done:
@@ -155,14 +159,17 @@ class Causal:
 
     def _run(self, firing: RecordedFiring, t: TransactionNode) -> None:
         is_done, failed = False, None
+        with self._latch:
+            early = self._early.get(firing)
+        if early is None:
+            return  # the triggering transaction has aborted
         try:
-            is_done = self._queue.run_early(firing, t)
+            is_done = self._queue.run_early(firing, t, early.fired)
         except BaseException as error:
             failed = error
         with self._latch:
-            early = self._early.get(firing)
-            if early is None:
-                return  # the triggering transaction has aborted
+            if firing not in self._early:
+                return
             early.is_over, early.is_done, early.error = True, is_done, failed
             if not early.is_recorded:
                 return
@@ -176,4 +183,5 @@ class Causal:
         """Return whether to start a firing; write its dead letter if the rule itself failed."""
         if early.error is not None:
             self._queue.give_up(firing, early.error)
+        firing.fired.update(early.fired)
         return early.error is None and not early.is_done

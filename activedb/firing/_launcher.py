@@ -155,7 +155,7 @@ class Launcher:
             self.batch_firings.add(run, due, rows)
         elif firings:
             new = firings.keys() if is_late else self._record(firings, is_here=is_here)
-            run.fired |= due.keys()
+            run.fired.update(due)
             firings = {name: firing for name, firing in firings.items() if name in new}
         for name, firing in firings.items():
             t.spawns(name, coupling_of(firing.triggered, Coupling.DETACHED))
@@ -265,13 +265,13 @@ class Launcher:
 
     # -- causally dependent rules ------------------------------------------------------------
 
-    def run_early(self, firing: RecordedFiring, cause: TransactionNode) -> bool:
+    def run_early(self, firing: RecordedFiring, cause: TransactionNode, fired: set[str]) -> bool:
         """Run a causally dependent rule while its triggering transaction `cause` may be live.
 
         Returns only after `cause` and its superiors have committed or aborted, because the rule
         cannot commit earlier. Returns False if the rule is not done, and should be tried again
         after the triggering commit; True if it is done, or no longer wanted. An error of the rule
-        is raised.
+        is raised. `fired` has the names of what its earlier tries have triggered.
         """
         name = firing.name
         with self._idle:
@@ -280,7 +280,8 @@ class Launcher:
         try:
             quarantine.check(firing.triggered.rule.name)
             is_covered = self.triggering.run_ends.causal.is_repeated(cause.hierarchy.run)
-            run = run_of(firing.row, firing.triggered, is_retried=True, is_covered=is_covered)
+            how = {"is_retried": True, "is_covered": is_covered, "fired": fired}
+            run = run_of(firing.row, firing.triggered, **how)
             self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
             quarantine.succeeded(firing.triggered.rule.name)
         except SYSTEMIC:
@@ -635,7 +636,8 @@ class Launcher:
                 firing = replace(firing, is_recorded=True)
             self.triggering.quarantine.check(item.rule.name)
             is_covered = self.batch_firings.is_unrecorded(firing.name)
-            run = run_of(row, item, lazily=is_lazy(row["run"]), is_covered=is_covered)
+            how = {"lazily": is_lazy(row["run"]), "is_covered": is_covered, "fired": firing.fired}
+            run = run_of(row, item, **how)
             self.forest.run(self._work_of(row, item), run)
         except SYSTEMIC as error:
             has_ended = self._leave(firing, error)

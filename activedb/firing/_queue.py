@@ -142,7 +142,7 @@ class FiringQueue(Protocol):
     def has_priorities(self, coupling: Coupling) -> bool:
         """Return whether any rule with this coupling mode has a priority."""
 
-    def run_early(self, firing: RecordedFiring, cause: TransactionNode) -> bool:
+    def run_early(self, firing: RecordedFiring, cause: TransactionNode, fired: set[str]) -> bool:
         """Run a causally dependent rule beside its triggering transaction `cause`."""
 
     def expect(self, firing: RecordedFiring) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -174,12 +174,15 @@ class RecordedFiring:
         Number of times the firing was given up for now, and started again.
     is_recorded : bool
         True if its row is in the database, or will be with a batch's commit.
+    fired : set of str
+        Names of the detached firings that it has triggered in tries of this process.
     """
 
     row: dict[str, Any]
     triggered: Triggered
     restarts: int = 0
     is_recorded: bool = True
+    fired: set[str] = field(default_factory=set)
 
     @property
     def name(self) -> str:

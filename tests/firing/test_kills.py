@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,17 +35,22 @@ def places() -> list[tuple[Coupling, bool, str, str]]:
     return found
 
 
+def run_until_killed(module: str, task: dict[str, Any], folder: Path) -> None:
+    """Run a program until it is killed, and wait until the server has ended its transactions."""
+    with Worker(module, task, folder / "log") as worker:
+        worker.wait_ready()
+        worker.go()
+        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
+    Server(task["url"]).wait_idle()
+
+
 @pytest.mark.crash
 @pytest.mark.parametrize(("mode", "aborts", "at", "point"), places())
 def test_rule_takes_effect_as_its_mode_says_when_the_process_is_killed(
     database_url: str, tmp_path: Path, mode: Coupling, aborts: bool, at: str, point: str
 ) -> None:
     task = {"url": database_url, "coupling": mode, "aborts": aborts, "at": at, "point": point}
-    with Worker("tests.firing.kill_program", task, tmp_path / "log") as worker:
-        worker.wait_ready()
-        worker.go()
-        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
-    Server(database_url).wait_idle()
+    run_until_killed("tests.firing.kill_program", task, tmp_path)
     with adb.connect(database_url) as db:
         ledger = open_ledger(db)
         define(ledger, mode)
@@ -81,11 +86,7 @@ def test_detached_rule_of_unfinished_work_runs_once_and_leaves_no_row(
     database_url: str, tmp_path: Path, firings: str, kind: str, way: str, at: str, first: str
 ) -> None:
     task = {"url": database_url, "firings": firings, "kind": kind, "way": way, "at": at}
-    with Worker("tests.firing.early_kill_program", task, tmp_path / "log") as worker:
-        worker.wait_ready()
-        worker.go()
-        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
-    Server(database_url).wait_idle()
+    run_until_killed("tests.firing.early_kill_program", task, tmp_path)
     with adb.connect(database_url, firings=firings, threads=8) as db:
         ledger = open_ledger(db)
         chain = Chain(ledger, kind, way, first="" if kind == "application" else first)

@@ -13,7 +13,7 @@ import pytest
 import activedb as adb
 from activedb.errors import RuleFailed, SerializationConflict
 from tests.databases import PATIENCE_S, Place, until
-from tests.firing.working import working
+from tests.firing.working import cut, working
 from tests.ledger import Ledger, open_ledger
 
 if TYPE_CHECKING:
@@ -257,3 +257,26 @@ def test_rules_of_early_tries_end_as_the_work_does(where: Place, number: int) ->
     outcome = chance.choice(["commits", "fails"])
     print(kind, outcome, *tries, sep="\n")
     played(where, kind, tries, outcome)
+
+
+@pytest.mark.parametrize("firings", ["here", "queue"])
+def test_detached_rule_runs_once_though_its_process_has_lost_its_lease(
+    there: Place, firings: str
+) -> None:
+    db, other = (
+        there.open(threads=8, retries_max=10, retry_pause_ms=0, firings=firings) for _ in range(2)
+    )
+    work = Work(open_ledger(db), "retried", [Try((1,)), Try((1,))], "commits")
+    once = work.once
+
+    def lose_lease(t: Transaction) -> None:
+        try:
+            once(t)
+        except SerializationConflict:
+            cut(db, "lease")
+            other.recover()
+            raise
+
+    work.once = lose_lease  # type: ignore[method-assign]
+    work.run()
+    work.check()

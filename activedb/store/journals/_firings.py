@@ -341,7 +341,8 @@ class Journal:
     ) -> bool:
         """Mark a firing done, and delete those that it triggered and that are over."""
         # Locking downwards from the triggering firing avoids deadlocks, and a row is left if and
-        # only if the firing above will delete it.
+        # only if the firing above will delete it. A row that stays for the sake of this process
+        # keeps its holder, so that `forget_left` leaves it alone.
         is_ours = keep
         keep = keep or (firing["keep"] and self._may_be_triggered_again(connection, firing))
         c = pending_firings.c
@@ -401,7 +402,8 @@ class Journal:
         """Delete done rows that dead processes have left, in a separate transaction. O(rows).
 
         Those below unfinished firings stay, and those of streams and workflows, which `prune`
-        deletes.
+        deletes. A process that has only lost its lease does not need its rows: while it lives, it
+        remembers what its unfinished runs have triggered.
         """
         if not self._store.is_shared:
             return
