@@ -263,20 +263,26 @@ def test_rules_of_early_tries_end_as_the_work_does(where: Place, number: int) ->
 def test_detached_rule_runs_once_though_its_process_has_lost_its_lease(
     there: Place, firings: str
 ) -> None:
-    db, other = (
-        there.open(threads=8, retries_max=10, retry_pause_ms=0, firings=firings) for _ in range(2)
-    )
-    work = Work(open_ledger(db), "retried", [Try((1,)), Try((1,))], "commits")
-    once = work.once
+    db, other = there.open(threads=8, retry_pause_ms=0, firings=firings), there.open()
+    ledger, tries = open_ledger(db), iter([1, 2])
 
-    def lose_lease(t: Transaction) -> None:
-        try:
-            once(t)
-        except SerializationConflict:
+    @db.rule(on=adb.event("GO"), coupling="causal")
+    def causal(t: Transaction, o: Occurrence) -> None:
+        db.signal("TRY")
+
+    @db.rule(on=adb.event("TRY"), coupling="detached")
+    def beside(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "beside")
+
+    def work(t: Transaction) -> None:
+        db.signal("GO")
+        until(lambda: ledger.lines() == ["beside"])
+        if next(tries) == 1:
             cut(db, "lease")
-            other.recover()
-            raise
+            other.recover()  # which takes this process for dead
+            raise SerializationConflict("in the way")
 
-    work.once = lose_lease  # type: ignore[method-assign]
-    work.run()
-    work.check()
+    db.run(work)
+    db.wait_idle()
+    assert ledger.lines() == ["beside"]
+    assert ledger.pending() == []
