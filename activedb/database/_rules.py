@@ -790,7 +790,7 @@ class Rules:
             for kind, name in rule.on.keys
             if kind in ("insert", "update", "delete")
         }
-        missing = self._rows.missing_tables(t.hierarchy.session, bound)
+        missing = t.hierarchy.look_up(lambda session: self._rows.missing_tables(session, bound))
         if missing:
             raise DefinitionError(
                 f"rule {bound[missing[0]]}: the database has no table {missing[0]}; it has been "

@@ -1,8 +1,8 @@
 """Abort dependencies between live transactions, and causally dependent transactions.
 
 ```
-  cause is live  ── reads, queries, locks ──► like a child of the cause, on its connection;
-                                              the results are noted
+  cause is live  ── reads, queries, locks, ─► like a child of the cause, on its connection;
+                    new keys                  the rows seen are noted
   cause commits  ── its locks on the server are gone: the dependent locks the same rows and tables
                     on its own connection, and checks that the results are unchanged
   after that     ── like any other top-level transaction
@@ -15,10 +15,10 @@ sections 2.1 and 3.3.2.)
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from activedb.errors import (
     Deadlock,
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from activedb.transactions._threads import Standstill
 
 __all__ = ["CausalHierarchy", "Dependencies"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,14 @@ class CausalHierarchy(Hierarchy):
                 return super().query(statement, tables, dirty, parameters)
             seen = {spec: {**self.cause.dirty(spec), **rows} for spec, rows in dirty.items()}
             rows = lender.query(statement, tables, seen, parameters)
-            self._scans.append(_Scan(statement, parameters, tables, dirty, rows))
+            if dirty:  # else it reads no table, and no write can have changed its result
+                self._scans.append(_Scan(statement, parameters, tables, dirty, rows))
             return rows
+
+    def look_up(self, question: Callable[[Session], T]) -> T:
+        """See `Hierarchy`."""
+        with self._lender() as lender:
+            return super().look_up(question) if lender is None else lender.look_up(question)
 
     def commit(self, versions: Workspace) -> None:
         """Commit on the server, after `Dependencies.await_leave` has allowed it; see `Hierarchy`.

@@ -20,6 +20,7 @@ __all__ = ["Base", "Hierarchy", "Kin", "Lending", "Run", "Workspace"]
 
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 _NOTHING: Any = object()
@@ -459,6 +460,10 @@ class Hierarchy:
     ) -> list[Any]:
         """Return rows of a SELECT over the committed state overlaid with `dirty`; see `Session`."""
         return self.session.query(statement, tables, dirty, parameters)
+
+    def look_up(self, question: Callable[[Session], T]) -> T:
+        """Return the answer to a question that reads no rows: the next key of a table, say."""
+        return question(self.session)
 
     def changes(self, workspace: Rows) -> list[Change]:
         """Return the write set of a workspace relative to the committed rows."""

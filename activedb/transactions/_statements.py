@@ -27,7 +27,7 @@ from lockmgr import Mode
 if TYPE_CHECKING:
     from activedb.transactions._node import TransactionNode, Version
 
-__all__ = ["execute", "lock_free_rows", "query"]
+__all__ = ["default_of", "execute", "lock_free_rows", "query"]
 
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
@@ -216,14 +216,18 @@ def _number(t: TransactionNode, spec: TableSpec, records: list[dict[str, Any]]) 
     bare = [] if name is None else [r for r in records if r.get(name) is None]
     if name is None or not bare:
         return
-    session = t.hierarchy.session
-    if session.is_shared:
+    if t.hierarchy.session.is_shared:
         numbers = numbering(t.forest.store, spec)
         found = [row[0] for row in _select(t, rows_by_default([numbers], len(bare)))]
     else:
-        found = [session.next_key(spec) for _ in bare]
+        found = [t.hierarchy.look_up(lambda session: session.next_key(spec)) for _ in bare]
     for record, number in zip(bare, found, strict=True):
         record[name] = number
+
+
+def default_of(t: TransactionNode, default: Any) -> Any:
+    """Return the value of a column's default, one of `TableSpec.defaults` or `onupdates`."""
+    return default() if callable(default) else _select(t, default)[0][0]
 
 
 def _defaults(t: TransactionNode, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from activedb.transactions._deadlines import Limit
 from activedb.transactions._forest import Forest
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import TransactionNode
-from activedb.transactions._statements import lock_free_rows
+from activedb.transactions._statements import default_of, lock_free_rows
 from activedb.transactions._states import State
 from lockmgr import Mode
 
@@ -173,11 +173,10 @@ class Transaction:
             )
         given = dict(values)
         missing = spec.missing_defaults(given)
-        session = node.hierarchy.session
         for column in missing:
-            given[column] = session.value_of(spec.defaults[column])
+            given[column] = default_of(node, spec.defaults[column])
         if spec.generated is not None and given.get(spec.generated) is None:
-            given[spec.generated] = session.next_key(spec)
+            given[spec.generated] = node.hierarchy.look_up(lambda session: session.next_key(spec))
         row = spec.complete(given)
         key = spec.key_of(row)
         if node.read_row(spec, key, Mode.X, inserting=True) is not None:
@@ -204,7 +203,7 @@ class Transaction:
         key, old = _existing(node, spec, key)
         for column, default in spec.onupdates.items():
             if column not in values:
-                values[column] = node.hierarchy.session.value_of(default)
+                values[column] = default_of(node, default)
         new = spec.changed(old, values)
         node.write(spec, key, old, new)
         return spec.shown(new)

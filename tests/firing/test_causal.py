@@ -9,17 +9,18 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Column, Integer, Table, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
 import activedb as adb
 from activedb.errors import Deadlock, SerializationConflict, TransactionAborted
-from tests.databases import PATIENCE_S, in_thread, until
+from tests.databases import PATIENCE_S, in_thread, lock_waits, until, waits_at_the_server
 from tests.drawing import drawn
 from tests.ledger import declare, event, open_ledger
 from tests.nodes import node_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from activedb import Occurrence, Transaction
@@ -388,6 +389,95 @@ def test_causal_rule_gives_way_to_its_trigger_and_runs_after_it(ledger: Ledger) 
     assert ledger.balances() == {1: 10, 2: 101}
     assert len(tries) == 2
     assert ledger.pending() == []
+
+
+def test_trigger_outlives_a_wait_for_a_causal_rule_that_sleeps_at_the_server(
+    ledger: Ledger,
+) -> None:
+    """The rule sleeps, on the trigger's connection, for another program, which will end."""
+    db, steps, a = ledger.db, Steps(), ledger.accounts
+    if not db._store.is_shared:
+        pytest.skip("only a server has other programs")
+    tries: list[str] = []
+
+    def hold() -> None:
+        with db.connection() as connection:
+            connection.execute(a.update().where(a.c.id == 1).values(balance=11))
+            steps.reach("held")
+            steps.wait("looked")
+            connection.commit()
+
+    @db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        tries.append("rule")
+        t.get(a, 2)
+        ledger.write(t, "ran")  # the server generates its key
+        steps.reach("locked")
+        t.get(a, 1)
+
+    def work(t: Transaction) -> None:
+        tries.append("trigger")
+        db.signal("E")
+        steps.wait("locked")
+        until(lambda: waits_at_the_server(db))
+        t.update(a, 2, balance=100)
+
+    steps_of_others = [in_thread(hold)]
+    steps.wait("held")
+    steps_of_others.append(in_thread(db.run, work))
+    until(lambda: lock_waits(db) and waits_at_the_server(db))
+    crossing = db._forest.crossing
+    for _ in range(3):
+        crossing.look_once(list(crossing._tops.values()))
+    steps.reach("looked")
+    for one in steps_of_others:
+        one.result(PATIENCE_S)
+    db.wait_idle()
+    assert ledger.balances() == {1: 11, 2: 100}
+    assert ledger.lines() == ["ran"]
+    assert tries == ["trigger", "rule", "rule"]
+
+
+@pytest.mark.parametrize(
+    "how", ["row", "rows", "query", "volatile", "insert", "statement", "default", "changed", "rule"]
+)
+def test_causal_rule_has_no_connection_of_its_own_while_its_trigger_lives(
+    ledger: Ledger, how: str
+) -> None:
+    db, steps, a = ledger.db, Steps(), ledger.accounts
+    stamped = Table(
+        "stamped",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("at", Integer, default=func.length("four"), onupdate=func.length("three")),
+    )
+    db.create_all()
+    db.run(lambda t: t.insert(stamped, {"id": 1, "at": 0}))
+    ways: dict[str, Callable[[Transaction], object]] = {
+        "row": lambda t: t.get(a, 1),
+        "rows": lambda t: t.get_many(a, [1, 2, 3], for_update=True),
+        "query": lambda t: t.query(select(func.sum(a.c.balance))),
+        "volatile": lambda t: t.query(select(func.random())),
+        "insert": lambda t: ledger.write(t, "inserted"),
+        "statement": lambda t: t.execute(insert(ledger.log), [{"text": "a"}, {"text": "b"}]),
+        "default": lambda t: t.insert(stamped, {"id": 2}),
+        "changed": lambda t: t.update(stamped, 1),
+        "rule": lambda t: db.rules.create(lambda t, o: None, on=adb.updated(a), name="new"),
+    }
+    backends: list[int | None] = []
+
+    @db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        ways[how](t)
+        backends.append(node_of(t).hierarchy.session.backend)
+        steps.reach("has run")
+
+    with db.transaction():
+        db.signal("E")
+        steps.wait("has run")
+    db.wait_idle()
+    assert backends == [None]
+    assert ledger.letters() == []
 
 
 def test_trigger_reads_again_what_a_causal_rule_that_gave_up_has_read_through_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -376,6 +377,36 @@ def test_execute_fills_in_defaults_for_each_row(db: adb.Database) -> None:
         assert len({row.at for row in rows}) == 20
         changed = t.execute(sql_update(things).values(n=0).returning(things.c.seen))
         assert [row.seen for row in changed] == list(range(21, 41))
+
+
+@pytest.mark.parametrize("how", ["insert", "execute insert", "update", "execute update"])
+def test_defaults_that_read_a_table_see_the_sphere_and_lock_the_table(bank: Bank, how: str) -> None:
+    """They are queries like any other."""
+    a = bank.accounts
+    total = select(func.sum(a.c.balance)).scalar_subquery()
+    totals = Table(
+        "totals",
+        bank.db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("at_first", Integer, default=total),
+        Column("at_last", Integer, onupdate=total),
+    )
+    bank.db.create_all()
+    bank.db.run(lambda t: t.insert(totals, {"id": 1, "at_first": 0}))
+    ways: dict[str, Callable[[adb.Transaction], object]] = {
+        "insert": lambda t: t.insert(totals, {"id": 2}),
+        "execute insert": lambda t: t.execute(insert(totals).values(id=2)),
+        "update": lambda t: t.update(totals, 1),
+        "execute update": lambda t: t.execute(sql_update(totals).values(at_first=0)),
+    }
+    with bank.db.transaction() as t:
+        t.update(a, 1, balance=100)
+        with t.subtransaction() as s:
+            s.insert(a, {"id": 3, "balance": 1000})
+            ways[how](s)
+            found = s.query(select(totals.c.at_first, totals.c.at_last).order_by(totals.c.id))
+            assert 1120 in found[-1]
+        assert "accounts: " in bank.db._forest.locks.dump()
 
 
 def test_execute_rules_see_the_whole_statement(bank: Bank) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import Connection, Executable, Select
+from sqlalchemy import Connection, Executable
 from sqlalchemy import Row as SQLRow
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 
@@ -160,13 +160,6 @@ class Session(FlatTransaction):
                 failure = UnsupportedStatement(f"cannot run the query: {error}")
                 failure.__cause__ = error
         raise failure
-
-    def value_of(self, default: Callable[[], Any] | Select[Any]) -> Any:
-        """Return the value of a column's default: the call's result, or the server's answer."""
-        if not isinstance(default, Select):
-            return default()
-        with Use(self, "compute a default") as connection:
-            return connection.scalar(default)
 
     def next_key(self, spec: TableSpec) -> int:
         """Return the next number for a table whose key the database generates."""
