@@ -381,7 +381,7 @@ def test_execute_fills_in_defaults_for_each_row(db: adb.Database) -> None:
 
 @pytest.mark.parametrize("how", ["insert", "execute insert", "update", "execute update"])
 def test_defaults_that_read_a_table_see_the_sphere_and_lock_the_table(bank: Bank, how: str) -> None:
-    """They are queries like any other."""
+    """Such a default is a query like any other."""
     a = bank.accounts
     total = select(func.sum(a.c.balance)).scalar_subquery()
     totals = Table(
