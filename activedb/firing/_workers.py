@@ -30,7 +30,7 @@ class Worker:
     ```
 
     A wake-up only ends the wait, so a lost one costs at most `poll_s`. At the same interval the
-    worker looks for firings of dead processes.
+    worker looks for firings of dead processes, and deletes the rows of those that they had done.
 
     Parameters
     ----------
@@ -90,6 +90,8 @@ class Worker:
                         if is_time:
                             next_look_s = time.monotonic() + poll_s
                         more = launcher.take_over(max(room, 0), of_dead=is_time)
+                        if is_time:
+                            launcher.journal.forget_left()
                     except SYSTEMIC:
                         _LOG.warning("no firings can be taken over for now", exc_info=True)
                         stop.wait(_PAUSE_S)

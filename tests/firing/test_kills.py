@@ -102,3 +102,20 @@ def test_detached_rule_of_unfinished_work_runs_once_and_leaves_no_row(
         db.recover()
         assert sorted(ledger.lines()) == chain.expected()
         assert [(row["firing"], row["run"], row["done"]) for row in ledger.pending()] == []
+
+
+def test_worker_forgets_what_a_dead_process_had_done(database_url: str, tmp_path: Path) -> None:
+    task = {
+        "url": database_url,
+        "firings": "queue",
+        "kind": "application",
+        "way": "causal",
+        "at": "done",
+    }
+    run_until_killed("tests.firing.early_kill_program", task, tmp_path)
+    with adb.connect(database_url, firings="queue") as db:
+        ledger = open_ledger(db)
+        Chain(ledger, "application", "causal")
+        assert [row["done"] for row in ledger.pending()] == [True]
+        with working(db, poll_s=0.1):
+            until(lambda: ledger.pending() == [])
