@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from activedb.errors import BadEvent, RuleFailed, SerializationConflict
+from activedb.errors import ActiveDBError, BadEvent, RuleFailed, SerializationConflict
 from activedb.events import Occurrence, decode, encode
 from activedb.firing._queue import Turn
 from activedb.firing._triggered import RecordedFiring, RulePart, Triggered, failed_in, shortened
-from activedb.store.journals import STREAM_RUN, Journal
+from activedb.store.journals import STREAM_RUN, WORKFLOW_RUN, Journal
 from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
 
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 
+_LOG = logging.getLogger(__name__)
 _NAME_MAX = 400  # characters of the column
 _ORIGIN = "origin"  # key of the later `Run.origin`, beside those of the encoded occurrence
 _TURN = "turn"  # key of a line of firings and the priority in it, see `Turns`
@@ -282,6 +284,28 @@ class BatchFirings:
         staying = firings & self._staying
         self._staying -= staying
         self._left_over |= staying
+
+    def forget_left_over(self) -> None:
+        """Delete the rows that are no longer needed, in a separate transaction, if there are any.
+
+        For the moment when no firing runs: no later commit may come. The end of a stream's feed
+        does the same for the firings below those of its batches.
+        """
+        with self._latch:
+            left = set(self._left_over)
+            over = {run for run in self._fired_in if run.startswith(WORKFLOW_RUN)}
+            over = {run for run in over if not is_of_firing(run)} - set(self._known.values())
+        try:
+            done = self._journal.done(WORKFLOW_RUN) if over else {}
+            left |= {f for f, run in done.items() if any(_is_in(run, name) for name in over)}
+            if left:
+                self._journal.forget_triggered(sorted(left))
+        except ActiveDBError:
+            _LOG.warning("rows of done rules stay for now", exc_info=True)
+            return
+        with self._latch:
+            self._left_over -= left
+            self._fired_in -= over
 
     def remember_done(
         self, run_prefix: str, redoable: Callable[[], Collection[str]] | None = None

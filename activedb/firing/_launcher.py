@@ -517,6 +517,9 @@ class Launcher:
                 if self._running:  # all else needs nothing that this thread has
                     _check_standstill(sleeping)
                 self._idle.wait(remaining_s)
+            may_block = is_inside or sleeping.is_beside_work
+        if not may_block:  # on memory://, by the transaction or SQL that is open here
+            self.batch_firings.forget_left_over()
 
     def join_running(self, running_max: int = 0) -> None:
         """Wait until at most `running_max` firings run; firings given up for now don't count.
@@ -550,6 +553,7 @@ class Launcher:
         self.restarts.call_all()
         self.restarts.close()
         self.join_running()
+        self.batch_firings.forget_left_over()
 
     def run_in_background(
         self, name: str, work: Callable[[], None], turn: Turn | None = None

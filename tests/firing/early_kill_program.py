@@ -2,8 +2,8 @@
 
 As a program, ``python -m tests.firing.early_kill_program '{"url": …, "firings": …, "kind": …,
 "way": …, "at": …}'``, it is killed with SIGKILL when the detached rule is ``"running"`` or
-``"done"``. The work is a transaction of the ``"application"``, a ``"firing"`` of a detached rule,
-or one that a ``"batch"`` of a stream has triggered.
+``"done"``. The work is a transaction of the ``"application"``, a ``"program"`` of a workflow, or a
+``"firing"`` of a detached rule, which a ``"batch"`` of a stream or a ``"workflow"`` may trigger.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import activedb as adb
+from activedb.batches import isolated
 from tests.databases import PATIENCE_S, until
 from tests.firing.working import working
 from tests.ledger import Ledger, declare, event, open_ledger
@@ -32,7 +33,7 @@ class Chain:
     Attributes
     ----------
     kind : str
-        What the work is: "application", "firing" or "batch".
+        What the work is: "application", "program", "firing", "batch" or "workflow".
     way : str
         The work triggers the detached rule itself ("direct") or by way of a "causal" rule.
     at : str
@@ -68,10 +69,23 @@ class Chain:
         def work(t: Transaction, o: Occurrence) -> None:
             self.work(t)
 
+        self.workflow = db.workflow("chain", sources="a")
+
+        @self.workflow.program(reads={"a": isolated()})
+        def program(t: Transaction, rows: list[dict[str, Any]]) -> None:
+            if self.kind == "program":
+                self.work(t)
+            else:
+                db.signal("A")
+                self.stop()
+
         @db.rule(on=adb.event("B"))
         def stop(t: Transaction, o: Occurrence) -> None:
-            if self.at:
-                threading.Event().wait(PATIENCE_S)  # until the process is killed
+            self.stop()
+
+    def stop(self) -> None:
+        if self.at:
+            threading.Event().wait(PATIENCE_S)  # until the process is killed
 
     def trigger(self) -> None:
         self.ledger.db.signal("TRY")
@@ -98,6 +112,12 @@ class Chain:
             declare(db).feed([event("A", 1), event("B", 2)])
         elif self.kind == "firing":
             db.signal("A")
+        elif self.kind in ("program", "workflow"):
+            run = db.workflows.open(self.workflow)
+            if run.due():
+                run.resume()
+            else:
+                run.feed("a", [{"n": 1}])
         else:
             db.run(self.work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.histories.processes import Server, Worker
 from tests.ledger import open_ledger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 POINTS = ("before flush", "inside flush", "before commit", "after commit")
@@ -33,6 +35,21 @@ def places() -> list[tuple[Coupling, bool, str, str]]:
             aborts = mode is Coupling.EXCLUSIVE
             found += [(mode, aborts, "rule", point) for point in POINTS]
     return found
+
+
+def chains() -> Iterator[tuple[str, ...]]:
+    """Cases: where firings run, what the work is, the way to the rule, its end, what is first.
+
+    Firings of batches, and of programs, are queued only once these have committed, and causal rules
+    of programs begin then. What only a program triggers is not recorded before.
+    """
+    kinds = [("here", kind) for kind in ("application", "firing", "batch", "workflow")]
+    kinds += [("queue", kind) for kind in ("application", "firing")]
+    for first in [("running", "work"), ("running", "rule"), ("done", "")]:
+        for kind, way in itertools.product(kinds, ("direct", "causal")):
+            yield (*kind, way, *first)
+        if first != ("running", "rule"):
+            yield ("here", "program", "direct", *first)
 
 
 def run_until_killed(module: str, task: dict[str, Any], folder: Path) -> None:
@@ -70,18 +87,7 @@ def test_rule_takes_effect_as_its_mode_says_when_the_process_is_killed(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(
-    ("firings", "kind"),
-    [
-        ("here", "application"),
-        ("here", "firing"),
-        ("here", "batch"),
-        ("queue", "application"),
-        ("queue", "firing"),  # firings of a batch are queued once it has committed
-    ],
-)
-@pytest.mark.parametrize("way", ["direct", "causal"])
-@pytest.mark.parametrize(("at", "first"), [("running", "work"), ("running", "rule"), ("done", "")])
+@pytest.mark.parametrize(("firings", "kind", "way", "at", "first"), list(chains()))
 def test_detached_rule_of_unfinished_work_runs_once_and_leaves_no_row(
     database_url: str, tmp_path: Path, firings: str, kind: str, way: str, at: str, first: str
 ) -> None:
@@ -92,7 +98,7 @@ def test_detached_rule_of_unfinished_work_runs_once_and_leaves_no_row(
         chain = Chain(ledger, kind, way, first="" if kind == "application" else first)
         with working(db, poll_s=0.1):
             db.recover()
-            if kind == "batch":
+            if kind in ("batch", "program", "workflow"):
                 if first == "rule":
                     until(lambda: ledger.lines() == ["beside"])
                 chain.begin()

@@ -300,8 +300,10 @@ def test_firings_of_what_is_given_up_are_recorded_with_that(db: Database, how: s
     assert "workflow/marking/P2/1" not in {each.run for each in recorded_firings(of)}
 
 
-@pytest.mark.parametrize("by", ["who was there", "who comes after a crash"])
-def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commit(
+@pytest.mark.parametrize(
+    "by", ["the next commit", "the next commit after a crash", "wait_idle", "close"]
+)
+def test_firing_that_ends_while_its_batch_commits_is_forgotten_later(
     where: Place, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if where.is_memory:
@@ -336,9 +338,14 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commi
 
     of = opened()
     of.run.feed("a", rows_of("x"))
-    of.db.wait_idle()
+    of.db._launcher.join_running()
     (left,) = recorded_firings(of)
-    after = of if by == "who was there" else opened()
-    after.run.feed("a", rows_of("y"))
-    after.db.wait_idle()
+    after = opened() if by in ("the next commit after a crash", "close") else of
+    if by == "wait_idle":
+        of.db.wait_idle()
+    elif by == "close":
+        of.db.close()
+    else:
+        after.run.feed("a", rows_of("y"))
+        after.db._launcher.join_running()
     assert left not in recorded_firings(after)  # that of y may have left one as well
