@@ -1,14 +1,24 @@
-"""Parts of a stream's batches: each is one top-level transaction and one row of the ledger."""
+"""Parts of a stream's batches: each is one top-level transaction and one row of the ledger.
+
+```
+                    ┌─ RowProcessor            event by event
+  arrivals ──► one  ├─ ColumnRuleProcessor     rules in columns        ──► Parts: a transaction that
+               of   └─ ColumnProgramProcessor  a program in columns        commits all or nothing
+```
+
+A processor decides which events form a part, and what happens to them. The pipeline is the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from activedb.columns import Arrival
 from activedb.errors import ConnectionLost, StoreError
-from activedb.firing import Launcher
+from activedb.firing import Launcher, Letter
+from activedb.store import Connection
 from activedb.store.journals import LedgerEntry, StreamJournal
 from activedb.streams._arrivals import Arrivals
 from activedb.streams._membership import Changes, Membership
@@ -18,41 +28,42 @@ from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
 from activedb.transactions import Forest, Run, TransactionNode
 
-__all__ = ["DETACHED_MAX", "StreamParts", "run_carefully"]
+__all__ = ["Part", "Parts", "RowProcessor"]
 
-DETACHED_MAX = 2_000
-"""Maximum number of detached rules under way when a part begins."""
+_DETACHED_MAX = 2_000  # detached rules under way when a part begins
 
 
-def run_carefully(forest: Forest, name: str, body: Callable[[TransactionNode], None]) -> Run:
-    """Run a part as one transaction; return its run.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Processed part of a batch, and what its commit writes beside the effects of its events.
 
-    If the server refuses an operation, the part is run again with a check after each event, so that
-    only the offending event is undone.
-
-    Parameters
+    Attributes
     ----------
-    name : str
-        Not named after batch and part: a retry may split the events differently.
+    entry : LedgerEntry
+        Its row of the ledger.
+    letters : list of Letter
+    late : sequence of Arrival
+    write : callable ``(connection)``
+        Writes what only this kind of processing keeps.
+    keep : sequence of mapping
+        Rows of the events to keep.
+    drop : sequence of (int, int, int)
+        Time, batch and position of kept events that have failed.
+    forget_before_us : int or None
+        Time before which kept events can take part in no later match.
     """
-    run = Run(name=name, is_batch=True)
-    try:
-        forest.run(body, run)
-    except ConnectionLost:
-        raise
-    except StoreError:
-        run.careful = True
-        forest.run(body, run)
-    return run
+
+    entry: LedgerEntry
+    letters: list[Letter]
+    late: Sequence[Arrival]
+    write: Callable[[Connection], None]
+    keep: Sequence[dict[str, Any]] = ()
+    drop: Sequence[tuple[int, int, int]] = ()
+    forget_before_us: int | None = None
 
 
-class StreamParts:
-    """Processor of the events that a punctuation has passed, part by part.
-
-    The s-transactions of events are subtransactions of their part, one at a time in event-time
-    order (Wang, Rundensteiner, Ellison 2011, section 5.1); the s-transactions of programs follow,
-    all together. The ledger row, the waiting events, the detectors' state, the outputs of programs
-    and the dead letters commit together with their effects.
+class Parts:
+    """Pipeline of parts: runs each in a transaction that commits it with its row of the ledger.
 
     Attributes
     ----------
@@ -61,24 +72,106 @@ class StreamParts:
     """
 
     def __init__(
-        self,
-        state: StreamState,
-        s_transactions: MatchedSTransactions,
-        *,
-        forest: Forest,
-        launcher: Launcher,
-        journal: StreamJournal,
-        time: StreamTime,
-        membership: Membership | None,
-        programs: StreamPrograms | None,
+        self, state: StreamState, *, forest: Forest, launcher: Launcher, journal: StreamJournal
     ):
         self.on_progress: Callable[[int], None] = lambda events: None
         self._state = state
-        self._s_transactions = s_transactions
         self._forest = forest
         self._launcher = launcher
         self._journal = journal
+
+    def run(
+        self,
+        entry: LedgerEntry,
+        process: Callable[[TransactionNode], Part],
+        *,
+        is_careful: bool = True,
+    ) -> Part:
+        """Run a part as one transaction.
+
+        Parameters
+        ----------
+        entry : LedgerEntry
+            Names the batch.
+        process : callable ``(t)``
+            Processes the events of the part; called again if the transaction is retried.
+        is_careful : bool
+            If the server refuses an operation, run the part again with a check after each event, so
+            that only the offending event is undone.
+
+        Raises
+        ------
+        StoreError
+            If the server refuses an operation, unless `is_careful`; nothing is written then.
+        """
+        self._launcher.join_running(running_max=_DETACHED_MAX)
+        done: list[Part] = []
+
+        def body(t: TransactionNode) -> None:
+            part = process(t)
+            part = replace(part, entry=replace(part.entry, dead=len(part.letters)))
+            done[:] = [part]
+            t.hierarchy.durable.append(lambda connection: self._write(connection, part, run))
+
+        # Not named after the part: a retry may split the events differently.
+        run = Run(name=self._state.run_name(entry), is_batch=True)
+        try:
+            self._forest.run(body, run)
+        except ConnectionLost:
+            raise
+        except StoreError:
+            if not is_careful:
+                raise
+            run.careful = True
+            self._forest.run(body, run)
+        (part,) = done
+        self._launcher.batch_firings.committed(run, is_whole=part.entry.complete)
+        self._state.last = part.entry
+        return part
+
+    def _write(self, connection: Connection, part: Part, run: Run) -> None:
+        part.write(connection)
+        self._journal.write(
+            connection,
+            part.entry,
+            keep=part.keep,
+            late=[arrival.record() for arrival in part.late],
+            drop=part.drop,
+            forget_before_us=part.forget_before_us,
+        )
+        if part.letters:
+            letters = [asdict(letter) for letter in part.letters]
+            self._launcher.journal.write_letters(connection, letters)
+        self._launcher.batch_firings.settle(connection, run)
+
+
+class RowProcessor:
+    """Processor of the events that a punctuation has passed, event by event.
+
+    The s-transactions of events are subtransactions of their part, one at a time in event-time
+    order (Wang, Rundensteiner, Ellison 2011, section 5.1); the s-transactions of programs follow,
+    all together. The waiting events, the detectors' state and the outputs of programs commit
+    together with their effects.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        state: StreamState,
+        s_transactions: MatchedSTransactions,
+        *,
+        journal: StreamJournal,
+        time: StreamTime,
+        batch_events_max: int,
+        membership: Membership | None,
+        programs: StreamPrograms | None,
+    ):
+        self._parts = parts
+        self._state = state
+        self._s_transactions = s_transactions
+        self._journal = journal
         self._time = time
+        self._batch_events_max = batch_events_max
         self._membership = membership
         self._programs = programs
         # Data that the current part writes; from its latest attempt.
@@ -99,54 +192,44 @@ class StreamParts:
         if elsewhere.is_used:
             state.buffer.add(elsewhere.alone(state.buffer))
         punctuation_us = entry.punctuation_us
-        try:
-            while True:
-                chunk, next_us = self._next_chunk(punctuation_us)
-                if next_us is None and elsewhere.is_used:
-                    taken = arrivals
-                entry = replace(
-                    entry,
-                    sequence=state.next_sequence,
-                    punctuation_us=punctuation_us if next_us is None else next_us,
-                    complete=completes and next_us is None,
-                    events=elsewhere.count(chunk, is_last=next_us is None),
-                    late=len(taken.late),
-                )
-                self._run_part(entry, chunk, taken)
-                state.buffer.remove_first(len(chunk))
-                state.last, state.left_in_columns = entry, []
-                state.is_left_in_columns = False
-                if self._membership is not None:
-                    self._membership.committed(self._joined)
-                    self._membership.declared(entry.punctuation_us)
-                self.on_progress(entry.events)
-                if next_us is None:
-                    return
-                entry, taken = replace(entry, part=entry.part + 1), Arrivals()
-        except BaseException:
-            state.load(begins=False)
-            raise
+        while True:
+            chunk, next_us = self._next_chunk(punctuation_us)
+            if next_us is None and elsewhere.is_used:
+                taken = arrivals
+            entry = replace(
+                entry,
+                sequence=state.next_sequence,
+                punctuation_us=punctuation_us if next_us is None else next_us,
+                complete=completes and next_us is None,
+                events=elsewhere.count(chunk, is_last=next_us is None),
+                late=len(taken.late),
+            )
+            self._run_part(entry, chunk, taken)
+            if next_us is None:
+                return
+            entry, taken = replace(entry, part=entry.part + 1), Arrivals()
 
     def _next_chunk(self, punctuation_us: int | None) -> tuple[list[Arrival], int | None]:
         if punctuation_us is None:
             return [], None
-        return self._state.buffer.first(punctuation_us, self._forest.settings.batch_events_max)
+        return self._state.buffer.first(punctuation_us, self._batch_events_max)
 
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
-        self._launcher.join_running(running_max=DETACHED_MAX)
-
-        def body(t: TransactionNode) -> None:
-            self._process(t, entry, chunk, arrivals)
-
-        run = run_carefully(self._forest, self._state.run_name(entry), body)
-        self._launcher.batch_firings.committed(run, is_whole=entry.complete)
+        self._parts.run(entry, lambda t: self._process(t, entry, chunk, arrivals))
         self._time.committed(self._written, self._reached_us)
         if self._programs is not None:
             self._programs.committed(len(chunk), self._reached_us)
+        state = self._state
+        state.buffer.remove_first(len(chunk))
+        state.left_in_columns, state.is_left_in_columns = [], False
+        if self._membership is not None:
+            self._membership.committed(self._joined)
+            self._membership.declared(entry.punctuation_us)
+        self._parts.on_progress(entry.events)
 
     def _process(
         self, t: TransactionNode, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
-    ) -> None:
+    ) -> Part:
         state, each = self._state, self._s_transactions
         self._time.take_back(t)  # fed by an earlier attempt
         each.refusals.begin()
@@ -191,31 +274,19 @@ class StreamParts:
             for arrival in (*left, *arrivals.admitted)
             if forget_before_us is None or arrival.occurrence.us >= forget_before_us
         ]
-        late = [arrival.record() for arrival in arrivals.late]
-        final = replace(entry, dead=len(letters))
         joined = self._joined = {} if self._membership is None else self._membership.changes()
 
-        def write(connection: Any) -> None:
+        def write(connection: Connection) -> None:
             if is_left_in_columns:
                 self._journal.columns.forget_waiting(connection)
                 self._journal.columns.forget_notes(connection, *OF_COLUMNS)
-            each.refusals.write(connection, self._journal.columns, final.sequence, forget_before_us)
-            self._journal.write(
-                connection,
-                final,
-                keep=keep,
-                late=late,
-                drop=[(a.occurrence.us, a.batch_id, a.position) for a in dead],
-                forget_before_us=forget_before_us,
-            )
+            each.refusals.write(connection, self._journal.columns, entry.sequence, forget_before_us)
             if states:
                 self._time.write(connection, states)
             if joined:
                 self._journal.write_producers(connection, joined)
             if programs is not None:
                 programs.write(connection, reached_us)
-            if letters:
-                self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
-        t.hierarchy.durable.append(write)
+        drop = [(a.occurrence.us, a.batch_id, a.position) for a in dead]
+        return Part(entry, letters, arrivals.late, write, keep, drop, forget_before_us)

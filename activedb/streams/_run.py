@@ -21,7 +21,7 @@ from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._future import FutureLimit
 from activedb.streams._matched import Matchable, Matched, matchable
 from activedb.streams._membership import Membership
-from activedb.streams._parts import StreamParts
+from activedb.streams._parts import Parts, RowProcessor
 from activedb.streams._s_transactions import MatchedSTransactions, placed
 from activedb.streams._state import OF_PYTHON, StreamState
 from activedb.streams._stream_programs import StreamPrograms
@@ -29,7 +29,11 @@ from activedb.streams._time import StreamTime
 from activedb.transactions import Forest
 
 if TYPE_CHECKING:
-    from activedb.streams.columns import ColumnParts, ColumnProgram, ColumnRuleParts
+    from activedb.streams.columns import (
+        ColumnProgram,
+        ColumnProgramProcessor,
+        ColumnRuleProcessor,
+    )
 
 __all__ = ["StreamRun"]
 
@@ -112,13 +116,14 @@ class StreamRun:
             programs=columns or rules or programs,
             columns=waiting,
         )
-        self._by_rows = StreamParts(
+        self._parts = Parts(self._state, forest=forest, launcher=launcher, journal=journal)
+        self._by_rows = RowProcessor(
+            self._parts,
             self._state,
             self._s_transactions,
-            forest=forest,
-            launcher=launcher,
             journal=journal,
             time=time,
+            batch_events_max=forest.settings.batch_events_max,
             membership=membership,
             programs=programs,
         )
@@ -126,30 +131,28 @@ class StreamRun:
         self._partitioned = programs if columns is None and forest.settings.scale_out else None
         # From here the two ways of processing differ: event by event, and in columns.
         self._admission = Admission(self._state, future)
-        self._parts: StreamParts | ColumnParts | ColumnRuleParts = self._by_rows
+        self._processor: RowProcessor | ColumnRuleProcessor | ColumnProgramProcessor = self._by_rows
         if waiting is not None:
-            from activedb.streams.columns import ColumnAdmission, ColumnParts, ColumnRuleParts
+            from activedb.streams.columns import (
+                ColumnAdmission,
+                ColumnProgramProcessor,
+                ColumnRuleProcessor,
+            )
 
             self._admission = ColumnAdmission(self._state, future)
         if rules is not None:
-            self._parts = ColumnRuleParts(
-                self._state,
-                self._s_transactions,
-                rules=rules,
-                forest=forest,
-                launcher=launcher,
-                journal=journal,
-                on_progress=lambda events: self.on_progress(events),
+            self._processor = ColumnRuleProcessor(
+                self._parts, self._state, self._s_transactions, rules=rules, journal=journal
             )
         elif columns is not None:
-            self._parts = ColumnParts(
+            self._processor = ColumnProgramProcessor(
+                self._parts,
                 self._state,
                 self._s_transactions,
                 by_rows=self._by_rows,
                 program=columns,
-                forest=forest,
-                launcher=launcher,
                 journal=journal,
+                batch_events_max=forest.settings.batch_events_max,
             )
         self._state.load(begins=True)
         if membership is not None:
@@ -168,11 +171,11 @@ class StreamRun:
     @property
     def on_progress(self) -> Callable[[int], None]:
         """Callback that gets the number of events that have just been processed durably."""
-        return self._by_rows.on_progress
+        return self._parts.on_progress
 
     @on_progress.setter
     def on_progress(self, call: Callable[[int], None]) -> None:
-        self._by_rows.on_progress = call
+        self._parts.on_progress = call
 
     def run_in_tasks(self, runner: TaskRunner | None) -> None:
         """Let a task runner execute s-transactions of the stream's programs that share no state.
@@ -197,7 +200,7 @@ class StreamRun:
         """Return the rules that can be matched elsewhere, by key. O(rules)."""
         stream, settings = self.stream, self._forest.settings
         keeps_here = None
-        if self._parts is not self._by_rows:
+        if self._processor is not self._by_rows:
             keeps_here = "the stream is processed in columns"
         elif stream.producer is not None or self._membership is not None:
             keeps_here = "its producers determine which events are complete"
@@ -362,7 +365,7 @@ class StreamRun:
             if until_us is not None:
                 self._s_transactions.elsewhere.take(left, last.punctuation_us)
                 first = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
-                self._parts.run(first, self._admission.none())
+                self._process(first, self._admission.none())
         self._complete_firings()
 
     @property
@@ -454,7 +457,7 @@ class StreamRun:
         known = (self.punctuation_us, last.position["punctuation_us"])
         until_us = max((us for us in known if us is not None), default=None)
         rest = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
-        self._parts.run(rest, self._admission.none())
+        self._process(rest, self._admission.none())
 
     def _complete_firings(self) -> None:
         """Complete the detached rules of the batches so far.
@@ -510,7 +513,14 @@ class StreamRun:
             dead=0,
             position=position,
         )
-        self._parts.run(first, arrived)
+        self._process(first, arrived)
+
+    def _process(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
+        try:
+            self._processor.run(entry, arrivals)
+        except BaseException:
+            self._state.load(begins=False)
+            raise
 
 
 def _end_us(newest_us: int | None, left: Matched | None, last: LedgerEntry) -> int | None:

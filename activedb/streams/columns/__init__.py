@@ -10,15 +10,15 @@ import activedb.columns.program  # noqa: F401  # first: it reports missing packa
 # isort: split
 from activedb.streams.columns._admission import ColumnAdmission, WaitingColumns
 from activedb.streams.columns._limits import check_in_columns, check_rule_in_columns
-from activedb.streams.columns._parts import ColumnParts, ColumnRuleParts
+from activedb.streams.columns._parts import ColumnProgramProcessor, ColumnRuleProcessor
 from activedb.streams.columns._program import ColumnProgram
 from activedb.streams.columns._rules import ColumnRules
 
 __all__ = [
     "ColumnAdmission",
-    "ColumnParts",
     "ColumnProgram",
-    "ColumnRuleParts",
+    "ColumnProgramProcessor",
+    "ColumnRuleProcessor",
     "ColumnRules",
     "WaitingColumns",
     "check_in_columns",

@@ -1,116 +1,78 @@
-"""Parts of a stream in columns, of programs or of rules, with a fallback to rows."""
+"""Processors in columns, of rules or of a program, with a fallback to rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 from activedb.columns.events import ColumnEvents, events_to_bytes, pieces_of
 from activedb.errors import ConnectionLost, StoreError
-from activedb.firing import Launcher, Letter
 from activedb.store import Connection
 from activedb.store.journals import LedgerEntry, StreamJournal
 from activedb.streams._arrivals import Arrivals
-from activedb.streams._parts import DETACHED_MAX, StreamParts, run_carefully
+from activedb.streams._parts import Part, Parts, RowProcessor
 from activedb.streams._s_transactions import STransactions
 from activedb.streams._state import StreamState
 from activedb.streams.columns._admission import ColumnArrivals, WaitingColumns
 from activedb.streams.columns._program import ColumnProgram
 from activedb.streams.columns._rules import ColumnRules
-from activedb.transactions import Forest, Run, TransactionNode
+from activedb.transactions import TransactionNode
 
-__all__ = ["ColumnParts", "ColumnRuleParts"]
-
-
-@dataclass(frozen=True, slots=True)
-class _PartResult:
-    """Result of a part: its row of the ledger, and the number of events taken."""
-
-    entry: LedgerEntry
-    count: int
+__all__ = ["ColumnProgramProcessor", "ColumnRuleProcessor"]
 
 
-class ColumnRuleParts:
-    """Processor in columns of the events that a punctuation has passed, in one part or a few.
+class ColumnRuleProcessor:
+    """Processor of rules in columns, in one part or a few.
 
     If the database refuses an operation of a part, the part is retried with a check after each
     s-transaction, so that only the offending one is undone, as in row-wise processing.
-
-    Parameters
-    ----------
-    on_progress : callable ``(events)``
-        Called with the number of events that have just been processed durably.
     """
 
     def __init__(
         self,
+        parts: Parts,
         state: StreamState,
         s_transactions: STransactions,
         *,
         rules: ColumnRules,
-        forest: Forest,
-        launcher: Launcher,
         journal: StreamJournal,
-        on_progress: Callable[[int], None],
     ):
         assert state.columns is not None
+        self._parts = parts
         self._state = state
         self._waiting: WaitingColumns = state.columns
         self._s_transactions = s_transactions
         self._rules = rules
-        self._forest = forest
-        self._launcher = launcher
         self._journal = journal
-        self._on_progress = on_progress
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
         """Process the events that `entry`'s punctuation has passed, starting with its part."""
         assert isinstance(arrivals, ColumnArrivals)
         fresh = arrivals.events
-        try:
-            passed = ColumnEvents.joined(
-                [self._waiting.passed(entry.punctuation_us), fresh.before(entry.punctuation_us)]
-            ).in_order()
-            while True:
-                done = self._run_part(entry, passed, arrivals)
-                if done.count == len(passed):
-                    return
-                passed = passed.take(slice(done.count, None))
-                entry, arrivals = replace(entry, part=done.entry.part + 1), ColumnArrivals()
-        except BaseException:
-            self._state.load(begins=False)
-            raise
+        passed = ColumnEvents.joined(
+            [self._waiting.passed(entry.punctuation_us), fresh.before(entry.punctuation_us)]
+        ).in_order()
+        while True:
+            count = self._run_part(entry, passed, arrivals)
+            if count == len(passed):
+                return
+            passed = passed.take(slice(count, None))
+            entry, arrivals = replace(entry, part=entry.part + 1), ColumnArrivals()
 
-    def _run_part(
-        self, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
-    ) -> _PartResult:
-        """Process a part: all of `passed`, or its first events."""
-        state = self._state
-        self._launcher.join_running(running_max=DETACHED_MAX)
-        done = _PartResult(entry, 0)
-
-        def body(t: TransactionNode) -> None:
-            nonlocal done
-            done = self._process(t, entry, passed, arrivals)
-
-        run = run_carefully(self._forest, state.run_name(entry), body)
-        self._launcher.batch_firings.committed(run, is_whole=done.entry.complete)
-        self._rules.committed(done.count)
-        reached_us = done.entry.punctuation_us
-        self._waiting.remove_passed(reached_us)
-        self._waiting.add(arrivals.events.since(reached_us))
-        state.last = done.entry
-        self._on_progress(done.count)
-        return done
+    def _run_part(self, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals) -> int:
+        """Process a part: all of `passed`, or its first events; return their number."""
+        done = self._parts.run(entry, lambda t: self._process(t, entry, passed, arrivals)).entry
+        self._rules.committed(done.events)
+        self._waiting.remove_passed(done.punctuation_us)
+        self._waiting.add(arrivals.events.since(done.punctuation_us))
+        self._parts.on_progress(done.events)
+        return done.events
 
     def _process(
         self, t: TransactionNode, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
-    ) -> _PartResult:
+    ) -> Part:
         each, rules = self._s_transactions, self._rules
         each.refusals.begin()
-        letters: list[Letter] = [
-            each.refuse(entry.batch_id, refused) for refused in arrivals.refused
-        ]
+        letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
         count = rules.process(t, passed, letters)
         is_whole = count == len(passed)
         reached_us = entry.punctuation_us if is_whole else passed.us.item(count)
@@ -121,7 +83,6 @@ class ColumnRuleParts:
             complete=entry.complete and is_whole,
             events=count,
             late=len(arrivals.late),
-            dead=len(letters),
         )
         # Failed events that were stored as rows; those stored in columns are noted as dead.
         drop = passed.take(rules.is_dead(passed)).places() if self._state.left_in_rows else []
@@ -132,7 +93,6 @@ class ColumnRuleParts:
             before_us = reached_us - rules.horizon_us()
             left = left.since(before_us)
             left = left.take(~rules.is_dead(left))
-        late = [arrival.record() for arrival in arrivals.late]
 
         def write(connection: Connection) -> None:
             columns = self._journal.columns
@@ -145,70 +105,60 @@ class ColumnRuleParts:
                 for piece in map(left.take, pieces_of(len(left)))
             ]
             columns.write(connection, final.sequence, pieces)
-            self._journal.write(
-                connection, final, keep=(), late=late, drop=drop, forget_before_us=before_us
-            )
-            self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
-        t.hierarchy.durable.append(write)
-        return _PartResult(final, count)
+        return Part(final, letters, arrivals.late, write, drop=drop, forget_before_us=before_us)
 
 
-# -- parts of a stream's batches in columns, with a fallback to rows -------------------------------
+# -- programs in columns, with a fallback to rows ----------------------------------------------
 
 
 _SMALL = 64  # events to process by rows rather than in still smaller parts
 
 
-class ColumnParts:
-    """Processor in columns of the events that a punctuation has passed, in one part.
+class ColumnProgramProcessor:
+    """Processor of a program in columns, in one part.
 
     If the database refuses an operation of the part, the arrivals are made durable, and the events
     are processed in smaller parts, halved while one is refused. A small refused part goes to
-    `StreamParts`, event by event. That identifies the offending events, and its result counts.
+    `RowProcessor`, event by event. That identifies the offending events, and its result counts.
 
     Parameters
     ----------
-    by_rows : StreamParts
+    by_rows : RowProcessor
         With the `StreamPrograms` of the program.
     """
 
     def __init__(
         self,
+        parts: Parts,
         state: StreamState,
         s_transactions: STransactions,
         *,
-        by_rows: StreamParts,
+        by_rows: RowProcessor,
         program: ColumnProgram,
-        forest: Forest,
-        launcher: Launcher,
         journal: StreamJournal,
+        batch_events_max: int,
     ):
         assert state.columns is not None
+        self._parts = parts
         self._state = state
         self._waiting: WaitingColumns = state.columns
         self._s_transactions = s_transactions
         self._by_rows = by_rows
         self._program = program
-        self._forest = forest
-        self._launcher = launcher
         self._journal = journal
+        self._batch_events_max = batch_events_max
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
         """Process the events that `entry`'s punctuation has passed, starting with its part."""
         assert isinstance(arrivals, ColumnArrivals)
-        try:
-            passed_us = entry.punctuation_us
-            passed = ColumnEvents.joined(
-                [self._waiting.passed(passed_us), arrivals.events.before(passed_us)]
-            )
-            only_waits = passed_us is None
-            if not self._run_part(entry, passed.in_order(), arrivals, must=only_waits):
-                self._run_in_pieces(entry, arrivals, len(passed))
-        except BaseException:
-            self._state.load(begins=False)
-            raise
+        passed_us = entry.punctuation_us
+        passed = ColumnEvents.joined(
+            [self._waiting.passed(passed_us), arrivals.events.before(passed_us)]
+        )
+        only_waits = passed_us is None
+        if not self._run_part(entry, passed.in_order(), arrivals, must=only_waits):
+            self._run_in_pieces(entry, arrivals, len(passed))
 
     # -- in columns ------------------------------------------------------------------------
 
@@ -231,10 +181,10 @@ class ColumnParts:
             events=len(passed),
             late=len(arrivals.late),
         )
-        run = Run(name=state.run_name(entry), is_batch=True)
-        self._launcher.join_running(running_max=DETACHED_MAX)
         try:
-            self._forest.run(lambda t: self._process(t, entry, passed, arrivals), run)
+            self._parts.run(
+                entry, lambda t: self._process(t, entry, passed, arrivals), is_careful=False
+            )
         except ConnectionLost:
             raise
         except StoreError:
@@ -242,24 +192,21 @@ class ColumnParts:
                 raise
             program.take_back()
             return False
-        self._launcher.batch_firings.committed(run, is_whole=entry.complete)
         program.committed(len(passed))
         self._waiting.remove_passed(entry.punctuation_us)
         self._waiting.add(arrivals.events.since(entry.punctuation_us))
-        state.last, state.has_notes = entry, False
-        self._by_rows.on_progress(len(passed))
+        state.has_notes = False
+        self._parts.on_progress(len(passed))
         return True
 
     def _process(
         self, t: TransactionNode, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
-    ) -> None:
+    ) -> Part:
         each, program = self._s_transactions, self._program
         reached_us = entry.punctuation_us
         letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
         if reached_us is not None:
             letters += program.process(t, passed, reached_us, fail_fast=each.fail_fast)
-        late = [arrival.record() for arrival in arrivals.late]
-        final = replace(entry, dead=len(letters))
         waiting = arrivals.events.since(entry.punctuation_us)
         has_notes = self._state.has_notes
 
@@ -274,13 +221,8 @@ class ColumnParts:
                 for piece in map(waiting.take, pieces_of(len(waiting)))
             ]
             self._journal.columns.write(connection, entry.sequence, pieces)
-            self._journal.write(
-                connection, final, keep=(), late=late, drop=(), forget_before_us=reached_us
-            )
-            self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._launcher.batch_firings.settle(connection, t.hierarchy.run)
 
-        t.hierarchy.durable.append(write)
+        return Part(entry, letters, arrivals.late, write, forget_before_us=reached_us)
 
     # -- after a refusal by the database ---------------------------------------------------
 
@@ -291,12 +233,11 @@ class ColumnParts:
         before_us = self._state.punctuation_us
         kept = replace(entry, punctuation_us=before_us, complete=False)
         self._run_part(kept, ColumnEvents.none(), arrivals, must=True)
-        batch_events_max = self._forest.settings.batch_events_max
-        if count <= batch_events_max:  # StreamParts would take them in one part anyway
+        if count <= self._batch_events_max:  # by rows they are one part anyway
             whole = self._following(entry, None)
             self._run_by_rows(whole, self._waiting.passed(punctuation_us))
             return
-        small = min(batch_events_max, _SMALL)
+        small = min(self._batch_events_max, _SMALL)
         count_max = max(count // 2, small)
         next_us: int | None = punctuation_us
         while next_us is not None:
