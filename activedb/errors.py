@@ -320,6 +320,11 @@ class TransactionStateError(TransactionError):
     """An operation that the lifecycle of transactions does not allow."""
 
 
+def database_closed() -> TransactionStateError:
+    """Return the error of a use of a closed database."""
+    return TransactionStateError("the database is closed; open it again with connect()")
+
+
 class WrongThread(TransactionStateError):
     """A transaction was used by a thread that it does not run on."""
 

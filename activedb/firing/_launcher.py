@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -80,8 +80,6 @@ class Launcher:
     of_batches : FiringsOfBatches
     turns : Turns
         Firings that wait for rules of a higher priority due together with them.
-    on_ended : callable ``(running)``
-        Called when a firing has ended, with the number of firings still running.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class Launcher:
         self.turns = Turns()
         self._catalog = catalog
         self._restarts_max = settings.restarts_max
-        self._idle = threading.Condition()
+        self._idle = forest.idle
         # Connections lost while firings were recorded, and their number at the last look.
         self._lost = self._looked = 0
         self._recovered_s = -math.inf  # when recovery has begun last, by the monotonic clock
@@ -113,10 +111,9 @@ class Launcher:
         self._committing: WeakKeyDictionary[TransactionNode, set[str]] = WeakKeyDictionary()
         # Rules with recorded firings that are not defined in this process.
         self._strange: set[str] = set()
-        self.on_ended: Callable[[int], object] = lambda running: None
+        self._on_ended: Callable[[int], object] = lambda running: None
         self._early: set[str] = set()  # causal firings, before the triggering commit
         self.forest = forest
-        forest.joined.on_settled = self._tell
         self.triggering = triggering(self)
 
     def fire(
@@ -623,7 +620,16 @@ class Launcher:
             self._running.discard(name)
             self._at_work.pop(name, None)
             self._idle.notify_all()
-        self.on_ended(self.running)
+        self._on_ended(self.running)
+
+    @contextmanager
+    def telling(self, on_ended: Callable[[int], object]) -> Iterator[None]:
+        """Call `on_ended` when a firing has ended, with the number of firings still running."""
+        self._on_ended = on_ended
+        try:
+            yield
+        finally:
+            self._on_ended = lambda running: None
 
     def _tell(self) -> None:
         """Wake all waiting threads, so that they look again."""
@@ -658,7 +664,7 @@ class Launcher:
             if has_ended:
                 self._ended(firing.name)
             else:
-                self.on_ended(self.running)
+                self._on_ended(self.running)
 
     def _leave(self, firing: RecordedFiring, error: Exception) -> bool:
         """Give up a firing for now; return True if for good, after `restarts_max` restarts.

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from activedb.errors import ConfigurationError, TransactionStateError
 from activedb.firing._launcher import Launcher
@@ -78,9 +79,12 @@ class Worker:
     ) -> int:
         launcher = self._launcher
         taken, next_look_s = 0, 0.0
-        wakeups = launcher.journal.wakeups()
-        launcher.on_ended = lambda running: wakeups.wake() if running <= self._threads else None
-        try:
+
+        def wake(running: int) -> None:
+            if running <= self._threads:
+                wakeups.wake()
+
+        with closing(launcher.journal.wakeups()) as wakeups, launcher.telling(wake):
             while not stop.is_set():
                 room = 2 * self._threads - launcher.running
                 is_time = time.monotonic() >= next_look_s
@@ -100,9 +104,6 @@ class Worker:
                 if more < room or room <= 0:
                     left_s = next_look_s - time.monotonic()
                     wakeups.wait(min(max(left_s, 0.0), _STOP_S_MAX))
-        finally:
-            launcher.on_ended = lambda running: None
-            wakeups.close()
         on_progress(taken, launcher.running)
         launcher.join_running()
         return taken

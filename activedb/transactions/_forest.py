@@ -19,6 +19,7 @@ from activedb.errors import (
     SelfDeadlock,
     TransactionAborted,
     TransactionStateError,
+    database_closed,
 )
 from activedb.metrics import NamedCounters
 from activedb.store.server import limited
@@ -138,6 +139,7 @@ class Forest:
         self.deadlines = Deadlines()
         self.retries = Retries(settings, self.counters, current_transaction)
         self.dependencies = Dependencies(self)
+        self.idle = threading.Condition()  # notified when something ends that `wait_idle` awaits
         self.joined = Joined(self)
         self.watched = WatchedSessions(self)
         # Tables that only certain transactions may write, with the `writer` of these.
@@ -281,7 +283,7 @@ class Forest:
 
     def _top_level(self, run: Run, limit: Limit | None) -> TransactionNode:
         if self._is_closed:
-            raise TransactionStateError("the database is closed; open it again with connect()")
+            raise database_closed()
         hierarchy = Hierarchy(self.store.session(), run)
         run.tries += 1
         top = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)

@@ -119,10 +119,8 @@ class Joined:
     ----------
     closing : threading.Event
         Set when waits for the ends of callers' transactions must stop.
-    on_settled : callable
-        Called when the end of a caller's commit has been dealt with.
 
-        Latch: ``_latch``; no other latch is taken under it.
+    Latch: ``_latch``; no other latch is taken under it.
     """
 
     def __init__(self, forest: Forest):
@@ -131,7 +129,6 @@ class Joined:
         self._latch = threading.Lock()
         self._followers: WeakKeyDictionary[Any, _ConnectionFollower] = WeakKeyDictionary()
         self._waiting: dict[threading.Thread, _CallerTransaction] = {}
-        self.on_settled: Callable[[], object] = lambda: None
 
     def block(self, given: Any, *, timeout: float | None = None) -> TransactionNode:
         """Return a transaction inside that of the caller's connection or session, for one block.
@@ -178,7 +175,8 @@ class Joined:
             finally:
                 with self._latch:
                     del self._waiting[thread]
-                self.on_settled()
+                with self._forest.idle:
+                    self._forest.idle.notify_all()
 
         thread = threading.Thread(target=wait, name="activedb-outcome", daemon=True)
         with self._latch:

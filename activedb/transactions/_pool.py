@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar, cast
 
-from activedb.errors import TransactionStateError
+from activedb.errors import database_closed
 
 __all__ = ["Pool", "PoolTask", "is_stack_deep"]
 
@@ -142,7 +142,7 @@ class Pool:
         task = PoolTask(self, call)
         with self._latch:
             if self._closed:
-                raise TransactionStateError("the database is closed; open it again with connect()")
+                raise database_closed()
             self._queue.append(cast("PoolTask[object]", task))
             must_wake = self._may_run_more()
         if must_wake:

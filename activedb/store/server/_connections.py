@@ -41,8 +41,8 @@ from activedb.config import mask_url
 from activedb.errors import (
     ConfigurationError,
     InvalidURL,
-    TransactionStateError,
     UnsuitablePooler,
+    database_closed,
 )
 from activedb.store.server._patience import bounded_s, limited, until_s
 from activedb.store.server._prepared import prepare_on
@@ -433,7 +433,7 @@ def close_for_good(engine: Engine) -> None:
 
 
 def _refuse(*_: Any) -> None:
-    raise TransactionStateError("the database is closed; open it again with connect()")
+    raise database_closed()
 
 
 def backend_of(driver: psycopg.Connection[Any]) -> int:
