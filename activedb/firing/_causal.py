@@ -174,10 +174,7 @@ class Causal:
             if not early.is_recorded:
                 return
             del self._early[firing]
-        if self._is_due(firing, early):
-            self._queue.start_expected(firing)
-        else:
-            self._queue.expect_no_more(firing)
+        self._queue.try_ended(firing, is_due=self._is_due(firing, early))
 
     def _is_due(self, firing: RecordedFiring, early: _Early) -> bool:
         """Return whether to start a firing; write its dead letter if the rule itself failed."""

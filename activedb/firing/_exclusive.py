@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import ActiveDBError, ConnectionLost, SerializationConflict
@@ -174,7 +174,8 @@ class Exclusive:
         elif intents.is_given_up:
             self._queue.start(list(intents.firings.values()))
         else:
-            self._queue.start_late(list(intents.firings.values()))
+            firings = intents.firings.values()
+            self._queue.start([replace(firing, is_recorded=False) for firing in firings])
 
     def ended_elsewhere(self, run_name: str) -> None:
         """Erase the intents of a firing that another process has ended, and has decided on."""

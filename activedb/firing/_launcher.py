@@ -230,7 +230,11 @@ class Launcher:
             self._committing.pop(t, None)
 
     def start(self, firings: list[RecordedFiring]) -> None:
-        """Start the recorded firings that run in this process."""
+        """Start the firings that run in this process.
+
+        Firings of a caller's transaction on ``memory://`` are not recorded yet: it blocks all other
+        writers until it has ended. They are recorded as soon as that is possible, and then started.
+        """
         for firing in in_turn(firings):
             with self._idle:
                 for names in self._committing.values():
@@ -238,15 +242,6 @@ class Launcher:
             # A firing claimed by a worker of this same process runs here, too.
             if self.restarts.drop(firing.name) or self._runs(firing):
                 self._start(firing)
-
-    def start_late(self, firings: list[RecordedFiring]) -> None:
-        """Record firings as soon as that is possible, and then start them.
-
-        For firings of a caller's transaction on ``memory://``, which blocks all other writers until
-        it has ended.
-        """
-        for firing in in_turn(firings):
-            self._start(replace(firing, is_recorded=False))
 
     def has_priorities(self, coupling: Coupling) -> bool:
         """Return whether any rule with this coupling mode has a priority; O(rules)."""
@@ -297,13 +292,12 @@ class Launcher:
         with self._idle:
             self._running.add(firing.name)
 
-    def start_expected(self, firing: RecordedFiring) -> None:
-        """Start a recorded firing that `expect` has announced."""
-        self._go(firing)
-
-    def expect_no_more(self, firing: RecordedFiring) -> None:
-        """Take back `expect`."""
-        self._ended(firing.name)
+    def try_ended(self, firing: RecordedFiring, *, is_due: bool) -> None:
+        """Start a firing that `expect` has announced, or take the announcement back."""
+        if is_due:
+            self._go(firing)
+        else:
+            self._ended(firing.name)
 
     def forget_done(self, names: Sequence[str], number: int = 0) -> None:
         """Delete the rows of done firings, except those that a recorded firing may look for."""

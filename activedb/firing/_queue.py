@@ -134,10 +134,7 @@ class FiringQueue(Protocol):
         """Note that the top-level transaction `t` has ended, and has started its firings."""
 
     def start(self, firings: list[RecordedFiring]) -> None:
-        """Start the recorded firings that run in this process."""
-
-    def start_late(self, firings: list[RecordedFiring]) -> None:
-        """Record firings as soon as that is possible, and then start them."""
+        """Start the firings that run in this process; record those that are not recorded first."""
 
     def has_priorities(self, coupling: Coupling) -> bool:
         """Return whether any rule with this coupling mode has a priority."""
@@ -148,11 +145,8 @@ class FiringQueue(Protocol):
     def expect(self, firing: RecordedFiring) -> None:
         """Announce an early firing, because it is recorded now."""
 
-    def start_expected(self, firing: RecordedFiring) -> None:
-        """Start a recorded firing that `expect` has announced."""
-
-    def expect_no_more(self, firing: RecordedFiring) -> None:
-        """Take back `expect`."""
+    def try_ended(self, firing: RecordedFiring, *, is_due: bool) -> None:
+        """Start a firing that `expect` has announced, or take the announcement back."""
 
     def forget_done(self, names: Sequence[str]) -> None:
         """Delete the rows of done firings, except those that a recorded firing may look for."""
