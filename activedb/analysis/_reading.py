@@ -915,6 +915,9 @@ class FunctionInterpreter(Expressions):
                     made = made | _UNKNOWN
                 frame.assign(name, made)
                 return returned
+            case ast.Match(subject=subject):
+                # What its patterns bind is not followed.
+                self.given_away(self.value(subject, frame), subject)
             case ast.Import() | ast.ImportFrom():
                 self._import(node, frame)
                 return returned

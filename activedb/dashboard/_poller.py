@@ -239,6 +239,7 @@ class Poller:
     def _take(self, state: Mapping[str, Any], seconds: float) -> None:
         before = self.snapshot
         events, recent = before.events, before.recent
+        new_events, new_recent = state["events"], state["recent"]
         since, self._since = self._since, int(state["last_seq"])
         is_another = self._started_s not in (None, state["process"]["started_s"])
         self._started_s = state["process"]["started_s"]
@@ -246,14 +247,15 @@ class Poller:
             self.history.clear()
             if since > 0:  # the `since` that was sent was a number of another process
                 self._since = 0
+                new_events, new_recent = [], []  # the next look gets all
             events, recent = [], []
         self.history.add(state)
         self.snapshot = PollResult(
             before.number + 1,
             state,
             "",
-            _newest(events, state["events"], EVENTS_MAX),
-            _newest(recent, state["recent"], RECENT_MAX),
+            _newest(events, new_events, EVENTS_MAX),
+            _newest(recent, new_recent, RECENT_MAX),
             int(state.get("skipped", 0)),
             seconds,
             self.history.rates,

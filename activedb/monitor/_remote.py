@@ -223,17 +223,19 @@ class RemoteMonitor:
     def _exchange(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes]:
-        """Make one request over a kept connection, or over a new one if the kept one was closed."""
+        """Make one request over a kept connection, or over a new one if the kept one was closed.
+
+        A request that changes something must not be sent twice, so its connection is a new one.
+        """
         with self._latch:
-            kept = self._idle.pop() if self._idle else None
+            kept = self._idle.pop() if self._idle and method == "GET" else None
         if kept is not None:
             try:
                 return self._once(kept, method, path, body, headers)
             except TimeoutError:
                 raise
             except (OSError, http.client.HTTPException):
-                if method != "GET":
-                    raise
+                pass
         return self._once(self._connect(), method, path, body, headers)
 
     def _connect(self) -> http.client.HTTPConnection:

@@ -359,6 +359,12 @@ def inner_parts(t: Any, o: Any) -> None:
     t.forest.run(None)
 
 
+def captured(t: Any, o: Any) -> None:
+    match t:
+        case taken:
+            taken.insert(log, {})
+
+
 ALL = ["raises", "reads", "writes"]
 
 
@@ -374,6 +380,7 @@ ALL = ["raises", "reads", "writes"]
         (into_global, 2, ALL, "the transaction goes"),
         (into_object, 1, ALL, "into Keeper(), which is not followed"),
         (by_name, 1, ALL, "the transaction goes into getattr()"),
+        (captured, 1, ALL, "the transaction goes"),
         (evaluated, 1, ALL, "eval() may do anything"),
         (print, None, ALL, "no source in Python"),
     ],

@@ -65,6 +65,24 @@ def test_remote_switches_rules_with_the_token(memory: Callable[..., Watched]) ->
             remote.switch("nobody", True)
 
 
+def test_remote_switches_rules_although_kept_connections_were_closed(
+    memory: Callable[..., Watched],
+) -> None:
+    """The process closes connections that are not used; a request that changes is sent once."""
+    watched = memory(monitor_token=TOKEN, monitor_writable=True)
+
+    @watched.db.rule(on=adb.event("paid"))
+    def rule(t: adb.Transaction, o: adb.Occurrence) -> None: ...
+
+    with RemoteMonitor(url_of(watched), TOKEN) as remote:
+        remote.state()
+        (kept,) = remote._idle
+        assert kept.sock is not None
+        kept.sock.shutdown(socket.SHUT_RDWR)
+        remote.switch("rule", False)
+        assert remote.state()["rules"][0]["enabled"] is False
+
+
 def test_remote_of_a_process_that_is_read_only_cannot_switch(
     memory: Callable[..., Watched],
 ) -> None:

@@ -200,8 +200,8 @@ class ColumnarDetector:
         last = checked_place(columns, order, self._last)
         masks = self._masks(columns)
         rows = np.flatnonzero(masks) if order is None else order[masks[order] != 0]
-        self._engine.prepare(columns, rows, masks[rows])
         keys_of = self._keys.number(columns, rows)
+        self._engine.prepare(columns, rows, masks[rows])
         self._engine.grow(len(self._keys))
         chunk = Chunk(np.arange(self.rows, self.rows + len(columns)), columns)
         # Matches that functions reject don't count, and functions run last.

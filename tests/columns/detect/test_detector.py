@@ -154,6 +154,14 @@ def test_columnar_detector_of_a_key_that_does_not_compare_refuses_the_batch_whol
     assert shown(detector.feed(stream("B2", k="x")).occurrences()) == ["A1 B2"]
 
 
+def test_refused_key_leaves_nothing_behind_of_the_conditions() -> None:
+    detector = ColumnarDetector(seq(A, B).same("k").within(9).where(part("A").x == part("B").x))
+    bad = [occurrence("A", timestamp=1, k=[1], x="a text")]
+    with pytest.raises(BadEvent, match="cannot be compared"):
+        detector.feed(EventColumns.of_occurrences(bad))
+    assert len(detector.feed(stream("A1 B2", k=1, x=2))) == 1
+
+
 def test_columnar_detector_of_events_without_the_key_refuses_them_only_if_a_part_takes_them() -> (
     None
 ):
