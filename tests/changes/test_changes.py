@@ -34,6 +34,7 @@ from activedb.errors import (
     DefinitionError,
     RowExists,
     TransactionStateError,
+    UniqueViolation,
 )
 from tests.changes.following import Somebody, hear, somebody, take, told
 from tests.databases import PATIENCE_S, in_thread, until
@@ -407,6 +408,21 @@ def test_sql_of_the_caller_is_followed_and_the_block_inside_is_not(
                 for row in t.query(select(ledger.log)):
                     t.delete(ledger.log, row.id)
     own.dispose()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_sql_after_a_block_that_the_server_refuses_is_followed(ledger: Ledger, count: int) -> None:
+    """What is undone with the block includes the mark that its rows are told of already."""
+    hear(ledger)
+    with ledger.db.changes.follower(whole_rows=True) as follower:
+        with ledger.db.connection() as c:
+            with pytest.raises(UniqueViolation), ledger.db.transaction(connection=c) as t:
+                for n in range(count):
+                    t.insert(ledger.facts, {"name": f"f{n}", "value": n})
+                t.insert(ledger.facts, {"name": "again", "value": 0})
+            c.execute(text("INSERT INTO accounts VALUES (3, 1)"))
+            c.commit()
+        assert take(follower, ledger) == ["insert 3: 1"]
 
 
 class Base(DeclarativeBase):

@@ -359,6 +359,8 @@ class Session(FlatTransaction):
             self.recover()
             with Use(self, "go back to the savepoint"):
                 roll_back_to(connection, "activedb")
+                # Else it would hide one of the same name that is set around it.
+                connection.exec_driver_sql("RELEASE SAVEPOINT activedb")
             raise
         with Use(self, "release the savepoint"):
             connection.exec_driver_sql("RELEASE SAVEPOINT activedb")
