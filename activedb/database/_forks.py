@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 from activedb.errors import WrongProcess
-from activedb.store.server import leave_sockets
+from activedb.store.server import forget_limits, leave_sockets
 from activedb.transactions import abandon_all
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def _in_child() -> None:
     global _latch
     _latch = threading.RLock()
     leave_sockets()
+    forget_limits()
     abandon_all(_parent)
     for db in list(_open):
         of_parent: Any = db

@@ -165,9 +165,6 @@ class Joined:
 
     def wait_beside(self, part: _CallerTransaction, number: str) -> None:
         """Have `part` end as the caller's commit does; wait for that on a new thread."""
-        if self.closing.is_set():  # the database object is closed: no thread may be started
-            part.end(None)
-            return
 
         def wait() -> None:
             try:
@@ -180,8 +177,17 @@ class Joined:
 
         thread = threading.Thread(target=wait, name="activedb-outcome", daemon=True)
         with self._latch:
-            self._waiting[thread] = part
-        thread.start()
+            # Once the database object is closed, no thread may be started.
+            is_waited_for = not self.closing.is_set()
+            if is_waited_for:
+                self._waiting[thread] = part
+                try:
+                    thread.start()
+                except RuntimeError:  # there are too many
+                    del self._waiting[thread]
+                    is_waited_for = False
+        if not is_waited_for:
+            part.end(None)
 
     def unsettled(self) -> list[str]:
         """Return the paths of callers' transactions that have ended, but not yet here; O(commits).

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from datetime import datetime
 from threading import get_ident
@@ -168,7 +167,7 @@ class TransactionNode:
         self._token: Token[TransactionNode | None] | None = None
         self._alarm: Alarm | None = None
         self._over_at_s = math.inf if parent is None else parent._over_at_s
-        self._waits: AbstractContextManager[None] | None = None  # limits the waits of its block
+        self._waits: limited | None = None  # limits the waits of its block
         self._among: OpenNodes | None = None  # transactions open on its thread
         self.log: Log | None = None if parent is None else parent.log
         # The observers at the begin of a hierarchy observe it to its end.
@@ -335,6 +334,8 @@ class TransactionNode:
         wrong = self._wrong_thread()
         self._thread = get_ident()
         self._is_left = True
+        if self._waits is not None:
+            self._waits.void()
         try:
             self._abort(wrong)
         finally:

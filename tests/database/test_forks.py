@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import threading
@@ -16,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 import activedb as adb
 from activedb.errors import WrongProcess
+from activedb.store.server import until_s
 from activedb.transactions import current_transaction
 from tests.databases import Place, in_thread, place, until
 from tests.nodes import node_of
@@ -147,6 +149,13 @@ def test_open_transaction_refuses_in_the_child_and_goes_on_in_the_parent(shared:
         assert in_child(lambda: use(t)) == "refused"
         add(s, shared)
     assert shared.committed() == {1: 12, 2: 22}
+
+
+def test_time_limit_of_the_parents_work_does_not_hold_in_the_child(shared: Bank) -> None:
+    with shared.db.transaction(timeout=3600):
+        assert until_s() < math.inf
+        assert in_child(until_s) == "inf"
+    assert shared.db.with_timeout(3600).run(lambda t: in_child(until_s)) == "inf"
 
 
 def test_block_that_a_child_leaves_raises_there_and_commits_in_the_parent(shared: Bank) -> None:

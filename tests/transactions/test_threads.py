@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from sqlalchemy import select, update
 
 from activedb import State
 from activedb.errors import TransactionAborted, TransactionStateError, WrongThread
+from activedb.store.server import until_s
 from activedb.transactions import Transaction, current_transaction
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.nodes import node_of
@@ -145,7 +147,7 @@ def test_block_that_ends_on_another_thread_than_it_began_aborts(bank: Bank) -> N
     """A generator that is resumed on another thread aborts, and leaves no locks."""
 
     def block() -> Iterator[Transaction]:
-        with bank.db.transaction() as t:
+        with bank.db.transaction(timeout=3600) as t:
             t.update(bank.accounts, 1, balance=11)
             yield t
 
@@ -156,6 +158,7 @@ def test_block_that_ends_on_another_thread_than_it_began_aborts(bank: Bank) -> N
     assert t.state is State.ABORTED
     assert in_thread(bank.committed).result(PATIENCE_S) == {1: 10, 2: 20}
     assert current_transaction() is None, "the thread that began it is in no transaction"
+    assert until_s() == math.inf, "and has no limit"
     bank.db.run(lambda t: t.update(bank.accounts, 1, balance=12))
     assert bank.committed() == {1: 12, 2: 20}
 

@@ -16,7 +16,13 @@ from activedb.store.server._embedded import EmbeddedServer, check_programs, home
 from activedb.store.server._home import POSTGRES_VERSION
 from activedb.store.server._in_doubt_commits import commit_outcome, qualified_xid, xid_of
 from activedb.store.server._migrations import Migrations, migration_sql, migrations, upgrade
-from activedb.store.server._patience import PatientLatch, at_least, limited
+from activedb.store.server._patience import (
+    PatientLatch,
+    at_least,
+    forget_limits,
+    limited,
+    until_s,
+)
 from activedb.store.server._plain import (
     ServerFacts,
     drop_left_schemas,
@@ -74,6 +80,7 @@ __all__ = [
     "engine_for",
     "execute_alone",
     "fetch",
+    "forget_limits",
     "home_of",
     "leave_sockets",
     "limited",
@@ -97,6 +104,7 @@ __all__ = [
     "track_sockets",
     "translate_error",
     "translate_errors",
+    "until_s",
     "upgrade",
     "xid_of",
 ]

@@ -21,44 +21,93 @@ __all__ = ["GRACE_S", "PatientLatch", "at_least", "bounded_s", "limited", "until
 GRACE_S = 2.0
 """Seconds a wait may continue after a time limit, so that a responsive server can end it."""
 
+
+class _Limit:
+    """When waits must end, on the monotonic clock; within an outer limit, or over it.
+
+    It can be voided: a block may end where its context cannot be reset.
+    """
+
+    __slots__ = ("at_s", "floor_s", "outer")
+
+    def __init__(self, at_s: float, outer: _Limit | None, floor_s: float = -math.inf):
+        self.at_s = at_s
+        self.floor_s = floor_s
+        self.outer = outer
+
+    @property
+    def until_s(self) -> float:
+        """When waits must end. O(limits around it)."""
+        outer_s = math.inf if self.outer is None else self.outer.until_s
+        return max(self.floor_s, min(self.at_s, outer_s))
+
+    def void(self) -> None:
+        """Limit nothing from now on."""
+        self.at_s, self.floor_s = math.inf, -math.inf
+
+
 # Per context, not per thread: the coroutines of one event loop have separate limits.
-_until: ContextVar[float] = ContextVar("activedb_until", default=math.inf)
+_limit: ContextVar[_Limit | None] = ContextVar("activedb_limit", default=None)
 
 
 def until_s() -> float:
     """Return when each wait must end, on the monotonic clock; infinity without a limit."""
-    return _until.get()
+    limit = _limit.get()
+    return math.inf if limit is None else limit.until_s
 
 
 def bounded_s(longest_s: float) -> float:
     """Return the seconds that a wait may take; `longest_s` without a limit."""
-    return max(0.0, min(longest_s, _until.get() - time.monotonic()))
+    return max(0.0, min(longest_s, until_s() - time.monotonic()))
 
 
-@contextmanager
-def limited(at_s: float) -> Iterator[None]:
-    """End the waits of the block at `at_s` plus a grace period; an outer limit also holds.
+class limited:  # noqa: N801 - a context manager, used like a function
+    """Context manager: end the waits of the block at `at_s` plus a grace period.
+
+    An outer limit also holds.
 
     Parameters
     ----------
     at_s : float
         Time on the monotonic clock.
     """
-    token = _until.set(min(_until.get(), at_s + GRACE_S))
-    try:
-        yield
-    finally:
-        _until.reset(token)
+
+    def __init__(self, at_s: float):
+        self._limit = _Limit(at_s + GRACE_S, None)
+
+    def __enter__(self) -> None:
+        self._limit.outer = _limit.get()
+        self._token = _limit.set(self._limit)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _limit.reset(self._token)
+
+    def void(self) -> None:
+        """End the limit on another thread than it began on, whose context stays as it is."""
+        self._limit.void()
 
 
 @contextmanager
 def at_least(seconds: float) -> Iterator[None]:
     """Grant the block this much time, whatever is left: to resolve an in-doubt commit, say."""
-    token = _until.set(max(_until.get(), time.monotonic() + seconds))
+    token = _limit.set(_Limit(math.inf, _limit.get(), time.monotonic() + seconds))
     try:
         yield
     finally:
-        _until.reset(token)
+        _limit.reset(token)
+
+
+def forget_limits() -> None:
+    """Void the limits of the work that has forked this process. REQUIRES: a forked child."""
+    limit = _limit.get()
+    while limit is not None:
+        limit.void()
+        limit = limit.outer
 
 
 class PatientLatch:

@@ -97,7 +97,8 @@ class UserConnection:
             if self._caller is None or self._error is not None:
                 return
             self._error = error
-        self._interrupt(self._driver)
+            # Under the latch, so that the connection does not send another statement meanwhile.
+            self._interrupt(self._driver)
 
 
 class UserConnections:

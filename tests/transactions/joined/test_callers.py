@@ -14,11 +14,12 @@ from sqlalchemy.orm import DeclarativeBase, Session
 
 import activedb as adb
 from activedb.errors import ActiveDBError, ConfigurationError, TransactionStateError
-from tests.databases import until
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.transactions.joined.reading import balance, of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from tests.databases import Place
 
@@ -123,6 +124,26 @@ def test_close_right_after_the_callers_commit_leaves_nothing_behind(
         connection.commit()  # of a block whose database object is closed
     assert not [t.name for t in threading.enumerate() if t.name == "activedb-outcome"]
     assert db._store._short.pool.checkedin() == 0  # type: ignore[attr-defined]
+
+
+def test_close_while_the_callers_commit_begins_to_be_waited_for(
+    own_engine: Any, db: adb.Database, accounts: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing: list[Future[None]] = []
+    start = threading.Thread.start
+
+    def start_beside(thread: threading.Thread) -> None:
+        if thread.name == "activedb-outcome":
+            closing.append(in_thread(db._forest.joined.close))
+            until(db._forest.joined.closing.is_set)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_beside)
+    with own_engine.connect() as connection:
+        with db.transaction(connection=connection) as t:
+            t.update(accounts, 1, balance=11)
+        connection.commit()
+    closing[0].result(PATIENCE_S)
 
 
 def test_connection_that_reads_from_a_snapshot_is_refused(own_engine: Any, db: Any) -> None:
