@@ -3,7 +3,6 @@
 Standard library only; no threads, no store. See ``README.md`` in this folder.
 """
 
-from coupling._cycles import CycleBoundReached, DeferredCycles
 from coupling._dependencies import (
     Answer,
     Consequences,
@@ -17,6 +16,8 @@ from coupling._dependencies import (
 )
 from coupling._modes import ConditionAction, Coupling, Durability, Plan, Planned, Role, Start, plan
 from coupling._order import (
+    CycleBoundReached,
+    DeferredCycles,
     Group,
     OrderCycle,
     check_order,

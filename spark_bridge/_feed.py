@@ -16,13 +16,12 @@ from spark_bridge._checkpoint import (
     read_query_id,
 )
 from spark_bridge._file_drive import FileDrive
-from spark_bridge._java import check_tools
 from spark_bridge._live_drive import LiveDrive
 from spark_bridge._matching import MatchingOnExecutors
 from spark_bridge._matching_plan import check_switch
 from spark_bridge._metrics import FeedMetrics
 from spark_bridge._run import QueryRun
-from spark_bridge._session import session
+from spark_bridge._session import check_tools, session
 from spark_bridge._tasks import SparkTasks
 
 if TYPE_CHECKING:
@@ -324,7 +323,7 @@ def _run_of(
 ) -> QueryRun:
     if matching is not None:
         return QueryRun(stream, checkpoint, beginning, metrics, matching)
-    from spark_bridge._feed_marks import FeedMarks
+    from spark_bridge._run import FeedMarks
 
     marks = FeedMarks(stream, checkpoint, future_max_s, beginning.marks)
     return QueryRun(stream, checkpoint, beginning, metrics, marks)

@@ -80,15 +80,14 @@ class MatchingOnExecutors:
             Its columns by which rows are put in order.
         """
         from spark_bridge import _matching_operator as operator
-        from spark_bridge import _matching_route as route
+        from spark_bridge import _projection as projection
         from spark_bridge._pickling import dumps
-        from spark_bridge._projection import under_watermark
 
         spark = events.sparkSession
         partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        self._plan = self._planned(partitions=partitions, keys=route.keyable(events))
-        marked = under_watermark(events, self._stream, future_max_s=self._future_max_s)
-        routed = route.routed(marked, self._plan, order)
+        self._plan = self._planned(partitions=partitions, keys=projection.keyable(events))
+        marked = projection.under_watermark(events, self._stream, future_max_s=self._future_max_s)
+        routed = projection.routed(marked, self._plan, order)
         schema = operator.output_schema(routed.schema)
         processor = operator.Matching(dumps(self._plan), str(self._checkpoint), schema.names)
         return routed.groupBy(GROUP, BUCKET).transformWithState(

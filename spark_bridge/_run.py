@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from activedb.errors import ActiveDBError, FeedFailed
-from activedb.streams import AtomicBatch, Matched
+from activedb.streams import AtomicBatch, Marks, Matched, newest_times
 from spark_bridge._checkpoint import (
     next_batch_id,
     planned_ms,
@@ -24,8 +26,7 @@ from spark_bridge._failures import take_down
 from spark_bridge._matching import MatchingOnExecutors, numbering_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from activedb.streams import StreamDeclaration
     from spark_bridge._checkpoint import Beginning
-    from spark_bridge._feed_marks import FeedMarks
     from spark_bridge._metrics import FeedMetrics
 
 
@@ -316,3 +316,93 @@ class Exchange(Generic[Batch]):
             self._closed = True
             if self._latest is not None:
                 self._latest.applied.put(False)  # only the first answer counts
+
+
+# -- punctuations of a feed, computed from its rows by `activedb.streams.Marks` --------------------
+# Spark's own watermark would not do: there is one for all producers, so the fastest producer would
+# make the events of the others late; and a batch's watermark does not count the rows of the batch,
+# so that each event would wait for the batch after its own.
+#
+# The marks after each micro-batch are in ``<checkpoint>/marks/<batch id>``. They follow from the
+# rows of the batches and from the times at which Spark planned them, which Spark keeps, so a batch
+# that is run again has the same punctuation.
+
+_NAME = "marks"  # the folder
+_US_MAX = 2.0**62  # a time beyond all others, in the type of the column
+
+
+class FeedMarks:
+    """Marks of a stream, kept beside Spark's checkpoint.
+
+    Parameters
+    ----------
+    stream : StreamDeclaration
+    checkpoint : Path
+        The query's checkpoint folder.
+    future_max_s : float
+        A time further ahead than this of the planning of its batch is ignored.
+    before : mapping, optional
+        The marks before the query's first batch, in the form of `Marks.record`.
+    """
+
+    def __init__(
+        self,
+        stream: StreamDeclaration,
+        checkpoint: Path,
+        future_max_s: float,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._before = before
+        self._stream = stream
+        self._folder = checkpoint / _NAME
+        self._future_max_s = future_max_s
+
+    def take(self, batch_id: int, table: Any, planned_ms: int) -> Marks:
+        """Record a micro-batch; O(rows), in columns.
+
+        Parameters
+        ----------
+        batch_id : int
+        table : pyarrow.Table
+            Its event columns.
+        planned_ms : int
+            Time at which Spark planned it.
+
+        Returns
+        -------
+        Marks
+            The marks behind it.
+
+        Raises
+        ------
+        FeedFailed
+            If the marks of the batches before are lost or damaged.
+        """
+        latest_us = int(min(planned_ms * 1000 + self._future_max_s * 1e6, _US_MAX))
+        newest = newest_times(self._stream, table, latest_us)
+        known = self._read(batch_id).after(self._stream, newest, planned_ms * 1000)
+        self._write(batch_id, known)
+        return known
+
+    def _read(self, batch_id: int) -> Marks:
+        """Return the marks before a batch."""
+        if batch_id == 0:
+            return Marks.restore(self._stream, self._before)
+        try:
+            text = (self._folder / str(batch_id - 1)).read_text(encoding="utf-8")
+            return Marks.restore(self._stream, {**json.loads(text)})
+        except (FileNotFoundError, ValueError, TypeError):
+            raise FeedFailed(
+                f"stream {self._stream.name!r}: what was known before batch {batch_id} of when its "
+                f"events are complete is lost or damaged in {self._folder}: restore the checkpoint "
+                "or, with an empty one, continue after the last batch of the database (activedb "
+                "run --resume)"
+            ) from None
+
+    def _write(self, batch_id: int, known: Marks) -> None:
+        self._folder.mkdir(exist_ok=True)
+        new = self._folder / f"{batch_id}.new"
+        new.write_text(json.dumps(known.record()), encoding="utf-8")
+        new.replace(self._folder / str(batch_id))
+        with suppress(FileNotFoundError):  # keep the one before: this batch may come again
+            (self._folder / str(batch_id - 2)).unlink()

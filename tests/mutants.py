@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "coupling-cycles",
         "a deferred cycle takes the rules that wait for the next one, too late",
-        "coupling/_cycles.py",
+        "coupling/_order.py",
         "        if self._taken >= self._bound:",
         "        if self._taken > self._bound:",
         ("coupling", "firing"),

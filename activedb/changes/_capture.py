@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from activedb.changes._changes import FOLLOWED_MODES, Follower, FollowProgress
-from activedb.changes._replication_marks import DATA_KINDS
+from activedb.changes._changes import DATA_KINDS, FOLLOWED_MODES, Follower, FollowProgress
 from activedb.errors import ConfigurationError, TransactionStateError
 from activedb.firing import SYSTEMIC, Launcher, Triggering
 from activedb.functions import checked_function

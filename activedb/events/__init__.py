@@ -5,6 +5,7 @@ from __future__ import annotations
 from activedb.events._accuracy import (
     AccuracyInterval,
     LocalClock,
+    Node,
     Order,
     Timestamp,
     certainly_before,
@@ -59,7 +60,6 @@ from activedb.events._expressions import (
     TimedOut,
 )
 from activedb.events._names import name_text
-from activedb.events._nodes import Node
 from activedb.events._occurrence import Occurrence, occurrence, precedes, row_change
 from activedb.events._producers import Producers
 from activedb.events._schedules import At, Cron, Every, Schedule

@@ -15,13 +15,12 @@ from activedb.events._occurrence import Occurrence
 from activedb.events._open_choices import OpenChoices
 from activedb.events._possibility import Possibility
 from activedb.events._undecided import Undecided, text_of
-from activedb.events.detection._build import Builder
 from activedb.events.detection._choice import MATCHES_MAX, Bound
 from activedb.events.detection._combination import CombinationNode
 from activedb.events.detection._entry import Entry
 from activedb.events.detection._journal import Journal, Record, roll_back
 from activedb.events.detection._moment import Moment
-from activedb.events.detection._network import Network, SharedNode
+from activedb.events.detection._network import Builder, Network, SharedNode
 from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._primitive import Clocks
 from activedb.events.detection._sequence import SequenceNode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from activedb.language._reader import parse, parse_pattern, parse_term
 from activedb.language._sql import SqlWrite
 from activedb.language._statements import (
     AlterRule,
@@ -13,6 +12,9 @@ from activedb.language._statements import (
     Drop,
     Signal,
     Statement,
+    parse,
+    parse_pattern,
+    parse_term,
 )
 from activedb.language._text import text
 

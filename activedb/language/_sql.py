@@ -12,9 +12,8 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from activedb.errors import DefinitionError, RuleSyntaxError, StoreError
 from activedb.events.terms import Attribute, KeyRead, Literal, Subquery, Term
-from activedb.language._names import Scope, columns_of, named
+from activedb.language._names import Referring, Scope, columns_of, named
 from activedb.language._parser import SourceText
-from activedb.language._references import Referring
 from activedb.rules import Part
 from activedb.spelling import did_you_mean
 from activedb.store.sql import SqlPiece, delete_of, insert_of, insert_of_rows, update_of

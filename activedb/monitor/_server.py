@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from activedb.config import Settings
 from activedb.errors import ConfigurationError
-from activedb.monitor._access import MonitorAccess
 from activedb.monitor._addresses import Address, tell, withdraw
-from activedb.monitor._application import Application
+from activedb.monitor._application import Application, MonitorAccess
 from activedb.monitor._routes import Metrics
 from activedb.monitor._source import Source
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from activedb.monitor._deadlocks import edge_text
-from activedb.monitor._records import StoryStep, TransactionRecord
-from activedb.monitor._redaction import Redaction
+from activedb.monitor._records import Redaction, StoryStep, TransactionRecord
 
 __all__ = ["node", "short", "story"]
 

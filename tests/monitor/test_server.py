@@ -19,7 +19,7 @@ from activedb.config import Settings
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.events import AccuracyInterval
 from activedb.monitor import MonitorServer, RemoteMonitor, _connection
-from activedb.monitor._access import MonitorAccess
+from activedb.monitor._application import MonitorAccess
 from tests.databases import PATIENCE_S, in_thread, until
 
 if TYPE_CHECKING:

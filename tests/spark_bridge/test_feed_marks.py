@@ -14,7 +14,7 @@ import pytest
 
 from activedb.errors import DefinitionError, FeedFailed
 from activedb.streams import StreamDeclaration
-from spark_bridge._feed_marks import FeedMarks
+from spark_bridge._run import FeedMarks
 
 SECOND_US = 1_000_000
 

@@ -10,8 +10,8 @@ from activedb.errors import ConfigurationError, JavaNotFound
 
 pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
 
-from spark_bridge import _java
-from spark_bridge._java import check_tools
+from spark_bridge import _session
+from spark_bridge._session import check_tools
 from tests.patience import PATIENCE_S
 
 
@@ -100,6 +100,6 @@ except JavaNotFound as error:
 
 
 def test_pyspark_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_java, "find_spec", lambda module: None)
+    monkeypatch.setattr(_session, "find_spec", lambda module: None)
     with pytest.raises(ConfigurationError, match=r"pip install '\.\[spark\]'"):
         check_tools()

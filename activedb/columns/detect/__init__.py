@@ -12,8 +12,13 @@ except ModuleNotFoundError as missing:
         f"columns of events need {missing.name}: pip install '.[columnar]'"
     ) from missing
 
-from activedb.columns.detect._detector import ColumnarDetector, EventFilter
-from activedb.columns.detect._fallback import BatchDetector, BatchMatches, detector_for
+from activedb.columns.detect._detector import (
+    BatchDetector,
+    BatchMatches,
+    ColumnarDetector,
+    EventFilter,
+    detector_for,
+)
 from activedb.columns.detect._matches import Matches
 from activedb.columns.detect._plan import supports
 

@@ -1,6 +1,5 @@
 """Events in columns: arrays, together with the events' arrival positions."""
 
-from activedb.columns.events._arrow import arrow, codes_of, texts_of, values_of
 from activedb.columns.events._bytes import (
     arrays_of_bytes,
     arrays_to_bytes,
@@ -22,7 +21,11 @@ from activedb.columns.events._events import (
     Ints,
     Mask,
     Values,
+    arrow,
+    codes_of,
     objects,
+    texts_of,
+    values_of,
 )
 
 __all__ = [

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from activedb.columns.events._arrow import arrow
-from activedb.columns.events._events import Column, ColumnEvents, Ints, Values, objects
+from activedb.columns.events._events import Column, ColumnEvents, Ints, Values, arrow, objects
 from activedb.events import decode_params, encode_params
 
 __all__ = [

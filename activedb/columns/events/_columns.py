@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from activedb.clock import moment_of
 from activedb.columns._arrival import PARAM_PREFIX, EventTable
-from activedb.columns.events._arrow import arrow, numpy_of
-from activedb.columns.events._events import Column, Ints, objects
+from activedb.columns.events._events import Column, Ints, arrow, numpy_of, objects
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from activedb.columns.events import Column, EventColumns, Ints, column_of
 from activedb.columns.program._conflicts import PrecedencePlanner
 from activedb.columns.program._layout import KeyUse, ProgramLayout
-from activedb.columns.program._plain import PlainLoop
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
 from activedb.columns.program._rows import Rows, is_exact, split
 from activedb.columns.program._state import ColumnState
 from activedb.columns.program._threads import run_plan
+from activedb.columns.program._writer import PlainLoop
 from activedb.compiler import has_compiler, jit
 from activedb.errors import AccessError, DefinitionError
 from activedb.scheduling import (

@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from activedb.errors import DefinitionError
-from activedb.scheduling._carried import PickledError, loads, restored
 from activedb.scheduling._operations import Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import SharedState
@@ -18,6 +17,7 @@ from activedb.scheduling._tables import Range, Ref, SharedTable
 from activedb.scheduling.partitioned._task import (
     INSTEAD,
     Failed,
+    PickledError,
     RaisedError,
     SentOutcome,
     SentPrograms,
@@ -26,8 +26,10 @@ from activedb.scheduling.partitioned._task import (
     Task,
     TaskResult,
     dumped,
+    loads,
     named,
     part_of,
+    restored,
     said,
 )
 

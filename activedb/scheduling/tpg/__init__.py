@@ -2,9 +2,8 @@
 
 from activedb.scheduling.tpg._calibration import calibrate
 from activedb.scheduling.tpg._model import Decision, Properties, Thresholds
-from activedb.scheduling.tpg._parts import PartReport
+from activedb.scheduling.tpg._parts import PartReport, PhaseTimes
 from activedb.scheduling.tpg._scheduler import TPG, by_tables
-from activedb.scheduling.tpg._times import PhaseTimes
 from activedb.scheduling.tpg._vertex import OperationState, Vertex
 
 __all__ = [

@@ -27,11 +27,12 @@ from activedb.scheduling.tpg._parts import (
     PartReport,
     PartRun,
     PartStatistics,
+    PhaseTimes,
+    Stopwatch,
     disjoint,
     labelled,
 )
 from activedb.scheduling.tpg._planning import Planner, TaskGraph, refine
-from activedb.scheduling.tpg._times import PhaseTimes, Stopwatch
 from activedb.scheduling.tpg._vertex import Vertex
 
 __all__ = ["TPG", "by_tables"]

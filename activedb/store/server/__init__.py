@@ -13,12 +13,18 @@ from activedb.store.server._connections import (
 )
 from activedb.store.server._driver_errors import translate_error, translate_errors
 from activedb.store.server._embedded import EmbeddedServer, check_programs, home_of
-from activedb.store.server._facts import ServerFacts, server_facts
 from activedb.store.server._home import POSTGRES_VERSION
 from activedb.store.server._in_doubt_commits import commit_outcome, qualified_xid, xid_of
 from activedb.store.server._migrations import Migrations, migration_sql, migrations, upgrade
 from activedb.store.server._patience import PatientLatch, at_least, limited
-from activedb.store.server._plain import plain_connection
+from activedb.store.server._plain import (
+    ServerFacts,
+    drop_left_schemas,
+    plain_connection,
+    postgres_url,
+    scratch_schema,
+    server_facts,
+)
 from activedb.store.server._prepared import (
     PREPARE_THRESHOLD,
     Step,
@@ -41,8 +47,6 @@ from activedb.store.server._roles import (
     rights_of_roles,
     role_statements,
 )
-from activedb.store.server._scratch import drop_left_schemas, scratch_schema
-from activedb.store.server._urls import postgres_url
 
 __all__ = [
     "NOTIFY",

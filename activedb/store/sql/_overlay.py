@@ -52,8 +52,15 @@ from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
 from sqlalchemy.types import TypeEngine
 
 from activedb.errors import UnsupportedStatement
-from activedb.store.sql._names import Namespace, TableNames
-from activedb.store.sql._sql_text import Edit, PlainText, Reference, SelectAnalysis, analyse_select
+from activedb.store.sql._sql_text import (
+    Edit,
+    Namespace,
+    PlainText,
+    Reference,
+    SelectAnalysis,
+    TableNames,
+    analyse_select,
+)
 from activedb.store.sql._tables import Key, Row, Tables, TableSpec
 
 __all__ = ["Dirty", "Shadow", "Sphere", "Unlocked", "shadow_of", "tables_of"]

@@ -51,7 +51,7 @@ from sqlalchemy.sql.elements import (
 from sqlalchemy.sql.selectable import FromClause, SelectBase
 
 from activedb.errors import UnsupportedStatement
-from activedb.store.sql._names import Namespace
+from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
 
 __all__ = [

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from activedb.columns.detect._detector import ColumnarDetector
-from activedb.columns.detect._fallback import detector_for
+from activedb.columns.detect._detector import ColumnarDetector, detector_for
 from activedb.columns.events import EventColumns
 from activedb.errors import BadEvent
 from activedb.events import event, occurrence, seq
