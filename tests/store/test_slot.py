@@ -9,6 +9,7 @@ import gc
 import os
 import secrets
 import uuid
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,6 +48,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import DBAPIError
 
 from activedb.config import Settings
 from activedb.errors import ConfigurationError, ConnectionLost, LockTimeout, StoreError
@@ -227,6 +229,19 @@ def test_nothing_is_left_open_of_a_peek_whose_connection_is_cut(
                 list(peeked.messages)
     assert cursors
     assert all(each.closed for each in cursors)
+
+
+def test_cursor_is_closed_if_the_connection_is_lost_as_it_is_opened(
+    server: Store, other: Somebody
+) -> None:
+    """SQLAlchemy leaves it to the driver, which warns of a cursor that was never closed."""
+    with slot_of(server) as slot, warnings.catch_warnings(record=True, action="always") as warned:
+        with pytest.raises(DBAPIError, match="connection"), slot.connection.begin():
+            number = slot.connection.scalar(text("SELECT pg_backend_pid()"))
+            other.run(f"SELECT pg_terminate_backend({number}, 10000)")
+            slot.connection.execute(text("SELECT 1"), execution_options={"stream_results": True})
+        gc.collect()
+    assert [str(each.message) for each in warned] == []
 
 
 def test_connection_that_is_lost_as_a_peek_ends_is_not_used_again(

@@ -324,6 +324,12 @@ class _ServerCursor(psycopg.ServerCursor[Any]):
         finally:
             psycopg.Cursor.close(self)
 
+    def __del__(self) -> None:
+        # SQLAlchemy does not close the cursor of a statement in which the connection was lost.
+        if self.connection.closed:
+            psycopg.Cursor.close(self)
+        super().__del__()
+
 
 class ServerConnection(psycopg.Connection[Any]):
     """Connection whose waits are bounded by the time limit of its thread's work.
