@@ -137,7 +137,7 @@ class Session(FlatTransaction):
         dirty : mapping of TableSpec to (key to row or None)
             All tables that are locked for the statement, with the sphere's writes to them.
         by_key : collection of TableSpec
-            Those of which only the rows are locked to which the statement is restricted.
+            Tables of which only the rows are locked to which the statement is restricted.
 
         Raises
         ------

@@ -332,7 +332,7 @@ class Sphere:
     dirty : mapping of TableSpec to (key to row or None)
         Tables that are locked for the query, with the sphere's writes to them.
     by_key : collection of TableSpec
-        Those of which only the rows are locked to which the query is restricted: it may mention
+        Tables of which only the rows are locked to which the query is restricted: it may mention
         each of them only once.
     """
 
