@@ -324,11 +324,11 @@ class _ServerCursor(psycopg.ServerCursor[Any]):
         finally:
             psycopg.Cursor.close(self)
 
-    def __del__(self) -> None:
+    def __del__(self, *given: Any) -> None:
         # SQLAlchemy does not close the cursor of a statement in which the connection was lost.
         if self.connection.closed:
             psycopg.Cursor.close(self)
-        super().__del__()
+        super().__del__(*given)
 
 
 class ServerConnection(psycopg.Connection[Any]):
