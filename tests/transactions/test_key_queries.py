@@ -84,6 +84,7 @@ def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[st
     """Return a random SELECT with the values of its parameters."""
     a, b, c = schema.a, schema.b, schema.c
     other = a.alias("other")
+    part = select(a.c.id, c.c.p).join(c, a.c.x == c.c.q).subquery()
     parameters: dict[str, Any] = {}
 
     def value() -> int:
@@ -128,6 +129,8 @@ def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[st
         lambda: (select(a, b).outerjoin_from(a, b, a.c.b_id == b.c.id), [a, b]),
         lambda: (select(a, b).outerjoin_from(b, a, a.c.b_id == b.c.id), [a, b]),
         lambda: (select(a.c.id, other.c.id).where(a.c.x == other.c.x), [a]),
+        lambda: (select(other).where(other.c.id == value()), []),
+        lambda: (select(part).where(part.c.id == value(), part.c.p == value()), []),
         lambda: (select(a.c.id, c.c.z).where(a.c.x == c.c.z), [a, c]),
         lambda: (select(a).where(exists().where(b.c.id == a.c.b_id)), [a]),
         lambda: (select(b).where(exists().where(a.c.b_id == b.c.id, b.c.id == value())), [b]),
@@ -138,7 +141,7 @@ def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[st
     for table in tables:
         for _ in range(random.choice((0, 1, 1, 2))):
             statement = statement.where(random.choice(keyed(table))())
-    if random.random() < 0.2:
+    if tables and random.random() < 0.2:
         statement = statement.with_only_columns(
             func.count(), func.sum(distinct(tables[0].c[1])), maintain_column_froms=True
         )

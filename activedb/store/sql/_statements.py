@@ -184,6 +184,8 @@ def pinned_keys(
         if values is None or len(tables) != 1 or not all(map(_has_one_form, columns)):
             continue
         table: Any = tables.pop()
+        if not isinstance(table, Table):
+            continue  # an alias, or a subquery
         names = [column.name for column in columns]
         key = [column.name for column in table.primary_key.columns]
         if len(names) == 1:
