@@ -23,7 +23,7 @@ GRACE_S = 2.0
 
 
 class _Limit:
-    """When waits must end, on the monotonic clock; within an outer limit, or over it.
+    """Time at which waits must end, on the monotonic clock; within an outer limit, or over it.
 
     It can be voided: a block may end where its context cannot be reset.
     """
@@ -37,7 +37,7 @@ class _Limit:
 
     @property
     def until_s(self) -> float:
-        """When waits must end. O(limits around it)."""
+        """Time at which waits must end. O(limits around it)."""
         outer_s = math.inf if self.outer is None else self.outer.until_s
         return max(self.floor_s, min(self.at_s, outer_s))
 
