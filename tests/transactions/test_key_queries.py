@@ -222,6 +222,7 @@ def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(part: int)
             other = result(engine, schema, {**rows, name: of_table}, query, given)
             assert other == found, f"{name} {key} becomes {new}: {query} {given}, held {held}"
             worlds.met["changed"] += 1
+    engine.dispose()
     db.close()
 
 

@@ -22,7 +22,7 @@ GRACE_S = 2.0
 """Seconds a wait may continue after a time limit, so that a responsive server can end it."""
 
 
-class _Limit:
+class _WaitLimit:
     """Time at which waits must end, on the monotonic clock; within an outer limit, or over it.
 
     It can be voided: a block may end where its context cannot be reset.
@@ -30,7 +30,7 @@ class _Limit:
 
     __slots__ = ("at_s", "floor_s", "outer")
 
-    def __init__(self, at_s: float, outer: _Limit | None, floor_s: float = -math.inf):
+    def __init__(self, at_s: float, outer: _WaitLimit | None, floor_s: float = -math.inf):
         self.at_s = at_s
         self.floor_s = floor_s
         self.outer = outer
@@ -47,7 +47,7 @@ class _Limit:
 
 
 # Per context, not per thread: the coroutines of one event loop have separate limits.
-_limit: ContextVar[_Limit | None] = ContextVar("activedb_limit", default=None)
+_limit: ContextVar[_WaitLimit | None] = ContextVar("activedb_limit", default=None)
 
 
 def until_s() -> float:
@@ -73,7 +73,7 @@ class limited:  # noqa: N801 - a context manager, used like a function
     """
 
     def __init__(self, at_s: float):
-        self._limit = _Limit(at_s + GRACE_S, None)
+        self._limit = _WaitLimit(at_s + GRACE_S, None)
 
     def __enter__(self) -> None:
         self._limit.outer = _limit.get()
@@ -95,7 +95,7 @@ class limited:  # noqa: N801 - a context manager, used like a function
 @contextmanager
 def at_least(seconds: float) -> Iterator[None]:
     """Grant the block this much time, whatever is left: to resolve an in-doubt commit, say."""
-    token = _limit.set(_Limit(math.inf, _limit.get(), time.monotonic() + seconds))
+    token = _limit.set(_WaitLimit(math.inf, _limit.get(), time.monotonic() + seconds))
     try:
         yield
     finally:
