@@ -60,7 +60,6 @@ class _Scan:
     parameters: Mapping[str, Any] | None
     tables: Tables
     dirty: Mapping[TableSpec, Mapping[Key, Row | None]]
-    by_key: Collection[TableSpec]
     rows: list[Any]
 
 
@@ -153,16 +152,15 @@ class CausalHierarchy(Hierarchy):
         tables: Tables,
         dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
         parameters: Mapping[str, Any] | None = None,
-        by_key: Collection[TableSpec] = (),
     ) -> list[Any]:
         """Return rows of a SELECT over the rows that the cause sees, overlaid with `dirty`."""
         with self._lender() as lender:
             if lender is None:
-                return super().query(statement, tables, dirty, parameters, by_key)
+                return super().query(statement, tables, dirty, parameters)
             seen = {spec: {**self.cause.dirty(spec), **rows} for spec, rows in dirty.items()}
-            rows = lender.query(statement, tables, seen, parameters, by_key)
+            rows = lender.query(statement, tables, seen, parameters)
             if dirty:  # else it reads no table, and no write can have changed its result
-                self._scans.append(_Scan(statement, parameters, tables, dirty, by_key, rows))
+                self._scans.append(_Scan(statement, parameters, tables, dirty, rows))
             return rows
 
     def look_up(self, question: Callable[[Session], T]) -> T:
@@ -291,9 +289,7 @@ class CausalHierarchy(Hierarchy):
                         if found[key] != seen[key]:
                             raise _changed(f"row {key!r} of {spec.name}")
             for scan in self._scans:
-                rows = super().query(
-                    scan.statement, scan.tables, scan.dirty, scan.parameters, scan.by_key
-                )
+                rows = super().query(scan.statement, scan.tables, scan.dirty, scan.parameters)
                 if [*map(_plain, rows)] != [*map(_plain, scan.rows)]:
                     raise _changed("the result of a query")
             self._is_alone = True

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from activedb.errors import InvalidRow, LockNotAvailable, RowExists, UnsupportedStatement
+from activedb.errors import LockNotAvailable, RowExists, UnsupportedStatement
 from activedb.store.sql import (
     Key,
     LockingRead,
@@ -17,7 +17,6 @@ from activedb.store.sql import (
     Unlocked,
     named_rows,
     numbering,
-    pinned_keys,
     plan_locks,
     plan_write,
     rows_by_default,
@@ -46,7 +45,8 @@ def query(
     spec = t.forest.tables.spec(plan.table)
     if plan.nowait or plan.skip_locked:
         return _claim(t, spec, plan, parameters)
-    _lock_to_write(t, spec, plan.plain, parameters)
+    # SIX: no other transaction writes the table, so the chosen rows stay the locked ones.
+    t.lock_table(spec, Mode.SIX)
     keys = [spec.key(tuple(row)) for row in _select(t, plan.keys(plan.limit), parameters)]
     t.read_locked(spec, keys)
     return _select(t, plan.plain, parameters)
@@ -59,7 +59,8 @@ def execute(t: TransactionNode, statement: Any, parameters: Parameters = None) -
     if plan.kind == "insert":
         versions = _inserted(t, plan, spec, parameters)
     else:
-        _lock_to_write(t, spec, plan.select, parameters)
+        # SIX: no other transaction writes the table, so no phantom can match the statement.
+        t.lock_table(spec, Mode.SIX)
         versions = _changed(t, plan, spec, parameters)
     returned = None if plan.returning is None else _returned(t, plan, spec, versions)
     t.write_all(spec, versions)
@@ -88,47 +89,18 @@ def _select(
     """
     tables = t.forest.tables
     wanted = tables_of(statement, t.forest.store, tables)
-    pinned = pinned_keys(statement, parameters)
     specs: dict[TableSpec, None] = {}
-    by_key: set[TableSpec] = set()
     while True:
         for spec in map(tables.spec, wanted):
-            keys = _keys(spec, pinned) if spec not in specs else None
-            if spec in unlocked:
-                pass
-            elif keys is not None and not t.hierarchy.base.is_locked(spec):
-                t.read(spec, keys, Mode.S)
-                by_key.add(spec)
-            else:
+            if spec not in unlocked:
                 t.lock_table(spec, Mode.S)
-                by_key.discard(spec)
             specs[spec] = None
         t.check_usable()
         dirty = {spec: instead[spec] if spec in instead else t.dirty(spec) for spec in specs}
         try:
-            return t.hierarchy.query(statement, tables, dirty, parameters, by_key)
+            return t.hierarchy.query(statement, tables, dirty, parameters)
         except Unlocked as more:
             wanted = more.tables
-
-
-def _keys(spec: TableSpec, pinned: Mapping[Any, Sequence[Any]]) -> list[Key] | None:
-    """Return the keys to which a statement is restricted, in order; None for any key."""
-    keys = pinned.get(spec.table)
-    try:
-        return None if keys is None else spec.in_order(set(map(spec.key, keys)))
-    except InvalidRow:
-        return None  # the server decides what such values are equal to
-
-
-def _lock_to_write(t: TransactionNode, spec: TableSpec, statement: Any, parameters: Any) -> None:
-    """Lock the rows that a statement may select, for writing: those of its keys, or the table."""
-    given = parameters if isinstance(parameters, Mapping) else None
-    keys = _keys(spec, pinned_keys(statement, given))
-    if keys is not None:
-        t.read_locked(spec, keys)
-    else:
-        # SIX: no other transaction writes the table, so no phantom can match the statement.
-        t.lock_table(spec, Mode.SIX)
 
 
 def _claim(

@@ -6,28 +6,18 @@ values accompany the text as bound parameters, and are never part of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
-    CHAR,
-    Boolean,
     Column,
-    Date,
     Delete,
-    Enum,
     Insert,
-    Integer,
-    LargeBinary,
     Select,
-    String,
     Table,
     TextClause,
     Update,
-    Uuid,
     delete,
     func,
     insert,
@@ -40,14 +30,8 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import CompileError
-from sqlalchemy.sql import operators, visitors
-from sqlalchemy.sql.elements import (
-    BinaryExpression,
-    BindParameter,
-    BooleanClauseList,
-    ClauseElement,
-    Tuple,
-)
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.elements import BindParameter, ClauseElement
 from sqlalchemy.sql.selectable import FromClause, SelectBase
 
 from activedb.errors import UnsupportedStatement
@@ -64,7 +48,6 @@ __all__ = [
     "insert_of",
     "insert_of_rows",
     "numbering",
-    "pinned_keys",
     "plan_locks",
     "plan_write",
     "rows_by_default",
@@ -153,93 +136,6 @@ def plan_locks(statement: Any) -> LockingRead | Any:
         if value is not None and value is not False and value != ():
             raise UnsupportedStatement(f"with_for_update() does not go together with {name}")
     return LockingRead(statement, froms[0])
-
-
-_KEYS_PINNED_MAX = 128
-"""Upper bound on the rows that a query locks one by one; for more it locks the table."""
-
-
-def pinned_keys(
-    statement: Any, parameters: Mapping[str, Any] | None = None
-) -> dict[Table, list[tuple[Any, ...]]]:
-    """Return the primary keys to which the WHERE clause of a SELECT restricts tables, by table.
-
-    Tables without such a restriction are left out. The keys of a table apply to each mention of it
-    in the statement's own FROM clause; there is only one, unless it is also read under an alias or
-    in a subquery.
-
-    Parameters
-    ----------
-    parameters : mapping, optional
-        Values of the statement's named parameters.
-    """
-    if not isinstance(statement, Select):
-        return {}
-    given = parameters or {}
-    single: dict[Table, dict[str, Sequence[Any]]] = {}
-    found: dict[Table, list[tuple[Any, ...]]] = {}
-    for condition in _conjuncts(statement._where_criteria):
-        columns, values = _equation(condition, given)
-        tables = {column.table for column in columns}
-        if values is None or len(tables) != 1 or not all(map(_has_one_form, columns)):
-            continue
-        table: Any = tables.pop()
-        if not isinstance(table, Table):
-            continue  # an alias, or a subquery
-        names = [column.name for column in columns]
-        key = [column.name for column in table.primary_key.columns]
-        if len(names) == 1:
-            single.setdefault(table, {})[names[0]] = values
-        elif sorted(names) == sorted(key):
-            places = [names.index(name) for name in key]
-            found[table] = [tuple([value[place] for place in places]) for value in values]
-    for table, by_name in single.items():
-        pinned = [by_name.get(column.name, ()) for column in table.primary_key.columns]
-        if 0 < math.prod(map(len, pinned)) <= _KEYS_PINNED_MAX:
-            found[table] = list(product(*pinned))
-    return {table: keys for table, keys in found.items() if len(keys) <= _KEYS_PINNED_MAX}
-
-
-def _conjuncts(conditions: Iterable[Any]) -> Iterator[Any]:
-    for condition in conditions:
-        if isinstance(condition, BooleanClauseList) and condition.operator is operators.and_:
-            yield from _conjuncts(condition.clauses)
-        else:
-            yield condition
-
-
-def _equation(
-    condition: Any, parameters: Mapping[str, Any]
-) -> tuple[list[Column[Any]], Sequence[Any] | None]:
-    """Return the columns of an equation or an IN with values, and these; None: it is another."""
-    if not isinstance(condition, BinaryExpression):
-        return [], None
-    left, right = condition.left, condition.right
-    if condition.operator is operators.eq and isinstance(left, BindParameter):
-        left, right = right, left
-    sides = list(left.clauses) if isinstance(left, Tuple) else [left]
-    columns = [side for side in sides if isinstance(side, Column)]
-    if not isinstance(right, BindParameter) or len(columns) < len(sides):
-        return [], None
-    value = parameters.get(right.key, right.effective_value)
-    if condition.operator is operators.eq and len(columns) == 1:
-        values: Any = [value]
-    elif condition.operator is operators.in_op and isinstance(value, list | tuple | set):
-        values = list(value)
-    else:
-        return [], None
-    if any(value is None for value in values):
-        return [], None  # the values are still to come
-    return [column._deannotate() for column in columns], values
-
-
-def _has_one_form(column: Column[Any]) -> bool:
-    """Return whether values of a column are equal at the server if and only if they are here."""
-    kind = column.type
-    if not type(kind).__module__.startswith("sqlalchemy.") or isinstance(kind, CHAR | Enum):
-        return False
-    exact = (Boolean, Date, Integer, LargeBinary, Uuid)
-    return isinstance(kind, exact) or (isinstance(kind, String) and kind.collation is None)
 
 
 def _without_locks(statement: Any) -> Any:
