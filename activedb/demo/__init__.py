@@ -11,17 +11,9 @@ The paper's running example (Wang, Rundensteiner, Ellison 2011, section 1 and fi
 
 from __future__ import annotations
 
-from activedb.demo._generator import (
-    BEHAVIOURS,
-    DELAY,
-    FileFormat,
-    Sighting,
-    Ward,
-    compare,
-    replay,
-    write_files,
-)
+from activedb.demo._generator import BEHAVIOURS, DELAY, FileFormat, Sighting, Ward, write_files
 from activedb.demo._measurement import Measured, measure
+from activedb.demo._replay import compare, replay
 from activedb.demo._ward import WardTables, define
 
 __all__ = [

@@ -77,7 +77,7 @@ class Launcher:
 
     Attributes
     ----------
-    of_batches : FiringsOfBatches
+    batch_firings : BatchFirings
     turns : Turns
         Firings that wait for rules of a higher priority due together with them.
     """
@@ -104,9 +104,8 @@ class Launcher:
         # Names that are running because they are being recorded; with the firing of each that was
         # claimed meanwhile, and is still to be started.
         self._recording: dict[str, RecordedFiring | None] = {}
-        self._at_work: dict[
-            str, TransactionNode
-        ] = {}  # the transaction of each firing's present try
+        # The transaction of each firing's present try.
+        self._at_work: dict[str, TransactionNode] = {}
         # Firings that a live transaction records with its commit, and starts after it.
         self._committing: WeakKeyDictionary[TransactionNode, set[str]] = WeakKeyDictionary()
         # Rules with recorded firings that are not defined in this process.

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from activedb.monitor._records import Redaction, TransactionRecord
+from activedb.monitor._records import TransactionRecord
+from activedb.monitor._redaction import Redaction
 from activedb.transactions import Link
 from lockmgr import DeadlockReport, Edge, EdgeKind
 

@@ -25,7 +25,8 @@ from activedb.errors import (
 from activedb.events import encode
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import replay, summary
-from activedb.monitor._records import Redaction, TransactionRecord
+from activedb.monitor._records import TransactionRecord
+from activedb.monitor._redaction import Redaction
 from activedb.monitor._source import ReadOnly, Subject
 from activedb.monitor._stories import node, short, story
 from activedb.monitor._watch import EVENTS, RECENT, RaisedEvent, Watch

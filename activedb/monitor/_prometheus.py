@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from activedb.errors import ActiveDBError, ConfigurationError
 from activedb.metrics import Histogram
-from activedb.monitor._source import Subject, needed
+from activedb.monitor._extras import needed
+from activedb.monitor._source import Subject
 from activedb.transactions import Observer, State, TransactionNode
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,12 +9,7 @@ from activedb.config import Settings
 from activedb.errors import ConfigurationError
 from activedb.internals import Internals
 
-__all__ = [
-    "ReadOnly",
-    "Source",
-    "Subject",
-    "needed",
-]
+__all__ = ["ReadOnly", "Source", "Subject"]
 
 
 class Subject(Protocol):
@@ -132,29 +126,3 @@ class Source(Protocol):
             If there is no such rule.
         """
         ...
-
-
-# -- optional dependencies, imported on first use --------------------------------------------------
-
-
-def needed(module: str, what: str) -> Any:
-    """Import a module of the extra ``otel``.
-
-    Parameters
-    ----------
-    module : str
-    what : str
-        The feature that needs the module, for the error message: ``"metrics need"``.
-
-    Raises
-    ------
-    ConfigurationError
-        If the module is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as missing:
-        name = (missing.name or module).partition(".")[0].replace("_", "-")
-        raise ConfigurationError(
-            f"{what} {name}, which is not installed: pip install '.[otel]'"
-        ) from missing

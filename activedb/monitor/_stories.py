@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from activedb.monitor._deadlocks import edge_text
-from activedb.monitor._records import Redaction, StoryStep, TransactionRecord
+from activedb.monitor._records import StoryStep, TransactionRecord
+from activedb.monitor._redaction import Redaction
 
 __all__ = ["node", "short", "story"]
 

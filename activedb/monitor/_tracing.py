@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from activedb.monitor._source import Subject, needed
+from activedb.monitor._extras import needed
+from activedb.monitor._source import Subject
 from activedb.transactions import Observer, State, TransactionNode
 
 if TYPE_CHECKING:

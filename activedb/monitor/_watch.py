@@ -29,7 +29,8 @@ from activedb.events import Occurrence
 from activedb.firing import RuleListener
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import Deadlocks
-from activedb.monitor._records import Params, Raw, RecentTransactions, Redaction, TransactionRecord
+from activedb.monitor._records import Raw, RecentTransactions, TransactionRecord
+from activedb.monitor._redaction import Params, Redaction
 from activedb.store.sql import Key
 from activedb.transactions import Link, Observer, State, TransactionNode
 from lockmgr import DeadlockReport, Edge, Mode, Resource

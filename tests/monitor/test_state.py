@@ -261,7 +261,7 @@ def test_state_hides_values_unless_asked_to_show_them(memory: Any) -> None:
 
 
 def test_redaction_of_values_is_short_and_survives_odd_ones() -> None:
-    from activedb.monitor._records import Redaction
+    from activedb.monitor._redaction import Redaction
 
     class Odd:
         __hash__ = None  # type: ignore[assignment]

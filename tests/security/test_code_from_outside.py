@@ -53,7 +53,7 @@ KNOWN = {
     "activedb/cli/_events.py _parquet importlib.import_module": "pyarrow, by its name",
     "activedb/cli/_running.py _module_of util.spec_from_file_location": "the file it is given",
     "activedb/clock/_sources.py ntp_adjtime ctypes.CDLL": "the C library of this process",
-    "activedb/monitor/_source.py needed importlib.import_module": "libraries of extras, by name",
+    "activedb/monitor/_extras.py needed importlib.import_module": "libraries of extras, by name",
     "activedb/rules/_data.py rules_from_file yaml.load": "with a yaml.SafeLoader",
     "activedb/rules/_data.py FunctionNames._module importlib.import_module": (
         "modules that the caller has allowed by name"

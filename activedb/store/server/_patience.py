@@ -16,7 +16,15 @@ from types import TracebackType
 
 from activedb.errors import StatementCancelled
 
-__all__ = ["GRACE_S", "PatientLatch", "at_least", "bounded_s", "limited", "until_s"]
+__all__ = [
+    "GRACE_S",
+    "PatientLatch",
+    "at_least",
+    "bounded_s",
+    "forget_limits",
+    "limited",
+    "until_s",
+]
 
 GRACE_S = 2.0
 """Seconds a wait may continue after a time limit, so that a responsive server can end it."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -26,15 +25,12 @@ from sqlalchemy import (
     Engine,
     Integer,
     Numeric,
-    Select,
     SmallInteger,
     String,
     Text,
     Unicode,
     UnicodeText,
-    and_,
     bindparam,
-    cast,
     func,
     select,
     text,
@@ -44,25 +40,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from activedb.errors import DefinitionError, TableOwned
-from activedb.store.server import PatientLatch, Step, close_for_good, fetch, translate_errors
-from activedb.store.sql import (
-    GUARD_ABSENT_ONE,
-    GUARD_TO_INSERT_ONE,
-    GUARD_TO_INSERT_ONE_ALONE,
-    Key,
-    Row,
-    TableSpec,
-    guard_number,
-)
+from activedb.store.server import PatientLatch, close_for_good, translate_errors
+from activedb.store.session._by_key import rows_by_key
+from activedb.store.sql import Key, Row, TableSpec, guard_number
 from activedb.store.system import owned_tables
 
-__all__ = [
-    "NoOwnership",
-    "OwnedTable",
-    "Ownership",
-    "lock_row",
-    "rows_by_key",
-]
+__all__ = ["NoOwnership", "OwnedTable", "Ownership"]
 
 
 _PLAIN = (
@@ -461,79 +444,3 @@ class NoOwnership:
 def _quoted(connection: Connection, spec: TableSpec) -> str:
     name = connection.dialect.identifier_preparer.format_table(spec.table)
     return name.replace("%%", "%")  # doubled for statements, but this is a value
-
-
-# -- reads by key: of one locked row, the most common request, or of many rows ---------------------
-
-_KEYS_MAX = 10_000  # in one statement; below every bound on parameters
-
-
-def lock_row(
-    connection: Connection,
-    spec: TableSpec,
-    key: Key,
-    *,
-    exclusive: bool,
-    numbered: bool,
-    guard: tuple[int, int] | None = None,
-) -> tuple[Row | None, str | None]:
-    """Return the committed row, locked on Postgres; one round trip, two on a caller's connection.
-
-    Parameters
-    ----------
-    numbered : bool
-        Whether to return the transaction's number; only with `exclusive`, and on Postgres.
-    guard : (int, int), optional
-        Numbers of the guards of the table and of the key, which are taken before the row is read.
-
-    Returns
-    -------
-    row : Row or None
-        None if there is no such row.
-    number : str or None
-        The server's number of the transaction, which an exclusive lock assigns anyway; None if it
-        was not requested, if there is neither row nor guard, or without a server.
-    """
-    exclusive = exclusive and connection.dialect.name == "postgresql"
-    values = {f"key_{n}": value for n, value in enumerate(key)}
-    numbered = numbered and exclusive
-    steps: list[Step] = [(_statement(spec, exclusive, numbered), values)]
-    if guard is not None:
-        one = GUARD_ABSENT_ONE
-        if exclusive:
-            one = GUARD_TO_INSERT_ONE if numbered else GUARD_TO_INSERT_ONE_ALONE
-        steps.insert(0, (one, {"table": guard[0], "key": guard[1]}))
-    answers = fetch(connection, steps)
-    found = answers[-1]
-    if not found:
-        return None, answers[0][0][-1] if guard is not None and numbered else None
-    if numbered:
-        return spec.row(found[0][:-1]), found[0][-1]
-    return spec.row(found[0]), None
-
-
-def rows_by_key(
-    connection: Connection, spec: TableSpec, statement: Select[Any], keys: Sequence[Key]
-) -> dict[Key, Row]:
-    """Return the rows that a SELECT by key finds; one round trip per some thousands of keys."""
-    # A composite key makes a tree of conditions, whose depth the server limits.
-    is_single = len(spec.key_columns) == 1
-    at_once = _KEYS_MAX if is_single else _KEYS_MAX // 5
-    found: dict[Key, Row] = {}
-    for start in range(0, len(keys), at_once):
-        part = keys[start : start + at_once]
-        wanted = [key[0] for key in part] if is_single else list(part)
-        for row in map(spec.row, connection.execute(statement, {"keys": wanted})):
-            found[spec.key_of(row)] = row
-    return found
-
-
-@lru_cache(maxsize=1_024)
-def _statement(spec: TableSpec, exclusive: bool, numbered: bool) -> Select[Any]:
-    c = spec.table.c
-    same_key = and_(*(c[name] == bindparam(f"key_{n}") for n, name in enumerate(spec.key_columns)))
-    if not exclusive:
-        return select(*spec.table.columns).where(same_key).with_for_update(read=True)
-    number = [cast(func.pg_current_xact_id(), Text)] if numbered else []
-    found = select(*spec.table.columns, *number).where(same_key)
-    return found.with_for_update(key_share=True)

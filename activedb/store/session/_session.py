@@ -24,8 +24,9 @@ from activedb.errors import (
 from activedb.store.flush import Change, Log, refuse, write, write_step_by_step
 from activedb.store.replication import session_mark, set_local_mark
 from activedb.store.server import translate_errors
+from activedb.store.session._by_key import lock_row, rows_by_key
 from activedb.store.session._flat import FlatTransaction, Latch, Use
-from activedb.store.session._ownership import OwnedTable, lock_row, rows_by_key
+from activedb.store.session._ownership import OwnedTable
 from activedb.store.sql import (
     Dirty,
     Key,
