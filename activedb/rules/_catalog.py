@@ -187,12 +187,18 @@ class Catalog:
                         found[name] = new
         return found
 
-    def has(self, subscription: Subscription) -> bool:
-        """Return whether the committed, enabled version of the rule has this detector."""
-        entry = self._rules.get(subscription.rule.name)
-        return (
-            entry is not None and entry.enabled and entry.subscription.shares_detector(subscription)
-        )
+    def present(
+        self, subscription: Subscription, t: TransactionNode | None = None
+    ) -> Subscription | None:
+        """Return the enabled version of the rule that has this detector now; None: there is none.
+
+        The version is the one that `t` sees, or the committed one without `t`. Queues of due rules
+        may hold an earlier version, whose action must not run any more.
+        """
+        entry = self.entry(subscription.rule.name, t)
+        if entry is None or not entry.enabled:
+            return None
+        return entry.subscription if entry.subscription.shares_detector(subscription) else None
 
     def ignore(self, t: TransactionNode, names: frozenset[str]) -> object:
         """Ignore rules for events of `t` and its inferiors; return a token for `stop_ignoring`."""

@@ -124,7 +124,7 @@ class STransactions:
     def advance(self, t: TransactionNode, us: int) -> list[Letter]:
         """Advance time to `us`; run the rules that become due before, each at its own time."""
         letters: list[Letter] = []
-        for due_us, subscription in self._time.due_before(us):
+        for due_us, subscription in self._time.due_before(t, us):
             rule = subscription.rule.name
             identity = f"time.{due_us}.{rule}"
             undecided: list[Exception] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from activedb.errors import BadEvent
@@ -90,23 +91,33 @@ class StreamTime:
 
     # -- time ------------------------------------------------------------------------------
 
-    def due_before(self, us: int) -> Iterator[tuple[int, Subscription]]:
+    def due_before(self, t: TransactionNode, us: int) -> Iterator[tuple[int, Subscription]]:
         """Yield the time and the rule for each completion by time before `us`, in time order.
 
-        At equal times, higher priorities come first, then the order of definition. The caller
-        advances each rule during iteration; the rule may then be due again. Rules that are not due
-        cost nothing: O(log rules) for each due one.
+        The rules are those that `t` sees. At equal times, higher priorities come first, then the
+        order of definition. The caller advances each rule during iteration; the rule may then be
+        due again. Rules that are not due cost nothing: O(log rules) for each due one.
         """
-        while taken := self.due.take(us):
-            due_us, found = taken
-            for subscription in sorted(found, key=self._order):
-                if self._catalog.has(subscription) and self._follows(subscription):
-                    yield due_us, subscription
+        hidden = []  # rules that `t` has disabled or changed, which its abort would bring back
+        try:
+            while taken := self.due.take(us):
+                due_us, found = taken
+                for subscription in sorted(found, key=partial(self._order, t)):
+                    present = self._catalog.present(subscription, t)
+                    if present is None:
+                        hidden.append(subscription)
+                    elif self._follows(present):
+                        yield due_us, present
+        finally:
+            for subscription in hidden:
+                if self._catalog.present(subscription) is not None:
+                    self._lines.moved(subscription)
 
-    def _order(self, subscription: Subscription) -> tuple[tuple[bool, int], Any]:
-        entry = self._catalog.entry(subscription.rule.name)
-        priority = (subscription.rule if entry is None else entry.rule).priority
-        return priority_rank(priority), self._catalog.place(subscription)
+    def _order(
+        self, t: TransactionNode, subscription: Subscription
+    ) -> tuple[tuple[bool, int], Any]:
+        present = self._catalog.present(subscription, t) or subscription
+        return priority_rank(present.rule.priority), self._catalog.place(subscription)
 
     def is_due(self, us: int) -> bool:
         """Return whether time may complete a match before `us`."""

@@ -186,7 +186,7 @@ class Timekeeper:
     def _start_all(self, due_us: int, subscriptions: list[Subscription]) -> None:
         """Start the rules that are due at one moment, in the order of priorities."""
         for subscription in sorted(subscriptions, key=self._rank):
-            if not self._catalog.has(subscription):
+            if self._catalog.present(subscription) is None:
                 self._told(subscription)
             elif self._lines.stream_of(subscription) is not None:  # declared since
                 self._told(subscription)
@@ -232,7 +232,7 @@ class Timekeeper:
         """Run all due matches of one rule up to a moment; called on the pool."""
         again_us: int | None = None
         try:
-            while not self._is_closed and self._catalog.has(subscription):
+            while not self._is_closed and self._catalog.present(subscription):
                 if not self._do_next(subscription, due_us):
                     break
         except SYSTEMIC:
@@ -365,7 +365,8 @@ class Timekeeper:
         """
         with self._latch:
             looked_us, newest_us = self._looked.pop(subscription.detection)
-        if not self._catalog.has(subscription) or self._lines.stream_of(subscription) is not None:
+        is_gone = self._catalog.present(subscription) is None
+        if is_gone or self._lines.stream_of(subscription) is not None:
             return
         before_us = subscription.newest_us
         if before_us == newest_us:  # no event since the last look

@@ -328,3 +328,80 @@ def test_signal_beside_the_stream_is_kept_over_a_restart(where: Place) -> None:
     ledger, stream = opened()
     stream.feed([event("C", 7, n=7), event("C", 10, n=10)])
     assert ledger.lines() == ["pair17 at 7", "pair310 at 10"]
+
+
+def change_all(ledger: Ledger, how: str) -> None:
+    """Change all rules called "none" in one of three ways."""
+    if how == "action":
+        ledger.db.rules.change("none", action=lambda t, o: ledger.write(t, f"new at {second(o):g}"))
+    elif how == "priority":
+        ledger.db.rules.change("none", priority=9)
+    else:
+        ledger.db.rules.disable("none")
+
+
+@pytest.mark.parametrize("is_within_part", [False, True], ids=["before", "within the part"])
+@pytest.mark.parametrize("by_event", [True, False], ids=["next event", "punctuation"])
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("action", ["other at 6", "new at 6"]),
+        ("priority", ["none1 at 6", "other at 6"]),
+        ("disable", ["other at 6"]),
+    ],
+)
+def test_version_of_a_rule_that_time_triggers_is_the_one_at_that_time(
+    ledger: Ledger, how: str, expected: list[str], by_event: bool, is_within_part: bool
+) -> None:
+    silence = adb.seq(adb.event("A"), ~adb.event("B")).within(5)
+
+    @ledger.db.rule(on=silence, name="other", priority=5)
+    def other(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, f"other at {second(o):g}")
+
+    follow(ledger, "none", silence)
+    if is_within_part:
+
+        @ledger.db.rule(on=adb.event("C"), name="changer")
+        def changer(t: Transaction, o: Occurrence) -> None:
+            if o.params.get("n"):
+                change_all(ledger, how)
+
+    stream = declare(ledger.db)
+    stream.feed([event("A", 1, n=1)], punctuation=at(2))
+    if is_within_part:
+        events = [event("C", 3, n=1)]
+    else:
+        change_all(ledger, how)
+        events = []
+    if by_event:
+        stream.feed([*events, event("C", 20)])
+    else:
+        stream.feed(events, punctuation=at(20))
+    assert ledger.lines() == expected
+
+
+def test_rule_disabled_in_a_try_that_aborts_is_still_triggered_by_time(where: Place) -> None:
+    if where.is_memory:
+        pytest.skip("SQLite takes it")
+    ledger = open_ledger(where.open())
+    follow(ledger, "none", adb.seq(adb.event("A"), ~adb.event("B")).within(5))
+    follow(ledger, "later", adb.event("A").after(6))
+    tries = []
+
+    @ledger.db.rule(on=adb.event("C"))
+    def changer(t: Transaction, o: Occurrence) -> None:
+        tries.append(o)
+        if len(tries) == 1:
+            ledger.db.rules.disable("none")
+            ledger.db.rules.disable("later")
+
+    @ledger.db.rule(on=adb.event("B"))
+    def refused(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "x" * 5_001)
+
+    stream = declare(ledger.db)
+    stream.feed([event("A", 1, n=1)], punctuation=at(2))
+    stream.feed([event("C", 3), event("B", 20)])
+    assert len(tries) > 1
+    assert ledger.lines() == ["none1 at 6", "later1 at 7"]
