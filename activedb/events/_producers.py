@@ -375,8 +375,11 @@ class Producers:
                 producer.is_told = known.is_told
 
     def silent_from_us(self) -> int | None:
-        """Return when `timeouts` will report a producer, unless it is heard; None: never. O(n)."""
-        found = (producer.silent_from_us for producer in self._producers.values())
+        """Return when `timeouts` will report a producer, unless it is heard; None: never. O(n).
+
+        Other threads may add and remove producers meanwhile.
+        """
+        found = [producer.silent_from_us for producer in list(self._producers.values())]
         return min((us for us in found if us is not None), default=None)
 
     def timeouts(self, now_us: int) -> list[str]:

@@ -82,6 +82,10 @@ class StreamRun:
         self.stream = stream
         self.latch = threading.RLock()
         self._watch = watch
+        # Held while the next check is computed and scheduled, so that an earlier result is never
+        # the last one. Taken without `latch`: a check that meets that latch leaves it to its
+        # holder, who schedules the next check after the release.
+        self._scheduling = threading.Lock()
         self._launcher = launcher
         self._journal = journal
         self._membership = membership
@@ -312,6 +316,10 @@ class StreamRun:
             with self.latch:
                 yield membership
         finally:
+            self._schedule_check(membership)
+
+    def _schedule_check(self, membership: Membership) -> None:
+        with self._scheduling:
             self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)
 
     def _find_silent(self) -> None:
@@ -326,7 +334,7 @@ class StreamRun:
             _LOG.exception("stream %s: the report of silent producers failed", self.stream.name)
         finally:
             self.latch.release()
-            self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)
+            self._schedule_check(membership)
 
     def settle(self, *, must_write: bool) -> None:
         """Process the events that producers have made stable. REQUIRES: the stream has producers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from concurrent.futures import wait
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from activedb.errors import (
     UncertainOrder,
 )
 from activedb.events import AccuracyInterval, Detector, LocalClock, Occurrence
-from tests.databases import place, until
+from tests.databases import in_thread, place, until
 from tests.events import simulation
 from tests.ledger import open_ledger
 
@@ -562,6 +563,30 @@ def test_silence_that_nobody_was_told_of_is_raised_by_the_next_feed_once(where: 
     assert caught.value.producer == "Q"
     stream.feed([sent("A1", "P", 0, 1)])
     assert ledger.db.admin.counters()["producers_silent"] == 3
+
+
+def test_silence_is_found_though_another_thread_has_just_cancelled_the_check(where: Place) -> None:
+    clock = SimulatedClock(START)
+    ledger = open_ledger(where.open(clock=clock))
+    told: list[str] = []
+    stream = declare(ledger, silent_after=10, on_silent=lambda error: told.append(error.producer))
+    register(ledger, stream, P="A")
+    watch = stream.run._watch
+    others = []
+
+    def watch_late(*asked: Any) -> None:
+        if asked[1] is None:  # no producer is left that can be silent
+            others.append(in_thread(stream.producers.register, "Q", "A"))
+            until(lambda: "Q" in stream.producers)
+            wait(others, timeout=0.5)
+        watch(*asked)
+
+    stream.run._watch = watch_late
+    stream.producers.remove("P")
+    others[0].result()
+    clock.advance(11)
+    ledger.db.wait_idle()
+    assert told == ["Q"]
 
 
 def test_silence_is_found_with_the_real_clock(ledger: Ledger) -> None:
