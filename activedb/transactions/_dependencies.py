@@ -60,6 +60,7 @@ class _Scan:
     parameters: Mapping[str, Any] | None
     tables: Tables
     dirty: Mapping[TableSpec, Mapping[Key, Row | None]]
+    by_key: Collection[TableSpec]
     rows: list[Any]
 
 
@@ -152,15 +153,16 @@ class CausalHierarchy(Hierarchy):
         tables: Tables,
         dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
         parameters: Mapping[str, Any] | None = None,
+        by_key: Collection[TableSpec] = (),
     ) -> list[Any]:
         """Return rows of a SELECT over the rows that the cause sees, overlaid with `dirty`."""
         with self._lender() as lender:
             if lender is None:
-                return super().query(statement, tables, dirty, parameters)
+                return super().query(statement, tables, dirty, parameters, by_key)
             seen = {spec: {**self.cause.dirty(spec), **rows} for spec, rows in dirty.items()}
-            rows = lender.query(statement, tables, seen, parameters)
+            rows = lender.query(statement, tables, seen, parameters, by_key)
             if dirty:  # else it reads no table, and no write can have changed its result
-                self._scans.append(_Scan(statement, parameters, tables, dirty, rows))
+                self._scans.append(_Scan(statement, parameters, tables, dirty, by_key, rows))
             return rows
 
     def look_up(self, question: Callable[[Session], T]) -> T:
@@ -289,7 +291,9 @@ class CausalHierarchy(Hierarchy):
                         if found[key] != seen[key]:
                             raise _changed(f"row {key!r} of {spec.name}")
             for scan in self._scans:
-                rows = super().query(scan.statement, scan.tables, scan.dirty, scan.parameters)
+                rows = super().query(
+                    scan.statement, scan.tables, scan.dirty, scan.parameters, scan.by_key
+                )
                 if [*map(_plain, rows)] != [*map(_plain, scan.rows)]:
                     raise _changed("the result of a query")
             self._is_alone = True

@@ -457,9 +457,10 @@ class Hierarchy:
         tables: Tables,
         dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
         parameters: Mapping[str, Any] | None = None,
+        by_key: Collection[TableSpec] = (),
     ) -> list[Any]:
         """Return rows of a SELECT over the committed state overlaid with `dirty`; see `Session`."""
-        return self.session.query(statement, tables, dirty, parameters)
+        return self.session.query(statement, tables, dirty, parameters, by_key)
 
     def look_up(self, question: Callable[[Session], T]) -> T:
         """Return the answer to a question that reads no rows: the next key of a table, say."""

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from datetime import datetime
 from threading import get_ident
@@ -917,14 +917,18 @@ class TransactionNode:
             self.log.operated(self, "read", spec.name)
         self.hierarchy.lock_table(spec)
 
-    def dirty(self, spec: TableSpec) -> dict[Key, Row | None]:
-        """Return the nearest versions of a table's rows in this and its ancestors' workspaces."""
+    def dirty(self, spec: TableSpec, keys: Collection[Key] | None = None) -> dict[Key, Row | None]:
+        """Return the nearest versions of a table's rows in this and its ancestors' workspaces.
+
+        Complexity: O(versions), or O(depth * keys) if only those of some keys are wanted.
+        """
         seen: dict[Key, Row | None] = {}
         node: TransactionNode | None = self
         with self.kin.latch:
             while node is not None:
-                for key, row in node.workspace.rows.get(spec, {}).items():
-                    seen.setdefault(key, row)
+                rows = node.workspace.rows.get(spec, {})
+                for key in rows if keys is None else [key for key in keys if key in rows]:
+                    seen.setdefault(key, rows[key])
                 node = node.parent
         return seen
 

@@ -6,17 +6,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from activedb.errors import LockNotAvailable, RowExists, UnsupportedStatement
+from activedb.errors import InvalidRow, LockNotAvailable, RowExists, UnsupportedStatement
 from activedb.store.sql import (
     Key,
     LockingRead,
     Parameters,
+    PinnedKeys,
     Row,
     StatementPlan,
     TableSpec,
     Unlocked,
     named_rows,
     numbering,
+    pinned_keys,
     plan_locks,
     plan_write,
     rows_by_default,
@@ -45,8 +47,7 @@ def query(
     spec = t.forest.tables.spec(plan.table)
     if plan.nowait or plan.skip_locked:
         return _claim(t, spec, plan, parameters)
-    # SIX: no other transaction writes the table, so the chosen rows stay the locked ones.
-    t.lock_table(spec, Mode.SIX)
+    _lock_to_write(t, spec, plan.plain, parameters)
     keys = [spec.key(tuple(row)) for row in _select(t, plan.keys(plan.limit), parameters)]
     t.read_locked(spec, keys)
     return _select(t, plan.plain, parameters)
@@ -59,8 +60,7 @@ def execute(t: TransactionNode, statement: Any, parameters: Parameters = None) -
     if plan.kind == "insert":
         versions = _inserted(t, plan, spec, parameters)
     else:
-        # SIX: no other transaction writes the table, so no phantom can match the statement.
-        t.lock_table(spec, Mode.SIX)
+        _lock_to_write(t, spec, plan.select, parameters)
         versions = _changed(t, plan, spec, parameters)
     returned = None if plan.returning is None else _returned(t, plan, spec, versions)
     t.write_all(spec, versions)
@@ -88,19 +88,74 @@ def _select(
         Dirty rows of some tables, in place of the versions of the sphere.
     """
     tables = t.forest.tables
+    pinned = pinned_keys(statement, parameters)
+    if pinned.columns is not None and not (unlocked or instead):
+        found = _rows_by_key(t, pinned)
+        if found is not None:
+            return found
     wanted = tables_of(statement, t.forest.store, tables)
     specs: dict[TableSpec, None] = {}
+    by_key: dict[TableSpec, list[Key]] = {}
     while True:
         for spec in map(tables.spec, wanted):
-            if spec not in unlocked:
+            keys = _keys(spec, pinned) if spec not in specs else None
+            if spec in unlocked:
+                pass
+            elif keys is not None and not t.hierarchy.base.is_locked(spec):
+                t.read(spec, keys, Mode.S)
+                by_key[spec] = keys
+            else:
                 t.lock_table(spec, Mode.S)
+                by_key.pop(spec, None)
             specs[spec] = None
         t.check_usable()
-        dirty = {spec: instead[spec] if spec in instead else t.dirty(spec) for spec in specs}
+        dirty = {
+            spec: instead[spec] if spec in instead else t.dirty(spec, by_key.get(spec))
+            for spec in specs
+        }
         try:
-            return t.hierarchy.query(statement, tables, dirty, parameters)
+            return t.hierarchy.query(statement, tables, dirty, parameters, by_key)
         except Unlocked as more:
             wanted = more.tables
+
+
+def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:
+    """Return the rows of a SELECT of plain columns by key; None if only the server knows them."""
+    ((table, _),) = pinned.by_table.items()
+    spec = t.forest.tables.spec(table)
+    keys = _keys(spec, pinned)
+    # The values of rows that are not written yet may look different at the server.
+    if (
+        keys is None
+        or t.hierarchy.base.is_locked(spec)
+        or not t.dirty(spec).keys().isdisjoint(keys)
+    ):
+        return None
+    columns = pinned.columns
+    assert columns is not None
+    names = [column.name for column in columns]
+    rows = [spec.shown(row) for row in t.read(spec, keys, Mode.S).values() if row is not None]
+    return named_rows(names, [tuple([row[name] for name in names]) for row in rows], columns)
+
+
+def _keys(spec: TableSpec, pinned: PinnedKeys) -> list[Key] | None:
+    """Return the keys to which a statement is restricted, in order; None for any key."""
+    keys = pinned.by_table.get(spec.table)
+    try:
+        return None if keys is None else spec.in_order(set(map(spec.key, keys)))
+    except InvalidRow:
+        return None  # the server decides what such values are equal to
+
+
+def _lock_to_write(t: TransactionNode, spec: TableSpec, statement: Any, parameters: Any) -> None:
+    """Lock the rows that a statement may select, for writing: those of its keys, or the table."""
+    given = parameters if isinstance(parameters, Mapping) else None
+    keys = _keys(spec, pinned_keys(statement, given))
+    if keys is not None:
+        t.read_locked(spec, keys)
+    else:
+        # SIX: no other transaction writes the table, so no phantom can match the statement.
+        t.lock_table(spec, Mode.SIX)
 
 
 def _claim(

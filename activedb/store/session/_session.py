@@ -6,7 +6,7 @@ The underlying connection, its commit and its errors are in `_flat`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -58,6 +58,7 @@ class Session(FlatTransaction):
         self._flushed: list[Change] = []
         self._touched: list[OwnedTable] = []
         self._rewritten: list[TableSpec] = []
+        self._may_have_written = False  # by a function that a query has called
 
     def lock_rows(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, guarding: bool = False
@@ -127,6 +128,7 @@ class Session(FlatTransaction):
         tables: Tables,
         dirty: Mapping[TableSpec, Dirty],
         parameters: Mapping[str, Any] | None = None,
+        by_key: Collection[TableSpec] = (),
     ) -> list[SQLRow[Any]]:
         """Return the rows of a SELECT over the committed state overlaid with `dirty`.
 
@@ -136,6 +138,8 @@ class Session(FlatTransaction):
             Known tables, which SQL text may name.
         dirty : mapping of TableSpec to (key to row or None)
             All tables that are locked for the statement, with the sphere's writes to them.
+        by_key : collection of TableSpec
+            Tables of which only the rows are locked to which the statement is restricted.
 
         Raises
         ------
@@ -144,7 +148,7 @@ class Session(FlatTransaction):
         UnsupportedStatement, InvalidRow, StoreError
             Only after a server error is the flat transaction unusable.
         """
-        sphere = Sphere(self._store, tables, dirty)
+        sphere = Sphere(self._store, tables, dirty, by_key)
         with self.reading("run the query") as connection:
             try:
                 with sphere.laid_over(connection):
@@ -159,6 +163,8 @@ class Session(FlatTransaction):
             except SQLAlchemyError as error:
                 failure = UnsupportedStatement(f"cannot run the query: {error}")
                 failure.__cause__ = error
+            finally:
+                self._may_have_written |= sphere.may_write
         raise failure
 
     def next_key(self, spec: TableSpec) -> int:
@@ -241,7 +247,8 @@ class Session(FlatTransaction):
         """Write the remaining changes, as `flush` does, commit, and return the connection.
 
         A few changes are written and committed in one round trip. If the connection is lost
-        meanwhile, the in-doubt commit is resolved on another connection.
+        meanwhile, the in-doubt commit is resolved on another connection. A transaction that has
+        written nothing is rolled back instead, as its locks are not worth a wait for the disk.
 
         Parameters
         ----------
@@ -265,7 +272,7 @@ class Session(FlatTransaction):
                     self._store.trigger("before flush")
                 elif changes or durable:
                     self.flush(changes, log, durable)
-                if last or self._connection is not None:
+                if last or self._has_written or self._may_have_written:
                     self._commit(last, lazily=lazily)
             finally:
                 self.close()

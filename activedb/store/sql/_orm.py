@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Table, event, inspect
+from sqlalchemy import Column, Connection, Table, event, inspect
 from sqlalchemy import Row as SQLRow
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.orm import LoaderCallableStatus, Session, sessionmaker
@@ -45,9 +45,20 @@ def rows_of(
         orm.close()
 
 
-def named_rows(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> list[SQLRow[Any]]:
-    """Return rows like those of a SELECT, from known values."""
-    result: IteratorResult[Any] = IteratorResult(SimpleResultMetaData(names), iter(rows))
+def named_rows(
+    names: Sequence[str],
+    rows: Iterable[tuple[Any, ...]],
+    columns: Sequence[Column[Any]] | None = None,
+) -> list[SQLRow[Any]]:
+    """Return rows like those of a SELECT, from known values.
+
+    Parameters
+    ----------
+    columns : sequence of Column, optional
+        Columns by which the values can be found in a row's mapping as well.
+    """
+    extra = None if columns is None else [(column,) for column in columns]
+    result: IteratorResult[Any] = IteratorResult(SimpleResultMetaData(names, extra), iter(rows))
     return list(result.all())
 
 

@@ -23,7 +23,7 @@ are in a temporary table with the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -331,9 +331,26 @@ class Sphere:
     tables : Tables
     dirty : mapping of TableSpec to (key to row or None)
         Tables that are locked for the query, with the sphere's writes to them.
+    by_key : collection of TableSpec
+        Tables of which only the rows are locked to which the query is restricted: it may mention
+        each of them only once.
+
+    Attributes
+    ----------
+    may_write : bool
+        True if a statement sent so far calls a function that may write.
     """
 
-    def __init__(self, store: Namespace, tables: Tables, dirty: Mapping[TableSpec, Dirty]):
+    def __init__(
+        self,
+        store: Namespace,
+        tables: Tables,
+        dirty: Mapping[TableSpec, Dirty],
+        by_key: Collection[TableSpec] = (),
+    ):
+        self.may_write = False
+        self._by_key = set(by_key)
+        self._mentioned: set[TableSpec] = set()
         self._names = TableNames(store, tables)
         self._schema = store.schema
         self._tables = tables
@@ -378,6 +395,7 @@ class Sphere:
         """Return the rewritten statement and its parameters."""
         plain = PlainText(sql, connection.dialect.name)
         understood = analyse_select(plain)
+        self.may_write |= understood.may_write
         targets = self._targets(understood)
         named = {spec for _, spec in targets if spec is not None}
         _check(understood, named)
@@ -401,6 +419,11 @@ class Sphere:
         unlocked = {s.name: s.table for _, s in targets if s is not None and s not in self._dirty}
         if unlocked:
             raise Unlocked([unlocked[name] for name in sorted(unlocked)])
+        for _, spec in targets:
+            if spec is not None and spec in self._by_key:
+                if spec in self._mentioned:
+                    raise Unlocked([spec.table])
+                self._mentioned.add(spec)
         return targets
 
     def _shadow(self, spec: TableSpec, connection: Connection) -> Shadow:

@@ -224,6 +224,8 @@ class SelectAnalysis:
         True if there are some at that position already.
     comments : tuple of Edit
         Edits that remove the comments, so that the text sent is the text analysed.
+    may_write : bool
+        True if it calls a function that is not known to write nothing.
     """
 
     references: tuple[Reference, ...]
@@ -235,6 +237,35 @@ class SelectAnalysis:
     head: int
     has_with: bool
     comments: tuple[Edit, ...]
+    may_write: bool
+
+
+_READING = (
+    exp.Abs,
+    exp.AggFunc,
+    exp.Case,
+    exp.Cast,
+    exp.Ceil,
+    exp.Coalesce,
+    exp.Concat,
+    exp.Connector,
+    exp.CurrentDate,
+    exp.CurrentTimestamp,
+    exp.Exists,
+    exp.Extract,
+    exp.Floor,
+    exp.Greatest,
+    exp.Least,
+    exp.Length,
+    exp.Lower,
+    exp.Nullif,
+    exp.Round,
+    exp.RowNumber,
+    exp.Substring,
+    exp.Trim,
+    exp.Upper,
+)
+"""Functions and operators that write nothing. All others may."""
 
 
 def analyse_select(plain: PlainText) -> SelectAnalysis:
@@ -317,6 +348,7 @@ class _SyntaxReader:
             head=head,
             has_with=head > 0,
             comments=tuple(self._comments(tokens)),
+            may_write=any(not isinstance(f, _READING) for f in self._tree.find_all(exp.Func)),
         )
 
     def _refuse(self) -> None:

@@ -6,18 +6,28 @@ values accompany the text as bound parameters, and are never part of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
+    CHAR,
+    Boolean,
     Column,
+    Date,
     Delete,
+    Enum,
     Insert,
+    Integer,
+    LargeBinary,
     Select,
+    String,
     Table,
     TextClause,
     Update,
+    Uuid,
     delete,
     func,
     insert,
@@ -30,8 +40,14 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import CompileError
-from sqlalchemy.sql import visitors
-from sqlalchemy.sql.elements import BindParameter, ClauseElement
+from sqlalchemy.sql import operators, visitors
+from sqlalchemy.sql.elements import (
+    BinaryExpression,
+    BindParameter,
+    BooleanClauseList,
+    ClauseElement,
+    Tuple,
+)
 from sqlalchemy.sql.selectable import FromClause, SelectBase
 
 from activedb.errors import UnsupportedStatement
@@ -41,6 +57,7 @@ from activedb.store.sql._tables import Key, Row, TableSpec
 __all__ = [
     "LockingRead",
     "Parameters",
+    "PinnedKeys",
     "Returning",
     "SqlPiece",
     "StatementPlan",
@@ -48,6 +65,7 @@ __all__ = [
     "insert_of",
     "insert_of_rows",
     "numbering",
+    "pinned_keys",
     "plan_locks",
     "plan_write",
     "rows_by_default",
@@ -136,6 +154,137 @@ def plan_locks(statement: Any) -> LockingRead | Any:
         if value is not None and value is not False and value != ():
             raise UnsupportedStatement(f"with_for_update() does not go together with {name}")
     return LockingRead(statement, froms[0])
+
+
+_KEYS_PINNED_MAX = 128
+"""Upper bound on the rows that a query locks one by one; for more it locks the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedKeys:
+    """Primary keys to which the WHERE clause of a SELECT restricts tables.
+
+    Attributes
+    ----------
+    by_table : dict of Table to list of tuple
+        Keys by table; tables without such a restriction are left out. They apply to each mention of
+        the table in the statement's own FROM clause; there is only one, unless the table is also
+        read under an alias or in a subquery.
+    columns : tuple of Column or None
+        Columns that the statement returns, if it returns plain columns of all rows with the keys of
+        its only table, and does nothing else.
+    """
+
+    by_table: Mapping[Table, list[tuple[Any, ...]]]
+    columns: tuple[Column[Any], ...] | None
+
+
+_NO_KEYS = PinnedKeys({}, None)
+
+
+def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> PinnedKeys:
+    """Return the primary keys to which a statement restricts tables. O(conditions, keys).
+
+    Parameters
+    ----------
+    parameters : mapping, optional
+        Values of the statement's named parameters.
+    """
+    if not isinstance(statement, Select) or not statement._where_criteria:
+        return _NO_KEYS
+    given = parameters or {}
+    single: dict[Table, dict[str, Sequence[Any]]] = {}
+    found: dict[Table, list[tuple[Any, ...]]] = {}
+    conditions = 0
+    for condition in _conjuncts(statement._where_criteria):
+        conditions += 1
+        columns, values = _equation(condition, given)
+        tables = {column.table for column in columns}
+        if values is None or len(tables) != 1 or not all(map(_has_one_form, columns)):
+            continue
+        table: Any = tables.pop()
+        if not isinstance(table, Table):
+            continue  # an alias, or a subquery
+        names = [column.name for column in columns]
+        key = [column.name for column in table.primary_key.columns]
+        if len(names) == 1:
+            single.setdefault(table, {})[names[0]] = values
+        elif sorted(names) == sorted(key):
+            places = [names.index(name) for name in key]
+            found[table] = [tuple([value[place] for place in places]) for value in values]
+    for table, by_name in single.items():
+        pinned = [by_name.get(column.name, ()) for column in table.primary_key.columns]
+        if 0 < math.prod(map(len, pinned)) <= _KEYS_PINNED_MAX:
+            found[table] = list(product(*pinned))
+    found = {table: keys for table, keys in found.items() if len(keys) <= _KEYS_PINNED_MAX}
+    columns = None
+    if len(found) == 1:
+        (table,) = found
+        if conditions == (len(single[table]) if table in single else 1):  # there is no other one
+            columns = _plain_columns(statement, table)
+    return PinnedKeys(found, columns)
+
+
+_CLAUSES = {name for name, _ in Select._traverse_internals} - {
+    "_label_style",
+    "_raw_columns",
+    "_where_criteria",
+} | {"_execution_options"}
+"""Attributes that a SELECT of columns with a WHERE clause alone does not set."""
+
+
+def _plain_columns(statement: Select[Any], table: Table) -> tuple[Column[Any], ...] | None:
+    """Return the selected columns if they are plain columns of a table, and nothing else is."""
+    if any(value and name in _CLAUSES for name, value in vars(statement).items()):
+        return None
+    chosen = tuple(statement.selected_columns)
+    is_plain = all(
+        type(c) is Column and c.table is table and c.computed is None and not c._annotations
+        for c in chosen
+    )
+    return chosen if is_plain and len({c.name for c in chosen}) == len(chosen) else None
+
+
+def _conjuncts(conditions: Iterable[Any]) -> Iterator[Any]:
+    for condition in conditions:
+        if isinstance(condition, BooleanClauseList) and condition.operator is operators.and_:
+            yield from _conjuncts(condition.clauses)
+        else:
+            yield condition
+
+
+def _equation(
+    condition: Any, parameters: Mapping[str, Any]
+) -> tuple[list[Column[Any]], Sequence[Any] | None]:
+    """Return the columns of an equation or an IN with values, and these; None: it is another."""
+    if not isinstance(condition, BinaryExpression):
+        return [], None
+    left, right = condition.left, condition.right
+    if condition.operator is operators.eq and isinstance(left, BindParameter):
+        left, right = right, left
+    sides = list(left.clauses) if isinstance(left, Tuple) else [left]
+    columns = [side for side in sides if isinstance(side, Column)]
+    if not isinstance(right, BindParameter) or len(columns) < len(sides):
+        return [], None
+    value = parameters.get(right.key, right.effective_value)
+    if condition.operator is operators.eq and len(columns) == 1:
+        values: Any = [value]
+    elif condition.operator is operators.in_op and isinstance(value, list | tuple | set):
+        values = list(value)
+    else:
+        return [], None
+    if any(value is None for value in values):
+        return [], None  # the values are still to come
+    return [column._deannotate() for column in columns], values
+
+
+def _has_one_form(column: Column[Any]) -> bool:
+    """Return whether values of a column are equal at the server if and only if they are here."""
+    kind = column.type
+    if not type(kind).__module__.startswith("sqlalchemy.") or isinstance(kind, CHAR | Enum):
+        return False
+    exact = (Boolean, Date, Integer, LargeBinary, Uuid)
+    return isinstance(kind, exact) or (isinstance(kind, String) and kind.collation is None)
 
 
 def _without_locks(statement: Any) -> Any:

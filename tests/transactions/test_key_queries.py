@@ -1,0 +1,363 @@
+"""Queries whose WHERE clause names primary keys: they lock these rows, and no table."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    Engine,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    create_engine,
+    delete,
+    distinct,
+    exists,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+import activedb as adb
+from tests.databases import PATIENCE_S, in_thread, lock_waits, until
+from tests.drawing import SCALE, Worlds
+from tests.nodes import node_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from random import Random
+
+    from tests.databases import Place
+    from tests.transactions.bank import Bank
+
+KEYS = range(1, 5)
+Rows = dict[str, dict[tuple[int, ...], dict[str, int]]]
+
+
+class Schema:
+    """Two tables with a key of one column, and one with a key of two."""
+
+    def __init__(self, metadata: MetaData):
+        self.a = Table(
+            "a",
+            metadata,
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("x", Integer),
+            Column("b_id", Integer),
+        )
+        self.b = Table(
+            "b",
+            metadata,
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("y", Integer),
+        )
+        self.c = Table(
+            "c",
+            metadata,
+            Column("p", Integer, primary_key=True, autoincrement=False),
+            Column("q", Integer, primary_key=True, autoincrement=False),
+            Column("z", Integer),
+        )
+
+    @property
+    def tables(self) -> list[Table]:
+        return [self.a, self.b, self.c]
+
+
+# -- random statements -----------------------------------------------------------------------------
+
+
+def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[str, Any]]:
+    """Return a random SELECT with the values of its parameters."""
+    a, b, c = schema.a, schema.b, schema.c
+    other = a.alias("other")
+    part = select(a.c.id, c.c.p).join(c, a.c.x == c.c.q).subquery()
+    parameters: dict[str, Any] = {}
+
+    def value() -> int:
+        return random.choice(KEYS)
+
+    def values() -> list[int]:
+        return random.sample(KEYS, random.randint(1, 2))
+
+    def parameter(given: Any, *, expanding: bool = False) -> Any:
+        name = f"p{len(parameters)}"
+        parameters[name] = given
+        return bindparam(name, expanding=expanding)
+
+    def keyed(table: Table) -> list[Callable[[], Any]]:
+        if table is c:
+            return [
+                lambda: and_(c.c.p == value(), c.c.q == value()),
+                lambda: and_(c.c.p == value(), c.c.q.in_(values())),
+                lambda: tuple_(c.c.p, c.c.q).in_([(value(), value()), (value(), value())]),
+                lambda: tuple_(c.c.q, c.c.p).in_([(value(), value())]),
+                lambda: c.c.p == value(),
+            ]
+        key = table.c.id
+        return [
+            lambda: key == value(),
+            lambda: value() == key,
+            lambda: key.in_(values()),
+            lambda: key == parameter(value()),
+            lambda: key.in_(parameter(values(), expanding=True)),
+            lambda: and_(key == value(), table.c[1] > 1),
+            lambda: or_(key == value(), table.c[1] > 2),
+            lambda: not_(key == value()),
+            lambda: key + 1 == value(),
+            lambda: key.in_(select(b.c.y)),
+        ]
+
+    sources: list[Callable[[], tuple[Any, list[Table]]]] = [
+        lambda: (select(a), [a]),
+        lambda: (select(b), [b]),
+        lambda: (select(c), [c]),
+        lambda: (select(a, b).join(b, a.c.b_id == b.c.id), [a, b]),
+        lambda: (select(a, b).outerjoin_from(a, b, a.c.b_id == b.c.id), [a, b]),
+        lambda: (select(a, b).outerjoin_from(b, a, a.c.b_id == b.c.id), [a, b]),
+        lambda: (select(a.c.id, other.c.id).where(a.c.x == other.c.x), [a]),
+        lambda: (select(other).where(other.c.id == value()), []),
+        lambda: (select(part).where(part.c.id == value(), part.c.p == value()), []),
+        lambda: (select(a.c.id, c.c.z).where(a.c.x == c.c.z), [a, c]),
+        lambda: (select(a).where(exists().where(b.c.id == a.c.b_id)), [a]),
+        lambda: (select(b).where(exists().where(a.c.b_id == b.c.id, b.c.id == value())), [b]),
+        lambda: (select(a).where(a.c.x.in_(select(other.c.b_id))), [a]),
+        lambda: (select(b.c.y, select(func.max(a.c.x)).scalar_subquery()), [b]),
+    ]
+    statement, tables = random.choice(sources)()
+    for table in tables:
+        for _ in range(random.choice((0, 1, 1, 2))):
+            statement = statement.where(random.choice(keyed(table))())
+    if tables and random.random() < 0.2:
+        statement = statement.with_only_columns(
+            func.count(), func.sum(distinct(tables[0].c[1])), maintain_column_froms=True
+        )
+    return statement, parameters
+
+
+def data(random: Random) -> Rows:
+    """Return random rows, some of the keys absent."""
+
+    def number() -> int:
+        return random.choice(KEYS)
+
+    found: Rows = {"a": {}, "b": {}, "c": {}}
+    for key in KEYS:
+        if random.random() < 0.8:
+            found["a"][(key,)] = {"id": key, "x": number(), "b_id": number()}
+        if random.random() < 0.8:
+            found["b"][(key,)] = {"id": key, "y": number()}
+        for other in KEYS:
+            if random.random() < 0.5:
+                found["c"][key, other] = {"p": key, "q": other, "z": number()}
+    return found
+
+
+def changes(rows: Rows, random: Random) -> Iterator[tuple[str, tuple[int, ...], Any]]:
+    """Yield every row or absent key with another content: None, or a row."""
+    for name, of_table in rows.items():
+        wide = 2 if name == "c" else 1
+        keys = [(k,) for k in KEYS] if wide == 1 else [(k, m) for k in KEYS for m in KEYS]
+        for key in keys:
+            if key in of_table:
+                yield name, key, None
+            columns = {"a": ("id", "x", "b_id"), "b": ("id", "y"), "c": ("p", "q", "z")}[name]
+            free = {column: random.choice(KEYS) for column in columns[wide:]}
+            yield name, key, {**dict(zip(columns, key, strict=False)), **free}
+
+
+def result(engine: Engine, schema: Schema, rows: Rows, query: Any, given: Any) -> list[Any]:
+    """Return what the statement selects of these rows, in any order."""
+    with engine.connect() as connection:
+        for table in schema.tables:
+            connection.execute(delete(table))
+            if rows[table.name]:
+                connection.execute(insert(table), list(rows[table.name].values()))
+        found = sorted(map(tuple, connection.execute(query, given)), key=repr)
+        connection.rollback()
+    return found
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(part: int) -> None:
+    db = adb.connect("memory://")
+    schema = Schema(db.metadata)
+    db.create_all()
+    engine = create_engine("sqlite://")
+    db.metadata.create_all(engine)
+    worlds = Worlds(30 * SCALE, "key queries", part, by_key=5, by_table=5, changed=20)
+    for random in worlds:
+        rows = data(random)
+        query, given = statement_over(schema, random)
+        with db.transaction() as t:
+            for table in schema.tables:
+                t.execute(delete(table))
+                for row in rows[table.name].values():
+                    t.insert(table, row)
+        with db.transaction() as t:
+            found = sorted(map(tuple, t.query(query, given)), key=repr)
+            held = set(node_of(t)._held)
+        assert found == result(engine, schema, rows, query, given)
+        is_by_key = any(len(resource) == 2 for resource in held)
+        worlds.met["by_key" if is_by_key else "by_table"] += 1
+        for name, key, new in changes(rows, random):
+            if (name,) in held or (name, key) in held:
+                continue
+            of_table = {k: row for k, row in rows[name].items() if k != key}
+            if new is not None:
+                of_table[key] = new
+            other = result(engine, schema, {**rows, name: of_table}, query, given)
+            assert other == found, f"{name} {key} becomes {new}: {query} {given}, held {held}"
+            worlds.met["changed"] += 1
+    db.close()
+
+
+# -- what is locked --------------------------------------------------------------------------------
+
+
+def locks_of(t: adb.Transaction) -> set[tuple[object, ...]]:
+    return set(node_of(t)._held)
+
+
+@pytest.mark.parametrize("how", ["query", "for update", "update", "delete"])
+def test_statements_with_a_key_lock_its_row(bank: Bank, how: str) -> None:
+    a = bank.accounts
+    ways: dict[str, Callable[[adb.Transaction], Any]] = {
+        "query": lambda t: t.query(select(a.c.balance).where(a.c.id == 1)),
+        "for update": lambda t: t.query(select(a.c.balance).where(a.c.id == 1).with_for_update()),
+        "update": lambda t: t.execute(update(a).where(a.c.id == 1).values(balance=a.c.balance + 1)),
+        "delete": lambda t: t.execute(delete(a).where(a.c.id.in_([1, 9]))),
+    }
+    found = {"query": [(10,)], "for update": [(10,)], "update": 1, "delete": 1}
+    with bank.db.transaction() as t:
+        assert ways[how](t) == found[how]
+        keys = {(1,), (9,)} if how == "delete" else {(1,)}
+        assert locks_of(t) == {("accounts", key) for key in keys}
+
+
+@pytest.mark.parametrize("lazy", ["select", "joined", "selectin"])
+def test_mapped_class_by_key_that_loads_others_of_its_table_locks_the_table(
+    db: adb.Database, lazy: Any
+) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Person(Base):
+        __tablename__ = "persons"
+        id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+        boss_id: Mapped[int | None] = mapped_column(ForeignKey("persons.id"))
+        boss: Mapped[Person | None] = relationship(lazy=lazy, join_depth=1, remote_side=[id])
+
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(Person, {"id": 1, "boss_id": None})
+        t.insert(Person, {"id": 2, "boss_id": 1})
+    with db.transaction() as t:
+        ((person,),) = t.query(select(Person).where(Person.id == 2))
+        assert person.boss_id == 1
+        by_table = {("persons",)} if lazy != "select" else set()
+        assert locks_of(t) == {("persons", (2,))} | by_table
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id = 1 OR balance = 3",
+        "id > 1",
+        "id <> 1",
+        "id = balance",
+        "balance = 1",
+    ],
+)
+def test_other_conditions_lock_the_table(bank: Bank, condition: str) -> None:
+    with bank.db.transaction() as t:
+        t.query(select(bank.accounts.c.id).where(text(condition)))
+        assert locks_of(t) == {("accounts",)}
+
+
+def test_values_that_are_no_keys_are_left_to_the_server(bank: Bank) -> None:
+    a = bank.accounts
+    with bank.db.transaction() as t:
+        assert t.query(select(a.c.id).where(a.c.id == bindparam("k")), {"k": None}) == []
+        assert t.query(select(a.c.id).where(a.c.id.in_([]))) == []
+        assert t.query(select(a.c.id).where(a.c.id == 1.5)) == []
+        assert locks_of(t) == {("accounts",)}
+
+
+def test_many_keys_lock_the_table(bank: Bank) -> None:
+    a = bank.accounts
+    with bank.db.transaction() as t:
+        assert len(t.query(select(a.c.id).where(a.c.id.in_(range(1_000))))) == 2
+        assert locks_of(t) == {("accounts",)}
+
+
+def test_table_that_is_locked_already_is_not_locked_by_key(bank: Bank) -> None:
+    a = bank.accounts
+    with bank.db.transaction() as t:
+        t.query(select(a.c.id))
+        t.query(select(a.c.id).where(a.c.id == 1))
+        assert locks_of(t) == {("accounts",)}
+
+
+# -- what waits, and what does not -----------------------------------------------------------------
+
+
+def test_transactions_that_query_other_keys_do_not_wait_for_each_other(bank: Bank) -> None:
+    """Each has read a row, and writes it, while the other one has."""
+    a, both = bank.accounts, threading.Barrier(2, timeout=PATIENCE_S)
+
+    def add(t: adb.Transaction, key: int) -> None:
+        ((balance,),) = t.query(select(a.c.balance).where(a.c.id == key))
+        both.wait()
+        t.update(a, key, balance=balance + 1)
+        both.wait()
+
+    adding = [in_thread(bank.db.run, add, key) for key in (1, 2)]
+    for each in adding:
+        each.result(PATIENCE_S)
+    assert lock_waits(bank.db) == 0
+    assert bank.db.run(lambda t: t.query(select(a.c.balance).order_by(a.c.id))) == [(11,), (21,)]
+
+
+def test_key_that_a_query_finds_absent_stays_absent(where: Place) -> None:
+    """An insert of the key waits, here and in another process."""
+    one, two = where.open(), where.open()
+    tables = []
+    for db in (one, two):
+        tables.append(
+            Table(
+                "things",
+                db.metadata,
+                Column("id", Integer, primary_key=True, autoincrement=False),
+                Column("n", Integer),
+            )
+        )
+        db.create_all()
+    if where.is_memory:
+        two, tables[1] = one, tables[0]
+    query = select(tables[0].c.n).where(tables[0].c.id == 7)
+    with one.transaction() as t:
+        assert t.query(query) == []
+        inserting = in_thread(two.run, lambda u: u.insert(tables[1], {"id": 7, "n": 1}))
+        until(lambda: lock_waits(two) or waits_for_key(one, two))
+        assert t.query(query) == []
+        assert not inserting.done()
+    inserting.result(PATIENCE_S)
+    assert one.run(lambda t: t.query(query)) == [(1,)]
+
+
+def waits_for_key(one: adb.Database, two: adb.Database) -> bool:
+    return one is not two and any(backend.blockers for backend in two._store.backends())
