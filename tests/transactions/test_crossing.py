@@ -233,7 +233,9 @@ def test_watcher_goes_on_after_an_unexpected_error(
 
     monkeypatch.setattr(crossing, "_take_back", fail_once)
     with db.transaction():
-        until(lambda: goes_on.is_set() or (has_failed.is_set() and not crossing._thread.is_alive()))
+        thread = crossing._thread
+        assert thread is not None
+        until(lambda: goes_on.is_set() or not thread.is_alive())
     assert goes_on.is_set()
 
 
