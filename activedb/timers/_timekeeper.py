@@ -155,16 +155,23 @@ class Timekeeper:
             self._woken.clear()
             if self._is_closed:
                 return
-            self._start_due()
-            waited_for = [self._untold, self._expiring]
-            with self._latch:
-                found = [us for us, _ in self._looks.values()]
-                if not self._telling:
-                    waited_for.append(self._due)
-            firsts = [times.first_us() for times in waited_for]
-            found += [us for us in firsts if us is not None]
-            moment = moment_of(min(*found, _LAST_US)) if found else None
-            self._clock.wait_until(moment, self._woken)
+            try:
+                self._start_due()
+                self._clock.wait_until(self._next_moment(), self._woken)
+            except Exception:
+                _LOG.exception("cannot start what is due by the clock; this is tried again")
+                self._woken.wait(_AGAIN_AFTER_US / 1_000_000)
+
+    def _next_moment(self) -> datetime | None:
+        """Return the earliest time at which something is due, or None."""
+        waited_for = [self._untold, self._expiring]
+        with self._latch:
+            found = [us for us, _ in self._looks.values()]
+            if not self._telling:
+                waited_for.append(self._due)
+        firsts = [times.first_us() for times in waited_for]
+        found += [us for us in firsts if us is not None]
+        return moment_of(min(*found, _LAST_US)) if found else None
 
     def _start_due(self) -> None:
         """Start the work that is due now."""
@@ -174,7 +181,11 @@ class Timekeeper:
                 self._launcher.run_in_background(f"silence in stream {stream}", look)
             while taken := self._expiring.take(now_us + 1):
                 for subscription in taken[1]:
-                    self._expire(subscription, now_us)
+                    try:
+                        self._expire(subscription, now_us)
+                    except Exception:
+                        _LOG.exception("rule %s cannot forget what expires", subscription.rule.name)
+                        self.moved(subscription)
             while taken := self._untold.take(now_us + 1):
                 first = [s.detection for s in taken[1] if self._turn(s, 0).priority is not None]
                 with self._latch:
@@ -186,13 +197,18 @@ class Timekeeper:
     def _start_all(self, due_us: int, subscriptions: list[Subscription]) -> None:
         """Start the rules that are due at one moment, in the order of priorities."""
         for subscription in sorted(subscriptions, key=self._rank):
-            if self._catalog.present(subscription) is None:
+            try:
+                if self._catalog.present(subscription) is None:
+                    self._told(subscription)
+                elif self._lines.stream_of(subscription) is not None:  # declared since
+                    self._told(subscription)
+                    self._lines.moved(subscription)
+                else:
+                    self._start(subscription, due_us)
+            except Exception:
+                _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
+                self._set(self._due, subscription, self._now_us() + _AGAIN_AFTER_US)
                 self._told(subscription)
-            elif self._lines.stream_of(subscription) is not None:  # declared since
-                self._told(subscription)
-                self._lines.moved(subscription)
-            else:
-                self._start(subscription, due_us)
 
     def _told(self, subscription: Subscription) -> None:
         """Note that a new rule has been told the time, or never will be; others may start now."""
