@@ -50,6 +50,8 @@ __all__ = ["OpenChoices"]
 _OPEN_MAX = 10_000
 """Upper bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
+_CHECKED_MAX = 256
+"""Upper bound on the open matches of one step for which a world is sought; the rest stay open."""
 
 
 class _Choice:
@@ -254,7 +256,7 @@ class OpenChoices:
     def _without_impossible(
         self, found: list[Entry], record: Record, reader: Reader
     ) -> list[Entry]:
-        """Return the root's matches without the open ones that no world makes.
+        """Return the root's matches without the open ones that no world makes, as far as checked.
 
         What only these prevented is made.
         """
@@ -270,6 +272,7 @@ class OpenChoices:
             opened = [
                 entry for entry in left if entry[2] in shared.doubtful and entry[2] not in checked
             ]
+            del opened[max(_CHECKED_MAX - len(checked), 0) :]
             checked.update([entry[2] for entry in opened])
             out = [entry for entry in opened if not self._allow([entry[3]], record, known)]
             if not out:

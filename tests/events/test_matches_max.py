@@ -53,6 +53,39 @@ def test_more_matches_than_may_be_are_refused_without_looking_for_all(name: str)
     assert {**again, "arrival": 0} == {**kept, "arrival": 0}
 
 
+@pytest.mark.parametrize("policy", ["certain", "raise", "possible"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        seq(A, many(B), C).within(1),
+        seq(A, many(B), C).within(1).timed_out(),
+        seq(A, many(B), ~D).within(1),
+        seq(A, many(B), C).within(1).context("chronicle"),
+        seq(A, many(B), C).within(1).skipping("past_last"),
+    ],
+    ids=repr,
+)
+def test_orders_of_events_that_overlap_are_not_all_tried(
+    expression: Expression, policy: str
+) -> None:
+    """Sixty events may have happened in more orders than could ever be tried."""
+    detector = Detector(expression, on_uncertain=policy, matches_max=10)
+    detector.feed(overlapping("A", 0, 1))
+    with pytest.raises(MatchesExceeded, match="more than 10 matches"):
+        for _ in range(60):
+            kept = detector.state()
+            detector.feed(overlapping("B", 10, 500_000))
+        kept = detector.state()
+        detector.feed(overlapping("C", 600_000, 600_001))
+        detector.advance(3_000_000)
+    again = detector.state()
+    assert {**again, "arrival": 0} == {**kept, "arrival": 0}
+
+
+def overlapping(name: str, low_us: int, high_us: int) -> Occurrence:
+    return Occurrence(name, AccuracyInterval((low_us + high_us) // 2, low_us, high_us))
+
+
 @pytest.mark.parametrize("name", ["kleene", "straight", "kleene with a predicate"])
 @pytest.mark.parametrize("most", [1, 7, 1_000])
 def test_matches_truncated_are_the_most_preferred_ones(name: str, most: int) -> None:
