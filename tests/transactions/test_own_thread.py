@@ -927,6 +927,21 @@ def test_transaction_in_memory_that_waits_for_plain_sql_that_waits_for_it_is_a_v
         assert bank.committed() == {1: 10, 2: 20}
 
 
+def test_plain_sql_in_memory_that_is_refused_leaves_the_work_of_the_outer_block() -> None:
+    with place(None) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+
+        def nested() -> None:
+            with bank.db.connection() as outer:
+                plain_write(bank, outer, 1, 8)
+                with pytest.raises(SelfDeadlock), bank.db.connection() as inner:
+                    plain_write(bank, inner, 2, 8)
+                outer.commit()
+
+        in_thread(nested).result(PATIENCE_S)
+        assert bank.committed() == {1: 8, 2: 20}
+
+
 def test_connection_is_of_use_after_its_statement_was_refused(postgres_url: str) -> None:
     with place(postgres_url) as where:
         bank = open_bank(where.open(), {1: 10, 2: 20})

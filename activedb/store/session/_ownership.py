@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -63,15 +63,20 @@ class OwnedTable:
     epoch : int
         Increases with each owner of the table.
 
-    Latch: ``_latch``, held while rows are read; no other latch is taken under it.
+    Latches: ``_loading``, held while rows are read; ``_latch``, taken under it and held briefly.
     """
 
     def __init__(self, spec: TableSpec, epoch: int):
         self.spec = spec
         self.epoch = epoch
+        self._loading = PatientLatch()
         self._latch = threading.Lock()
         self._rows: dict[Key, Row] = {}
         self._doubtful: set[Key] | None = None  # None: all keys
+        self._newer: dict[Key, Row | None] | None = (
+            None  # stored during a load; None: there is none
+        )
+        self._again: set[Key] | None = set()  # those in doubt again since a load began; None: all
         self._is_plain = all(_is_plain(column) for column in spec.table.columns)
 
     @property
@@ -82,30 +87,43 @@ class OwnedTable:
 
     def load(self, connection: Connection) -> None:
         """Read the unknown rows: all of them, or those in doubt. O(rows read)."""
-        # Under the latch, so that concurrent commits are not overwritten.
-        with self._latch:
-            spec = self.spec
-            if self._doubtful is None:
-                rows = map(spec.row, connection.execute(select(spec.table)))
-                self._rows = {spec.key_of(row): row for row in rows}
-            else:
-                keys = list(self._doubtful)
-                found = rows_by_key(connection, spec, spec.plain_select, keys)
-                for key in keys:
-                    self._set(key, found.get(key))
-            self._doubtful = set()
+        spec = self.spec
+        with self._loading:
+            with self._latch:
+                keys = None if self._doubtful is None else list(self._doubtful)
+                newer: dict[Key, Row | None] = {}
+                self._newer, self._again = newer, set()
+            found: dict[Key, Row | None] = {}
+            try:
+                if keys is None:
+                    rows = map(spec.row, connection.execute(select(spec.table)))
+                    found.update((spec.key_of(row), row) for row in rows)
+                else:
+                    read = rows_by_key(connection, spec, spec.plain_select, keys)
+                    found.update((key, read.get(key)) for key in keys)
+            except BaseException:
+                with self._latch:
+                    self._newer = None
+                raise
+            with self._latch:
+                self._newer = None
+                found.update(newer)
+                if keys is None:
+                    self._rows = {}
+                for key, row in found.items():
+                    self._set(key, row)
+                self._doubtful = self._again
 
     def forget(self) -> None:
         """Require that all rows are read again before they are used."""
         # A reader whose rows are locked already may continue with the known ones.
         with self._latch:
-            self._doubtful = None
+            self._doubtful = self._again = None
 
-    def doubt(self, keys: Iterable[Key]) -> None:
+    def doubt(self, keys: Collection[Key]) -> None:
         """Require that these rows are read again before any row is used."""
         with self._latch:
-            if self._doubtful is not None:
-                self._doubtful.update(keys)
+            self._doubt(keys)
 
     def rows(self, keys: Iterable[Key]) -> dict[Key, Row | None]:
         """Return the committed rows by key, None where absent. O(keys)."""
@@ -114,11 +132,19 @@ class OwnedTable:
     def put(self, key: Key, row: Row | None) -> None:
         """Store a committed row; None: it was deleted."""
         with self._latch:
-            if self._doubtful is None:
-                return
-            self._set(key, row)
+            if self._newer is not None:
+                self._newer[key] = row
+            if self._doubtful is not None:
+                self._set(key, row)
             if row is not None and not self._is_plain:
-                self._doubtful.add(key)  # the server may have changed the value
+                self._doubt([key])  # the server may have changed the value
+
+    # -- inside; REQUIRES: the latch --------------------------------------------------------
+
+    def _doubt(self, keys: Collection[Key]) -> None:
+        for doubtful in (self._doubtful, self._again):
+            if doubtful is not None:
+                doubtful.update(keys)
 
     def _set(self, key: Key, row: Row | None) -> None:
         if row is None:
