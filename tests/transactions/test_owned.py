@@ -345,6 +345,45 @@ def test_owner_that_lost_its_lock_to_a_mere_user_is_told_before_it_writes(shared
     assert other.run(lambda t: t.get(yours, 1))["count"] == 101  # type: ignore[index]
 
 
+@pytest.mark.parametrize("when", ["between", "within"])
+def test_user_that_lost_its_lock_to_an_owner_is_told_before_it_writes(
+    shared: Place, when: str
+) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+
+    def lose() -> None:
+        lose_the_locks(one, other)
+        other.admin.own(yours)
+
+    def add(t: adb.Transaction) -> None:
+        row = t.get(mine, 1, for_update=True)
+        assert row is not None
+        if when == "within":
+            in_thread(lose).result(PATIENCE_S)
+        t.update(mine, 1, count=row["count"] + 1)
+
+    if when == "between":
+        lose()
+    with pytest.raises(TableOwned, match="kept by one process alone"):
+        one.run(add)
+    assert other.run(lambda t: t.get(yours, 1))["count"] == 1  # type: ignore[index]
+    other.close()
+    when = "before"
+    one.run(add)
+
+
+def test_user_that_lost_its_lock_takes_it_again(shared: Place) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+    lose_the_locks(one, other)
+    assert one.run(lambda t: t.get(mine, 1))["count"] == 1  # type: ignore[index]
+    with pytest.raises(TableOwned):
+        other.admin.own(yours)
+
+
 def test_owner_that_lost_its_lock_and_was_told_stays_out(shared: Place) -> None:
     one, other = shared.open(), shared.open()
     mine, yours = declare(one), declare(other)

@@ -4,7 +4,8 @@ A process that uses a table holds a shared advisory lock on it for as long as it
 open; an owner holds the lock exclusively. The locks belong to one connection with no other purpose.
 If an owner's connection is lost, other processes may come in. Therefore each new owner, and each
 new user, of a table that has been owned writes a new epoch, and a commit that touched an owned
-table verifies that the epoch is still its own, and stays so until the transaction has ended.
+table verifies that the epoch is still its own, and stays so until the transaction has ended. A mere
+user whose connection is lost takes its locks again before it next reads or writes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from activedb.errors import DefinitionError, TableOwned
 from activedb.store.server import PatientLatch, close_for_good, translate_errors
 from activedb.store.session._by_key import rows_by_key
+from activedb.store.session._processes import has_news
 from activedb.store.sql import Key, Row, TableSpec, guard_number
 from activedb.store.system import owned_tables
 
@@ -236,7 +238,7 @@ class Ownership:
     def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """Register the use of a table, once; return its loaded rows if it is owned, else None.
 
-        O(1) except for the first call and for rows in doubt.
+        O(1) except for the first call, for rows in doubt and after a loss of the connection.
 
         Parameters
         ----------
@@ -248,6 +250,8 @@ class Ownership:
         TableOwned
             If another process owns it, or has used a table that was owned here.
         """
+        if spec not in self._owned and self._is_lost():  # an owner's commit is checked anyway
+            self.suspect()
         if spec not in self._used:  # without the latch: every read comes here
             self._begin_to_use(spec)
         owned = self._owned.get(spec)
@@ -317,6 +321,15 @@ class Ownership:
             close_for_good(self._locks)
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _is_lost(self) -> bool:
+        """Return whether the connection with the locks may be lost; False while it is in use."""
+        if not self._latch.acquire(blocking=False):
+            return False  # who uses it will notice
+        try:
+            return self._connection is not None and has_news(self._connection)
+        finally:
+            self._latch.release()
 
     def _begin_to_use(self, spec: TableSpec) -> None:
         with self._latch:
