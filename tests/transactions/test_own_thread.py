@@ -604,6 +604,35 @@ def test_deadlock_error_is_still_what_two_plain_threads_get(bank: Bank) -> None:
     assert any(type(e) is Deadlock for e in errors)
 
 
+def test_deadlock_with_a_child_that_awaits_an_offer_names_the_lock_it_wants(bank: Bank) -> None:
+    has_it, touched = threading.Event(), threading.Event()
+
+    def child(s: Transaction) -> None:
+        put(s, bank, 2)
+        has_it.set()
+        assert touched.wait(PATIENCE_S)
+        put(s, bank, 1)
+
+    def parent(s: Transaction) -> None:
+        s.spawn(child)  # at which it offers its locks
+        assert has_it.wait(PATIENCE_S)
+        put(s, bank, 1)
+        touched.set()
+        until(lambda: bank.db._forest.offers._awaited)
+        bank.db.run(put, bank, 2)
+
+    def work() -> None:
+        with bank.db.transaction() as t:
+            t.spawn(parent).result()
+
+    refused = in_thread(work).exception(PATIENCE_S)
+    assert type(refused) is Deadlock, refused
+    assert re.search(
+        r"wants X on accounts/\(1,\), waits for \d+, which holds it in X", str(refused)
+    )
+    assert "on the thread of its superior" not in str(refused)
+
+
 # -- where the server keeps the locks ------------------------------------------------------------
 
 
