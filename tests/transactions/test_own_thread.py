@@ -627,9 +627,8 @@ def test_deadlock_with_a_child_that_awaits_an_offer_names_the_lock_it_wants(bank
 
     refused = in_thread(work).exception(PATIENCE_S)
     assert type(refused) is Deadlock, refused
-    assert re.search(
-        r"wants X on accounts/\(1,\), waits for \d+, which holds it in X", str(refused)
-    )
+    wanted = r"wants X on accounts/\(1,\), waits for \d+, which holds it in X"
+    assert re.search(wanted, str(refused))
     assert "on the thread of its superior" not in str(refused)
 
 
