@@ -47,8 +47,8 @@ class TimeLines:
         self, streams: Mapping[str, _StreamEvents], on_clock: Callable[[Subscription], object]
     ):
         self.streams = streams
-        # The assignment, and the number of streams for which it is valid. It is replaced as a whole,
-        # so that a thread that looked for a rule before enters nothing into a later one.
+        # The number of streams and the assignment valid for it. They are replaced together, so that
+        # a thread that looked for a rule before enters nothing into a later assignment.
         self._known: tuple[int, dict[frozenset[tuple[str, str]], str | None]] = (0, {})
         self._due: dict[str, DueTimes] = {}
         self._on_clock = on_clock

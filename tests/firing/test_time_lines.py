@@ -22,7 +22,7 @@ class Declared:
 
 
 class Growing(dict[str, Declared]):
-    """Streams that others may add to as soon as somebody has read them."""
+    """Streams of which another thread declares one more as soon as they have been read."""
 
     then: Callable[[], Any] | None = None
 

@@ -146,9 +146,12 @@ def test_timeout_ends_a_wait_for_the_connection_in_memory(children: int) -> None
     with place(None) as where:
         bank = open_bank(where.open(), {1: 10, 2: 20})
 
+        def write(s: Transaction) -> None:
+            s.execute(update(bank.accounts).values(balance=0))
+
         def work(t: Transaction) -> None:
-            for key in range(1, children + 1):  # one waits for the connection, one for its turn
-                t.spawn(lambda s, key=key: s.execute(update(bank.accounts).values(balance=key)))
+            for _ in range(children):  # while one waits for the connection, others wait for that
+                t.spawn(write)
             if not children:
                 t.update(bank.accounts, 1, balance=0)
 

@@ -527,7 +527,7 @@ def test_rows_in_doubt_while_a_table_is_loaded_are_read_again(
         connection.execute(owned.spec.table.update().values(count=5))
         owned.load(connection)
     assert owned.is_loaded
-    assert owned.rows([(1,)])[(1,)]["count"] == 5  # type: ignore[index]
+    assert owned.rows([(1,)])[(1,)]["count"] == 5
 
 
 def test_time_limit_ends_a_wait_for_another_thread_that_loads_a_table(shared: Place) -> None:
