@@ -130,6 +130,8 @@ class FlatTransaction:
 
     def close(self) -> None:
         """Roll back uncommitted changes and return the connection; safe to call again."""
+        if self._connection is None:
+            return  # without the latch, for which the whole may have waited in vain
         with self._latch:
             connection, self._connection, self._backend = self._connection, None, None
             self._driver = None
