@@ -440,8 +440,13 @@ class OpenChoices:
         return witnesses
 
     def _worlds(self, record: Record, match: Occurrence | None = None) -> WorldChecker:
-        """Return the worlds of all events that decide the matches, or those that decide `match`."""
-        events = [*self._known(record), *self._shared.awaited]
+        """Return the worlds of all events that decide the matches, or those that decide `match`.
+
+        If a match uses events up, what is kept would be a false past: it may lack the one event of
+        a match and have the other, which another match could then use.
+        """
+        past = self.possibility.past
+        events = [*(self._known(record) if past is None else past), *self._shared.awaited]
         if match is not None:
             events = self._decisive(events, [match])
         return WorldChecker(
