@@ -136,7 +136,7 @@ class Joined:
         Raises
         ------
         ConfigurationError
-            If the connection cannot be used; see `activedb.store.borrow`.
+            If the connection cannot be used; see `activedb.store.session.borrow`.
         TransactionStateError
             If another block is open over the connection, or its transaction has failed.
         """
