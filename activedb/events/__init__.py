@@ -63,7 +63,7 @@ from activedb.events._names import name_text
 from activedb.events._occurrence import Occurrence, occurrence, precedes, row_change
 from activedb.events._producers import Producers
 from activedb.events._schedules import At, Cron, Every, Schedule
-from activedb.events._stability import POList, Stabilizer
+from activedb.events._stability import Stabilizer
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -94,7 +94,6 @@ __all__ = [
     "Node",
     "Occurrence",
     "Order",
-    "POList",
     "Periodic",
     "Plus",
     "Primitive",
