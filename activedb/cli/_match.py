@@ -29,7 +29,7 @@ from activedb.events import Context, Expression, Occurrence, Primitive, Query, S
 from activedb.events import Sequence as Sequenced
 from activedb.language import CreateQuery, CreateRule, Drop, parse, parse_pattern
 from activedb.rules import FunctionNames
-from activedb.spelling import did_you_mean, printable
+from activedb.spelling import clipped, did_you_mean, printable
 
 __all__ = ["MatchReport", "match"]
 
@@ -245,13 +245,9 @@ class MatchReport:
 
 
 def _listed(params: Mapping[str, Any]) -> str:
-    shown = [f"{name}={_short(str(value))}" for name, value in params.items()]
+    shown = [f"{name}={clipped(str(value), _LONG)}" for name, value in params.items()]
     more = ["…"] if len(shown) > _PARAMS_SHOWN else []
     return ", ".join(shown[:_PARAMS_SHOWN] + more)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
 
 
 def _dumped(value: dict[str, Any]) -> str:
