@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from activedb.errors import BadEvent, BatchFailed, UncertainOrder
 from activedb.events import Occurrence
 from activedb.firing import Fed, Letter, Triggered, Triggering, error_text, is_systemic
 from activedb.firing import Refused as RefusedBy
-from activedb.rules import OnAbort, Rule, Subscription
+from activedb.rules import OnAbort, Rule
 from activedb.streams._arrivals import Refused
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._matched_elsewhere import MatchedElsewhere, refusal_of
@@ -140,7 +140,7 @@ class STransactions:
                     raise
                 # Needs a distinct identity: a match passed over may trigger a rule that fails, too.
                 letters.append(self._failed_at(due_us, rule, f"{identity}.detector", error))
-                triggered = self._passed(t, subscription, due_us, refused)
+                triggered = self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
             letters += [
                 self._failed_at(due_us, rule, f"{identity}.undecided", order) for order in undecided
             ]
@@ -254,16 +254,6 @@ class STransactions:
             self._triggering.feeding.take_back(t, fed)
             return self.letter(identity, record(), error)
         return None
-
-    def _passed(
-        self, t: TransactionNode, subscription: Subscription, due_us: int, refused: RefusedBy
-    ) -> list[Triggered]:
-        """Continue after a time at which a detector failed; return its other matches."""
-        with suppress(BadEvent):  # its state contains a value that cannot be encoded
-            return self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
-        # It would fail repeatedly, so the state of the detector is dropped.
-        subscription.restore(None)
-        return self._triggering.feeding.advance(subscription, due_us + 1, t, refused)
 
     def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
         if self.fail_fast:
