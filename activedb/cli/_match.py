@@ -25,7 +25,16 @@ from activedb.cli._options import Json, Trace, not_empty
 from activedb.cli._report import Reporter
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, DefinitionError, RuleSyntaxError
-from activedb.events import Context, Expression, Occurrence, Primitive, Query, Selection, SkipTo
+from activedb.events import (
+    Context,
+    Expression,
+    Occurrence,
+    Primitive,
+    Query,
+    Selection,
+    SkipTo,
+    walk,
+)
 from activedb.events import Sequence as Sequenced
 from activedb.language import CreateQuery, CreateRule, Drop, parse, parse_pattern
 from activedb.rules import FunctionNames
@@ -518,7 +527,7 @@ def _statements(text: str, path: Path | None) -> dict[str, Expression]:
 
 def _check(name: str, expression: Expression) -> None:
     expression.check()
-    for each in _walk(expression):
+    for each in walk(expression):
         if isinstance(each, Primitive):
             reads = each.reading is not None
         else:
@@ -533,9 +542,3 @@ def _check(name: str, expression: Expression) -> None:
                 f"query {name} waits for {each!r}, which a file of events does not tell: it has "
                 "events with a type and a time, no changes of tables, calls or late events"
             )
-
-
-def _walk(expression: Expression) -> Iterator[Expression]:
-    yield expression
-    for child in expression.children:
-        yield from _walk(child)

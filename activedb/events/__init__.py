@@ -58,9 +58,10 @@ from activedb.events._expressions import (
     Query,
     Sequence,
     TimedOut,
+    walk,
 )
 from activedb.events._names import name_text
-from activedb.events._occurrence import Occurrence, occurrence, precedes, row_change
+from activedb.events._occurrence import Occurrence, leaves, occurrence, precedes, row_change
 from activedb.events._producers import Producers
 from activedb.events._schedules import At, Cron, Every, Schedule
 from activedb.events._stability import Stabilizer
@@ -135,6 +136,7 @@ __all__ = [
     "every",
     "inserted",
     "late",
+    "leaves",
     "many",
     "may_be_together",
     "name_text",
@@ -152,4 +154,5 @@ __all__ = [
     "some_of",
     "too_many",
     "updated",
+    "walk",
 ]

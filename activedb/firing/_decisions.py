@@ -38,6 +38,7 @@ from activedb.events import (
     decode_undecided,
     encode,
     encode_undecided,
+    leaves,
     may_be_together,
     same_candidate,
 )
@@ -564,17 +565,10 @@ def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -
 
 def _leaves(candidate: Mapping[str, Any]) -> list[Occurrence]:
     """Return the primitive events of a match, each once, in the order of their timestamps."""
-    found: dict[int, Occurrence] = {}
-
-    def add(o: Occurrence) -> None:
-        if not o.parts:
-            found[id(o)] = o
-        for part in o.constituents:
-            add(part)
-
-    for part in candidate.values():
-        for o in part if isinstance(part, tuple) else (part,):
-            add(o)
+    parts = (
+        o for part in candidate.values() for o in (part if isinstance(part, tuple) else (part,))
+    )
+    found = {id(leaf): leaf for o in parts for leaf in leaves(o)}
     return sorted(found.values(), key=lambda o: o.us)
 
 
