@@ -274,9 +274,6 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# -- ``activedb match``: patterns over a file of events, without any database ----------------------
-
-
 def match(
     pattern: Annotated[
         str,

@@ -129,9 +129,6 @@ def _is_like_itself(value: Any) -> bool:
         return False
 
 
-# -- subscription of a rule to its event, with a detector that versions of the rule share ----------
-
-
 _NOTHING: Mapping[str, list[int]] = MappingProxyType({})
 
 PARTIALS_MAX = 1_000_000

@@ -126,9 +126,6 @@ class AtomicBatch:
         )
 
 
-# -- classification of the rows of an atomic batch: admitted, late, or not an event ----------------
-
-
 _SHOWN_MAX = 60  # characters of an invalid input shown in an error
 _WORD = re.compile(r"\w+")
 

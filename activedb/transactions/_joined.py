@@ -104,9 +104,6 @@ class WatchedSessions:
             yield t, rows
 
 
-# -- transactions inside a caller's transaction: blocks over a connection that the caller commits
-
-
 _LOG = logging.getLogger(__name__)
 _LOOKS_MAX = 60
 _LOOK_AGAIN_S = 0.5

@@ -221,9 +221,6 @@ def _column(values: Values) -> Any:
     return objects(found)
 
 
-# -- rules of a stream in columns: their detectors, and the parts of its events --------------------
-
-
 _PIECE_MAX = 131_072  # events fed to detectors at once, as their matches are objects
 
 
