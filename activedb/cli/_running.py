@@ -20,9 +20,10 @@ from weakref import WeakSet
 
 from activedb._starting import INTERRUPTED
 from activedb.changes import FollowProgress
-from activedb.cli._report import Reporter, RunFigures, counted
+from activedb.cli._report import Reporter, RunFigures
 from activedb.database import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
+from activedb.spelling import counted
 from activedb.streams import Staged, Stream
 from activedb.trust import check_trusted
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from activedb.errors import DefinitionError
-from activedb.events import Expression, Primitive, Query
+from activedb.events import Expression, Primitive, Query, walk
 from activedb.language import AlterRule, CreateQuery, CreateRule, Drop, Statement, parse
 from activedb.rules import Catalog, FunctionNames, Part, RegisteredRule, Rule
 from activedb.spelling import did_you_mean
@@ -72,12 +72,11 @@ def check_streams(
 
 def _named_in(expression: Expression) -> Iterator[tuple[Expression, str]]:
     """Yield the parts of an expression that name a stream, each with the name."""
-    if isinstance(expression, Query) and expression.stream is not None:
-        yield expression, expression.stream
-    elif isinstance(expression, Primitive) and expression.key[0] == "late":
-        yield expression, expression.key[1]
-    for child in expression.children:
-        yield from _named_in(child)
+    for part in walk(expression):
+        if isinstance(part, Query) and part.stream is not None:
+            yield part, part.stream
+        elif isinstance(part, Primitive) and part.key[0] == "late":
+            yield part, part.key[1]
 
 
 def _own_keys(expression: Expression) -> frozenset[tuple[str, str]]:
@@ -248,22 +247,15 @@ def _rules_of(statement: Statement) -> tuple[str, ...]:
     return ()
 
 
-def _within(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and, recursively, its parts."""
-    yield expression
-    for child in expression.children:
-        yield from _within(child)
-
-
 def is_on(expression: Expression, name: str) -> bool:
     """Return whether an event contains the query of this name; O(size)."""
-    return any(isinstance(part, Query) and part.name == name for part in _within(expression))
+    return any(isinstance(part, Query) and part.name == name for part in walk(expression))
 
 
 def _with_queries(rule: Rule, queries: dict[str, Query]) -> Rule:
     """Return a rule on the present queries, in case an earlier statement has replaced one."""
     on = rule.on
-    for part in tuple(_within(on)):
+    for part in tuple(walk(on)):
         if isinstance(part, Query) and part.name in queries and queries[part.name] != part:
             on = _with(on, queries[part.name])
     return rule if on is rule.on else replace(rule, on=on)

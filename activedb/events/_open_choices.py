@@ -22,9 +22,10 @@ from activedb.events._expressions import (
     Negation,
     Primitive,
     Reader,
+    walk,
 )
 from activedb.events._expressions import Sequence as Sequence_
-from activedb.events._occurrence import Occurrence
+from activedb.events._occurrence import Occurrence, leaves
 from activedb.events._possibility import Possibility, is_merging
 from activedb.events._undecided import (
     Rivals,
@@ -34,14 +35,14 @@ from activedb.events._undecided import (
     identity_of,
     same_candidate,
 )
-from activedb.events._witnesses import Decision, ExactDetector, WorldChecker, leaves
+from activedb.events._witnesses import Decision, ExactDetector, WorldChecker
 from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, Record, add, assign, delete
 from activedb.events.detection._merging import merged_entry
 from activedb.events.detection._moment import DECISION, Moment
 from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._state import StateReader, StateWriter
-from activedb.events.detection._traits import durations_of, is_timed, reads, remembers, walk
+from activedb.events.detection._traits import durations_of, is_timed, reads, remembers
 from activedb.functions import checked_result
 
 __all__ = ["OpenChoices"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from activedb.clock import Clock, in_microseconds, moment_of
-from activedb.errors import ActiveDBError, BadEvent, RuleFailed
+from activedb.errors import ActiveDBError
 from activedb.events import Occurrence
 from activedb.firing import (
     SYSTEMIC,
@@ -18,7 +17,6 @@ from activedb.firing import (
     Letter,
     Triggered,
     Turn,
-    failure_of,
     is_systemic,
     moment_in,
 )
@@ -317,20 +315,14 @@ class Timekeeper:
     def _give_up(self, t: TransactionNode, subscription: Subscription, error: Exception) -> None:
         """Pass over a moment at which a predicate raises, and leave a dead letter.
 
-        The detector would fail there again and again, so the failing matches are left out. If the
-        state of the detector cannot be encoded, the whole state is discarded.
+        The detector would fail there again and again, so the failing matches are left out.
         """
         name = subscription.rule.name
         now_us = self._now_us()
         due_us = now_us if subscription.due_us is None else min(subscription.due_us, now_us)
         refused = self._refused(t, due_us)
         self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
-        found: list[Triggered] | None = None
-        with suppress(BadEvent):  # its state cannot be encoded
-            found = self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
-        if found is None:
-            subscription.restore(None)
-            found = self._triggering.feeding.advance(subscription, due_us + 1, t, refused)
+        found = self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
         subscription.pending.extend(item.occurrence for item in found)
 
     def _refused(self, t: TransactionNode, us: int) -> Refused:
@@ -357,19 +349,8 @@ class Timekeeper:
         if entry is None or not entry.enabled:
             return
         item = Triggered(entry.rule, o, moment=moment)
-        label = f"time.{o.us}"
-        try:
-            t.run_child(
-                lambda s: self._triggering.trigger(s, [item]),
-                label=label,
-                timestamp=moment_of(o.us),
-            )
-        except Exception as error:
-            if is_systemic(error, t):
-                raise
-            failed = error if isinstance(error, RuleFailed) else failure_of(entry.name, error)
-            identity = f"{entry.name}/{o.us}/{t.path}"
-            self._triggering.contexts.keep_letters(t, [Letter.of_rule(identity, o, failed)])
+        identity = f"{entry.name}/{o.us}/{t.path}"
+        self._triggering.trigger_alone(t, item, f"time.{o.us}", o.us, identity)
 
     # -- expiry ----------------------------------------------------------------------------
 

@@ -481,9 +481,6 @@ class PeriodicNode(DetectorNode):
         self.closed = {arrival: state.entry(end) for arrival, end in data["closed"]}
 
 
-# -- nodes completed by time: plus, and time-outs of partial matches -------------------------------
-
-
 class PlusNode(DetectorNode):
     """Node of plus: an event a fixed delay after each occurrence of its operand."""
 

@@ -54,9 +54,6 @@ class Latch(Protocol):
     ) -> None: ...
 
 
-# -- flat transaction: a hierarchy as the server sees it -------------------------------------------
-
-
 class FlatTransaction:
     """Transaction on one connection, from its first statement to its commit or rollback.
 

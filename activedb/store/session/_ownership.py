@@ -160,9 +160,6 @@ def _is_plain(column: Column[Any]) -> bool:
     return type(column.type) in _PLAIN and column.computed is None
 
 
-# -- ownership of tables: one process keeps all rows in memory, and no other may use the table -----
-
-
 T = TypeVar("T")
 
 _USE = text("SELECT pg_try_advisory_lock_shared(:number)")
