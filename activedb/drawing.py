@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as ET
 
-from activedb.spelling import printable
+from activedb.spelling import clipped, printable
 
 __all__ = ["LETTERS_MAX", "Drawing", "centres", "short"]
 
@@ -20,8 +20,7 @@ _TIP = {"id": "tip", "viewBox": "0 0 8 8", "refX": "8", "refY": "4", "orient": "
 
 def short(name: str) -> str:
     """Return a name cut to `LETTERS_MAX`, without unprintable characters."""
-    shown = printable(name)
-    return shown if len(shown) <= LETTERS_MAX else f"{shown[: LETTERS_MAX - 1]}…"
+    return clipped(printable(name), LETTERS_MAX)
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Wording of error messages about names: unknown ones, and lists of them."""
+"""Wording of messages: unknown names, lists of names, counts with their nouns, long texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Iterable
 
 from activedb.errors import DefinitionError
 
-__all__ = ["check_options", "did_you_mean", "listed", "nearest", "printable"]
+__all__ = [
+    "check_options",
+    "clipped",
+    "counted",
+    "did_you_mean",
+    "listed",
+    "nearest",
+    "printable",
+]
 
 _NEAR_MAX, _SHOWN_MAX = 3, 10
 
@@ -38,6 +46,16 @@ def listed(names: Iterable[str]) -> str:
     found = list(names)
     more = len(found) - _SHOWN_MAX
     return (", ".join(found[:_SHOWN_MAX]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def counted(number: int, what: str) -> str:
+    """Return a count with its noun: 1 dead letter, 2 dead letters."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def clipped(text: str, length_max: int) -> str:
+    """Return `text`; if it is longer than `length_max`, its beginning and an ellipsis."""
+    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
 
 
 def check_options(given: Iterable[str], options: type, what: str) -> None:

@@ -113,9 +113,6 @@ def _locks_owned(transaction: LockOwner) -> int:
     return sum(len(member.held) + len(member.retained) for member in transaction.sphere())
 
 
-# -- breaking of cycles in the wait-for graph: reverse a soft edge, or deny a victim ---------------
-
-
 class BrokenCycles(NamedTuple):
     """Number of cycles broken, the denials made, and the queues that changed."""
 

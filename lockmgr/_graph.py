@@ -91,9 +91,6 @@ def _add_dependent(cause: LockOwner, dependent: LockOwner) -> None:
     cause.dependents[dependent.tid] = dependent
 
 
-# -- wait-for graph, derived from the lock table on each use, and so never stale -------------------
-
-
 Node: TypeAlias = LockOwner | Request | EndWait
 
 

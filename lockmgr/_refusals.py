@@ -110,9 +110,6 @@ class WaitCancelled(LockError):
     """The wait was ended by `LockManager.cancel`; the transaction can only abort now."""
 
 
-# -- errors for calls that the protocol does not allow, rule by rule -------------------------------
-
-
 BEGIN: Final = "begin"
 GRANT: Final = "rule 1 (grant)"
 COMMIT: Final = "rules 2 and 3 (commit)"

@@ -63,9 +63,6 @@ class Counters:
     escalations: int = 0
 
 
-# -- values of the whole lock table: copied under the latch, read and formatted outside it ---------
-
-
 class TransactionView(NamedTuple):
     """Live transaction.
 

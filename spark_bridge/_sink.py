@@ -103,9 +103,6 @@ def _value(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} cannot be written to a table: cast it")
 
 
-# -- data source ``activedb`` as a sink: a streaming DataFrame into a stream, or into a table ------
-
-
 NAME = "activedb"
 _QUERY, _BATCH = (
     "sql.streaming.queryId",

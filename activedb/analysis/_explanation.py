@@ -120,8 +120,9 @@ def explain(
     event : str
         A signal's or stream event's name, ``"insert accounts"``, ``"update accounts"``,
         ``"update accounts.balance"``, ``"delete accounts"``, ``"late ward"`` for late events of
-        the stream ward (a colon may replace the space); a clock event as it is displayed, such as
-        ``"EVERY 60s"``; ``"time"`` for the passing of time.
+        the stream ward, ``"call pay"`` and ``"return pay"`` for a function (a colon may replace the
+        space); a clock event as it is displayed, such as ``"EVERY 60s"``; ``"time"`` for the
+        passing of time.
     columns : mapping of str to collection of str, optional
         Columns of each declared table.
     decisions : mapping of str to LeftOpen, optional
@@ -243,8 +244,7 @@ def _unfolded(
 def _effect(analysis: Analysis, event: str) -> ChangeEffect | Outside | SignalEffect:
     keys = {part.key for profile in analysis.rules for part in profile.listens}
     for profile in analysis.rules:
-        keys |= {(c.kind, c.table) for c in profile.effects.changes}
-        keys |= {("event", s.name) for s in profile.effects.signals}
+        keys |= {effect.key for effect in profile.effects.changes + profile.effects.signals}
     if ("event", event) in keys:
         return SignalEffect(event)
     found = _CHANGE.fullmatch(event)

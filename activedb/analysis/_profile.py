@@ -269,9 +269,6 @@ def _against(role: EventRole) -> EventRole:
     return EventRole.CONTRIBUTES if role is EventRole.FORBIDS else EventRole.FORBIDS
 
 
-# -- profile of a rule: the events it listens to and the effects it may have -----------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Profile of a rule, the input of the analysis.

@@ -145,9 +145,6 @@ def _following_alone(lineage: Lineage, given: set[str]) -> set[str]:
     return found
 
 
-# -- source covers: the source batches to drop so that some batches never happened (section 3) -----
-
-
 class Closing(StrEnum):
     """Outcome of the construction of a cover."""
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from activedb.errors import ConfigurationError, StoreError
-from activedb.events import Expression, Occurrence, Primitive
+from activedb.events import Occurrence, Primitive, walk
 from activedb.firing import (
     Fed,
     Launcher,
@@ -272,9 +272,11 @@ class Follower:
         for rule in self._catalog:
             if rule.coupling not in FOLLOWED_MODES or key not in rule.on.keys:
                 continue
-            for primitive in _primitives(rule.on):
-                unsent = sorted(set(primitive.columns) - set(table.identified_by))
-                if primitive.key == key and unsent:
+            for part in walk(rule.on):
+                if not isinstance(part, Primitive) or part.key != key:
+                    continue
+                unsent = sorted(set(part.columns) - set(table.identified_by))
+                if unsent:
                     raise ConfigurationError(
                         f"rule {rule.name} is on updates of {', '.join(unsent)} of table "
                         f"{table.spec.name}, and the server does not send the values before: "
@@ -468,13 +470,6 @@ class Follower:
 
 def _cut_off() -> StoreError:
     return StoreError("the slot reports a transaction without its end")
-
-
-def _primitives(expression: Expression) -> Iterator[Primitive]:
-    if isinstance(expression, Primitive):
-        yield expression
-    for part in expression.children:
-        yield from _primitives(part)
 
 
 # -- reader of a replication slot's messages, which turns changes into event occurrences -----------

@@ -15,6 +15,7 @@ from activedb.config import Settings, mask_url
 from activedb.database import connect
 from activedb.errors import ConfigurationError
 from activedb.monitor import addresses
+from activedb.spelling import clipped, counted
 from activedb.store.journals import Overview, database_migrations, read_overview
 from activedb.store.server import Migrations, migration_sql, rights_of_roles, role_statements
 from coupling.acta import AXIOMS, AxiomViolation, BadLine, History, audit
@@ -80,8 +81,7 @@ def run_audit(file: Path, reporter: Reporter) -> bool:
         reporter.update(f"checking {len(history):,} events")
         violations = audit(history)
     reporter.rows(
-        f"{file}: {len(history):,} events, {len(violations):,} violation"
-        f"{'' if len(violations) == 1 else 's'}",
+        f"{file}: {len(history):,} events, {counted(len(violations), 'violation')}",
         ("axiom", "transaction", "lines", "violation"),
         [
             (str(v.axiom), str(v.transaction), ", ".join(map(str, _lines(v))), v.message)
@@ -343,7 +343,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     text = f"{value:,}" if isinstance(value, int) and abs(value) < 10**12 else str(value)
-    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 1]}…"
+    return clipped(text, _TEXT_MAX)
 
 
 # -- ``activedb migrate``: the versions of activedb's own tables -----------------------------------

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from activedb.cli._options import Json, Trace, Url
-from activedb.cli._report import Reporter, counted
+from activedb.cli._report import Reporter
 from activedb.cli._running import opened
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, RowNotFound
 from activedb.firing import MatchDecision
+from activedb.spelling import clipped, counted
 
 __all__ = ["app"]
 
@@ -127,4 +128,4 @@ def _time(decision: MatchDecision) -> str:
 
 def _short(decision: MatchDecision) -> str:
     text = " | ".join(f"{number}: {each}" for number, each in enumerate(decision.texts()))
-    return text if len(text) <= _SHORT_MAX else f"{text[: _SHORT_MAX - 1]}…"
+    return clipped(text, _SHORT_MAX)

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from activedb.clock import moment_of
 from activedb.errors import BadEvent, ConfigurationError, DefinitionError, FeedFailed
 from activedb.events import Occurrence
-from activedb.spelling import did_you_mean
+from activedb.spelling import clipped, did_you_mean
 
 __all__ = [
     "FORMATS",
@@ -701,5 +701,4 @@ def _check_column(name: str, names: Sequence[str], option: str) -> None:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return clipped(repr(value), 60)

@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from activedb.cli._options import Json, Trace, Url
-from activedb.cli._report import Reporter, counted
+from activedb.cli._report import Reporter
 from activedb.cli._running import opened
 from activedb.errors import ConfigurationError
 from activedb.events import Occurrence, encode
 from activedb.firing import Outcome, Retried
+from activedb.spelling import clipped, counted
 
 __all__ = ["app", "run_pending"]
 
@@ -191,4 +192,4 @@ def _short(o: Occurrence) -> str:
     kind, name = o.key
     what = name if kind in ("event", "composite") else f"{kind} {name}"
     text = f"{what} {', '.join(f'{key}={value!r}' for key, value in o.params.items())}".rstrip()
-    return text if len(text) <= _SHORT_MAX else f"{text[: _SHORT_MAX - 1]}…"
+    return clipped(text, _SHORT_MAX)

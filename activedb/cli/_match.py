@@ -25,11 +25,20 @@ from activedb.cli._options import Json, Trace, not_empty
 from activedb.cli._report import Reporter
 from activedb.clock import moment_of
 from activedb.errors import ConfigurationError, DefinitionError, RuleSyntaxError
-from activedb.events import Context, Expression, Occurrence, Primitive, Query, Selection, SkipTo
+from activedb.events import (
+    Context,
+    Expression,
+    Occurrence,
+    Primitive,
+    Query,
+    Selection,
+    SkipTo,
+    walk,
+)
 from activedb.events import Sequence as Sequenced
 from activedb.language import CreateQuery, CreateRule, Drop, parse, parse_pattern
 from activedb.rules import FunctionNames
-from activedb.spelling import did_you_mean, printable
+from activedb.spelling import clipped, did_you_mean, printable
 
 __all__ = ["MatchReport", "match"]
 
@@ -245,13 +254,9 @@ class MatchReport:
 
 
 def _listed(params: Mapping[str, Any]) -> str:
-    shown = [f"{name}={_short(str(value))}" for name, value in params.items()]
+    shown = [f"{name}={clipped(str(value), _LONG)}" for name, value in params.items()]
     more = ["…"] if len(shown) > _PARAMS_SHOWN else []
     return ", ".join(shown[:_PARAMS_SHOWN] + more)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
 
 
 def _dumped(value: dict[str, Any]) -> str:
@@ -267,9 +272,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# -- ``activedb match``: patterns over a file of events, without any database ----------------------
 
 
 def match(
@@ -522,7 +524,7 @@ def _statements(text: str, path: Path | None) -> dict[str, Expression]:
 
 def _check(name: str, expression: Expression) -> None:
     expression.check()
-    for each in _walk(expression):
+    for each in walk(expression):
         if isinstance(each, Primitive):
             reads = each.reading is not None
         else:
@@ -537,9 +539,3 @@ def _check(name: str, expression: Expression) -> None:
                 f"query {name} waits for {each!r}, which a file of events does not tell: it has "
                 "events with a type and a time, no changes of tables, calls or late events"
             )
-
-
-def _walk(expression: Expression) -> Iterator[Expression]:
-    yield expression
-    for child in expression.children:
-        yield from _walk(child)

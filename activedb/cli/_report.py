@@ -20,7 +20,7 @@ from activedb.database import Database
 from activedb.spelling import printable
 from activedb.streams import StreamRun
 
-__all__ = ["Reporter", "RunFigures", "counted"]
+__all__ = ["Reporter", "RunFigures"]
 
 _LINE_EVERY_S = 5.0
 _SHORT_S = 1.0
@@ -217,11 +217,6 @@ class Reporter:
 
     def _line(self, text: str) -> None:
         self._err.print(_plain(text), soft_wrap=True)
-
-
-def counted(number: int, what: str) -> str:
-    """Return a count with its noun: 1 dead letter, 2 dead letters."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _plain(text: str | Text) -> Text:

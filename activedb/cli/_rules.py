@@ -252,8 +252,10 @@ def _loaded(
     db: Any, file: Path, allow: Sequence[str], *, any_stream: bool, dry_run: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     found: list[Any] = []
+    queries: list[str] = []
     with suppress(_DryRun), db.transaction():
         found += db.rules.load_file(file, allow=allow, any_stream=any_stream)
+        queries += db.rules.queries
         if dry_run:
             raise _DryRun
     rules = [
@@ -267,7 +269,7 @@ def _loaded(
         }
         for entry in found
     ]
-    return rules, sorted(db.rules.texts.queries)
+    return rules, sorted(queries)
 
 
 def _switch(name: str, file: Path | None, url: str | None, *, enabled: bool, as_json: bool) -> None:

@@ -16,12 +16,14 @@ from importlib.abc import Loader
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from activedb._starting import INTERRUPTED
 from activedb.changes import FollowProgress
-from activedb.cli._report import Reporter, RunFigures, counted
+from activedb.cli._report import Reporter, RunFigures
 from activedb.database import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
+from activedb.spelling import counted
 from activedb.streams import Staged, Stream
 from activedb.trust import check_trusted
 
@@ -229,18 +231,44 @@ def _by_default(url: str) -> Iterator[None]:
 
 
 def _module_of(file: Path) -> tuple[ModuleType, Loader]:
-    """Return a user's file as a module that is still to be run, and its loader."""
+    """Return a user's file as a module that is still to be run, and its loader.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such Python file, or others import a module of its name.
+    """
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
     check_trusted(file)
+    if _is_taken(file):
+        raise ConfigurationError(
+            f"{file} has the name of the module {file.stem} of Python or of a library, which would "
+            f"then import this file in its place; rename the file"
+        )
     spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{file} is not a Python file")
     return importlib.util.module_from_spec(spec), spec.loader
 
 
+_of_users: WeakSet[ModuleType] = WeakSet()
+
+
+def _is_taken(file: Path) -> bool:
+    """Return whether a file's name is that of a module other than a user's."""
+    if file.stem in sys.stdlib_module_names:  # also if it is imported only later
+        return True
+    found = sys.modules.get(file.stem)
+    if found is None or found in _of_users:
+        return False
+    return getattr(found, "__file__", None) != str(file.resolve())
+
+
 def _execute(module: ModuleType, loader: Loader, file: Path) -> None:
+    # Under its name, as dataclasses and pickle look up the module of a class.
     sys.modules[file.stem] = module
+    _of_users.add(module)
     try:
         loader.exec_module(module)
     except (ActiveDBError, KeyboardInterrupt):

@@ -96,9 +96,6 @@ def _serve() -> Callable[..., None]:
     return serve
 
 
-# -- ``activedb top``: activity of a running process, in the terminal ------------------------------
-
-
 _ROWS_MAX = 12
 _LEAST_ROWS = 3
 _EVERY_S_MIN = 0.2

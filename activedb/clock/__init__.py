@@ -13,13 +13,12 @@ from activedb.clock._clocks import (
     moment_of,
     timedelta_us,
 )
-from activedb.clock._sources import DriftingClock, FixedErrorClock, KernelClock
+from activedb.clock._sources import FixedErrorClock, KernelClock
 
 __all__ = [
     "Clock",
     "ClockSource",
     "ClockStatus",
-    "DriftingClock",
     "FixedErrorClock",
     "KernelClock",
     "Reading",

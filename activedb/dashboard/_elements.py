@@ -140,9 +140,6 @@ def _circle(number: int) -> list[tuple[float, float]]:
     return [(round(200 * math.cos(turn), 1), round(120 * math.sin(turn), 1)) for turn in turns]
 
 
-# -- page elements that update while they are shown; the browser gets only the differences ---------
-
-
 Change = tuple[int, str, Any]
 """A message to a browser: an element's id, a method of its component, the argument."""
 

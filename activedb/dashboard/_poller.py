@@ -118,9 +118,6 @@ def _sum(state: Mapping[str, Any], names: tuple[str, ...]) -> int:
     return sum(int(counters.get(name, 0)) for name in names)
 
 
-# -- poller of the process, shared by all pages, with the bounded data that it keeps ---------------
-
-
 _T = TypeVar("_T")
 
 EVENTS_MAX = 1_000

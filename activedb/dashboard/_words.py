@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-__all__ = ["clock_time", "count", "duration", "many", "moment", "rate", "short"]
+from activedb.spelling import clipped
+
+__all__ = ["clock_time", "count", "duration", "moment", "rate", "short"]
 
 NOTHING = "–"
 
@@ -15,11 +17,6 @@ _SHORT_MAX = 120
 def count(value: float | None) -> str:
     """Return a whole number with thousands separated: 12,345."""
     return NOTHING if value is None else f"{value:,.0f}"
-
-
-def many(number: int, thing: str) -> str:
-    """Return a count with its noun: 1 late event, 2 late events."""
-    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
 
 
 def rate(value: float | None) -> str:
@@ -68,7 +65,5 @@ def short(value: Any, length_max: int = _SHORT_MAX) -> str:
     """Return a text on one line, at most `length_max` long, without unprintable characters."""
     if value is None:
         return ""
-    text = " ".join(str(value).split())
-    if len(text) > length_max:
-        text = f"{text[: length_max - 1]}…"
+    text = clipped(" ".join(str(value).split()), length_max)
     return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)

@@ -302,7 +302,7 @@ class Database:
     def _define_again(self, before: Mapping[str, Any]) -> None:
         """Repeat the definitions that existed before a fork; see `_forks`."""
         self.streams.take_over(before["streams"])
-        self.rules.texts.queries.update(before["rules"].texts.queries)
+        self._catalog.queries = before["_catalog"].queries
         for entry in before["_catalog"].committed():
             self.rules.define(entry.rule)
         self.streams.take_over_programs(before["streams"])

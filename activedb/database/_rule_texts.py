@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from activedb.errors import DefinitionError
-from activedb.events import Expression, Primitive, Query
+from activedb.events import Expression, Primitive, Query, walk
 from activedb.language import AlterRule, CreateQuery, CreateRule, Drop, Statement, parse
-from activedb.rules import FunctionNames, Part, RegisteredRule, Rule
+from activedb.rules import Catalog, FunctionNames, Part, RegisteredRule, Rule
 from activedb.spelling import did_you_mean
+from lockmgr import Mode
 
 if TYPE_CHECKING:
     from activedb.database._rules import Rules
@@ -71,12 +72,11 @@ def check_streams(
 
 def _named_in(expression: Expression) -> Iterator[tuple[Expression, str]]:
     """Yield the parts of an expression that name a stream, each with the name."""
-    if isinstance(expression, Query) and expression.stream is not None:
-        yield expression, expression.stream
-    elif isinstance(expression, Primitive) and expression.key[0] == "late":
-        yield expression, expression.key[1]
-    for child in expression.children:
-        yield from _named_in(child)
+    for part in walk(expression):
+        if isinstance(part, Query) and part.stream is not None:
+            yield part, part.stream
+        elif isinstance(part, Primitive) and part.key[0] == "late":
+            yield part, part.key[1]
 
 
 def _own_keys(expression: Expression) -> frozenset[tuple[str, str]]:
@@ -99,55 +99,55 @@ class RuleTexts:
     """Loader of rule texts, with the queries that texts have created.
 
     A query has no effect until a rule is on it. Queries live as long as this process. A text can
-    name a query that it creates itself, or that an earlier text has created.
+    name a query that it creates itself, or that an earlier text has created. Transactions see
+    queries as they see rules. A text locks them until its hierarchy ends, so that texts are loaded
+    one after another.
 
     Parameters
     ----------
     rules : Rules
+    catalog : Catalog
     streams : mapping of str to StreamDeclaration
         Declared streams by name; the mapping follows later declarations.
     raising : callable
         Function that SIGNAL calls: `Database.signal`.
-
-    Attributes
-    ----------
-    queries : dict of str to Query
-        Queries by name; the dict is replaced as a whole.
     """
 
     def __init__(
         self,
         rules: Rules,
+        catalog: Catalog,
         streams: Mapping[str, StreamDeclaration],
         raising: Callable[..., object],
     ):
         self._rules = rules
-        self.queries: dict[str, Query] = {}
+        self._catalog = catalog
         self._streams = streams
         self._raising = raising
 
     def load(
         self, t: TransactionNode, text: str, functions: FunctionNames, *, any_stream: bool
-    ) -> tuple[list[RegisteredRule], dict[str, Query]]:
-        """Execute the statements of a text in `t`; return the rules, and the queries after it.
+    ) -> list[RegisteredRule]:
+        """Execute the statements of a text in `t`; return the rules that it creates or alters.
 
-        Each rule that the text creates or alters is returned once, in its state after the text.
-        `any_stream` is as for `Rules.load_text`.
+        Each is returned once, in its state after the text. `any_stream` is as for
+        `Rules.load_text`.
 
         Raises
         ------
         DefinitionError
             With the line. The transaction aborts then, so no statement of the text takes effect.
         """
+        t.lock(("queries of rule texts",), Mode.X)
+        queries = self._catalog.queries_to_change(t)
         statements = parse(
             text,
             tables=self._rules.declared_tables,
             streams=None if any_stream else self._streams,
-            queries=self.queries,
+            queries=dict(queries),
             functions=functions,
             raising=self._raising,
         )
-        queries = dict(self.queries)
         put = partial(self._rules.put, t, any_stream=any_stream)
         self._rules.lock(t, [name for s in statements for name in _rules_of(s)])
         found: dict[str, RegisteredRule] = {}
@@ -157,7 +157,8 @@ class RuleTexts:
             except DefinitionError as error:
                 message = f"line {statement.line}: {error}"
                 raise DefinitionError(message) from error
-        return list(found.values()), queries
+        self._catalog.put_queries(t, queries)
+        return list(found.values())
 
     def _execute(
         self,
@@ -246,22 +247,15 @@ def _rules_of(statement: Statement) -> tuple[str, ...]:
     return ()
 
 
-def _within(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and, recursively, its parts."""
-    yield expression
-    for child in expression.children:
-        yield from _within(child)
-
-
 def is_on(expression: Expression, name: str) -> bool:
     """Return whether an event contains the query of this name; O(size)."""
-    return any(isinstance(part, Query) and part.name == name for part in _within(expression))
+    return any(isinstance(part, Query) and part.name == name for part in walk(expression))
 
 
 def _with_queries(rule: Rule, queries: dict[str, Query]) -> Rule:
     """Return a rule on the present queries, in case an earlier statement has replaced one."""
     on = rule.on
-    for part in tuple(_within(on)):
+    for part in tuple(walk(on)):
         if isinstance(part, Query) and part.name in queries and queries[part.name] != part:
             on = _with(on, queries[part.name])
     return rule if on is rule.on else replace(rule, on=on)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from activedb.database._rule_texts import RuleTexts, check_streams, find_reads, is_on
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
+from activedb.events import Query
 from activedb.firing import DurableDetectors, error_text
 from activedb.rules import (
     CHANGEABLE,
@@ -83,7 +84,7 @@ class Rules:
         self._declared_tables = declared_tables
         self._checks = checks
         self._streams = streams
-        self.texts = RuleTexts(self, streams, raising)
+        self._texts = RuleTexts(self, catalog, streams, raising)
         # Rows read when the database was opened, for the rules that code defines later.
         self._persisted: dict[str, dict[str, Any]] = rows.read()
 
@@ -554,16 +555,18 @@ class Rules:
         functions = FunctionNames(modules, allow)
         t = self._current()
         if t is None:
-            found, queries = self._forest.run(
-                lambda t: self.texts.load(t, text, functions, any_stream=any_stream)
+            return self._forest.run(
+                lambda t: self._texts.load(t, text, functions, any_stream=any_stream)
             )
-        else:
-            if t.condition_of is not None:
-                t.refuse_write("a change of a rule")
-            with t.begin_subtransaction() as s:
-                found, queries = self.texts.load(s, text, functions, any_stream=any_stream)
-        self.texts.queries = queries
-        return found
+        if t.condition_of is not None:
+            t.refuse_write("a change of a rule")
+        with t.begin_subtransaction() as s:
+            return self._texts.load(s, text, functions, any_stream=any_stream)
+
+    @property
+    def queries(self) -> Mapping[str, Query]:
+        """Queries of texts visible to the transaction on this thread, by name."""
+        return self._catalog.queries_seen(self._current())
 
     @property
     def declared_tables(self) -> Mapping[str, Any]:

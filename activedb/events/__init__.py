@@ -58,12 +58,13 @@ from activedb.events._expressions import (
     Query,
     Sequence,
     TimedOut,
+    walk,
 )
 from activedb.events._names import name_text
-from activedb.events._occurrence import Occurrence, occurrence, precedes, row_change
+from activedb.events._occurrence import Occurrence, leaves, occurrence, precedes, row_change
 from activedb.events._producers import Producers
 from activedb.events._schedules import At, Cron, Every, Schedule
-from activedb.events._stability import POList, Stabilizer
+from activedb.events._stability import Stabilizer
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -94,7 +95,6 @@ __all__ = [
     "Node",
     "Occurrence",
     "Order",
-    "POList",
     "Periodic",
     "Plus",
     "Primitive",
@@ -136,6 +136,7 @@ __all__ = [
     "every",
     "inserted",
     "late",
+    "leaves",
     "many",
     "may_be_together",
     "name_text",
@@ -153,4 +154,5 @@ __all__ = [
     "some_of",
     "too_many",
     "updated",
+    "walk",
 ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from activedb.errors import PartialsExceeded, PatternError
 from activedb.events._codec import decode_params, encode_params
-from activedb.events._expressions import Disjunction, Expression, Primitive, Query, Reader
+from activedb.events._expressions import Disjunction, Expression, Primitive, Query, Reader, walk
 from activedb.events._occurrence import Occurrence
 from activedb.events._open_choices import OpenChoices
 from activedb.events._possibility import Possibility
@@ -25,7 +25,7 @@ from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._primitive import Clocks
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._state import StateReader, StateWriter
-from activedb.events.detection._traits import horizon_of, is_timed, reads, remembers, walk
+from activedb.events.detection._traits import horizon_of, is_timed, reads, remembers
 from activedb.events.detection._uncertain import Policy, is_exact
 
 __all__ = ["Detector", "Network", "may_be_together"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -41,6 +41,7 @@ __all__ = [
     "called",
     "is_count",
     "operand_of",
+    "walk",
     "where_text",
     "window_us_of",
 ]
@@ -75,7 +76,6 @@ class Expression(ABC):
     __slots__ = ()
 
     @property
-    @abstractmethod
     def keys(self) -> frozenset[tuple[str, str]]:
         """The keys of the primitive events in the expression, negated ones included.
 
@@ -83,6 +83,7 @@ class Expression(ABC):
         full table name)`` for data changes; ``("late", stream)`` for late events. Clock events have
         no key here: a detector makes them itself.
         """
+        return frozenset().union(*(child.keys for child in self.children))
 
     @property
     @abstractmethod
@@ -157,6 +158,13 @@ class Expression(ABC):
             f"{self!r} has no truth value: write & for and, | for or, ~ for not, and seq(a, b) "
             "instead of comparing"
         )
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """Yield the expression and all its subexpressions, parents first."""
+    yield expression
+    for child in expression.children:
+        yield from walk(child)
 
 
 def window_us_of(window: float | timedelta, what: str) -> int:
@@ -290,10 +298,6 @@ class Negation(Expression):
     operand: Expression
 
     @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return self.operand.keys
-
-    @property
     def names(self) -> tuple[str, ...]:
         return ()
 
@@ -365,10 +369,6 @@ class Kleene(Expression):
         return cls(operand, minimum, maximum, greedy)
 
     @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return self.operand.keys
-
-    @property
     def name(self) -> str:
         """The part's name."""
         return self.operand.names[0] if self.alias is None else self.alias
@@ -437,10 +437,6 @@ class Disjunction(Expression):
             checked = operand_of(part, "any_of() and |")
             found += checked.parts if isinstance(checked, Disjunction) else [checked]
         return cls(tuple(dict.fromkeys(found)))
-
-    @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return frozenset().union(*(part.keys for part in self.parts))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -532,10 +528,6 @@ class Query(Expression):
     stream: str | None = None
 
     @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return self.pattern.keys
-
-    @property
     def names(self) -> tuple[str, ...]:
         return (self.name,)
 
@@ -601,10 +593,6 @@ class Combination(Expression):
     readings: tuple[PartsReading, ...] = ()
     window_us: int | None = None
     consumption: Context = Context.UNRESTRICTED
-
-    @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return frozenset().union(*(part.keys for part in self.parts))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -923,10 +911,6 @@ class Plus(Expression):
     delay_us: int
 
     @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return self.operand.keys
-
-    @property
     def names(self) -> tuple[str, ...]:
         return self.operand.names
 
@@ -978,10 +962,6 @@ class Periodic(Expression):
     alias: str = "tick"
 
     @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return self.start.keys | self.end.keys
-
-    @property
     def names(self) -> tuple[str, ...]:
         ends = self.end.names if self.collected else ()
         return (*self.start.names, self.alias, *ends)
@@ -1031,10 +1011,6 @@ class TimedOut(Expression):
     """
 
     sequence: Sequence
-
-    @property
-    def keys(self) -> frozenset[tuple[str, str]]:
-        return self.sequence.keys
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Never, Self
 
@@ -10,7 +10,7 @@ from activedb.errors import BadEvent
 from activedb.events._accuracy import AccuracyInterval, Timestamp, certainly_before, microseconds
 from activedb.values import IMMUTABLE, NamedValues, containers_copied, copied
 
-__all__ = ["Occurrence", "Parts", "occurrence", "precedes", "row_change"]
+__all__ = ["Occurrence", "Parts", "leaves", "occurrence", "precedes", "row_change"]
 
 
 Parts = Mapping[str, "Occurrence | tuple[Occurrence, ...]"]
@@ -380,6 +380,14 @@ def _row(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 # -- certain temporal order of two occurrences -----------------------------------------------------
+
+
+def leaves(o: Occurrence) -> Iterator[Occurrence]:
+    """Yield the primitive events that an occurrence is composed of, and its ticks."""
+    if not o.parts:
+        yield o
+    for part in o.constituents:
+        yield from leaves(part)
 
 
 def precedes(a: Occurrence, b: Occurrence) -> bool:

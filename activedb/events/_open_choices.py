@@ -22,9 +22,10 @@ from activedb.events._expressions import (
     Negation,
     Primitive,
     Reader,
+    walk,
 )
 from activedb.events._expressions import Sequence as Sequence_
-from activedb.events._occurrence import Occurrence
+from activedb.events._occurrence import Occurrence, leaves
 from activedb.events._possibility import Possibility, is_merging
 from activedb.events._undecided import (
     Rivals,
@@ -34,14 +35,14 @@ from activedb.events._undecided import (
     identity_of,
     same_candidate,
 )
-from activedb.events._witnesses import Decision, ExactDetector, WorldChecker, leaves
+from activedb.events._witnesses import Decision, ExactDetector, WorldChecker
 from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, Record, add, assign, delete
 from activedb.events.detection._merging import merged_entry
 from activedb.events.detection._moment import DECISION, Moment
 from activedb.events.detection._node import DetectorNode, DetectorState
 from activedb.events.detection._state import StateReader, StateWriter
-from activedb.events.detection._traits import durations_of, is_timed, reads, remembers, walk
+from activedb.events.detection._traits import durations_of, is_timed, reads, remembers
 from activedb.functions import checked_result
 
 __all__ = ["OpenChoices"]
@@ -50,6 +51,8 @@ __all__ = ["OpenChoices"]
 _OPEN_MAX = 10_000
 """Upper bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
+_CHECKED_MAX = 256
+"""Upper bound on the open matches of one step for which a world is sought; the rest stay open."""
 
 
 class _Choice:
@@ -254,7 +257,7 @@ class OpenChoices:
     def _without_impossible(
         self, found: list[Entry], record: Record, reader: Reader
     ) -> list[Entry]:
-        """Return the root's matches without the open ones that no world makes.
+        """Return the root's matches without the open ones that no world makes, as far as checked.
 
         What only these prevented is made.
         """
@@ -270,6 +273,7 @@ class OpenChoices:
             opened = [
                 entry for entry in left if entry[2] in shared.doubtful and entry[2] not in checked
             ]
+            del opened[max(_CHECKED_MAX - len(checked), 0) :]
             checked.update([entry[2] for entry in opened])
             out = [entry for entry in opened if not self._allow([entry[3]], record, known)]
             if not out:
@@ -437,8 +441,13 @@ class OpenChoices:
         return witnesses
 
     def _worlds(self, record: Record, match: Occurrence | None = None) -> WorldChecker:
-        """Return the worlds of all events that decide the matches, or those that decide `match`."""
-        events = [*self._known(record), *self._shared.awaited]
+        """Return the worlds of all events that decide the matches, or those that decide `match`.
+
+        If a match uses events up, what is kept would be a false past: it may lack the one event of
+        a match and have the other, which another match could then use.
+        """
+        past = self.possibility.past
+        events = [*(self._known(record) if past is None else past), *self._shared.awaited]
         if match is not None:
             events = self._decisive(events, [match])
         return WorldChecker(

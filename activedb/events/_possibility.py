@@ -30,13 +30,14 @@ from activedb.events._expressions import (
     Primitive,
     Query,
     TimedOut,
+    walk,
 )
 from activedb.events._expressions import Sequence as Sequence_
-from activedb.events._occurrence import Occurrence, precedes
+from activedb.events._occurrence import Occurrence, leaves, precedes
 from activedb.events._schedules import Schedule
-from activedb.events._witnesses import Decision, ExactDetector, WorldChecker, leaves
+from activedb.events._witnesses import Decision, ExactDetector, WorldChecker
 from activedb.events.detection._journal import Journal
-from activedb.events.detection._traits import durations_of, reads, remembers, walk
+from activedb.events.detection._traits import durations_of, reads, remembers
 from activedb.events.terms import Term
 
 __all__ = ["Possibility", "Span", "is_merging", "merges"]

@@ -19,14 +19,15 @@ from activedb.events._expressions import (
     Plus,
     Primitive,
     TimedOut,
+    walk,
 )
 from activedb.events._expressions import Sequence as Sequence_
-from activedb.events._occurrence import Occurrence, precedes
+from activedb.events._occurrence import Occurrence, leaves, precedes
 from activedb.events._worlds import Times, Worlds, moved_apart
-from activedb.events.detection._traits import is_timed, walk
+from activedb.events.detection._traits import is_timed
 from activedb.events.detection._uncertain import moments
 
-__all__ = ["Decision", "ExactDetector", "WorldChecker", "leaves"]
+__all__ = ["Decision", "ExactDetector", "WorldChecker"]
 
 
 _WORLDS = 24
@@ -405,14 +406,6 @@ def _begins(timed: Expression) -> frozenset[tuple[str, str]]:
             if not (isinstance(part, Kleene) and part.minimum == 0):
                 break
     return found
-
-
-def leaves(o: Occurrence) -> Iterator[Occurrence]:
-    """Yield the primitive events that an occurrence is composed of, and its ticks."""
-    if not o.parts:
-        yield o
-    for part in o.constituents:
-        yield from leaves(part)
 
 
 def _in_local_order(

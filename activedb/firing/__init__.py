@@ -6,7 +6,8 @@ from activedb.firing._decisions import (
     OF_PROGRAM,
     Decisions,
     MatchDecision,
-    encoded_choice,
+    decision_id,
+    decision_row,
 )
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._feeding import Refused
@@ -57,7 +58,8 @@ __all__ = [
     "Triggering",
     "Turn",
     "Worker",
-    "encoded_choice",
+    "decision_id",
+    "decision_row",
     "error_text",
     "failure_of",
     "is_systemic",

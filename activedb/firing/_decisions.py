@@ -20,14 +20,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-from activedb.clock import Clock, in_microseconds, moment_of
+from activedb.clock import Clock, in_microseconds
 from activedb.errors import (
     ActiveDBError,
     BadEvent,
     ConfigurationError,
     DecisionClosed,
     RowNotFound,
-    RuleFailed,
     TransactionStateError,
 )
 from activedb.events import (
@@ -39,21 +38,27 @@ from activedb.events import (
     decode_undecided,
     encode,
     encode_undecided,
+    leaves,
     may_be_together,
     same_candidate,
 )
 from activedb.firing._durable_detectors import DurableDetectors
-from activedb.firing._letters import Letter
-from activedb.firing._quarantine import failure_of
 from activedb.firing._time_lines import TimeLines
-from activedb.firing._triggered import SYSTEMIC, Triggered, error_text, is_systemic
+from activedb.firing._triggered import SYSTEMIC, Triggered, error_text
 from activedb.firing._triggering import Triggering
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
 from activedb.store.journals import DecisionRows
 from activedb.transactions import Forest, Run, Transaction, TransactionNode, current_transaction
 
-__all__ = ["BY_EVENTS", "OF_PROGRAM", "Decisions", "MatchDecision", "encoded_choice"]
+__all__ = [
+    "BY_EVENTS",
+    "OF_PROGRAM",
+    "Decisions",
+    "MatchDecision",
+    "decision_id",
+    "decision_row",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -288,7 +293,8 @@ class Decisions:
             Transaction(t).update(self._rows.table, id, status="resolved", **noted)
             found = self._made(t, rule.subscription, row, numbers)
             if found:
-                self._run_rule(t, row, [Triggered(rule.rule, o) for o in found])
+                triggered = [Triggered(rule.rule, o) for o in found]
+                self._triggering.trigger_in_child(t, triggered, f"decision.{id}", row["us"])
 
         self._forest.run(body, Run(rule=None))
         return self.get(id)
@@ -383,23 +389,9 @@ class Decisions:
             return
         Transaction(t).update(self._rows.table, id, status="resolved")
         for o in self._made(t, rule.subscription, row, row["chosen"]):
-            try:
-                self._run_rule(t, row, [Triggered(rule.rule, o)])
-            except Exception as error:
-                if is_systemic(error, t):
-                    raise
-                failed = error if isinstance(error, RuleFailed) else failure_of(rule.name, error)
-                letter = Letter.of_rule(f"decision.{id}/{t.path}", o, failed)
-                self._triggering.contexts.keep_letters(t, [letter])
-
-    def _run_rule(
-        self, t: TransactionNode, row: Mapping[str, Any], triggered: Sequence[Triggered]
-    ) -> None:
-        t.run_child(
-            lambda s: self._triggering.trigger(s, [*triggered]),
-            label=f"decision.{row['id']}",
-            timestamp=moment_of(row["us"]),
-        )
+            label = f"decision.{id}"
+            item = Triggered(rule.rule, o)
+            self._triggering.trigger_alone(t, item, label, row["us"], f"{label}/{t.path}")
 
     def _made(
         self,
@@ -451,33 +443,57 @@ class Decisions:
 
     def _row(self, subscription: Subscription, undecided: Undecided) -> dict[str, Any]:
         stream = self._lines.stream_of(subscription)
-        choice = encoded_choice(undecided, self._triggering.counters)
-        return {
-            "id": self._id(subscription, undecided.identity),
-            "rule": subscription.rule.name,
-            "event": subscription.event,
-            "stream": stream or "",
-            "holder": 0 if stream is not None else self._rows.holder,
-            "identity": undecided.identity,
-            "us": undecided.us,
-            "choice": choice,
-            "status": "open",
-            "recorded_at": self._clock.now(),
-        }
+        return decision_row(
+            undecided,
+            id=self._id(subscription, undecided.identity),
+            rule=subscription.rule.name,
+            event=subscription.event,
+            stream=stream or "",
+            holder=0 if stream is not None else self._rows.holder,
+            recorded_at=self._clock.now(),
+            counters=self._triggering.counters,
+        )
 
     def _id(self, subscription: Subscription, identity: str) -> str:
         stream = self._lines.stream_of(subscription) or ""
-        named = "\0".join([subscription.rule.name, stream, identity])
-        return hashlib.blake2b(named.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return decision_id(subscription.rule.name, stream, identity)
 
 
-def encoded_choice(undecided: Undecided, counters: NamedCounters) -> dict[str, Any]:
-    """Return a choice encoded for its row; only texts of the candidates if it cannot be encoded."""
+def decision_id(*names: str) -> str:
+    """Return the id of a choice, from the names that distinguish it from all others."""
+    named = "\0".join(names).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(named, digest_size=8).hexdigest()
+
+
+def decision_row(
+    undecided: Undecided,
+    *,
+    id: str,
+    rule: str,
+    event: str,
+    stream: str,
+    holder: int,
+    recorded_at: datetime,
+    counters: NamedCounters,
+) -> dict[str, Any]:
+    """Return the row of an open choice; with texts of its candidates if they cannot be encoded."""
     try:
-        return encode_undecided(undecided)
+        choice = encode_undecided(undecided)
     except BadEvent:
         counters.add("partials_not_durable")
-        return {"shown": [str(dict(each)) for each in undecided.candidates]}
+        choice = {"shown": [str(dict(each)) for each in undecided.candidates]}
+    return {
+        "id": id,
+        "rule": rule,
+        "event": event,
+        "stream": stream,
+        "holder": holder,
+        "identity": undecided.identity,
+        "us": undecided.us,
+        "choice": choice,
+        "status": "open",
+        "recorded_at": recorded_at,
+    }
 
 
 def _text(part: Any) -> str:
@@ -549,17 +565,10 @@ def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -
 
 def _leaves(candidate: Mapping[str, Any]) -> list[Occurrence]:
     """Return the primitive events of a match, each once, in the order of their timestamps."""
-    found: dict[int, Occurrence] = {}
-
-    def add(o: Occurrence) -> None:
-        if not o.parts:
-            found[id(o)] = o
-        for part in o.constituents:
-            add(part)
-
-    for part in candidate.values():
-        for o in part if isinstance(part, tuple) else (part,):
-            add(o)
+    parts = (
+        o for part in candidate.values() for o in (part if isinstance(part, tuple) else (part,))
+    )
+    found = {id(leaf): leaf for o in parts for leaf in leaves(o)}
     return sorted(found.values(), key=lambda o: o.us)
 
 

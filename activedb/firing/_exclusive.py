@@ -92,11 +92,11 @@ class Exclusive:
         can_record = not is_repeated and (t.hierarchy.lends or session.is_shared)
         with self._latch:
             intents = self._works.setdefault(run.name, _Intents(can_record))
-            new = [firing.row for name, firing in named.items() if name not in intents.firings]
+            new = {name: each for name, each in named.items() if name not in intents.firings}
         if new and intents.is_recorded:
             with self._latch:
-                intents.unsure |= named
-            self._queue.journal.intend(new)
+                intents.unsure |= new
+            self._queue.journal.intend([firing.row for firing in new.values()])
         with self._latch:
             for name in named:
                 intents.unsure.pop(name, None)

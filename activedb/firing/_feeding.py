@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from activedb.errors import StoreError, UncertainOrder
+from activedb.errors import BadEvent, StoreError, UncertainOrder
 from activedb.events import Detector, Occurrence, Query
 from activedb.firing._letters import Letter, uncertain
 from activedb.firing._rule_listeners import RuleFigures, RuleListeners
@@ -233,8 +234,16 @@ class Feeding:
     def pass_over(
         self, subscription: Subscription, us: int, t: TransactionNode, refused: Refused
     ) -> list[Triggered]:
-        """Advance as in `advance`, but leave out the matches whose predicate raises."""
-        return self.completed(t, subscription, _passed_over(subscription, us, t), refused, us - 1)
+        """Advance as in `advance`, but leave out the matches whose predicate raises.
+
+        If the state of the detector cannot be encoded, the whole state is dropped: its predicate
+        would raise again and again.
+        """
+        with suppress(BadEvent):
+            taken = _passed_over(subscription, us, t)
+            return self.completed(t, subscription, taken, refused, us - 1)
+        subscription.restore(None)
+        return self.advance(subscription, us, t, refused)
 
     def completed(
         self,

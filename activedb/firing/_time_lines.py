@@ -47,20 +47,22 @@ class TimeLines:
         self, streams: Mapping[str, _StreamEvents], on_clock: Callable[[Subscription], object]
     ):
         self.streams = streams
-        self._known = -1  # number of streams for which _by_keys is valid
-        self._by_keys: dict[frozenset[tuple[str, str]], str | None] = {}
+        # The number of streams and the assignment valid for it. They are replaced together, so that
+        # a thread that looked for a rule before enters nothing into a later assignment.
+        self._known: tuple[int, dict[frozenset[tuple[str, str]], str | None]] = (0, {})
         self._due: dict[str, DueTimes] = {}
         self._on_clock = on_clock
 
     def stream_of(self, subscription: Subscription) -> str | None:
         """Return the stream whose time a rule follows; None for the clock. O(keys) once."""
-        if self._known != len(self.streams):
-            self._by_keys = {}
-            self._known = len(self.streams)
+        number, (known, by_keys) = len(self.streams), self._known
+        if known != number:
+            by_keys = {}
+            self._known = number, by_keys
         keys = subscription.keys
-        if keys not in self._by_keys:
-            self._by_keys[keys] = self._found(keys)
-        return self._by_keys[keys]
+        if keys not in by_keys:
+            by_keys[keys] = self._found(keys)
+        return by_keys[keys]
 
     def due_in(self, stream: str) -> DueTimes:
         """Return the due times of the rules that follow a stream's time."""

@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from activedb.clock import Clock
+from activedb.clock import Clock, moment_of
 from activedb.config import Settings
-from activedb.errors import ConnectionLost
+from activedb.errors import ConnectionLost, RuleFailed
 from activedb.events import Occurrence, row_change
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._feeding import Feeding
 from activedb.firing._letters import Letter
-from activedb.firing._quarantine import Quarantine
+from activedb.firing._quarantine import Quarantine, failure_of
 from activedb.firing._rule_listeners import RuleFigures, RuleListeners
 from activedb.firing._run_ends import RunEnds
 from activedb.firing._runner import Runner
 from activedb.firing._time_lines import TimeLines
 from activedb.firing._trigger_context import TransactionEvents, TriggerContexts
-from activedb.firing._triggered import Triggered, too_many_cycles
+from activedb.firing._triggered import Triggered, is_systemic, too_many_cycles
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Subscription, Taken
 from activedb.store.sql import Row, TableSpec
@@ -246,6 +246,25 @@ class Triggering:
             self._trigger_others(t, others)
         if immediate:
             self.runner.run_children(t, immediate, deferred=False)
+
+    def trigger_in_child(
+        self, t: TransactionNode, triggered: list[Triggered], label: str, us: int
+    ) -> None:
+        """Trigger as `trigger` does, but in a child of `t` at the time `us`."""
+        t.run_child(lambda s: self.trigger(s, triggered), label=label, timestamp=moment_of(us))
+
+    def trigger_alone(
+        self, t: TransactionNode, item: Triggered, label: str, us: int, identity: str
+    ) -> None:
+        """Trigger one rule in a child of `t`; its failure is a letter, and `t` continues."""
+        try:
+            self.trigger_in_child(t, [item], label, us)
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            failed = error if isinstance(error, RuleFailed) else failure_of(item.rule.name, error)
+            letter = Letter.of_rule(identity, item.occurrence, failed)
+            self.contexts.keep_letters(t, [letter])
 
     # -- inside ----------------------------------------------------------------------------
 

@@ -247,9 +247,6 @@ def _places(query: exp.Select) -> Iterator[exp.Expr]:
         yield join.this
 
 
-# -- SQL in the rule language: SELECTs in conditions, and writes in actions ------------------------
-
-
 _DIALECT = "postgres"
 _WRITES = (exp.Update, exp.Insert, exp.Delete)
 

@@ -135,7 +135,7 @@ class TransactionRecord:
 
     @property
     def path(self) -> str:
-        """Place in the hierarchy; a long path is shortened in the middle; O(depth)."""
+        """Place in the hierarchy; in a long path, levels and labels are shortened; O(depth)."""
         labels, life = [], self
         while True:
             labels.append(life.label)
@@ -144,10 +144,11 @@ class TransactionRecord:
             life = life.above
         if len(labels) > 2 * _LEVELS_MAX:
             labels[_LEVELS_MAX:-_LEVELS_MAX] = ["…"]
-        path = "/".join(reversed(labels))
-        if len(path) <= _PATH_CHARS_MAX:
-            return path
-        return f"{path[: _PATH_CHARS_MAX // 4]}…{path[-_PATH_CHARS_MAX // 2 :]}"
+        # The longest labels are shortened, so that none hides another.
+        length_max = _PATH_CHARS_MAX
+        while sum(min(len(label), length_max) + 1 for label in labels) > _PATH_CHARS_MAX:
+            length_max = 3 * length_max // 4
+        return "/".join(_shortened_label(label, length_max) for label in reversed(labels))
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -199,6 +200,14 @@ class TransactionRecord:
         self.failed[child.label] = child.tries
         if len(self.failed) > _LABELS_MAX:
             del self.failed[next(iter(self.failed))]
+
+
+def _shortened_label(label: str, length_max: int) -> str:
+    """Return `label`; if it is too long, its beginning and its end."""
+    if len(label) <= length_max:
+        return label
+    half = length_max // 2
+    return f"{label[:half]}…{label[half + 1 - length_max :]}"
 
 
 # -- bounded collection of the records of transactions ---------------------------------------------

@@ -36,11 +36,12 @@ def _who(life: TransactionRecord) -> dict[str, Any]:
 
 def node(life: TransactionRecord, waits_for: list[int]) -> dict[str, Any]:
     """Return a live transaction as a node of the forest."""
+    wait = life.wait  # read once, as another thread may end it meanwhile
     return {
         **_who(life),
         "thread": life.thread,
         "waits_for": waits_for,
-        "waits_since_s": None if life.wait is None else life.wait[1],
+        "waits_since_s": None if wait is None else wait[1],
         "causes": list(life.causes),
     }
 

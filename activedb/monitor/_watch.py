@@ -369,7 +369,8 @@ class Watch(Observer, RuleListener):
 
     def _fails(self, t: TransactionNode, error: BaseException | None) -> None:
         """Record why a transaction aborts, unless that is already known."""
-        life = self.lives.live.get(t.id)
+        with self.latch:
+            life = self.lives.live.get(t.id)
         if life is None or life.why is not None:
             return
         why = reason(t, error, life.deadlock, lambda other: self._is_below(other, life))
@@ -380,7 +381,8 @@ class Watch(Observer, RuleListener):
 
     def _is_below(self, number: int, life: TransactionRecord) -> bool:
         """Return whether a recorded transaction is an inferior; O(depth)."""
-        found = self.lives.get(number)
+        with self.latch:
+            found = self.lives.get(number)
         while found is not None:
             found = found.above
             if found is life:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from activedb.events import Occurrence
+from activedb.events import Occurrence, Query
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import Rule
 from activedb.rules._subscription import Subscription
@@ -32,6 +32,8 @@ class Catalog:
         False while no transaction has changed anything or ignores a rule.
     quarantine : dict
         Name of each rule in quarantine, as committed, to the reason.
+    queries : dict of str to Query
+        Committed queries of texts, by name; replaced as a whole.
     version : int
         Counter that changes whenever committed rules have changed.
     """
@@ -44,6 +46,7 @@ class Catalog:
         self._latch = threading.Condition()
         self.drafts = Drafts()
         self.quarantine: dict[str, str] = {}
+        self.queries: dict[str, Query] = {}
         self.version = 0
         self._on_applied = on_applied
 
@@ -156,13 +159,39 @@ class Catalog:
             self.drafts.of(t).put(name, entry)
 
     def await_others(self, t: TransactionNode, name: str) -> None:
-        """Wait until the drafts of a rule in other hierarchies are applied or dropped.
+        """Wait until the drafts of a rule that `t` does not see are handed on, applied or dropped.
 
-        REQUIRES: `t` holds a write lock on the row of the rule, so the other hierarchies are about
-        to end.
+        REQUIRES: `t` holds a write lock on the row of the rule, so the transactions of these
+        drafts are about to end.
         """
         with self._latch:
             self._latch.wait_for(lambda: not self.drafts.others_have(t, name))
+
+    def queries_seen(self, t: TransactionNode | None) -> dict[str, Query]:
+        """Return the queries as `t` sees them, or as committed, by name."""
+        with self._latch:
+            found = (draft.queries for draft in self.drafts.line(t))
+            return next((queries for queries in found if queries is not None), self.queries)
+
+    def queries_to_change(self, t: TransactionNode) -> dict[str, Query]:
+        """Return a copy of the queries, once the drafts that `t` does not see have ended.
+
+        REQUIRES: `t` holds the lock of the queries, so the transactions of these drafts are about
+        to end.
+        """
+        with self._latch:
+            self._latch.wait_for(
+                lambda: all(draft.queries is None for draft in self.drafts.unseen_by(t))
+            )
+        return dict(self.queries_seen(t))
+
+    def put_queries(self, t: TransactionNode, queries: dict[str, Query]) -> None:
+        """Draft a change of the queries, seen by `t` and its inferiors.
+
+        REQUIRES: `t` holds the lock of the queries.
+        """
+        with self._latch:
+            self.drafts.of(t).queries = queries
 
     def add_committed(self, entry: RegisteredRule) -> bool:
         """Register a rule at once; return False if its name is taken or in a draft."""
@@ -215,9 +244,12 @@ class Catalog:
     def ended(self, t: TransactionNode) -> None:
         """Hand on, drop or apply the draft of a transaction that has ended."""
         with self._latch:
-            committed = self.drafts.end(t, committed=t.state is State.COMMITTED)
+            draft = self.drafts.end(t, committed=t.state is State.COMMITTED)
+            committed = {} if draft is None else draft.entries
             if committed:
                 self._apply(committed)
+            if draft is not None and draft.queries is not None:
+                self.queries = draft.queries
             self._latch.notify_all()
         self._tell(committed)
 
@@ -391,14 +423,17 @@ class Draft:
     ignored : dict
         For each open ``ignoring`` block, names of rules that events of the transaction do not
         trigger.
+    queries : dict of str to Query, or None
+        All queries of texts after the change; None if it changes none.
     """
 
-    __slots__ = ("by_key", "entries", "ignored")
+    __slots__ = ("by_key", "entries", "ignored", "queries")
 
     def __init__(self) -> None:
         self.entries: dict[str, RegisteredRule | None] = {}
         self.by_key: dict[tuple[str, str], dict[str, RegisteredRule]] = {}
         self.ignored: dict[object, frozenset[str]] = {}
+        self.queries: dict[str, Query] | None = None
 
     def put(self, name: str, entry: RegisteredRule | None) -> None:
         """Record a change of a rule; O(event keys of the rule)."""
@@ -438,14 +473,13 @@ class Drafts(dict[int, dict[int, Draft]]):
         return found
 
     def others_have(self, t: TransactionNode | None, name: str) -> bool:
-        """Return whether a hierarchy other than that of `t` has changed a rule."""
-        mine = None if t is None else t.hierarchy.top_id
-        return any(
-            name in draft.entries
-            for top, drafts in self.items()
-            if top != mine
-            for draft in drafts.values()
-        )
+        """Return whether a draft that `t` does not see has changed a rule."""
+        return any(name in draft.entries for draft in self.unseen_by(t))
+
+    def unseen_by(self, t: TransactionNode | None) -> Iterator[Draft]:
+        """Yield the drafts that `t` does not see; O(drafts)."""
+        seen = self.line(t)
+        return (d for drafts in self.values() for d in drafts.values() if d not in seen)
 
     def stop_ignoring(self, t: TransactionNode, token: object) -> None:
         """End an ``ignoring`` block, unless `t` has ended."""
@@ -454,24 +488,26 @@ class Drafts(dict[int, dict[int, Draft]]):
         if draft is None:
             return
         draft.ignored.pop(token, None)
-        if not draft.ignored and not draft.entries:
+        if not draft.ignored and not draft.entries and draft.queries is None:
             self._drop(t)
 
-    def end(self, t: TransactionNode, *, committed: bool) -> dict[str, RegisteredRule | None]:
-        """Remove the draft of a transaction that has ended; return the changes that this commits.
+    def end(self, t: TransactionNode, *, committed: bool) -> Draft | None:
+        """Remove the draft of a transaction that has ended; return it if this commits it.
 
         A subtransaction that has committed hands its draft to its parent.
         """
         draft = self._drop(t)
         if draft is None or not committed:
-            return {}
+            return None
         if t.parent is None:
-            return draft.entries
-        if draft.entries:
+            return draft
+        if draft.entries or draft.queries is not None:
             above = self.of(t.parent)
             for name, entry in draft.entries.items():
                 above.put(name, entry)
-        return {}
+            if draft.queries is not None:
+                above.queries = draft.queries
+        return None
 
     def _drop(self, t: TransactionNode) -> Draft | None:
         drafts = self.get(t.hierarchy.top_id)

@@ -57,9 +57,6 @@ class OccurrenceSet(Occurrence):
         return [o.params for o in self.parts.values()]
 
 
-# -- ECA rules: event, condition, action, and their coupling ---------------------------------------
-
-
 Condition: TypeAlias = (
     Callable[[Transaction, Occurrence], Any]  # for lambdas, whose types checkers then infer
     | Callable[Concatenate[Transaction, Occurrence, ...], Any]

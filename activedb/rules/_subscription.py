@@ -21,6 +21,7 @@ from activedb.events import (
     decode,
     encode,
     same_candidate,
+    walk,
 )
 from activedb.events import Sequence as SequencePattern
 from activedb.events.terms import And, Attribute, Comparison, Literal
@@ -66,7 +67,7 @@ def demands_of(expression: Expression) -> dict[tuple[str, str], frozenset[Demand
     """
     found: dict[tuple[str, str], frozenset[Demand]] = {}
     undemanding: set[tuple[str, str]] = set()
-    for part in _walk(expression):
+    for part in walk(expression):
         if isinstance(part, SequencePattern) and part.selection.value == "strict":
             return {}
         if isinstance(part, Primitive) and part.schedule is None:
@@ -76,12 +77,6 @@ def demands_of(expression: Expression) -> dict[tuple[str, str], frozenset[Demand
             else:
                 found[part.key] = found.get(part.key, frozenset()) | {demand}
     return {key: demands for key, demands in found.items() if key not in undemanding}
-
-
-def _walk(expression: Expression) -> Iterator[Expression]:
-    yield expression
-    for part in expression.children:
-        yield from _walk(part)
 
 
 def _demand_of(primitive: Primitive) -> Demand | None:
@@ -132,9 +127,6 @@ def _is_like_itself(value: Any) -> bool:
         return bool(value == value)
     except ArithmeticError:  # a signalling NaN
         return False
-
-
-# -- subscription of a rule to its event, with a detector that versions of the rule share ----------
 
 
 _NOTHING: Mapping[str, list[int]] = MappingProxyType({})

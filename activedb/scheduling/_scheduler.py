@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Outcome, STransaction, Writes, check_distinct
 from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Ref
 
-__all__ = ["Scheduler", "SerialOrder", "evaluate", "run_alone"]
+__all__ = ["Scheduler", "SerialOrder", "check_threads", "evaluate", "run_alone"]
 
 
 class Scheduler(Protocol):
@@ -38,6 +39,13 @@ class Scheduler(Protocol):
     def discard(self) -> None:
         """Discard s-transactions that were added and not run."""
         ...
+
+
+def check_threads(threads: int) -> int:
+    """Return `threads`; raise `DefinitionError` unless it is a whole number from 1."""
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise DefinitionError(f"threads is a whole number from 1, not {threads!r}")
+    return threads
 
 
 def run_alone(transaction: STransaction, state: SharedState) -> None:

@@ -12,6 +12,7 @@ from activedb.clock import moment_of
 from activedb.columns import PARAM_PREFIX, Arrival, EventTable
 from activedb.errors import BadEvent
 from activedb.events import AccuracyInterval, Occurrence, Timestamp, encode_params
+from activedb.spelling import clipped
 from activedb.store.sql import is_storable
 from activedb.streams._declaration import StreamDeclaration
 
@@ -123,9 +124,6 @@ class AtomicBatch:
             for name in self.table.column_names
             if name.startswith(PARAM_PREFIX)
         )
-
-
-# -- classification of the rows of an atomic batch: admitted, late, or not an event ----------------
 
 
 _SHOWN_MAX = 60  # characters of an invalid input shown in an error
@@ -332,8 +330,7 @@ def _named(given: object) -> str:
 
 
 def _short(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
+    return clipped(repr(given), _SHOWN_MAX)
 
 
 def _shown(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from activedb.store import Connection
 from activedb.store.journals import LedgerEntry, StreamJournal
 from activedb.streams._arrivals import Arrivals
 from activedb.streams._membership import Changes, Membership
-from activedb.streams._s_transactions import MatchedSTransactions
+from activedb.streams._s_transactions import STransactions
 from activedb.streams._state import OF_COLUMNS, StreamState
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
@@ -158,7 +158,7 @@ class RowProcessor:
         self,
         parts: Parts,
         state: StreamState,
-        s_transactions: MatchedSTransactions,
+        s_transactions: STransactions,
         *,
         journal: StreamJournal,
         time: StreamTime,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,15 @@ from typing import Any
 from activedb.clock import Clock
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
-from activedb.firing import BY_EVENTS, OF_PROGRAM, Letter, RuleFigures, encoded_choice, shortened
+from activedb.firing import (
+    BY_EVENTS,
+    OF_PROGRAM,
+    Letter,
+    RuleFigures,
+    decision_id,
+    decision_row,
+    shortened,
+)
 from activedb.metrics import NamedCounters
 from activedb.scheduling import At, Detection, OpenChoice, STransaction
 from activedb.store.journals import DecisionRows
@@ -158,25 +165,22 @@ class ProgramDecisions:
     # -- internals -------------------------------------------------------------------------
 
     def _row(self, program: str, choice: OpenChoice) -> dict[str, Any]:
-        undecided = choice.undecided
-        found = encoded_choice(undecided, self._counters)
-        return {
-            "id": self._id(program, choice),
-            "rule": _name(program, choice.rule),
-            "event": OF_PROGRAM,
-            "stream": self._stream,
-            "holder": 0,
-            "identity": undecided.identity,
-            "us": undecided.us,
-            "choice": {**found, "program": program},
-            "status": "open",
-            "recorded_at": self._clock.now(),
-        }
+        row = decision_row(
+            choice.undecided,
+            id=self._id(program, choice),
+            rule=_name(program, choice.rule),
+            event=OF_PROGRAM,
+            stream=self._stream,
+            holder=0,
+            recorded_at=self._clock.now(),
+            counters=self._counters,
+        )
+        row["choice"]["program"] = program
+        return row
 
     def _id(self, program: str, choice: OpenChoice) -> str:
-        of = (OF_PROGRAM, program, choice.rule, self._stream, choice.undecided.identity)
-        told = "\0".join(of)
-        return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        identity = choice.undecided.identity
+        return decision_id(OF_PROGRAM, program, choice.rule, self._stream, identity)
 
     def _letter(self, row: Mapping[str, Any], error: Exception) -> Letter:
         o = Occurrence("decision", row["us"] / 1e6, {"decision": row["id"]})

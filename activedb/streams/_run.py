@@ -20,9 +20,10 @@ from activedb.streams._arrivals import Arrivals, AtomicBatch, Positions, fed_occ
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._future import FutureLimit
 from activedb.streams._matched import Matchable, Matched, matchable
+from activedb.streams._matched_elsewhere import placed
 from activedb.streams._membership import Membership
 from activedb.streams._parts import Parts, RowProcessor
-from activedb.streams._s_transactions import MatchedSTransactions, placed
+from activedb.streams._s_transactions import STransactions
 from activedb.streams._state import OF_PYTHON, StreamState
 from activedb.streams._stream_programs import StreamPrograms
 from activedb.streams._time import StreamTime
@@ -92,7 +93,7 @@ class StreamRun:
         self._forest = forest
         self._triggering = triggering
         self._has_programs = programs is not None
-        self._s_transactions = MatchedSTransactions(stream, triggering=triggering, time=time)
+        self._s_transactions = STransactions(stream, triggering=triggering, time=time)
         waiting, rules = None, None
         if columns is not None or stream.columns:
             from activedb.streams.columns import ColumnRules, WaitingColumns

@@ -14,7 +14,7 @@ from activedb.errors import ActiveDBError, DefinitionError
 from activedb.events import Occurrence
 from activedb.firing import Ran, RuleListener, Triggered
 from activedb.rules import RegisteredRule
-from activedb.spelling import did_you_mean
+from activedb.spelling import clipped, counted, did_you_mean
 from activedb.transactions import State, Transaction, TransactionNode, current_transaction
 
 __all__ = ["Fate", "Firing", "Seen", "Witness", "explain", "has_params"]
@@ -196,10 +196,10 @@ def _why_not_triggered(db: Database, rule: RegisteredRule, seen: Seen) -> Iterat
     heard = {key: seen.raised[key] for key in sorted(rule.rule.on.keys) if seen.raised[key]}
     names = {_key(key): count for key, count in seen.raised.items() if not _is_own(key)}
     if heard:
-        counted = _counted({_key(key): count for key, count in heard.items()})
-        yield f"of these were raised: {counted}; they do not complete its event, or it was ignored"
+        raised = _counted({_key(key): count for key, count in heard.items()})
+        yield f"of these were raised: {raised}; they do not complete its event, or it was ignored"
         if rule.partials:
-            yield f"its detector keeps {_some(rule.partials, 'occurrence')} for later matches"
+            yield f"its detector keeps {counted(rule.partials, 'occurrence')} for later matches"
         if rule.subscription.is_timed:
             yield "it waits for a time, too: advance the clock, then db.wait_idle()"
     else:
@@ -212,7 +212,7 @@ def _why_not_triggered(db: Database, rule: RegisteredRule, seen: Seen) -> Iterat
     waiting = db.admin.counters().get("events_waiting", 0)
     if waiting:
         yield (
-            f"{_some(waiting, 'event')} of streams wait for punctuation: feed the stream on, or "
+            f"{counted(waiting, 'event')} of streams wait for punctuation: feed the stream on, or "
             f"without punctuation="
         )
 
@@ -225,7 +225,7 @@ def _letters(db: Database, name: str) -> Iterator[str]:
         return
     found = [x for x in found if x.kind == "event" or x.source == f"rule {name}"]
     if found:
-        yield f"{_some(len(found), 'dead letter')} may tell more:"
+        yield f"{counted(len(found), 'dead letter')} may tell more:"
         yield from _listed([f"{x.source}: {x.error}: {' '.join(x.reason.split())}" for x in found])
 
 
@@ -236,7 +236,7 @@ def _decisions(db: Database, name: str) -> Iterator[str]:
         yield f"the decisions cannot be read: {error}"
         return
     if found:
-        yield f"{_some(len(found), 'decision')} of it are open, as no order of events is known:"
+        yield f"{counted(len(found), 'decision')} of it are open, as no order of events is known:"
         yield from _listed([f"{each.id}: {' | '.join(each.texts())}" for each in found])
 
 
@@ -260,11 +260,7 @@ def _each(part: Any) -> Sequence[Occurrence]:
 
 
 def _values(params: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_short(repr(value))}" for name, value in params.items())
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _VALUE_MAX else f"{text[: _VALUE_MAX - 1]}…"
+    return ", ".join(f"{name}={clipped(repr(value), _VALUE_MAX)}" for name, value in params.items())
 
 
 def _key(key: tuple[str, str]) -> str:
@@ -283,10 +279,6 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
-
-
-def _some(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 # -- record of what the rules of a database did during a test --------------------------------------

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from activedb.clock import Clock, in_microseconds, moment_of
-from activedb.errors import ActiveDBError, BadEvent, RuleFailed
+from activedb.errors import ActiveDBError
 from activedb.events import Occurrence
 from activedb.firing import (
     SYSTEMIC,
@@ -18,7 +17,6 @@ from activedb.firing import (
     Letter,
     Triggered,
     Turn,
-    failure_of,
     is_systemic,
     moment_in,
 )
@@ -155,16 +153,23 @@ class Timekeeper:
             self._woken.clear()
             if self._is_closed:
                 return
-            self._start_due()
-            waited_for = [self._untold, self._expiring]
-            with self._latch:
-                found = [us for us, _ in self._looks.values()]
-                if not self._telling:
-                    waited_for.append(self._due)
-            firsts = [times.first_us() for times in waited_for]
-            found += [us for us in firsts if us is not None]
-            moment = moment_of(min(*found, _LAST_US)) if found else None
-            self._clock.wait_until(moment, self._woken)
+            try:
+                self._start_due()
+                self._clock.wait_until(self._next_moment(), self._woken)
+            except Exception:
+                _LOG.exception("cannot start what is due by the clock; this is tried again")
+                self._woken.wait(_AGAIN_AFTER_US / 1_000_000)
+
+    def _next_moment(self) -> datetime | None:
+        """Return the earliest time at which something is due, or None."""
+        waited_for = [self._untold, self._expiring]
+        with self._latch:
+            found = [us for us, _ in self._looks.values()]
+            if not self._telling:
+                waited_for.append(self._due)
+        firsts = [times.first_us() for times in waited_for]
+        found += [us for us in firsts if us is not None]
+        return moment_of(min(*found, _LAST_US)) if found else None
 
     def _start_due(self) -> None:
         """Start the work that is due now."""
@@ -174,7 +179,11 @@ class Timekeeper:
                 self._launcher.run_in_background(f"silence in stream {stream}", look)
             while taken := self._expiring.take(now_us + 1):
                 for subscription in taken[1]:
-                    self._expire(subscription, now_us)
+                    try:
+                        self._expire(subscription, now_us)
+                    except Exception:
+                        _LOG.exception("rule %s cannot forget what expires", subscription.rule.name)
+                        self.moved(subscription)
             while taken := self._untold.take(now_us + 1):
                 first = [s.detection for s in taken[1] if self._turn(s, 0).priority is not None]
                 with self._latch:
@@ -186,13 +195,18 @@ class Timekeeper:
     def _start_all(self, due_us: int, subscriptions: list[Subscription]) -> None:
         """Start the rules that are due at one moment, in the order of priorities."""
         for subscription in sorted(subscriptions, key=self._rank):
-            if self._catalog.present(subscription) is None:
+            try:
+                if self._catalog.present(subscription) is None:
+                    self._told(subscription)
+                elif self._lines.stream_of(subscription) is not None:  # declared since
+                    self._told(subscription)
+                    self._lines.moved(subscription)
+                else:
+                    self._start(subscription, due_us)
+            except Exception:
+                _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
+                self._set(self._due, subscription, self._now_us() + _AGAIN_AFTER_US)
                 self._told(subscription)
-            elif self._lines.stream_of(subscription) is not None:  # declared since
-                self._told(subscription)
-                self._lines.moved(subscription)
-            else:
-                self._start(subscription, due_us)
 
     def _told(self, subscription: Subscription) -> None:
         """Note that a new rule has been told the time, or never will be; others may start now."""
@@ -301,20 +315,14 @@ class Timekeeper:
     def _give_up(self, t: TransactionNode, subscription: Subscription, error: Exception) -> None:
         """Pass over a moment at which a predicate raises, and leave a dead letter.
 
-        The detector would fail there again and again, so the failing matches are left out. If the
-        state of the detector cannot be encoded, the whole state is discarded.
+        The detector would fail there again and again, so the failing matches are left out.
         """
         name = subscription.rule.name
         now_us = self._now_us()
         due_us = now_us if subscription.due_us is None else min(subscription.due_us, now_us)
         refused = self._refused(t, due_us)
         self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
-        found: list[Triggered] | None = None
-        with suppress(BadEvent):  # its state cannot be encoded
-            found = self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
-        if found is None:
-            subscription.restore(None)
-            found = self._triggering.feeding.advance(subscription, due_us + 1, t, refused)
+        found = self._triggering.feeding.pass_over(subscription, due_us + 1, t, refused)
         subscription.pending.extend(item.occurrence for item in found)
 
     def _refused(self, t: TransactionNode, us: int) -> Refused:
@@ -341,19 +349,8 @@ class Timekeeper:
         if entry is None or not entry.enabled:
             return
         item = Triggered(entry.rule, o, moment=moment)
-        label = f"time.{o.us}"
-        try:
-            t.run_child(
-                lambda s: self._triggering.trigger(s, [item]),
-                label=label,
-                timestamp=moment_of(o.us),
-            )
-        except Exception as error:
-            if is_systemic(error, t):
-                raise
-            failed = error if isinstance(error, RuleFailed) else failure_of(entry.name, error)
-            identity = f"{entry.name}/{o.us}/{t.path}"
-            self._triggering.contexts.keep_letters(t, [Letter.of_rule(identity, o, failed)])
+        identity = f"{entry.name}/{o.us}/{t.path}"
+        self._triggering.trigger_alone(t, item, f"time.{o.us}", o.us, identity)
 
     # -- expiry ----------------------------------------------------------------------------
 

@@ -225,10 +225,10 @@ class Offers:
     def __init__(self, locks: Callable[[], LockManager]):
         self._locks = locks
         self._latch = threading.Lock()
-        self._awaited: dict[int, int] = {}
+        self._awaited: dict[int, Edge] = {}
 
-    def awaited_by(self, tid: int) -> int | None:
-        """Return the superior whose offer transaction `tid` is waiting for, or None."""
+    def wait_of(self, tid: int) -> Edge | None:
+        """Return the wait of transaction `tid` for a superior's offer, or None."""
         return self._awaited.get(tid)
 
     def await_one(
@@ -254,7 +254,7 @@ class Offers:
             return is_rollback_only() or not locks.holds(superior, resource, mode)
 
         with self._latch:
-            self._awaited[child] = superior
+            self._awaited[child] = edge
         try:
             while not is_over():
                 left_s = until_s - time.monotonic()
@@ -287,7 +287,7 @@ class Offers:
                 if counts_commit or edge.kind is not EdgeKind.COMMIT
             ]
             if counts_commit and tid in awaited:
-                targets.append((awaited[tid], False))
+                targets.append((awaited[tid].waited_for, False))
             for target in targets:
                 if target[0] == child:
                     return True

@@ -117,20 +117,23 @@ class Crossing:
                 tops = list(self._tops.values())
                 if not tops and not self._is_closed.is_set():
                     self._is_needed.clear()
-            called = [top.hierarchy.session.called_s for top in tops]
-            called += [use.called_s for use in self._plain()]
-            if all(seconds < _LOOK_AFTER_S for seconds in called):
-                next_look, pause = 0.0, _LOOK_AFTER_S
-                self._seen.clear()
-                self._take_back(_at_server(tops))
-            elif time.monotonic() >= next_look:
-                try:
-                    suspicious = self.look_once(tops)
-                except Exception:
-                    _LOG.exception("cannot look for deadlocks through the server")
-                    suspicious = False
-                pause = _LOOK_AFTER_S if suspicious else min(2 * pause, _LOOK_EVERY_S_MAX)
-                next_look = time.monotonic() + pause
+            try:
+                called = [top.hierarchy.session.called_s for top in tops]
+                called += [use.called_s for use in self._plain()]
+                if all(seconds < _LOOK_AFTER_S for seconds in called):
+                    self._seen.clear()
+                    self._take_back(_at_server(tops))
+                    next_look, pause = 0.0, _LOOK_AFTER_S
+                    continue
+                if time.monotonic() < next_look:
+                    continue
+                suspicious = self.look_once(tops)
+            except Exception:
+                _LOG.exception("cannot look for deadlocks through the server")
+                suspicious = False
+                self._is_closed.wait(pause)
+            pause = _LOOK_AFTER_S if suspicious else min(2 * pause, _LOOK_EVERY_S_MAX)
+            next_look = time.monotonic() + pause
 
     def look_once(self, tops: Iterable[TransactionNode]) -> bool:
         """Ask the server for its waits, and break a deadlock; return whether one is suspected."""

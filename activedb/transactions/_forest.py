@@ -206,6 +206,7 @@ class Forest:
         run: Run | None = None,
         *,
         timeout: float | None = None,
+        on_failed: Callable[[], object] = lambda: None,
     ) -> T:
         """Run `function` in a top-level transaction, retried when that is safe.
 
@@ -213,6 +214,8 @@ class Forest:
         ----------
         timeout : float, optional
             Seconds that all tries together may take.
+        on_failed : callable
+            Called when a try has failed, before the pause that may follow.
 
         Raises
         ------
@@ -226,10 +229,18 @@ class Forest:
         """
         work, limit = run or Run(), Limit.after(timeout)
         work.is_retried = True
+
+        def attempt() -> T:
+            try:
+                return self._top_level(work, limit).call(function)
+            except BaseException:
+                on_failed()
+                raise
+
         with nullcontext() if limit is None else limited(limit.at_s):
             try:
                 return self.retries.run(
-                    lambda: self._top_level(work, limit).call(function),
+                    attempt,
                     name=lambda: f"transaction {work.name}",
                     limit=limit,
                 )

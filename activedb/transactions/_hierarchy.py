@@ -181,9 +181,6 @@ class Base:
         where.update(what)
 
 
-# -- hierarchy: state shared by a top-level transaction and its inferiors, on one flat transaction
-
-
 _GUARDS_MAX = 128  # keys of a table; beyond that the whole table is guarded
 
 Rows: TypeAlias = dict[TableSpec, dict[Key, Row | None]]

@@ -104,9 +104,6 @@ class WatchedSessions:
             yield t, rows
 
 
-# -- transactions inside a caller's transaction: blocks over a connection that the caller commits
-
-
 _LOG = logging.getLogger(__name__)
 _LOOKS_MAX = 60
 _LOOK_AGAIN_S = 0.5
@@ -136,7 +133,7 @@ class Joined:
         Raises
         ------
         ConfigurationError
-            If the connection cannot be used; see `activedb.store.borrow`.
+            If the connection cannot be used; see `activedb.store.session.borrow`.
         TransactionStateError
             If another block is open over the connection, or its transaction has failed.
         """

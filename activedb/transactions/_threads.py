@@ -501,9 +501,9 @@ class _WaitForGraph:
             yield CycleEdge(key, (forest, edge.waited_for), edge)
             if edge.kind in _HIERARCHY_KINDS and tops.get(edge.waited_for) != tops.get(tid):
                 yield CycleEdge(key, (forest, tops[edge.waited_for]), edge)
-        superior = forest.offers.awaited_by(tid)
-        if superior is not None:
-            yield CycleEdge(key, (forest, superior), Edge(tid, superior, EdgeKind.INLINE))
+        wait = forest.offers.wait_of(tid)
+        if wait is not None:
+            yield CycleEdge(key, (forest, wait.waited_for), wait)
         sleeper = self._sleepers.get(key)
         if sleeper is not None:
             for other in sleeper.awaited():

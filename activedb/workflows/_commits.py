@@ -74,7 +74,8 @@ class Commits:
     after `keep_up`.
 
     Latch: ``_latch``, taken by the committing thread, after the workflow's row is locked and after
-    all other latches, until the commit has ended; no thread reads from the database under it.
+    all other latches, until the commit has ended or failed; no thread reads from the database under
+    it.
     """
 
     def __init__(
@@ -179,10 +180,10 @@ class Commits:
         self._launcher.join_running(running_max=_DETACHED_MAX)
         commit = _TransactionCommit(self, run)
         try:
-            self._forest.run(lambda t: commit.body(t, work), run)
-            commit.ended(well=True)
+            self._forest.run(lambda t: commit.body(t, work), run, on_failed=commit.failed)
+            commit.ended()
         finally:
-            commit.ended(well=False)
+            commit.failed()
         batch_firings = self._launcher.batch_firings
         if run.is_batch:
             batch_firings.committed(run)
@@ -211,7 +212,7 @@ class _TransactionCommit:
 
     def body(self, t: TransactionNode, work: Callable[[TransactionNode], Record | None]) -> None:
         commits = self._commits
-        self.ended(well=False)  # after an earlier try
+        self.given_up = []  # by an earlier try
         if self._was_late:  # so that it cannot be late again
             Transaction(t).get(commits._journal.table, commits.name, for_update=True)
         commits.refresh()
@@ -253,12 +254,16 @@ class _TransactionCommit:
             batch_firings.settle(connection, run)
             commits._launcher.triggering.run_ends.giving_up(connection, run.name)
 
-    def ended(self, *, well: bool) -> None:
-        """Release the latch; unless `well`, mark the state as stale."""
+    def failed(self) -> None:
+        """Mark the state as stale and release the latch, if the try that has failed holds it."""
+        if self._has_latch:
+            self._commits._doubt()
+            self.ended()
+
+    def ended(self) -> None:
+        """Release the latch."""
         if self._has_latch:
             self._has_latch = False
-            if not well:
-                self._commits._doubt()
             self._commits._latch.release()
 
 

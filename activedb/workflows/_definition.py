@@ -11,6 +11,7 @@ from activedb.batches import Grouping, Mode, Piece, Program, Workflow
 from activedb.errors import BadEvent, DefinedTwice, WorkflowChanged, WorkflowError
 from activedb.events import decode_params, encode_params
 from activedb.functions import checked_function, checked_result
+from activedb.spelling import clipped
 from activedb.store.sql import is_storable
 from activedb.streams import AtomicBatch
 from activedb.transactions import Transaction
@@ -112,8 +113,7 @@ def rows_of_micro_batch(
 
 
 def _s(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
+    return clipped(repr(value), _SHOWN_MAX)
 
 
 # -- definition of workflows by decorated functions, with their compensating actions ---------------

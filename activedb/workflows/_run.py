@@ -208,9 +208,6 @@ class WorkflowExecutor:
         return None
 
 
-# -- execution and compensation of a workflow's atomic batches, resumed from the recorded state ----
-
-
 class BatchRun:
     """Execution of the programs of one workflow; created by `Workflows.open`.
 

@@ -200,9 +200,6 @@ Event = (
 """Any entry of a history; its field `by` is the transaction that invokes it."""
 
 
-# -- history in one total order, and its form as JSON lines ----------------------------------------
-
-
 class BadLine(ValueError):
     """A line that is no event of a history.
 

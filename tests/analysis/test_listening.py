@@ -297,6 +297,21 @@ def test_rule_that_calls_a_function_whose_calls_are_events_triggers_rules_on_the
     assert [step.rule for step in triggered] == ["before"]
 
 
+def test_call_that_a_rule_makes_and_none_listens_to_is_no_event_of_its_function() -> None:
+    with adb.connect("memory://") as db:
+
+        @db.emits
+        def pay(t: Any, o: Any) -> None: ...
+
+        db.rule(on=E, name="pays")(pay)
+        analysis = db.rules.analyze()
+    for event_name in (f"call {pay.__qualname__}", f"return {pay.__qualname__}"):
+        told = explain(analysis, event_name)
+        assert (told.event, told.steps) == (event_name, ())
+    with pytest.raises(DefinitionError, match="no rule listens to an event"):
+        explain(analysis, pay.__qualname__)
+
+
 def test_rules_on_transactions_of_the_application_are_triggered_by_no_rule() -> None:
     rules = [
         rule("begin", began(), raises=["A"]),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 import activedb
 from activedb.database import Database
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,3 +48,36 @@ def test_databases_of_a_file_are_closed(
     done = call(*words.split(), "job.py")
     assert opened
     assert all(db._closed for db in opened), done
+
+
+def of_program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a program of its own, in a folder of whose files it knows nothing."""
+    return subprocess.run(
+        [sys.executable, "-m", "activedb", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["queue", "types", "random", "turtle", "activedb", "sqlalchemy"])
+def test_file_named_like_a_module_of_others_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / f"{name}.py").write_text("print('it has run')\n" + OPENS)
+    done = of_program(tmp_path, "rules", "ls", f"files/{name}.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"files/{name}.py has the name of the module {name} of" in done.stderr
+    assert "rename the file" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_file_imports_its_siblings_and_is_found_under_its_name(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("import job\nname = job.__name__\n")
+    (tmp_path / "job.py").write_text(
+        OPENS + "import helper\ndb.rule(on=activedb.event('A'), name=helper.name)(print)\n"
+    )
+    done = of_program(tmp_path, "rules", "ls", "job.py")
+    assert done.returncode == 0, done.stderr
+    assert "job" in done.stdout

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from activedb.clock import (
     ClockSource,
     ClockStatus,
-    DriftingClock,
     FixedErrorClock,
     KernelClock,
     Reading,
@@ -30,6 +29,7 @@ from activedb.clock import (
 )
 from activedb.clock import _sources as kernel
 from activedb.errors import ConfigurationError
+from tests.clock.drifting import DriftingClock
 from tests.patience import PATIENCE_S
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from activedb.clock import ClockSource, DriftingClock, SimulatedClock
+from activedb.clock import ClockSource, SimulatedClock
 from activedb.events import AccuracyInterval, Node, Occurrence
+from tests.clock.drifting import DriftingClock
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,6 +8,7 @@ import pytest
 
 from activedb.errors import MatchesExceeded, PatternError
 from activedb.events import (
+    AccuracyInterval,
     Detector,
     Expression,
     Network,
@@ -16,6 +17,7 @@ from activedb.events import (
     detect,
     event,
     many,
+    periodic,
     seq,
 )
 
@@ -51,6 +53,39 @@ def test_more_matches_than_may_be_are_refused_without_looking_for_all(name: str)
     assert {**again, "arrival": 0} == {**kept, "arrival": 0}
 
 
+@pytest.mark.parametrize("policy", ["certain", "raise", "possible"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        seq(A, many(B), C).within(1),
+        seq(A, many(B), C).within(1).timed_out(),
+        seq(A, many(B), ~D).within(1),
+        seq(A, many(B), C).within(1).context("chronicle"),
+        seq(A, many(B), C).within(1).skipping("past_last"),
+    ],
+    ids=repr,
+)
+def test_orders_of_events_that_overlap_are_not_all_tried(
+    expression: Expression, policy: str
+) -> None:
+    """Sixty events may have happened in more orders than could ever be tried."""
+    detector = Detector(expression, on_uncertain=policy, matches_max=10)
+    detector.feed(overlapping("A", 0, 1))
+    with pytest.raises(MatchesExceeded, match="more than 10 matches"):
+        for _ in range(60):
+            kept = detector.state()
+            detector.feed(overlapping("B", 10, 500_000))
+        kept = detector.state()
+        detector.feed(overlapping("C", 600_000, 600_001))
+        detector.advance(3_000_000)
+    again = detector.state()
+    assert {**again, "arrival": 0} == {**kept, "arrival": 0}
+
+
+def overlapping(name: str, low_us: int, high_us: int) -> Occurrence:
+    return Occurrence(name, AccuracyInterval((low_us + high_us) // 2, low_us, high_us))
+
+
 @pytest.mark.parametrize("name", ["kleene", "straight", "kleene with a predicate"])
 @pytest.mark.parametrize("most", [1, 7, 1_000])
 def test_matches_truncated_are_the_most_preferred_ones(name: str, most: int) -> None:
@@ -79,6 +114,43 @@ def test_matches_at_the_end_of_a_window_are_truncated_as_there_is_no_event_to_re
         detector.feed(o)
     assert len(detector.advance(200_000_000)) == 10
     assert detector.truncated == 1
+
+
+DAY_US = 86_400_000_000
+TICKING = periodic(A, 0.001, B, collected=True)
+
+
+def fed(on_many: str, start: Occurrence, end: Occurrence, context: str, **options: Any) -> Any:
+    """Return a detector of ticks that was fed a start, and what an end a day later makes."""
+    expression = TICKING.context(context)
+    detector = Detector(expression, matches_max=50, on_many=on_many, **options)
+    detector.feed(start)
+    return detector, lambda: detector.feed(end)
+
+
+@pytest.mark.parametrize("context", ["unrestricted", "recent", "chronicle", "cumulative"])
+def test_ticks_that_one_end_collects_are_bounded(context: str) -> None:
+    start, end = Occurrence("A", 0), Occurrence("B", DAY_US)
+    detector, ends = fed("refuse", start, end, context)
+    kept = detector.state()
+    with pytest.raises(MatchesExceeded, match="more than 50"):
+        ends()
+    assert {**detector.state(), "arrival": 0} == {**kept, "arrival": 0}
+    detector, ends = fed("truncate", start, end, context)
+    (made,) = ends()
+    assert [tick.us for tick in made.parts["tick"]] == [1_000 * (n + 1) for n in range(50)]
+    assert detector.truncated == 1
+
+
+@pytest.mark.parametrize("on_many", ["refuse", "truncate"])
+def test_possible_numbers_of_ticks_are_bounded(on_many: str) -> None:
+    start = Occurrence("A", AccuracyInterval(0, -10_000, 10_000))
+    end = Occurrence("B", AccuracyInterval(DAY_US, DAY_US - 10_000, DAY_US + 10_000))
+    detector, ends = fed(on_many, start, end, "unrestricted", on_uncertain="certain")
+    kept = detector.state()
+    with pytest.raises(MatchesExceeded, match="more than 50"):
+        ends()
+    assert {**detector.state(), "arrival": 0} == {**kept, "arrival": 0}
 
 
 def test_shared_sequences_are_bounded_for_each_detector() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from activedb.clock import ClockStatus, DriftingClock, FixedErrorClock, Reading, SimulatedClock
+from activedb.clock import ClockStatus, FixedErrorClock, Reading, SimulatedClock
 from activedb.errors import ConfigurationError
 from activedb.events import Node, Order, order
+from tests.clock.drifting import DriftingClock
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 START_US = int(START.timestamp()) * 1_000_000

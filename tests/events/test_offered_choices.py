@@ -26,15 +26,15 @@ from activedb.events import (
     Undecided,
     all_of,
     event,
+    leaves,
     many,
     precedes,
     query,
     seq,
+    walk,
 )
 from activedb.events._possibility import Possibility, is_merging
 from activedb.events._possibility import merges as merges_itself
-from activedb.events._witnesses import leaves
-from activedb.events.detection._traits import walk
 from tests.drawing import SCALE
 from tests.drawing import drawn as source
 

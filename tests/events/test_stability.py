@@ -15,13 +15,13 @@ from activedb.events import (
     AccuracyInterval,
     Node,
     Occurrence,
-    POList,
     Producers,
     Stabilizer,
     occurrence,
     precedes,
 )
 
+from .polist import POList
 from .simulation import Arrival, Happening, World, deliver, run
 from .test_nodes import Script
 from .test_producers import A, B, event, stamp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,9 @@ from activedb.errors import (
     ConstraintViolation,
     FiringsLeft,
     SerializationConflict,
+    StoreError,
 )
-from tests.databases import until
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.ledger import EPOCH, declare, event, open_ledger
 
 if TYPE_CHECKING:
@@ -116,6 +118,33 @@ def test_exclusive_rule_does_not_run_when_a_retry_succeeds(ledger: Ledger) -> No
     ledger.db.run(work)
     ledger.db.wait_idle()
     assert len(tries) == 3
+    assert ledger.lines() == []
+    assert ledger.pending() == []
+
+
+def test_intent_stays_recorded_when_another_one_at_its_event_could_not_be(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, tries = ledger.db, list[int]()
+
+    def fail(firings: object) -> None:
+        raise StoreError("the server is away")
+
+    def work(t: Transaction) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            db.signal("E", n=1)
+            raise SerializationConflict("once more")
+        if len(tries) == 2:
+            define = db.rule(on=adb.event("E"), coupling="exclusive", name="second")
+            in_thread(define, lambda t, o: None).result(PATIENCE_S)
+            with monkeypatch.context() as away, suppress(StoreError):
+                away.setattr(db._launcher.journal, "intend", fail)
+                db.signal("E", n=1)
+
+    db.run(work)
+    db.wait_idle()
+    assert len(tries) == 2
     assert ledger.lines() == []
     assert ledger.pending() == []
 

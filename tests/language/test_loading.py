@@ -17,7 +17,7 @@ from activedb.errors import (
     RuleSyntaxError,
     StoreError,
 )
-from tests.databases import PATIENCE_S, in_thread, place
+from tests.databases import PATIENCE_S, in_thread, lock_waits, place, until
 from tests.language.tables import declare
 
 UPDATE = "UPDATE workerStatus SET status = 'seen' WHERE workerID = NEW.who"
@@ -271,6 +271,36 @@ def test_query_replaced_in_an_aborted_transaction_can_be_replaced_again(ward: ad
     assert entry.version == 2
     ward.signal("C", who=1)
     assert rows(ward, "workerStatus")[0] == (1, "seen")
+
+
+def test_query_of_an_aborted_transaction_is_gone_as_its_rules_are(ward: adb.Database) -> None:
+    on_output = f"CREATE RULE R ON OUTPUT Q BEGIN {UPDATE} END"
+    with pytest.raises(ZeroDivisionError), ward.transaction() as t:
+        with pytest.raises(ZeroDivisionError), t.subtransaction():
+            ward.rules.load_text(QUERY.replace(" Q ", " P "))
+            raise ZeroDivisionError
+        ward.rules.load_text(QUERY)
+        ward.rules.load_text(on_output)
+        assert list(ward.rules.queries) == ["Q"]
+        assert not in_thread(lambda: ward.rules.queries).result(PATIENCE_S)
+        raise ZeroDivisionError
+    assert not ward.rules.queries
+    with pytest.raises(RuleSyntaxError, match="no query 'Q'"):
+        ward.rules.load_text(on_output)
+
+
+def test_texts_loaded_at_once_keep_each_others_queries(ward: adb.Database) -> None:
+    ward.rules.load_text(f"CREATE RULE R ON seen BEGIN {UPDATE} END")
+    with ward.transaction():
+        ward.rules.disable("R")
+        waits = lock_waits(ward)
+        first = in_thread(ward.rules.load_text, QUERY + "ALTER RULE R SET PRIORITY 1")
+        until(lambda: lock_waits(ward) > waits)
+        second = in_thread(ward.rules.load_text, QUERY.replace(" Q ", " P "))
+        until(lambda: second.done() or lock_waits(ward) > waits + 1)
+    first.result(PATIENCE_S)
+    second.result(PATIENCE_S)
+    ward.rules.load_text("DROP QUERY Q; DROP QUERY P")
 
 
 def test_query_within_a_pattern_is_an_event_of_it(ward: adb.Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -108,6 +109,24 @@ def test_life_child_that_is_tried_again_knows_which_try_it_is() -> None:
     other = TransactionRecord(5, parent, "2", 0.0, "main")
     parent.begins(other)
     assert other.tries == 1
+
+
+@pytest.mark.parametrize("long", [{0}, {3}, {0, 3}, {0, 1, 3}], ids=str)
+def test_life_path_with_long_labels_names_every_ancestor(long: set[int]) -> None:
+    labels = ["top", "the rule that orders more", "its child", "the last one"]
+    life = None
+    for number, label in enumerate(labels):
+        named = f"begin{'x' * 2_000}end" if number in long else label
+        life = TransactionRecord(number, life, named, 0.0, "main")
+    assert life is not None
+    for number, shown in enumerate(life.path.split("/")):
+        if number in long:
+            assert shown.startswith("beginxx")
+            assert shown.endswith("xxend")
+        else:
+            assert shown == labels[number]
+    assert life.path.count("/") == 3
+    assert len(life.path) <= _records._PATH_CHARS_MAX
 
 
 def test_life_path_of_a_deep_line_stays_short() -> None:

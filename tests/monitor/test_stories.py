@@ -17,6 +17,8 @@ from activedb.errors import (
     TransactionCancelled,
     TransactionTimeout,
 )
+from activedb.monitor._records import TransactionRecord
+from activedb.monitor._stories import node
 from tests.databases import PATIENCE_S, in_thread, until
 
 if TYPE_CHECKING:
@@ -93,6 +95,38 @@ def test_story_of_an_error_like_one_that_was_swallowed_is_its_own(watched: Watch
     with pytest.raises(ValueError, match="same"):
         watched.db.run(work)
     assert only_ended(watched, parent=None)["why"] == "Its code raised ValueError."
+
+
+def test_origin_of_an_error_is_looked_up_under_the_latch(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = watched.monitor.watch
+    get, locked = watch.lives.get, []
+
+    def seen(number: int) -> TransactionRecord | None:
+        locked.append(watch.latch.locked())
+        return get(number)
+
+    monkeypatch.setattr(watch.lives, "get", seen)
+
+    with pytest.raises(KeyError), watched.db.transaction() as t, t.subtransaction():
+        raise KeyError
+    assert locked
+    assert all(locked)
+
+
+def test_wait_that_ends_while_it_is_shown_is_shown_once() -> None:
+    waits = [None, (("accounts", (1,)), 5.0)]
+
+    class Granted(TransactionRecord):
+        @property
+        def wait(self) -> Any:
+            return waits.pop()
+
+        @wait.setter
+        def wait(self, wait: Any) -> None: ...
+
+    assert node(Granted(1, None, "work", 0.0, "main"), [])["waits_since_s"] == 5.0
 
 
 def test_story_of_an_abort_on_purpose_says_so_below_it_too(watched: Watched) -> None:

@@ -56,7 +56,7 @@ class WatchedOffers(Offers):
     def awaited(self) -> dict[int, int]:
         """Return who waits for whose offer, by number."""
         with self._latch:
-            return dict(self._awaited)
+            return {child: edge.waited_for for child, edge in self._awaited.items()}
 
     def _is_blocked_by(self, superior: int, child: int) -> bool:
         is_blocked = super()._is_blocked_by(superior, child)

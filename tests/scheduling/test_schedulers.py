@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from activedb.errors import DefinitionError
 from activedb.scheduling import (
     Access,
     Program,
@@ -23,7 +24,7 @@ from activedb.scheduling import (
     SharedTable,
     View,
 )
-from activedb.scheduling.locking import LWM, S2PL, SEI
+from activedb.scheduling.locking import LWM, S2PL, SEI, PushBased
 from activedb.scheduling.tpg import TPG, Decision, by_tables
 from tests.scheduling.comparison import SCALE, check
 from tests.scheduling.events import event
@@ -186,3 +187,30 @@ def test_error_that_aborts_nothing_ends_the_run(
     again = ProgramRun(program, scheduler)  # the scheduler has let go of what it had
     assert len(again.feed(adds[:6], 100).transactions) == 6
     assert again.state.of(accounts).newest() == {0: 2, 1: 2, 2: 2}
+
+
+BAD_OPTIONS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    *(
+        (scheduler, options, "threads is a whole number from 1, not ")
+        for options in [{"threads": bad} for bad in (0, -1, True, 1.5, "2", None)]
+        for scheduler in (S2PL, LWM, PushBased, TPG)
+    ),
+    *((scheduler, {"granularity": "page"}, "granularity is ") for scheduler in (S2PL, LWM)),
+    (TPG, {"decision": "serial"}, "a decision is a Decision, not "),
+    (TPG, {"decision": {}}, "decisions per group need group_of"),
+    (TPG, {"decision": {"a": 1}, "group_of": len}, "a decision is a Decision, not "),
+    (TPG, {"group_of": "class"}, "group_of is a function, not "),
+    (TPG, {"thresholds": {}}, "thresholds are Thresholds, not "),
+    *((Decision, {word: "none"}, f"a decision's {word} is ") for word in ("explore", "unit")),
+    *((Decision, {word: "none"}, f"a decision's {word} is ") for word in ("abort", "speculative")),
+]
+
+
+@pytest.mark.parametrize(("scheduler", "options", "message"), BAD_OPTIONS)
+def test_bad_option_of_any_scheduler_is_refused_in_one_line(
+    scheduler: Callable[..., object], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        scheduler(**options)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import threading
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -329,6 +330,58 @@ def test_query_gives_its_name_and_output_to_the_rule(timed: Timed) -> None:
     timed.db.signal("A", k=7)
     timed.go_on(5)
     assert seen == [("Q1", {"key": 7})]
+
+
+class FailingClock(adb.SimulatedClock):
+    """Clock that raises an error the first times that the timer thread reads it from now on."""
+
+    failures = 0
+
+    def now(self) -> datetime:
+        if self.failures and threading.current_thread().name == "activedb-timekeeper":
+            self.failures -= 1
+            raise OSError("no time to be had")
+        return super().now()
+
+
+def test_thread_goes_on_after_an_unexpected_error(
+    where: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FailingClock(EPOCH)
+    timed = Timed(where, clock)
+    timed.on("every", adb.every(10))
+    timed.db.wait_idle()
+    clock.failures = 1
+    clock.advance(10)
+    until(lambda: timed.ledger.lines() or not timed.thread.is_alive())
+    assert timed.ledger.lines() == ["every at 10"]
+    assert any("tried again" in record.message for record in caplog.records)
+
+
+def test_unexpected_error_of_one_rule_keeps_no_other_from_its_time(
+    timed: Timed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = ["bad"]
+    keeper = timed.db._timekeeper
+    start = keeper._start
+
+    def fail_once(subscription: Any, due_us: int) -> None:
+        if due_us > EPOCH.timestamp() * 1_000_000 and subscription.rule.name in failing:
+            failing.clear()
+            raise OSError("no thread to be had")
+        start(subscription, due_us)
+
+    timed.on("bad", adb.every(10))
+    timed.on("good", adb.every(10))
+    timed.db.wait_idle()
+    monkeypatch.setattr(keeper, "_start", fail_once)
+    timed.clock.advance(10)
+    until(lambda: not failing)
+    timed.db.wait_idle()
+    assert timed.ledger.lines() == ["good at 10"]
+    timed.clock.advance(2)
+    until(lambda: len(timed.ledger.lines()) == 2 or not timed.thread.is_alive())
+    assert sorted(timed.ledger.lines()) == ["bad at 10", "good at 10"]
 
 
 def test_database_closes_while_a_rule_cannot_keep_up_with_its_clock(timed: Timed) -> None:

@@ -218,6 +218,27 @@ def test_cycle_through_a_statement_of_the_callers_own_is_broken(
     assert crossing(db) >= 1  # the server may let the next try have the row first again
 
 
+def test_watcher_goes_on_after_an_unexpected_error(
+    shared: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = shared.open()
+    crossing = db._forest.crossing
+    has_failed, goes_on = threading.Event(), threading.Event()
+
+    def fail_once(ours: Any) -> None:
+        if not has_failed.is_set():
+            has_failed.set()
+            raise OSError("on purpose")
+        goes_on.set()
+
+    monkeypatch.setattr(crossing, "_take_back", fail_once)
+    with db.transaction():
+        thread = crossing._thread
+        assert thread is not None
+        until(lambda: goes_on.is_set() or not thread.is_alive())
+    assert goes_on.is_set()
+
+
 def test_what_is_published_names_whole_processes_that_still_are_the_same(shared: Place) -> None:
     db = shared.open()
     with db.connection() as waiter, db.connection() as waited_for:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Engine, event, func, select
+from sqlalchemy import Engine, event, func, select, update
 
 from activedb import State
 from activedb.errors import (
     ConfigurationError,
     Deadlock,
+    LockTimeout,
     TransactionCancelled,
     TransactionTimeout,
 )
 from activedb.transactions._deadlines import Deadlines, Limit
-from tests.databases import PATIENCE_S, in_thread, lock_waits, until
+from tests.databases import PATIENCE_S, in_thread, lock_waits, place, until
 from tests.nodes import node_of
 from tests.transactions.bank import open_bank
 
@@ -116,6 +118,62 @@ def test_timeout_is_not_tried_again(bank: Bank) -> None:
         with pytest.raises(TransactionTimeout):
             bank.db.with_timeout(SHORT_S).run(work)
     assert len(tries) == 1
+
+
+@contextmanager
+def plain_sql(bank: Bank) -> Iterator[None]:
+    """Another thread keeps the one connection of memory:// for the whole block."""
+    has_it, let_go = threading.Event(), threading.Event()
+
+    def keep() -> None:
+        with bank.db.connection() as connection:
+            connection.execute(update(bank.accounts).values(balance=7))
+            has_it.set()
+            assert let_go.wait(2 * PATIENCE_S)
+            connection.commit()
+
+    other = in_thread(keep)
+    assert has_it.wait(PATIENCE_S)
+    try:
+        yield
+    finally:
+        let_go.set()
+        other.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("children", [0, 2])
+def test_timeout_ends_a_wait_for_the_connection_in_memory(children: int) -> None:
+    with place(None) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+
+        def write(s: Transaction) -> None:
+            s.execute(update(bank.accounts).values(balance=0))
+
+        def work(t: Transaction) -> None:
+            for _ in range(children):  # while one waits for the connection, others wait for that
+                t.spawn(write)
+            if not children:
+                t.update(bank.accounts, 1, balance=0)
+
+        with plain_sql(bank):
+            ended = in_thread(bank.db.with_timeout(SHORT_S).run, work).exception(PATIENCE_S)
+        assert type(ended) is TransactionTimeout, ended
+        assert bank.committed() == {1: 7, 2: 7}
+        assert bank.db.admin.counters().get("sessions_lost", 0) == 0
+
+
+def test_lock_timeout_ends_a_wait_for_the_connection_in_memory() -> None:
+    with place(None) as where:
+        bank = open_bank(where.open(lock_timeout_ms=20), {1: 10})
+
+        def work() -> None:
+            with bank.db.transaction() as t:
+                t.update(bank.accounts, 1, balance=0)
+
+        with plain_sql(bank):
+            ended = in_thread(work).exception(PATIENCE_S)
+        assert type(ended) is LockTimeout, ended
+        assert bank.committed() == {1: 7}
 
 
 def test_timeout_of_a_child_leaves_its_parent_free_to_go_on(holder: Bank) -> None:

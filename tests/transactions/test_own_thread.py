@@ -604,6 +604,34 @@ def test_deadlock_error_is_still_what_two_plain_threads_get(bank: Bank) -> None:
     assert any(type(e) is Deadlock for e in errors)
 
 
+def test_deadlock_with_a_child_that_awaits_an_offer_names_the_lock_it_wants(bank: Bank) -> None:
+    has_it, touched = threading.Event(), threading.Event()
+
+    def child(s: Transaction) -> None:
+        put(s, bank, 2)
+        has_it.set()
+        assert touched.wait(PATIENCE_S)
+        put(s, bank, 1)
+
+    def parent(s: Transaction) -> None:
+        s.spawn(child)  # at which it offers its locks
+        assert has_it.wait(PATIENCE_S)
+        put(s, bank, 1)
+        touched.set()
+        until(lambda: bank.db._forest.offers._awaited)
+        bank.db.run(put, bank, 2)
+
+    def work() -> None:
+        with bank.db.transaction() as t:
+            t.spawn(parent).result()
+
+    refused = in_thread(work).exception(PATIENCE_S)
+    assert type(refused) is Deadlock, refused
+    wanted = r"wants X on accounts/\(1,\), waits for \d+, which holds it in X"
+    assert re.search(wanted, str(refused))
+    assert "on the thread of its superior" not in str(refused)
+
+
 # -- where the server keeps the locks ------------------------------------------------------------
 
 
@@ -925,6 +953,21 @@ def test_transaction_in_memory_that_waits_for_plain_sql_that_waits_for_it_is_a_v
 
         in_thread(ours).result(PATIENCE_S)
         assert bank.committed() == {1: 10, 2: 20}
+
+
+def test_plain_sql_in_memory_that_is_refused_leaves_the_work_of_the_outer_block() -> None:
+    with place(None) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+
+        def nested() -> None:
+            with bank.db.connection() as outer:
+                plain_write(bank, outer, 1, 8)
+                with pytest.raises(SelfDeadlock), bank.db.connection() as inner:
+                    plain_write(bank, inner, 2, 8)
+                outer.commit()
+
+        in_thread(nested).result(PATIENCE_S)
+        assert bank.committed() == {1: 8, 2: 20}
 
 
 def test_connection_is_of_use_after_its_statement_was_refused(postgres_url: str) -> None:

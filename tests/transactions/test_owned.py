@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +29,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, sessionmaker
 
-from activedb.errors import ConnectionLost, ConstraintViolation, DefinitionError, TableOwned
+from activedb.errors import (
+    ConnectionLost,
+    ConstraintViolation,
+    DefinitionError,
+    TableOwned,
+    TransactionTimeout,
+)
 from tests.databases import PATIENCE_S, in_thread, place, until
 from tests.nodes import node_of
 
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import activedb as adb
+    from activedb.store.session._ownership import OwnedTable
     from tests.databases import Place
 
 
@@ -337,6 +345,45 @@ def test_owner_that_lost_its_lock_to_a_mere_user_is_told_before_it_writes(shared
     assert other.run(lambda t: t.get(yours, 1))["count"] == 101  # type: ignore[index]
 
 
+@pytest.mark.parametrize("when", ["between", "within"])
+def test_user_that_lost_its_lock_to_an_owner_is_told_before_it_writes(
+    shared: Place, when: str
+) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+
+    def lose() -> None:
+        lose_the_locks(one, other)
+        other.admin.own(yours)
+
+    def add(t: adb.Transaction) -> None:
+        row = t.get(mine, 1, for_update=True)
+        assert row is not None
+        if when == "within":
+            in_thread(lose).result(PATIENCE_S)
+        t.update(mine, 1, count=row["count"] + 1)
+
+    if when == "between":
+        lose()
+    with pytest.raises(TableOwned, match="kept by one process alone"):
+        one.run(add)
+    assert other.run(lambda t: t.get(yours, 1))["count"] == 1  # type: ignore[index]
+    other.close()
+    when = "before"
+    one.run(add)
+
+
+def test_user_that_lost_its_lock_takes_it_again(shared: Place) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+    lose_the_locks(one, other)
+    assert one.run(lambda t: t.get(mine, 1))["count"] == 1  # type: ignore[index]
+    with pytest.raises(TableOwned):
+        other.admin.own(yours)
+
+
 def test_owner_that_lost_its_lock_and_was_told_stays_out(shared: Place) -> None:
     one, other = shared.open(), shared.open()
     mine, yours = declare(one), declare(other)
@@ -418,29 +465,79 @@ def test_owner_keeps_its_table_when_another_connection_is_lost(shared: Place) ->
     one.run(lambda t: t.update(mine, 1, count=2))
 
 
-def test_rows_committed_while_a_table_is_loaded_are_not_lost(shared: Place) -> None:
-    db = shared.open()
+@contextmanager
+def loading(db: adb.Database, owned: OwnedTable) -> Iterator[None]:
+    """Another thread has read the rows, and waits with them for the whole block."""
+    has_read, may_go_on = threading.Event(), threading.Event()
+
+    def pause(connection: Any, *rest: Any) -> None:
+        has_read.set()
+        assert may_go_on.wait(2 * PATIENCE_S)
+
+    with db._store.short() as connection:
+        event.listen(connection, "after_cursor_execute", pause)
+        other = in_thread(owned.load, connection)
+        assert has_read.wait(PATIENCE_S)
+        try:
+            yield
+        finally:
+            may_go_on.set()
+            other.result(PATIENCE_S)
+
+
+def owned_stock(db: adb.Database) -> OwnedTable:
     stock = declare(db)
     db.run(lambda t: [t.insert(stock, {"id": n, "count": 0}) for n in (1, 2)])
     db.admin.own(stock)
     owned = db._store.ownership.owned(db._forest.tables.spec(stock))
     assert owned is not None
-    has_read, may_go_on = threading.Event(), threading.Event()
+    return owned
 
-    def pause(connection: Any, *rest: Any) -> None:
-        has_read.set()
-        may_go_on.wait(PATIENCE_S)
 
+def test_rows_committed_while_a_table_is_loaded_are_not_lost(shared: Place) -> None:
+    db = shared.open()
+    owned = owned_stock(db)
+    newer = {"id": 1, "count": 9, "name": None}
     owned.forget()
+    with loading(db, owned):  # a commit does not wait for it: the server may have fallen silent
+        in_thread(owned.put, (1,), newer).result(PATIENCE_S)
+    assert owned.is_loaded
+    assert owned.rows([(1,), (2,)]) == {(1,): newer, (2,): {"id": 2, "count": 0, "name": None}}
+
+
+@pytest.mark.parametrize("first", ["all", "one"])
+@pytest.mark.parametrize("then", ["all", "one"])
+def test_rows_in_doubt_while_a_table_is_loaded_are_read_again(
+    shared: Place, first: str, then: str
+) -> None:
+    db = shared.open()
+    owned = owned_stock(db)
+
+    def doubt(which: str) -> None:
+        if which == "all":
+            owned.forget()
+        else:
+            owned.doubt({(1,)})
+
+    doubt(first)
+    with loading(db, owned):
+        in_thread(doubt, then).result(PATIENCE_S)
+    assert not owned.is_loaded
     with db._store.short() as connection:
-        event.listen(connection, "after_cursor_execute", pause)
-        loading = in_thread(owned.load, connection)
-        assert has_read.wait(PATIENCE_S)
-        writing = in_thread(lambda: owned.put((1,), {"id": 1, "count": 9, "name": None}))
-        may_go_on.set()
-        loading.result(PATIENCE_S)
-        writing.result(PATIENCE_S)
-    assert owned.rows([(1,)])[(1,)] == {"id": 1, "count": 9, "name": None}
+        connection.execute(owned.spec.table.update().values(count=5))
+        owned.load(connection)
+    assert owned.is_loaded
+    assert owned.rows([(1,)])[(1,)]["count"] == 5
+
+
+def test_time_limit_ends_a_wait_for_another_thread_that_loads_a_table(shared: Place) -> None:
+    db = shared.open()
+    owned = owned_stock(db)
+    owned.forget()
+    with loading(db, owned):
+        read = db.with_timeout(0.05).run
+        ended = in_thread(read, lambda t: t.get(owned.spec.table, 1)).exception(PATIENCE_S)
+    assert type(ended) is TransactionTimeout, ended
 
 
 def test_rows_are_read_anew_after_a_commit_of_unknown_outcome(shared: Place) -> None:

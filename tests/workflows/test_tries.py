@@ -11,8 +11,10 @@ from sqlalchemy import Column, Integer, String, Table, select
 
 import activedb as adb
 from activedb.batches import isolated
-from activedb.errors import Deadlock, SerializationConflict
-from tests.databases import place, until
+from activedb.errors import Deadlock, ProgramFailed, SerializationConflict
+from activedb.firing._firings import BatchFirings
+from activedb.transactions import Run
+from tests.databases import PATIENCE_S, in_thread, place, until
 from tests.firing.working import working
 from tests.workflows.marking import chain, marking, rows_of
 
@@ -213,3 +215,60 @@ def test_what_a_batch_that_failed_for_good_has_triggered_is_left_to_the_workers(
             until(lambda: not worker.admin.pending_firings())
         for mode in ("detached", "exclusive"):
             assert lines.of(mode) == ["try 1", "try 2"]
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next commit of a workflow's transaction fail after it has changed the state."""
+    failures = [SerializationConflict("as told")]
+    settle = BatchFirings.settle
+
+    def settle_or_fail(self: BatchFirings, connection: Any, run: Run) -> None:
+        if failures:
+            raise failures.pop()
+        settle(self, connection, run)
+
+    monkeypatch.setattr(BatchFirings, "settle", settle_or_fail)
+
+
+def test_state_can_be_read_in_the_pause_before_a_retry(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = marking(db, chain(isolated(), isolated()))
+    run, seen = of.run, []
+    fail_once(monkeypatch)
+
+    def pause(event: Any, seconds: float) -> None:
+        seen.append(in_thread(run.due).result(PATIENCE_S))
+
+    monkeypatch.setattr(db._forest.retries, "wait", pause)
+    run.feed("a", rows_of("x"))
+    assert len(seen) == 1
+    assert of.written() == ["P1(x)", "P2(P1:x)"]
+
+
+def test_what_only_a_failed_try_gives_up_is_not_given_up(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = marking(db, chain(isolated(), isolated()))
+    instead: list[Any] = []
+    db.rule(on=adb.inserted(of.marks), coupling="exclusive", name="instead")(
+        lambda t, o: instead.append(o)
+    )
+    of.failing = lambda mark: mark == "P2(P1:x)"
+    with pytest.raises(ProgramFailed):
+        of.run.feed("a", rows_of("x"))
+    due = of.run.due()
+    fail_once(monkeypatch)
+    tries: list[Any] = []
+
+    def work(t: Any) -> Any:
+        tries.append(t)
+        return (lambda state, recorded: state.due.clear()) if len(tries) == 1 else None
+
+    of.run._commits.run(Run(), work)
+    assert len(tries) == 2
+    assert of.run.due() == due
+    of.failing = lambda mark: False
+    of.run.resume()
+    db.wait_idle()
+    assert instead == []

@@ -13,21 +13,15 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from activedb.columns.detect._detector import (
-    BatchDetector,
-    BatchMatches,
     ColumnarDetector,
     EventFilter,
-    detector_for,
 )
 from activedb.columns.detect._matches import Matches
 from activedb.columns.detect._plan import supports
 
 __all__ = [
-    "BatchDetector",
-    "BatchMatches",
     "ColumnarDetector",
     "EventFilter",
     "Matches",
-    "detector_for",
     "supports",
 ]

@@ -1,10 +1,9 @@
-"""Detectors that take batches of events and return matches: a columnar one, a row-wise one."""
+"""Detector that takes batches of events in columns and returns matches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,25 +13,20 @@ from activedb.columns.detect._arrays import CHRONICLE, CONTINUOUS, CUMULATIVE
 from activedb.columns.detect._engines import EngineMatches, engine_for
 from activedb.columns.detect._keys import KeyNumbers
 from activedb.columns.detect._matches import Chunk, Matches
-from activedb.columns.detect._plan import SequencePlan, plan_of, supports
+from activedb.columns.detect._plan import SequencePlan, plan_of
 from activedb.columns.detect._programs import CompiledCondition, CompiledConditions, why_no_program
 from activedb.columns.events import EventColumns, Ints
-from activedb.compiler import check_compiler, has_compiler
+from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
-from activedb.events import MATCHES_MAX, Bound, Detector, Occurrence, Primitive, too_many
+from activedb.events import MATCHES_MAX, Bound, Primitive, too_many
 from activedb.events.terms import Term
 
 if TYPE_CHECKING:
     from activedb.events import Expression
 
 __all__ = [
-    "BatchDetector",
-    "BatchMatches",
     "ColumnarDetector",
     "EventFilter",
-    "RowDetector",
-    "checked_place",
-    "detector_for",
 ]
 
 
@@ -87,7 +81,7 @@ class ColumnarDetector:
     ):
         self._plan: SequencePlan = plan_of(expression)
         self._most = Bound(matches_max).most
-        check_compiler("detection in columns", "detector_for()")
+        check_compiler("detection in columns", "a Detector")
         self.expression = expression
         self.horizon_us = self._plan.expression.window_us
         self._name = name or self._plan.name
@@ -197,7 +191,7 @@ class ColumnarDetector:
     def _take(self, columns: EventColumns, *, absorbs: bool) -> tuple[EngineMatches, Ints, Chunk]:
         """Let the engine take a batch; return its matches, the completing rows, and the chunk."""
         order = columns.order()
-        last = checked_place(columns, order, self._last)
+        last = _checked_place(columns, order, self._last)
         masks = self._masks(columns)
         rows = np.flatnonzero(masks) if order is None else order[masks[order] != 0]
         keys_of = self._keys.number(columns, rows)
@@ -212,15 +206,6 @@ class ColumnarDetector:
         self.rows += len(columns)
         self._last = last
         return found, rows[found.at], chunk
-
-    def advance(self, us: int) -> Matches:
-        """Declare that no event before `us` will be fed; time alone completes no match here.
-
-        Same as `trim`, but return an empty `Matches`.
-        """
-        self.trim(us)
-        none = np.empty(0, np.int64)
-        return Matches(self._plan.names, self._name, none, none, none, None, self._tuples, [])
 
     def trim(self, before_us: int) -> None:
         """Forget the events that no match ending at or after `before_us` can need.
@@ -291,7 +276,7 @@ def _most_together(at: Ints) -> int:
     return int(np.unique(at, return_counts=True)[1].max(initial=0))
 
 
-def checked_place(
+def _checked_place(
     columns: EventColumns, order: Ints | None, last: tuple[int, str] | None
 ) -> tuple[int, str] | None:
     """Return the place (time, id) of the latest event of a batch; `last` if the batch is empty.
@@ -369,124 +354,3 @@ class EventFilter:
                 pass
         taken: list[Any] = columns.take(rows).to_occurrences()
         return np.fromiter((self.primitive.takes(o) for o in taken), np.bool_, len(rows))
-
-
-# -- batch interface over a row-wise `Detector`, for patterns that cannot be compiled --------------
-
-
-class BatchMatches(Protocol):
-    """Matches of a batch in the order in which they are completed."""
-
-    @property
-    def us(self) -> Ints:
-        """Time of each match in microseconds."""
-
-    def __len__(self) -> int: ...
-
-    def occurrences(self) -> list[Occurrence]:
-        """Return the composite occurrences."""
-
-
-class BatchDetector(Protocol):
-    """Detector that finds the matches of an expression in batches of events in columns."""
-
-    @property
-    def partials(self) -> int:
-        """Number of events retained because a later match may need them."""
-
-    def feed(self, events: EventColumns | EventTable) -> BatchMatches:
-        """Take a batch; none of its events is before an event of an earlier batch."""
-
-    def advance(self, us: int) -> BatchMatches:
-        """Declare that no event before `us` will be fed; return the matches that time completes."""
-
-    def trim(self, before_us: int) -> None:
-        """Forget the state that no match ending at or after `before_us` can need."""
-
-
-class ListedMatches:
-    """Matches made by a `Detector`.
-
-    Attributes
-    ----------
-    us : array of int64, of shape (matches,)
-    """
-
-    def __init__(self, found: Sequence[Occurrence]):
-        self.us: Ints = np.array([o.us for o in found], np.int64)
-        self._found = found
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def occurrences(self) -> list[Occurrence]:
-        """Return the matches."""
-        return list(self._found)
-
-
-class RowDetector:
-    """Adapter that feeds a `Detector` batches of columns, row by row in the order of their places.
-
-    The detector is advanced to the time of each event before that event is fed. If a feed raises,
-    the events before the offending one have been taken.
-    """
-
-    def __init__(
-        self,
-        expression: Expression,
-        *,
-        name: str | None = None,
-        matches_max: int | None = MATCHES_MAX,
-    ):
-        self._detector = Detector(expression, name=name, matches_max=matches_max)
-        self._last: tuple[int, str] | None = None
-
-    @property
-    def partials(self) -> int:
-        """Number of events retained because a later match may need them."""
-        return self._detector.partials
-
-    def feed(self, events: EventColumns | EventTable) -> ListedMatches:
-        """Take a batch; O(rows · parameters) in Python, plus the cost of the detector."""
-        columns = events if isinstance(events, EventColumns) else EventColumns.of_table(events)
-        order = columns.order()
-        last = checked_place(columns, order, self._last)
-        found: list[Occurrence] = []
-        for o in (columns if order is None else columns.take(order)).to_occurrences():
-            if self._detector.accepts(o):
-                found += self._detector.advance(o.us)
-                found += self._detector.feed(o)
-        self._last = last
-        if last is not None:
-            self._detector.trim(last[0])
-        return ListedMatches(found)
-
-    def advance(self, us: int) -> ListedMatches:
-        """Declare that no event before `us` will be fed; return the matches that time completes."""
-        return ListedMatches(self._detector.advance(us))
-
-    def trim(self, before_us: int) -> None:
-        """Forget the state that no match ending at or after `before_us` can need."""
-        self._detector.trim(before_us)
-
-
-def detector_for(
-    expression: Expression, *, name: str | None = None, matches_max: int | None = MATCHES_MAX
-) -> BatchDetector:
-    """Return a compiled detector if expression and installation allow it, else a Python one.
-
-    Parameters
-    ----------
-    name : str, optional
-        Name of the composite occurrences; by default the expression's repr.
-    matches_max : int, optional
-        Maximum number of matches one event may complete; None: unbounded.
-
-    Raises
-    ------
-    PatternError
-        If `expression` cannot be detected on its own.
-    """
-    if supports(expression) is None and has_compiler():
-        return ColumnarDetector(expression, name=name, matches_max=matches_max)
-    return RowDetector(expression, name=name, matches_max=matches_max)

@@ -125,9 +125,7 @@ def plan_of(expression: Expression) -> SequencePlan:
     """
     reason = supports(expression)
     if reason is not None:
-        raise PatternError(
-            f"its matches cannot be found in columns: {reason}; use detector_for() or a Detector"
-        )
+        raise PatternError(f"its matches cannot be found in columns: {reason}; use a Detector")
     returns: tuple[tuple[str, Any], ...] = ()
     name = repr(expression)
     if isinstance(expression, Query):

@@ -46,9 +46,6 @@ from activedb.compiler import jit
 __all__ = ["candidate_room", "choose", "in_order", "run_runs", "together"]
 
 
-# -- kernel for Kleene parts, selection next and multi-event conditions: partial matches -----------
-
-
 def candidate_room(candidates: int, constituents: int, parts: int) -> Candidates:
     """Allocate arrays for a number of candidates with a total number of constituents."""
     return Candidates(

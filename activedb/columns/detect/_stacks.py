@@ -38,9 +38,6 @@ __all__ = [
 ]
 
 
-# -- kernel for sequences that select any match: one stack of events per key and part --------------
-
-
 # Columns of a row of the ring. From LINKS on there are two for each part but the last: the serial
 # of the entry below on the part's stack, and the event's floor as an event of that part.
 US, ROW, USED, LINKS = range(4)

@@ -131,9 +131,6 @@ def objects(values: Iterable[Any]) -> Column:
     return made
 
 
-# -- events of a stream in columns, with their arrival positions -----------------------------------
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class ColumnEvents:
     """Events with exact timestamps, one row each.

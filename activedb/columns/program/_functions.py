@@ -83,9 +83,6 @@ def _may_be_called(function: Any) -> bool:
     return getattr(function, "typing_key", None) in _TAKES_ARRAYS
 
 
-# -- compilation of users' functions for the kernels, and the checks whether it is allowed ---------
-
-
 BACK: Final = -1
 """Status of a row that a kernel leaves to Python: an exception, a non-number, or a huge number."""
 

@@ -7,7 +7,8 @@ from activedb.dashboard._elements import ChartLine, Figure, text
 from activedb.dashboard._live import frame, section
 from activedb.dashboard._poller import Point, Poller, PollResult
 from activedb.dashboard._tables import LiveColumn, Row, cell
-from activedb.dashboard._words import count, duration, many, rate, short
+from activedb.dashboard._words import count, duration, rate, short
+from activedb.spelling import counted
 
 __all__ = ["overview_page"]
 
@@ -140,7 +141,7 @@ def _attention(snapshot: PollResult) -> list[Row]:
             )
         if rule.get("undecided"):
             add(
-                f"rule {short(rule['name'], 60)} has {many(rule['undecided'], 'open decision')}",
+                f"rule {short(rule['name'], 60)} has {counted(rule['undecided'], 'open decision')}",
                 "resolve them on the Rules page, or with activedb decisions",
                 "/rules",
             )
@@ -158,7 +159,7 @@ def _attention(snapshot: PollResult) -> list[Row]:
     fresh = [each for each in state["deadlocks"] if now_s - each["at_s"] < _LATELY_S]
     if fresh:
         add(
-            f"{many(len(fresh), 'deadlock')} in the last five minutes",
+            f"{counted(len(fresh), 'deadlock')} in the last five minutes",
             "victims are retried; to avoid deadlocks, lock rows in the same order everywhere",
             "/locks",
         )
@@ -166,26 +167,26 @@ def _attention(snapshot: PollResult) -> list[Row]:
         name = short(stream["name"], 60)
         if stream["dead"]:
             add(
-                f"stream {name} has {many(stream['dead'], 'dead letter')}",
+                f"stream {name} has {counted(stream['dead'], 'dead letter')}",
                 "activedb dead-letter ls shows the reasons",
                 "/batches",
             )
         if stream["undecided"]:
             add(
-                f"stream {name} has {many(stream['undecided'], 'open decision')}",
+                f"stream {name} has {counted(stream['undecided'], 'open decision')}",
                 "resolve them on the Rules page, or with activedb decisions",
                 "/rules",
             )
         if stream["late"]:
             add(
-                f"stream {name} has {many(stream['late'], 'late event')}",
+                f"stream {name} has {counted(stream['late'], 'late event')}",
                 "they are set aside; a longer delay of the stream would include them",
                 "/batches",
             )
     dropped = state["counters"].get("partials_dropped", 0)
     if dropped:
         add(
-            f"{many(dropped, 'event')} kept for patterns had to be dropped",
+            f"{counted(dropped, 'event')} kept for patterns had to be dropped",
             "raise partials_max, or make the pattern expire sooner",
             "/rules",
         )

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._occurrence import Occurrence
+from activedb.events.detection._choice import too_many
 from activedb.events.detection._entry import (
     YET_TO_BE_FED,
     Candidate,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Backtracking"]
 
+_TRIES_PER_MATCH = 10
+"""Combinations tried at most, as a multiple of `matches_max`."""
+
 Path = list[tuple[int, Entry]]
 Waiting = tuple[Entry, list[int]]
 """An event yet to be fed, and the stages that would take it."""
@@ -41,6 +45,8 @@ class Backtracking:
     ----------
     keys : container
         The keys of the events that the expression takes.
+    name : str
+        Name of the expression, for the error.
     waiting : sequence of Waiting
         Events yet to be fed.
     is_trial : bool
@@ -51,7 +57,13 @@ class Backtracking:
     upto : int, optional
         The number of stages of a prefix; None: search whole candidates.
 
-    Complexity: the number of combinations in which neighbours may follow each other.
+    Complexity: the number of combinations in which neighbours may follow each other. Events that
+    overlap may do so in every order, so that number is bounded by `matches_max`, too.
+
+    Raises
+    ------
+    MatchesExceeded
+        From each iterator, if there are more than `_TRIES_PER_MATCH` times `matches_max`.
     """
 
     def __init__(
@@ -62,6 +74,7 @@ class Backtracking:
         shared: DetectorState,
         keys: Container[tuple[str, str]],
         *,
+        name: str,
         waiting: Sequence[Waiting] = (),
         is_trial: bool = False,
         without_used: bool = False,
@@ -79,6 +92,8 @@ class Backtracking:
         self._is_trial = is_trial
         self._without = group.used if without_used else frozenset[int]()
         self._contemporaries = self._forbidding()
+        self._name = name
+        self._tries = 0
 
     # -- kinds of candidates -----------------------------------------------------------------
 
@@ -140,6 +155,7 @@ class Backtracking:
 
     def _backwards(self, path: Path) -> Iterator[Path]:
         """Yield `path` with all possible beginnings."""
+        self._try()
         number, after = path[0]
         if self.layout.may_begin[number]:
             yield path
@@ -159,6 +175,7 @@ class Backtracking:
 
     def _onwards(self, path: Path) -> Iterator[Path]:
         """Yield `path` with all possible ends."""
+        self._try()
         number, before = path[-1]
         stages = self.layout.stages
         if not any(stage.minimum for stage in stages[number + 1 : self.count]):
@@ -175,6 +192,12 @@ class Backtracking:
                     yield from self._onwards([*path, (later, entry)])
             if later > number and stages[later].minimum:
                 return
+
+    def _try(self) -> None:
+        self._tries += 1
+        most = self.shared.bound.most
+        if most is not None and self._tries > _TRIES_PER_MATCH * most:
+            raise too_many(most, self._name)
 
     def _usable(self, number: int, path: Path) -> Iterator[Entry]:
         used, gone = self._without, self.shared.gone

@@ -6,10 +6,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from activedb.events._expressions import Primitive
+from activedb.events._expressions import Primitive, walk
 from activedb.events.detection._choice import covers
 from activedb.events.detection._entry import Entry
-from activedb.events.detection._traits import walk
 
 if TYPE_CHECKING:
     from activedb.events.detection._entry import Stage

@@ -281,9 +281,6 @@ class Viability:
         return False
 
 
-# -- search for the candidates of a sequence that a constituent or the end of a window completes ---
-
-
 _LEAVE = object()
 _MISSING = object()
 

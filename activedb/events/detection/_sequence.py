@@ -306,6 +306,7 @@ class SequenceNode(CombinationNode):
             moment,
             self.shared,
             self.keys,
+            name=self.name,
             waiting=self.waiting(group) if contends else (),
             is_trial=is_trial,
             upto=upto,
@@ -470,9 +471,10 @@ class SequenceNode(CombinationNode):
             possible = []
             for group in groups:
                 known = group.decided.get(start_us, -1)
+                closing = self.possibly_closed(group, moment)
                 found = [
                     each
-                    for each in self.possibly_closed(group, moment)
+                    for each in self.shared.bound.taken(closing, self.name, is_sorted=False)
                     if known < 0 or any(arrival >= known for arrival in each.arrivals)
                 ]
                 possible.append((group, found))

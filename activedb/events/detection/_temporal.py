@@ -176,7 +176,7 @@ class PeriodicNode(DetectorNode):
         )
 
     def _is_count_known(self, end: Entry) -> bool:
-        """Return whether the ticks that an end collects are certain."""
+        """Return whether the ticks that an end collects are certain; False if too many to look."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
         if any(o.key in self.keys and relation.may_precede(o, end[3]) for o in self.shared.awaited):
             return False
@@ -186,14 +186,14 @@ class PeriodicNode(DetectorNode):
         for start in self.starts:
             low_us, high_us = relation.ends(start[3])
             until_us = relation.begins(end[3])[1]
-            while low_us + period_us < until_us:
-                low_us, high_us = low_us + period_us, high_us + period_us
-                rest = [each for each in others if each is not start]
-                if not self._is_tick_known(low_us, high_us, rest) and not (
-                    # Ticks at the very end do not count, so these do not matter.
-                    low_us >= until_us
-                ):
-                    return False
+            rest = [each for each in others if each is not start]
+            # Ticks at the very end do not count.
+            ticks = range(low_us + period_us, until_us, period_us)
+            most = self.shared.bound.most
+            if (most is not None and len(ticks) > most) or not all(
+                self._is_tick_known(tick_us, tick_us - low_us + high_us, rest) for tick_us in ticks
+            ):
+                return False
         return True
 
     # -- ticks -------------------------------------------------------------------------------
@@ -341,16 +341,15 @@ class PeriodicNode(DetectorNode):
                     if not any(entry[3].high_us < other[3].low_us for other in earlier)
                 ]
             period_us = self.periodic.period_us
-            ticks = range(start[0] + period_us, end[0], period_us)
-            until_us = None
+            until_us = end[0]
             if context in (Context.RECENT, Context.CUMULATIVE):
                 newer = [entry[0] for entry in self.starts if entry[:3] > start[:3]]
-                until_us = min(newer, default=None)
-            moments = [
-                us
-                for us in ticks
-                if (from_us is None or us >= from_us) and (until_us is None or us < until_us)
-            ]
+                until_us = min([until_us, *newer])
+            first = 1
+            if from_us is not None:
+                first = max(first, -((start[0] - from_us) // period_us))  # rounded up
+            ticks = range(start[0] + first * period_us, until_us, period_us)
+            moments = list(self.shared.bound.taken(ticks, self.name))
             made.append(self._occurrence(together, moments, end))
         return made
 
@@ -362,11 +361,10 @@ class PeriodicNode(DetectorNode):
         for start in starts:
             if relation.may_precede(start[3], end[3]):
                 least_us = relation.ends(start[3])[0] + period_us
-                ticks = len(range(least_us, until_us, period_us))
-                moments = [start[0] + period_us * (number + 1) for number in range(ticks)]
-                found += [
-                    self._occurrence([start], moments[:count], end) for count in range(ticks + 1)
-                ]
+                counts = range(len(range(least_us, until_us, period_us)) + 1)
+                for count in self.shared.bound.taken(counts, self.name, is_sorted=False):
+                    moments = [start[0] + period_us * (number + 1) for number in range(count)]
+                    found.append(self._occurrence([start], moments, end))
         return found
 
     # -- occurrences ---------------------------------------------------------------------------
@@ -481,9 +479,6 @@ class PeriodicNode(DetectorNode):
         self.ends = [state.entry(item) for item in data["ends"]]
         self.closed_us = data["closed_us"]
         self.closed = {arrival: state.entry(end) for arrival, end in data["closed"]}
-
-
-# -- nodes completed by time: plus, and time-outs of partial matches -------------------------------
 
 
 class PlusNode(DetectorNode):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from activedb.events._choices import Context, Selection, SkipTo
 from activedb.events._expressions import (
@@ -17,6 +17,7 @@ from activedb.events._expressions import (
     Query,
     Sequence,
     TimedOut,
+    walk,
 )
 from activedb.events.detection._entry import Stage
 from activedb.events.detection._predicates import Predicates
@@ -32,7 +33,6 @@ __all__ = [
     "reads",
     "remembers",
     "stage_of",
-    "walk",
     "window_of",
 ]
 
@@ -265,13 +265,6 @@ def durations_of(expression: Expression) -> int:
 
 def _longest(reaches: list[int | None]) -> int | None:
     return None if None in reaches else max((us for us in reaches if us is not None), default=0)
-
-
-def walk(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and all its subexpressions, parents first."""
-    yield expression
-    for child in expression.children:
-        yield from walk(child)
 
 
 def is_timed(expression: Expression) -> bool:

@@ -8,7 +8,7 @@ from enum import Enum, IntEnum
 from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
-from activedb.errors import AccessError, ConfigurationError
+from activedb.errors import AccessError, DefinitionError
 from activedb.scheduling._operations import At, Outcome, STransaction
 from activedb.scheduling._tables import Ref
 from activedb.scheduling.locking._gate import Gate, Stopped
@@ -390,12 +390,12 @@ class ObjectLock(NamedTuple):
 
 
 def check_granularity(granularity: str) -> Granularity:
-    """Return the granularity; raise `ConfigurationError` if it is invalid."""
+    """Return the granularity; raise `DefinitionError` if it is invalid."""
     if granularity == "table":
         return "table"
     if granularity == "row":
         return "row"
-    raise ConfigurationError(f"granularity is 'table' or 'row', not {granularity!r}")
+    raise DefinitionError(f"granularity is 'table' or 'row', not {granularity!r}")
 
 
 def locks_of(transaction: STransaction, granularity: Granularity) -> dict[ObjectLock, None]:

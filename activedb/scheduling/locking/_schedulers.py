@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from activedb.errors import ConfigurationError
 from activedb.scheduling._operations import At, STransaction, Writes
-from activedb.scheduling._scheduler import SerialOrder, evaluate
+from activedb.scheduling._scheduler import SerialOrder, check_threads, evaluate
 from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Computed, Ref, at_key
 from activedb.scheduling.locking._gate import Choose, Gate, Stopped, TurnGate
@@ -36,19 +35,11 @@ __all__ = [
     "Locking",
     "PushBased",
     "RunThreads",
-    "check_threads",
     "resolving",
 ]
 
 
 # -- bounded pool of threads that takes s-transactions in timestamp order --------------------------
-
-
-def check_threads(threads: int) -> int:
-    """Return `threads`; raise `ConfigurationError` unless it is a whole number from 1."""
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise ConfigurationError(f"threads is a whole number from 1, not {threads!r}")
-    return threads
 
 
 class RunThreads:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Effect, STransaction
+from activedb.scheduling._scheduler import check_threads
 from activedb.scheduling._state import SharedState
 from activedb.scheduling.tpg._execution import GraphExecution, OnMove
 from activedb.scheduling.tpg._exploration import Take
@@ -92,8 +93,6 @@ class TPG:
         thresholds: Thresholds | None = None,
         on_move: OnMove | None = None,
     ):
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise DefinitionError(f"threads is a whole number from 1, not {threads!r}")
         by_label = dict(decision) if isinstance(decision, Mapping) else {}
         fixed = None if isinstance(decision, Mapping) else decision
         if isinstance(decision, Mapping) and group_of is None:
@@ -103,7 +102,11 @@ class TPG:
         for one in (*by_label.values(), *([] if fixed is None else [fixed])):
             if not isinstance(one, Decision):
                 raise DefinitionError(f"a decision is a Decision, not {one!r}")
-        self.threads = threads
+        if group_of is not None and not callable(group_of):
+            raise DefinitionError(f"group_of is a function, not {group_of!r}")
+        if thresholds is not None and not isinstance(thresholds, Thresholds):
+            raise DefinitionError(f"thresholds are Thresholds, not {thresholds!r}")
+        self.threads = check_threads(threads)
         self.thresholds = Thresholds() if thresholds is None else thresholds
         self.last: tuple[PartReport, ...] = ()
         self.times = PhaseTimes()

@@ -239,9 +239,6 @@ def _elements(values: Sequence[Any]) -> Iterator[Any]:
             yield value
 
 
-# -- bulk writes of one table's rows in one statement on Postgres: COPY and unnested arrays --------
-
-
 COPY_ROWS_MIN = 40
 """Number of new rows from which COPY is faster than one INSERT per row in a pipeline."""
 

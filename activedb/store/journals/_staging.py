@@ -152,9 +152,6 @@ class StagedJournal:
             )
 
 
-# -- staging area of Spark's processes: they stage rows, and publish them batch by batch -----------
-
-
 _COPY = (
     f"COPY {staged_rows.name} (query_id, batch_id, writer, piece, data) FROM STDIN (FORMAT BINARY)"
 )

@@ -19,6 +19,7 @@ from activedb.store.server._migrations import Migrations, migration_sql, migrati
 from activedb.store.server._patience import (
     PatientLatch,
     at_least,
+    bounded_s,
     forget_limits,
     limited,
     until_s,
@@ -70,6 +71,7 @@ __all__ = [
     "at_least",
     "await_server",
     "backend_of",
+    "bounded_s",
     "check_essential",
     "check_programs",
     "close_for_good",

@@ -108,9 +108,6 @@ class SpinWait:
         return True
 
 
-# -- statements prepared once per connection, and executed below psycopg's cursors -----------------
-
-
 PREPARE_THRESHOLD = None
 """Setting for psycopg on such connections: it prepares nothing, and so never deallocates all."""
 

@@ -56,7 +56,7 @@ def open_store(
     """
     url = settings.url
     if url == "memory://":
-        store: Store = MemoryStore(metadata)
+        store: Store = MemoryStore(metadata, settings)
     elif url is None:
         server = EmbeddedServer.start(settings.folder)
         try:

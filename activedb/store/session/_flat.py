@@ -54,9 +54,6 @@ class Latch(Protocol):
     ) -> None: ...
 
 
-# -- flat transaction: a hierarchy as the server sees it -------------------------------------------
-
-
 class FlatTransaction:
     """Transaction on one connection, from its first statement to its commit or rollback.
 
@@ -130,6 +127,8 @@ class FlatTransaction:
 
     def close(self) -> None:
         """Roll back uncommitted changes and return the connection; safe to call again."""
+        if self._connection is None:
+            return  # without the latch, for which the whole may have waited in vain
         with self._latch:
             connection, self._connection, self._backend = self._connection, None, None
             self._driver = None

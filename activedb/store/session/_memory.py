@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
@@ -23,8 +25,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
-from activedb.errors import ConfigurationError, SelfDeadlock
+from activedb.config import Settings
+from activedb.errors import ConfigurationError, LockTimeout, SelfDeadlock, StatementCancelled
 from activedb.store.replication import Slot
+from activedb.store.server import PatientLatch, bounded_s
 from activedb.store.session._flat import Latch
 from activedb.store.session._ownership import NoOwnership
 from activedb.store.session._plain_use import UserConnection
@@ -38,6 +42,7 @@ __all__ = ["MemoryStore"]
 
 _LOOK_EVERY_S = 0.1  # to check whether the awaited turn can still come
 _CLOSE_S_MAX = 5.0
+_BUSY = "other work kept the one connection of memory://"
 
 
 class MemoryStore(Store):
@@ -51,16 +56,18 @@ class MemoryStore(Store):
     is_shared = False
     ownership = NoOwnership()
 
-    def __init__(self, metadata: MetaData):
+    def __init__(self, metadata: MetaData, settings: Settings):
         engine = create_engine(
             "sqlite://",
             poolclass=StaticPool,
+            pool_reset_on_return=None,  # what is rolled back may be another session's work
             connect_args={"check_same_thread": False, "isolation_level": None},
             hide_parameters=True,
         )
         engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
         super().__init__(engine, metadata)
         self.lease = NoLease()
+        self._patience_s = settings.lock_timeout_ms / 1_000
         self._turn = threading.Lock()
         self._kept: UserConnection | None = None  # the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _ConnectionTurn] = WeakKeyDictionary()
@@ -86,7 +93,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def short(self) -> Iterator[Connection]:
-        turn = self.latch()
+        turn = _ConnectionTurn(self, math.inf)  # at a server, no transaction would be in the way
         with turn, self.engine.connect() as connection:
             self.begin_writing(connection, turn)
             try:
@@ -114,7 +121,7 @@ class MemoryStore(Store):
         )
 
     def latch(self) -> _ConnectionTurn:
-        return _ConnectionTurn(self)
+        return _ConnectionTurn(self, self._patience_s)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -134,10 +141,11 @@ class MemoryStore(Store):
             try:
                 yield connection
             finally:
-                with turn:
-                    connection.close()
-                    turn.writing = False
-                    self._kept = None
+                if turn.writing:  # otherwise it has nothing to end, and the turn may be another's
+                    with turn:
+                        connection.close()
+                        turn.writing = False
+                        self._kept = None
 
     def plain_uses(self) -> list[UserConnection]:
         kept = self._kept
@@ -258,9 +266,10 @@ def _driver(connection: Connection) -> Any:
 class _ConnectionTurn:
     """A session's turn on the one connection; kept between uses once it has begun to write."""
 
-    def __init__(self, store: MemoryStore):
+    def __init__(self, store: MemoryStore, patience_s: float):
         self._store = store
-        self._threads = threading.RLock()
+        self._patience_s = patience_s
+        self._threads = PatientLatch()
         self._depth = 0
         self.writing = False
 
@@ -280,7 +289,7 @@ class _ConnectionTurn:
         return True
 
     def _waited(self) -> bool:
-        here = get_ident()
+        here, began_s = get_ident(), time.monotonic()
         while True:
             kept = self._store._kept
             if kept is not None and kept.thread == here:
@@ -293,8 +302,12 @@ class _ConnectionTurn:
             never = None if kept is None else kept.hopeless_wait_error(here)
             if never is not None:
                 raise never
-            if self._store._turn.acquire(timeout=_LOOK_EVERY_S):
+            if self._store._turn.acquire(timeout=bounded_s(_LOOK_EVERY_S)):
                 return True
+            if not bounded_s(math.inf):
+                raise StatementCancelled(f"the time limit was over while {_BUSY}")
+            if time.monotonic() - began_s > self._patience_s:
+                raise LockTimeout(f"{_BUSY} for longer than lock_timeout_ms; retry")
 
     def release(self, *_: object) -> None:
         self._depth -= 1

@@ -4,7 +4,8 @@ A process that uses a table holds a shared advisory lock on it for as long as it
 open; an owner holds the lock exclusively. The locks belong to one connection with no other purpose.
 If an owner's connection is lost, other processes may come in. Therefore each new owner, and each
 new user, of a table that has been owned writes a new epoch, and a commit that touched an owned
-table verifies that the epoch is still its own, and stays so until the transaction has ended.
+table verifies that the epoch is still its own, and stays so until the transaction has ended. A mere
+user whose connection is lost takes its locks again before it next reads or writes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from activedb.errors import DefinitionError, TableOwned
 from activedb.store.server import PatientLatch, close_for_good, translate_errors
 from activedb.store.session._by_key import rows_by_key
+from activedb.store.session._processes import has_news
 from activedb.store.sql import Key, Row, TableSpec, guard_number
 from activedb.store.system import owned_tables
 
@@ -63,15 +65,20 @@ class OwnedTable:
     epoch : int
         Increases with each owner of the table.
 
-    Latch: ``_latch``, held while rows are read; no other latch is taken under it.
+    Latches: ``_loading``, held while rows are read; ``_latch``, taken under it and held briefly.
     """
 
     def __init__(self, spec: TableSpec, epoch: int):
         self.spec = spec
         self.epoch = epoch
+        self._loading = PatientLatch()
         self._latch = threading.Lock()
         self._rows: dict[Key, Row] = {}
         self._doubtful: set[Key] | None = None  # None: all keys
+        self._newer: dict[Key, Row | None] | None = (
+            None  # stored during a load; None: there is none
+        )
+        self._again: set[Key] | None = set()  # those in doubt again since a load began; None: all
         self._is_plain = all(_is_plain(column) for column in spec.table.columns)
 
     @property
@@ -82,30 +89,43 @@ class OwnedTable:
 
     def load(self, connection: Connection) -> None:
         """Read the unknown rows: all of them, or those in doubt. O(rows read)."""
-        # Under the latch, so that concurrent commits are not overwritten.
-        with self._latch:
-            spec = self.spec
-            if self._doubtful is None:
-                rows = map(spec.row, connection.execute(select(spec.table)))
-                self._rows = {spec.key_of(row): row for row in rows}
-            else:
-                keys = list(self._doubtful)
-                found = rows_by_key(connection, spec, spec.plain_select, keys)
-                for key in keys:
-                    self._set(key, found.get(key))
-            self._doubtful = set()
+        spec = self.spec
+        with self._loading:
+            with self._latch:
+                keys = None if self._doubtful is None else list(self._doubtful)
+                newer: dict[Key, Row | None] = {}
+                self._newer, self._again = newer, set()
+            found: dict[Key, Row | None] = {}
+            try:
+                if keys is None:
+                    rows = map(spec.row, connection.execute(select(spec.table)))
+                    found.update((spec.key_of(row), row) for row in rows)
+                else:
+                    read = rows_by_key(connection, spec, spec.plain_select, keys)
+                    found.update((key, read.get(key)) for key in keys)
+            except BaseException:
+                with self._latch:
+                    self._newer = None
+                raise
+            with self._latch:
+                self._newer = None
+                found.update(newer)
+                if keys is None:
+                    self._rows = {}
+                for key, row in found.items():
+                    self._set(key, row)
+                self._doubtful = self._again
 
     def forget(self) -> None:
         """Require that all rows are read again before they are used."""
         # A reader whose rows are locked already may continue with the known ones.
         with self._latch:
-            self._doubtful = None
+            self._doubtful = self._again = None
 
-    def doubt(self, keys: Iterable[Key]) -> None:
+    def doubt(self, keys: Collection[Key]) -> None:
         """Require that these rows are read again before any row is used."""
         with self._latch:
-            if self._doubtful is not None:
-                self._doubtful.update(keys)
+            self._doubt(keys)
 
     def rows(self, keys: Iterable[Key]) -> dict[Key, Row | None]:
         """Return the committed rows by key, None where absent. O(keys)."""
@@ -114,11 +134,19 @@ class OwnedTable:
     def put(self, key: Key, row: Row | None) -> None:
         """Store a committed row; None: it was deleted."""
         with self._latch:
-            if self._doubtful is None:
-                return
-            self._set(key, row)
+            if self._newer is not None:
+                self._newer[key] = row
+            if self._doubtful is not None:
+                self._set(key, row)
             if row is not None and not self._is_plain:
-                self._doubtful.add(key)  # the server may have changed the value
+                self._doubt([key])  # the server may have changed the value
+
+    # -- inside; REQUIRES: the latch --------------------------------------------------------
+
+    def _doubt(self, keys: Collection[Key]) -> None:
+        for doubtful in (self._doubtful, self._again):
+            if doubtful is not None:
+                doubtful.update(keys)
 
     def _set(self, key: Key, row: Row | None) -> None:
         if row is None:
@@ -130,9 +158,6 @@ class OwnedTable:
 def _is_plain(column: Column[Any]) -> bool:
     """Return whether the server returns every value of the column unchanged."""
     return type(column.type) in _PLAIN and column.computed is None
-
-
-# -- ownership of tables: one process keeps all rows in memory, and no other may use the table -----
 
 
 T = TypeVar("T")
@@ -210,7 +235,7 @@ class Ownership:
     def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """Register the use of a table, once; return its loaded rows if it is owned, else None.
 
-        O(1) except for the first call and for rows in doubt.
+        O(1) except for the first call, for rows in doubt and after a loss of the connection.
 
         Parameters
         ----------
@@ -222,6 +247,8 @@ class Ownership:
         TableOwned
             If another process owns it, or has used a table that was owned here.
         """
+        if spec not in self._owned and self._is_lost():  # an owner's commit is checked anyway
+            self.suspect()
         if spec not in self._used:  # without the latch: every read comes here
             self._begin_to_use(spec)
         owned = self._owned.get(spec)
@@ -291,6 +318,15 @@ class Ownership:
             close_for_good(self._locks)
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _is_lost(self) -> bool:
+        """Return whether the connection with the locks may be lost; False while it is in use."""
+        if not self._latch.acquire(blocking=False):
+            return False  # who uses it will notice
+        try:
+            return self._connection is not None and has_news(self._connection)
+        finally:
+            self._latch.release()
 
     def _begin_to_use(self, spec: TableSpec) -> None:
         with self._latch:

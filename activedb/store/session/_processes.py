@@ -26,7 +26,16 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from activedb.store.server import PatientLatch, translate_errors
 from activedb.store.sql import guard_number
 
-__all__ = ["Backend", "Lease", "NoLease", "Wakeups", "backends", "publish", "send_wakeup"]
+__all__ = [
+    "Backend",
+    "Lease",
+    "NoLease",
+    "Wakeups",
+    "backends",
+    "has_news",
+    "publish",
+    "send_wakeup",
+]
 
 
 _CHANNEL_MAX = 63  # bytes of an identifier at the server
@@ -253,7 +262,7 @@ class Lease:
         """
         with self._latch:
             connection = self._connection
-            if connection is None or not self._is_held or _has_news(connection):
+            if connection is None or not self._is_held or has_news(connection):
                 with translate_errors("take the lease of this process"):
                     self._take()
         return self.number
@@ -315,7 +324,7 @@ class NoLease:
         """Do nothing: no lock is held."""
 
 
-def _has_news(connection: Connection) -> bool:
+def has_news(connection: Connection) -> bool:
     """Return whether data or a hang-up has arrived on the connection since the last statement.
 
     This does not ask the server: an idle connection receives nothing unless it is lost.

@@ -317,6 +317,8 @@ class Session(FlatTransaction):
         self._mark(connection)
         if self._number is None:
             self._number = self._store.number_of(connection)
+        for spec in {change.spec: None for change in changes}:
+            self._store.ownership.touch(spec, loads=False)  # the lock may be lost since the read
         if self._touched:
             with translate_errors("check whose tables they are"):
                 self._store.ownership.check(connection, self._touched)

@@ -250,9 +250,6 @@ def _plain(type_: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:
     return getattr(impl, "impl_instance", impl)
 
 
-# -- overlay of a sphere's dirty rows over the committed ones, for the SELECTs it runs -------------
-
-
 _OURS = ("activedb_seen_", "activedb_dirty_")
 
 _known_tables: WeakKeyDictionary[Any, Sequence[Table]] = WeakKeyDictionary()

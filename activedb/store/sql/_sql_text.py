@@ -121,9 +121,6 @@ class PlainText:
         return plain.replace("%", "%%") if self._is_pyformat else plain
 
 
-# -- analysis of the text of a SELECT: the tables and columns it reads, and their positions --------
-
-
 _BEGINNINGS = {TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN}
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Into, "SELECT … INTO makes a table; use execute(insert(table).from_select(…))"),

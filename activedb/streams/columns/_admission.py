@@ -123,9 +123,6 @@ class WaitingColumns:
             self.add(part.take(slice(passed, None)))
 
 
-# -- admission of rows to columns, and handling of all other rows ----------------------------------
-
-
 _FIRST_US = in_microseconds(datetime.min.replace(tzinfo=UTC))
 _LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
 _KEEPABLE = {type(None), bool, int, float, str, date, Decimal, bytes, UUID}

@@ -211,9 +211,6 @@ def _joined(parts: Sequence[ColumnVersions]) -> ColumnVersions:
     )
 
 
-# -- program of a stream in columns: its state, and the parts of its events ------------------------
-
-
 _BEFORE_ALL = At(-(2**62), "", 0)
 
 

@@ -27,7 +27,7 @@ from activedb.columns.events import (
     objects,
     places_to_bytes,
 )
-from activedb.events import Detector, Expression, Occurrence, Primitive, Query, decode_timestamp
+from activedb.events import Detector, Occurrence, Primitive, Query, decode_timestamp, walk
 from activedb.firing import Letter, Triggered, is_systemic
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Rule, Subscription
@@ -98,7 +98,9 @@ class Detections:
             if not subscription.is_stateful:
                 taking = self.filters.get(key)
                 if taking is None:
-                    taking = tuple(map(EventFilter, _primitives(rule.on)))
+                    taking = tuple(
+                        EventFilter(part) for part in walk(rule.on) if isinstance(part, Primitive)
+                    )
                 filters[key] = taking
                 continue
             known = self.detectors.get(key)
@@ -207,13 +209,6 @@ def _single(
     return RuleMatches(subscription, at, [o for matches in made for o in matches])
 
 
-def _primitives(expression: Expression) -> Iterator[Primitive]:
-    if isinstance(expression, Primitive):
-        yield expression
-    for child in expression.children:
-        yield from _primitives(child)
-
-
 def _column(values: Values) -> Any:
     """Return a NumPy array if that suffices, an Arrow array if there are NULLs."""
     if values.missing is None:
@@ -224,9 +219,6 @@ def _column(values: Values) -> Any:
     for row in np.flatnonzero(values.missing == ABSENT).tolist():
         found[row] = NO_VALUE
     return objects(found)
-
-
-# -- rules of a stream in columns: their detectors, and the parts of its events --------------------
 
 
 _PIECE_MAX = 131_072  # events fed to detectors at once, as their matches are objects

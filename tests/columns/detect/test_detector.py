@@ -242,7 +242,7 @@ def test_trim_of_a_columnar_detector_forgets_what_is_beyond_the_window_and_late_
     assert detector.partials == 2
     detector.trim(7_000_000)
     assert detector.partials == 1
-    assert len(detector.advance(20_000_000)) == 0
+    detector.trim(20_000_000)
     assert detector.partials == 0
     with pytest.raises(BadEvent, match="before what was fed or trimmed"):
         detector.feed(stream("B5"))
@@ -295,5 +295,5 @@ def _described(match: Occurrence) -> Any:
 
 
 def test_columnar_detector_of_what_it_cannot_do_says_why_and_what_to_use() -> None:
-    with pytest.raises(PatternError, match=r"may end with a negation.*detector_for"):
+    with pytest.raises(PatternError, match=r"may end with a negation.*use a Detector"):
         ColumnarDetector(seq(A, ~N).within(5))

@@ -6,12 +6,9 @@ import operator
 
 import pytest
 
-from activedb.errors import ConfigurationError
 from activedb.scheduling import Access, At, SharedTable, STransaction
 from activedb.scheduling.locking import (
     FIGURE_3_S2PL,
-    LWM,
-    S2PL,
     AccessMode,
     Granularity,
     ObjectLock,
@@ -100,11 +97,3 @@ def test_key_that_cannot_be_one_locks_the_table() -> None:
     access = Access()
     access.read(SharedTable("any")[[1, 2]])
     assert set(locks_of(made(access), "row")) == {ObjectLock(("any",), READ)}
-
-
-def test_granularity_or_threads_unknown_are_refused() -> None:
-    for scheduler in (S2PL, LWM):
-        with pytest.raises(ConfigurationError, match="'table' or 'row', not 'page'"):
-            scheduler("page")
-        with pytest.raises(ConfigurationError, match="whole number from 1, not 0"):
-            scheduler("row", threads=0)

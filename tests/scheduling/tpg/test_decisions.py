@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from activedb.errors import DefinitionError
 from activedb.scheduling import SerialOrder, SharedState, SharedTable, STransaction
 from activedb.scheduling.tpg import (
     TPG,
@@ -304,29 +303,6 @@ def test_s_transaction_without_operations_commits(decision: Decision | None) -> 
     assert empty.outcome is not None
     assert empty.outcome.committed
     assert empty.outcome.results == ()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"threads": 0}, "whole number from 1"),
-        ({"threads": True}, "whole number from 1"),
-        ({"decision": "serial"}, "a decision is a Decision"),
-        ({"decision": {}}, "need group_of"),
-        ({"decision": {"a": 1}, "group_of": len}, "a decision is a Decision"),
-    ],
-)
-def test_scheduler_with_wrong_arguments_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(DefinitionError, match=message):
-        TPG(**arguments)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"explore": "wide"}, {"unit": "key"}, {"abort": "never"}, {"speculative": 1}]
-)
-def test_decision_with_an_unknown_word_is_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(DefinitionError, match="a decision's"):
-        Decision(**arguments)
 
 
 @pytest.mark.parametrize("wins", [None, True, False])
