@@ -47,9 +47,9 @@ def query(
     spec = t.forest.tables.spec(plan.table)
     if plan.nowait or plan.skip_locked:
         return _claim(t, spec, plan, parameters)
-    _lock_to_write(t, spec, plan.plain, parameters)
-    keys = [spec.key(tuple(row)) for row in _select(t, plan.keys(plan.limit), parameters)]
-    t.read_locked(spec, keys)
+    if not _lock_to_write(t, spec, plan.plain, parameters):
+        keys = [spec.key(tuple(row)) for row in _select(t, plan.keys(plan.limit), parameters)]
+        t.read_locked(spec, keys)
     return _select(t, plan.plain, parameters)
 
 
@@ -147,15 +147,18 @@ def _keys(spec: TableSpec, pinned: PinnedKeys) -> list[Key] | None:
         return None  # the server decides what such values are equal to
 
 
-def _lock_to_write(t: TransactionNode, spec: TableSpec, statement: Any, parameters: Any) -> None:
-    """Lock the rows that a statement may select, for writing: those of its keys, or the table."""
+def _lock_to_write(t: TransactionNode, spec: TableSpec, statement: Any, parameters: Any) -> bool:
+    """Lock what a statement may select, for writing; return whether these are all its rows.
+
+    They are the rows of its keys. Without keys it is the table, so that no phantom matches.
+    """
     given = parameters if isinstance(parameters, Mapping) else None
     keys = _keys(spec, pinned_keys(statement, given))
-    if keys is not None:
-        t.read_locked(spec, keys)
-    else:
-        # SIX: no other transaction writes the table, so no phantom can match the statement.
+    if keys is None:
         t.lock_table(spec, Mode.SIX)
+        return False
+    t.read_locked(spec, keys)
+    return True
 
 
 def _claim(

@@ -171,7 +171,7 @@ def test_query_by_key_and_by_index_over_dirty_rows_uses_the_indexes(where: Place
         connection.execute(text("ANALYZE wide"))
     again = wide.alias("again")
     questions = [
-        select(wide).where(wide.c.id == 700),
+        select(wide).where(wide.c.id == 70),
         select(wide.c.n).where(wide.c.other.in_([5, 6])),
         select(wide.c.id, again.c.n).where(wide.c.id == 9, again.c.id == wide.c.id),
         text("SELECT w.n FROM wide w WHERE w.id BETWEEN 3 AND 9 AND w.other > 4"),

@@ -137,7 +137,12 @@ def plan_locks(statement: Any) -> LockingRead | Any:
         return statement
     if wish.read and not (wish.nowait or wish.skip_locked):
         return _without_locks(statement)
-    froms = statement.get_final_froms() if isinstance(statement, Select) else []
+    froms: Sequence[Any] = ()
+    if isinstance(statement, Select):
+        pinned = pinned_keys(_without_locks(statement))
+        # Otherwise the statement would be compiled to find out.
+        is_known = pinned.columns is not None
+        froms = list(pinned.by_table) if is_known else statement.get_final_froms()
     if len(froms) != 1 or not isinstance(froms[0], Table):
         raise UnsupportedStatement(
             "with_for_update() takes a select() from one table, without joins; lock rows of the "
@@ -198,14 +203,14 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     conditions = 0
     for condition in _conjuncts(statement._where_criteria):
         conditions += 1
-        columns, values = _equation(condition, given)
-        tables = {column.table for column in columns}
-        if values is None or len(tables) != 1 or not all(map(_has_one_form, columns)):
+        equated, values = _equation(condition, given)
+        tables = {column.table for column in equated}
+        if values is None or len(tables) != 1 or not all(map(_has_one_form, equated)):
             continue
         table: Any = tables.pop()
         if not isinstance(table, Table):
             continue  # an alias, or a subquery
-        names = [column.name for column in columns]
+        names = [column.name for column in equated]
         key = [column.name for column in table.primary_key.columns]
         if len(names) == 1:
             single.setdefault(table, {})[names[0]] = values
@@ -217,7 +222,7 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
         if 0 < math.prod(map(len, pinned)) <= _KEYS_PINNED_MAX:
             found[table] = list(product(*pinned))
     found = {table: keys for table, keys in found.items() if len(keys) <= _KEYS_PINNED_MAX}
-    columns = None
+    columns: tuple[Column[Any], ...] | None = None
     if len(found) == 1:
         (table,) = found
         if conditions == (len(single[table]) if table in single else 1):  # there is no other one
@@ -237,7 +242,7 @@ def _plain_columns(statement: Select[Any], table: Table) -> tuple[Column[Any], .
     """Return the selected columns if they are plain columns of a table, and nothing else is."""
     if any(value and name in _CLAUSES for name, value in vars(statement).items()):
         return None
-    chosen = tuple(statement.selected_columns)
+    chosen: tuple[Any, ...] = tuple(statement.selected_columns)
     is_plain = all(
         type(c) is Column and c.table is table and c.computed is None and not c._annotations
         for c in chosen
