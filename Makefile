@@ -134,10 +134,11 @@ COMPILED = .venv/compiled
 COMPILE = ACTIVEDB_COMPILE=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check \
 	--no-deps --no-build-isolation --upgrade --target $(COMPILED) .
 
-bench: java $(STAMP) ## Measure the lock manager, nested transactions, rules, events, streams, the pipeline and the demo
+bench: java $(STAMP) ## Measure the lock manager, nested transactions, contention, rules, events, streams, the pipeline and the demo
 	@$(COMPILE) || echo 'lockmgr cannot be compiled here' >&2
 	@.venv/bin/python -m benchmarks.locks $$([ ! -d $(COMPILED) ] || echo --compiled $(COMPILED)) $(BENCH_ARGS)
 	@.venv/bin/python -m benchmarks.nested $(BENCH_ARGS)
+	@.venv/bin/python -m benchmarks.contention $(BENCH_ARGS)
 	@.venv/bin/python -m benchmarks.rules $(BENCH_ARGS)
 	@.venv/bin/python -m benchmarks.events $(BENCH_ARGS)
 	@.venv/bin/python -m benchmarks.streams $(BENCH_ARGS)
