@@ -34,7 +34,7 @@ _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one measurement does.
+    """Load of one measurement.
 
     Attributes
     ----------
@@ -193,13 +193,13 @@ ours: Mapping[str, Callable[[activedb.Transaction, Table, int], None]] = {
     "shared_get_update": _shared_get,
     "get_for_update": _get_for_update,
 }
-"""How our transactions read a row before they change it."""
+"""Ways in which our transactions read a row before they change it."""
 
 
 # -- peers -----------------------------------------------------------------------------------------
 
 peers = ("for update", "serializable")
-"""How the peers, plain psycopg, do it."""
+"""Ways of the peers, plain psycopg."""
 
 
 def _plain(connection: psycopg.Connection, read: LiteralString, keys: list[int]) -> None:

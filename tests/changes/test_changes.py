@@ -412,7 +412,7 @@ def test_sql_of_the_caller_is_followed_and_the_block_inside_is_not(
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_sql_after_a_block_that_the_server_refuses_is_followed(ledger: Ledger, count: int) -> None:
-    """What is undone with the block includes the mark that its rows are told of already."""
+    """The server undoes with the block the mark that its rows are reported already."""
     hear(ledger)
     with ledger.db.changes.follower(whole_rows=True) as follower:
         with ledger.db.connection() as c:
