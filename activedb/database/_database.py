@@ -434,7 +434,7 @@ class Database:
             If ``retries_max`` retries did not help. A lost connection is retried only if nothing
             was committed.
         """
-        run = Run(of_application=True, called=getattr(function, "__qualname__", ""))
+        run = Run.of_function(function)
         return self._forest.run(work_of(function, "run()", args, kwargs), run)
 
     def with_timeout(self, timeout: float) -> TimedRuns:

@@ -34,7 +34,7 @@ from activedb.transactions._joined import Joined, WatchedSessions
 from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._pool import Pool
-from activedb.transactions._retries import Retries
+from activedb.transactions._retries import Retries, Upgrades
 from activedb.transactions._states import State
 from activedb.transactions._threads import (
     Standstill,
@@ -137,6 +137,7 @@ class Forest:
         self._hierarchies: dict[int, Hierarchy] = {}  # live ones, by top-level transaction
         self.offers = Offers(lambda: self.locks)
         self.deadlines = Deadlines()
+        self._upgrades = Upgrades()
         self.retries = Retries(settings, self.counters, current_transaction)
         self.dependencies = Dependencies(self)
         self.idle = threading.Condition()  # notified when something ends that `wait_idle` awaits
@@ -229,11 +230,13 @@ class Forest:
         """
         work, limit = run or Run(), Limit.after(timeout)
         work.is_retried = True
+        self._upgrades.begin(work)
 
         def attempt() -> T:
             try:
                 return self._top_level(work, limit).call(function)
-            except BaseException:
+            except BaseException as error:
+                self._upgrades.failed(work, error)
                 on_failed()
                 raise
 

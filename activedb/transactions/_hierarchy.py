@@ -66,6 +66,11 @@ class Base:
         """Return whether the key has no known row: it is unfetched, or was fetched as absent."""
         return self._of(spec).rows.get(key) is None
 
+    def is_shared(self, spec: TableSpec, key: Key) -> bool:
+        """Return whether the row was fetched and is locked for reading only."""
+        table = self._of(spec)
+        return table.rows.get(key) is not None and key not in table.exclusive
+
     def unread(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
         """Return the `keys` whose rows have not been fetched, or not locked strongly enough."""
         table = self._of(spec)
@@ -280,10 +285,16 @@ class Run:
         True if the application began it, so that its begin, commit and abort are events.
     fired : set of str
         Names of the detached firings triggered by this and earlier tries.
+    upgraded : set of TableSpec
+        Tables of which a try has locked rows for writing that it had read before.
+    announced : frozenset of TableSpec
+        Tables of which rows are locked for writing when they are read by key; see `Upgrades`.
     tries : int
         Number of top-level transactions begun for it in this process.
     called : str
         Name of the application's function that runs in it, for observers; may be empty.
+    code : object or None
+        Code of that function, by which its transactions are known to be the same work.
     rule, coupling : str or None
         The rule of a firing, and the mode in which it was triggered.
     origin : str or None
@@ -299,11 +310,20 @@ class Run:
     is_retried: bool = False
     of_application: bool = False
     fired: set[str] = field(default_factory=set)
+    upgraded: set[TableSpec] = field(default_factory=set)
+    announced: frozenset[TableSpec] = frozenset()
     tries: int = 0
     called: str = ""
+    code: object = None
     rule: str | None = None
     coupling: str | None = None
     origin: str | None = None
+
+    @classmethod
+    def of_function(cls, function: object) -> Run:
+        """Return the run of a function that the application has called."""
+        name, code = getattr(function, "__qualname__", ""), getattr(function, "__code__", None)
+        return cls(of_application=True, called=name, code=code)
 
 
 class Hierarchy:

@@ -963,6 +963,7 @@ class TransactionNode:
     def read(
         self, spec: TableSpec, keys: list[Key], mode: Mode, *, inserting: bool = False
     ) -> dict[Key, Row | None]:
+        mode = self._announced(spec, keys, mode)
         for key in keys:
             self.lock((spec.name, key), mode)
         if self.log is not None:
@@ -974,6 +975,7 @@ class TransactionNode:
         self, spec: TableSpec, key: Key, mode: Mode, *, inserting: bool = False
     ) -> Row | None:
         """Return one row, locked; see `Hierarchy.read`. O(depth)."""
+        mode = self._announced(spec, (key,), mode)
         self.lock((spec.name, key), mode)
         if self.log is not None:
             self.log.operated(self, "read", spec.name, (key,))
@@ -985,6 +987,15 @@ class TransactionNode:
             node = node.parent
         is_exclusive = mode is Mode.X
         return self.hierarchy.read(spec, [key], exclusive=is_exclusive, inserting=inserting)[key]
+
+    def _announced(self, spec: TableSpec, keys: Iterable[Key], mode: Mode) -> Mode:
+        """Return the mode in which to lock rows; note it if they were locked for reading before."""
+        run, base = self.hierarchy.run, self.hierarchy.base
+        if mode is not Mode.X:
+            return Mode.X if spec in run.announced else mode
+        if spec not in run.upgraded and any(base.is_shared(spec, key) for key in keys):
+            run.upgraded.add(spec)
+        return mode
 
     def visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
         node: TransactionNode | None = self

@@ -380,7 +380,7 @@ class TimedRuns:
         """Run as ``db.run`` does; raise `TransactionTimeout` if all tries take too long."""
         return self._forest.run(
             work_of(function, "run()", args, kwargs),
-            Run(of_application=True, called=getattr(function, "__qualname__", "")),
+            Run.of_function(function),
             timeout=self._timeout_s,
         )
 
