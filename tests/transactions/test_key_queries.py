@@ -361,3 +361,18 @@ def test_key_that_a_query_finds_absent_stays_absent(where: Place) -> None:
 
 def waits_for_key(one: adb.Database, two: adb.Database) -> bool:
     return one is not two and any(backend.blockers for backend in two._store.backends())
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["committed", "written"])
+def test_row_of_a_key_query_has_names_places_and_columns(bank: Bank, is_written: bool) -> None:
+    accounts = bank.accounts
+    with bank.db.transaction() as t:
+        if is_written:
+            t.update(accounts, 1, balance=7)
+        (row,) = t.query(select(accounts).where(accounts.c.id == 1))
+        (one,) = t.query(select(accounts.c.balance).where(accounts.c.id.in_([1])))
+        seen = t.get(accounts, 1)
+    assert seen is not None
+    assert row._fields == tuple(c.name for c in accounts.columns)
+    assert (row.id, row[1], row._mapping["balance"]) == (1, seen["balance"], seen["balance"])
+    assert row._mapping[accounts.c.balance] == one._mapping[accounts.c.balance] == one.balance
