@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import enum
 import threading
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import (
+    CHAR,
+    JSON,
+    Boolean,
     Column,
+    Date,
+    DateTime,
     Engine,
+    Enum,
+    Float,
     ForeignKey,
     Integer,
+    LargeBinary,
     MetaData,
+    Numeric,
     Select,
+    String,
     Table,
+    Time,
+    TypeDecorator,
+    Uuid,
     and_,
     bindparam,
     create_engine,
@@ -40,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
+    from activedb import Database
     from tests.databases import Place
     from tests.transactions.bank import Bank
 
@@ -376,3 +394,55 @@ def test_row_of_a_key_query_has_names_places_and_columns(bank: Bank, is_written:
     assert row._fields == tuple(c.name for c in accounts.columns)
     assert (row.id, row[1], row._mapping["balance"]) == (1, seen["balance"], seen["balance"])
     assert row._mapping[accounts.c.balance] == one._mapping[accounts.c.balance] == one.balance
+
+
+class Color(enum.Enum):
+    """A value that has a name at the server."""
+
+    RED = "r"
+
+
+class Lower(TypeDecorator[str]):
+    """Text that is stored in lower case and shown in upper case."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return None if value is None else value.lower()
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        return None if value is None else value.upper()
+
+
+VALUES: dict[str, tuple[Any, Any]] = {
+    "numeric": (Numeric(10, 2), Decimal("1.5")),
+    "float": (Float, 1),
+    "enum": (Enum(Color), Color.RED),
+    "json": (JSON, {"a": [1]}),
+    "instant": (
+        DateTime(timezone=True),
+        datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2))),
+    ),
+    "date": (Date, date(2026, 1, 1)),
+    "time": (Time, time(1, 2)),
+    "bytes": (LargeBinary, b"x"),
+    "boolean": (Boolean, True),
+    "uuid": (Uuid, UUID(int=7)),
+    "decorated": (Lower(20), "Hello"),
+    "fixed": (CHAR(5), "ab"),
+}
+
+
+def test_values_of_a_key_query_are_those_of_a_scan(db: Database) -> None:
+    columns = [Column(name, kind) for name, (kind, _) in VALUES.items()]
+    table = Table("kinds", db.metadata, Column("id", Integer, primary_key=True), *columns)
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(table, {"id": 1, **{name: value for name, (_, value) in VALUES.items()}})
+    found = []
+    for condition in (table.c.id == 1, table.c.id.in_([1, 2]), table.c.id > 0):
+        with db.transaction() as t:
+            (row,) = t.query(select(table).where(condition))
+        found.append([(value, type(value)) for value in row])
+    assert found[0] == found[1] == found[2]
