@@ -178,8 +178,10 @@ class Retries:
 # -- read locks that announce a write --------------------------------------------------------------
 
 ANNOUNCED_MIN = 256
+"""Transactions of a function that announce its writes after its first deadlock."""
 _ANNOUNCED_MAX = 65_536
 _FUNCTIONS_MAX = 1_024
+"""Upper bound on the functions remembered; beyond it the oldest is forgotten."""
 
 
 class Upgrades:

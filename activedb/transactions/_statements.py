@@ -125,11 +125,7 @@ def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:
     spec = t.forest.tables.spec(table)
     keys = _keys(spec, pinned)
     # The values of rows that are not written yet may look different at the server.
-    if (
-        keys is None
-        or t.hierarchy.base.is_locked(spec)
-        or not t.dirty(spec).keys().isdisjoint(keys)
-    ):
+    if keys is None or t.hierarchy.base.is_locked(spec) or t.dirty(spec, keys):
         return None
     columns = pinned.columns
     assert columns is not None

@@ -368,7 +368,9 @@ def test_user_that_lost_its_lock_to_an_owner_is_told_before_it_writes(
         lose()
     with pytest.raises(TableOwned, match="kept by one process alone"):
         one.run(add)
-    assert other.run(lambda t: t.get(yours, 1))["count"] == 1  # type: ignore[index]
+    found = other.run(lambda t: t.get(yours, 1))
+    assert found is not None
+    assert found["count"] == 1
     other.close()
     when = "before"
     one.run(add)
@@ -379,7 +381,9 @@ def test_user_that_lost_its_lock_takes_it_again(shared: Place) -> None:
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     lose_the_locks(one, other)
-    assert one.run(lambda t: t.get(mine, 1))["count"] == 1  # type: ignore[index]
+    found = one.run(lambda t: t.get(mine, 1))
+    assert found is not None
+    assert found["count"] == 1
     with pytest.raises(TableOwned):
         other.admin.own(yours)
 
@@ -394,7 +398,9 @@ def test_owner_that_lost_its_lock_and_was_told_stays_out(shared: Place) -> None:
     for message in ("another owner or user since", "kept by one process alone"):
         with pytest.raises(TableOwned, match=message):
             one.run(lambda t: t.update(mine, 1, count=100))
-    assert other.run(lambda t: t.get(yours, 1))["count"] == 1  # type: ignore[index]
+    found = other.run(lambda t: t.get(yours, 1))
+    assert found is not None
+    assert found["count"] == 1
 
 
 def test_callers_commit_is_refused_when_the_table_is_not_ours_any_more(shared: Place) -> None:
@@ -411,7 +417,9 @@ def test_callers_commit_is_refused_when_the_table_is_not_ours_any_more(shared: P
         with pytest.raises(TableOwned):
             connection.commit()
         connection.rollback()
-    assert other.run(lambda t: t.get(yours, 1))["count"] == 1  # type: ignore[index]
+    found = other.run(lambda t: t.get(yours, 1))
+    assert found is not None
+    assert found["count"] == 1
 
 
 def test_new_user_waits_for_the_commit_of_an_owner_that_lost_its_lock(shared: Place) -> None:

@@ -75,10 +75,10 @@ class OwnedTable:
         self._latch = threading.Lock()
         self._rows: dict[Key, Row] = {}
         self._doubtful: set[Key] | None = None  # None: all keys
-        self._newer: dict[Key, Row | None] | None = (
-            None  # stored during a load; None: there is none
-        )
-        self._again: set[Key] | None = set()  # those in doubt again since a load began; None: all
+        # During a load: the rows stored since it began (None: there is no load), and the keys in
+        # doubt again since then (None: all).
+        self._newer: dict[Key, Row | None] | None = None
+        self._again: set[Key] | None = set()
         self._is_plain = all(_is_plain(column) for column in spec.table.columns)
 
     @property

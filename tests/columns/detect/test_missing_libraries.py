@@ -37,6 +37,6 @@ assert "activedb.columns.detect" not in sys.modules
 
 
 @pytest.mark.parametrize("program", [WITHOUT_NUMBA, WITHOUT_PYARROW, WITHOUT_COLUMNS])
-def test_columns_without_what_they_need_say_so_and_nobody_else_needs_it(program: str) -> None:
+def test_columns_name_a_missing_library_and_the_rest_works_without_it(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
