@@ -209,12 +209,21 @@ def result(engine: Engine, schema: Schema, rows: Rows, query: Any, given: Any) -
     return found
 
 
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """Yield an engine of plain SQLite, in memory."""
+    engine = create_engine("sqlite://")
+    yield engine
+    engine.dispose()
+
+
 @pytest.mark.parametrize("part", range(4))
-def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(part: int) -> None:
+def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(
+    part: int, engine: Engine
+) -> None:
     db = adb.connect("memory://")
     schema = Schema(db.metadata)
     db.create_all()
-    engine = create_engine("sqlite://")
     db.metadata.create_all(engine)
     worlds = Worlds(30 * SCALE, "key queries", part, by_key=5, by_table=5, changed=20)
     for random in worlds:
