@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -205,8 +206,14 @@ class Timekeeper:
                     self._start(subscription, due_us)
             except Exception:
                 _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
-                self._set(self._due, subscription, self._now_us() + _AGAIN_AFTER_US)
+                self._retry(subscription, due_us)
                 self._told(subscription)
+
+    def _retry(self, subscription: Subscription, due_us: int) -> None:
+        """Schedule a rule that failed at `due_us` to be told the time again, in a second."""
+        with suppress(Exception):  # a clock that cannot be read: the thread waits until it can
+            due_us = self._now_us() + _AGAIN_AFTER_US
+        self._set(self._due, subscription, due_us)
 
     def _told(self, subscription: Subscription) -> None:
         """Note that a new rule has been told the time, or never will be; others may start now."""
@@ -244,25 +251,24 @@ class Timekeeper:
 
     def _run(self, subscription: Subscription, due_us: int) -> None:
         """Run all due matches of one rule up to a moment; called on the pool."""
-        again_us: int | None = None
+        has_failed = True
         try:
             while not self._is_closed and self._catalog.present(subscription):
                 if not self._do_next(subscription, due_us):
                     break
+            has_failed = False
         except SYSTEMIC:
             _LOG.warning("due matches of rule %s wait", subscription.rule.name, exc_info=True)
-            again_us = self._now_us() + _AGAIN_AFTER_US
         except Exception:
             _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
-            again_us = self._now_us() + _AGAIN_AFTER_US
         finally:
             with self._latch:
                 self._busy.discard(subscription.detection)
                 asked = self._again.pop(subscription.detection, [])
         for us in asked:
             self._start(subscription, us)
-        if again_us is not None:
-            self._set(self._due, subscription, again_us)
+        if has_failed:
+            self._retry(subscription, due_us)
         elif not asked:
             self._lines.moved(subscription)
         self._told(subscription)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -150,6 +151,26 @@ def test_possible_numbers_of_ticks_are_bounded(on_many: str) -> None:
     kept = detector.state()
     with pytest.raises(MatchesExceeded, match="more than 50"):
         ends()
+    assert {**detector.state(), "arrival": 0} == {**kept, "arrival": 0}
+
+
+@pytest.mark.parametrize("starts", [1, 40])
+def test_ticks_of_all_possible_matches_of_an_end_are_bounded(starts: int) -> None:
+    # Its n-th match has n ticks, so that even few matches may have many.
+    detector = Detector(TICKING.context("unrestricted"), matches_max=5_000, on_uncertain="certain")
+    for n in range(starts):
+        us = -1_000 * n
+        detector.feed(Occurrence("A", AccuracyInterval(us, us - 400, us + 400)))
+    kept = detector.state()
+    end_us = 4_000_000 // starts
+    end = Occurrence("B", AccuracyInterval(end_us, end_us - 400, end_us + 400))
+    tracemalloc.start()
+    try:
+        with pytest.raises(MatchesExceeded, match="more than 5000"):
+            detector.feed(end)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
     assert {**detector.state(), "arrival": 0} == {**kept, "arrival": 0}
 
 

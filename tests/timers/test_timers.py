@@ -333,12 +333,19 @@ def test_query_gives_its_name_and_output_to_the_rule(timed: Timed) -> None:
 
 
 class FailingClock(adb.SimulatedClock):
-    """Clock that raises an error the first times that the timer thread reads it from now on."""
+    """Clock that raises an error the first times that other threads read it from now on."""
 
     failures = 0
+    is_for_timekeeper = True  # or for the threads of the pool
 
     def now(self) -> datetime:
-        if self.failures and threading.current_thread().name == "activedb-timekeeper":
+        name = threading.current_thread().name
+        is_timekeeper = name == "activedb-timekeeper"
+        if (
+            self.failures
+            and name.startswith("activedb-")
+            and is_timekeeper == self.is_for_timekeeper
+        ):
             self.failures -= 1
             raise OSError("no time to be had")
         return super().now()
@@ -356,6 +363,25 @@ def test_thread_goes_on_after_an_unexpected_error(
     until(lambda: timed.ledger.lines() or not timed.thread.is_alive())
     assert timed.ledger.lines() == ["every at 10"]
     assert any("tried again" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_rule_keeps_its_time_though_the_clock_fails_while_it_runs(
+    where: Place, failures: int
+) -> None:
+    clock = FailingClock(EPOCH)
+    timed = Timed(where, clock)
+    timed.on("every", adb.every(10))
+    timed.db.wait_idle()
+    clock.is_for_timekeeper = False
+    clock.failures = failures
+    clock.advance(10)
+    until(lambda: not clock.failures)
+    for _ in range(failures):
+        timed.db.wait_idle()
+        clock.advance(2)
+    until(timed.ledger.lines)
+    assert timed.ledger.lines() == ["every at 10"]
 
 
 def test_unexpected_error_of_one_rule_keeps_no_other_from_its_time(

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._occurrence import Occurrence
-from activedb.events.detection._choice import too_many
 from activedb.events.detection._entry import (
     YET_TO_BE_FED,
     Candidate,
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from activedb.events.detection._traits import SequenceLayout
 
 __all__ = ["Backtracking"]
-
-_TRIES_PER_MATCH = 10
-"""Combinations tried at most, as a multiple of `matches_max`."""
 
 Path = list[tuple[int, Entry]]
 Waiting = tuple[Entry, list[int]]
@@ -63,7 +59,7 @@ class Backtracking:
     Raises
     ------
     MatchesExceeded
-        From each iterator, if there are more than `_TRIES_PER_MATCH` times `matches_max`.
+        From each iterator, if there are more tries than the bound allows.
     """
 
     def __init__(
@@ -195,9 +191,7 @@ class Backtracking:
 
     def _try(self) -> None:
         self._tries += 1
-        most = self.shared.bound.most
-        if most is not None and self._tries > _TRIES_PER_MATCH * most:
-            raise too_many(most, self._name)
+        self.shared.bound.tried(self._tries, self._name)
 
     def _usable(self, number: int, path: Path) -> Iterator[Entry]:
         used, gone = self._without, self.shared.gone

@@ -92,11 +92,13 @@ def _reaches(span: Span, place: Place) -> bool:
 MATCHES_MAX = 10_000
 """Default upper bound on the matches of an expression, or part of one, per event."""
 
+_TRIES_PER_MATCH = 10
+
 _T = TypeVar("_T")
 
 
 class Bound:
-    """Upper bound on the candidates taken; the search stops there.
+    """Upper bound on the candidates taken, and on the tries to find them; the search stops there.
 
     Raises
     ------
@@ -154,6 +156,17 @@ class Bound:
                 assert most is not None
                 raise too_many(most, name)
             yield candidate
+
+    def tried(self, tries: int, name: str) -> None:
+        """Check the number of tries: combinations looked at, or ticks made.
+
+        Raises
+        ------
+        MatchesExceeded
+            If there are more than ten for each candidate that the bound allows.
+        """
+        if self.most is not None and tries > _TRIES_PER_MATCH * self.most:
+            raise too_many(self.most, name)
 
 
 def too_many(most: int, name: str) -> MatchesExceeded:

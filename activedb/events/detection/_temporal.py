@@ -356,15 +356,22 @@ class PeriodicNode(DetectorNode):
     def _possibly_collect(self, end: Entry, starts: list[Entry]) -> list[Entry]:
         """Return the possible matches of an end: each start, with each number of ticks."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
-        until_us = relation.begins(end[3])[1]
+        bound, until_us = self.shared.bound, relation.begins(end[3])[1]
+        possible = (
+            (start, count)
+            for start in starts
+            if relation.may_precede(start[3], end[3])
+            for count in range(
+                len(range(relation.ends(start[3])[0] + period_us, until_us, period_us)) + 1
+            )
+        )
         found: list[Entry] = []
-        for start in starts:
-            if relation.may_precede(start[3], end[3]):
-                least_us = relation.ends(start[3])[0] + period_us
-                counts = range(len(range(least_us, until_us, period_us)) + 1)
-                for count in self.shared.bound.taken(counts, self.name, is_sorted=False):
-                    moments = [start[0] + period_us * (number + 1) for number in range(count)]
-                    found.append(self._occurrence([start], moments, end))
+        ticks = 0
+        for start, count in bound.taken(possible, self.name, is_sorted=False):
+            ticks += count
+            bound.tried(ticks, self.name)
+            moments = [start[0] + period_us * (number + 1) for number in range(count)]
+            found.append(self._occurrence([start], moments, end))
         return found
 
     # -- occurrences ---------------------------------------------------------------------------
