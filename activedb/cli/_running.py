@@ -6,11 +6,12 @@ import importlib.metadata
 import importlib.util
 import os
 import signal
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.abc import Loader
 from pathlib import Path
@@ -198,6 +199,7 @@ def all_opened(file: Path, url: str | None = None) -> Iterator[list[Database]]:
     with ExitStack() as open_ones:
         if url is not None:
             open_ones.enter_context(_by_default(url))
+        open_ones.enter_context(_siblings_of(file))
 
         @open_ones.callback
         def close() -> None:
@@ -228,6 +230,24 @@ def _by_default(url: str) -> Iterator[None]:
             os.environ.pop("ACTIVEDB_URL", None)
         else:
             os.environ["ACTIVEDB_URL"] = before
+
+
+@contextmanager
+def _siblings_of(file: Path) -> Iterator[None]:
+    """Let the modules beside a file be imported, as Python does for a script.
+
+    Not those of a folder into which every account may put files, such as ``/tmp``.
+    """
+    folder = file.resolve().parent
+    if sys.flags.safe_path or folder.stat().st_mode & stat.S_IWOTH:
+        yield
+        return
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the file itself has changed the path
+            sys.path.remove(str(folder))
 
 
 def _module_of(file: Path) -> tuple[ModuleType, Loader]:

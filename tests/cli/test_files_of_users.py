@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +16,6 @@ from activedb.database import Database
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.calling import Caller
 
 OPENS = "import activedb\ndb = activedb.connect('memory://')\n"
@@ -50,10 +51,16 @@ def test_databases_of_a_file_are_closed(
     assert all(db._closed for db in opened), done
 
 
-def of_program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def of_program(
+    folder: Path, *arguments: str, started: str = "module"
+) -> subprocess.CompletedProcess[str]:
     """Run a command as a program of its own, in a folder of whose files it knows nothing."""
+    ways = {
+        "module": [sys.executable, "-m", "activedb"],
+        "script": [str(Path(sysconfig.get_path("scripts")) / "activedb")],
+    }
     return subprocess.run(
-        [sys.executable, "-m", "activedb", *arguments],
+        [*ways[started], *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -73,11 +80,23 @@ def test_file_named_like_a_module_of_others_is_refused(name: str, tmp_path: Path
     assert done.stderr.count("\n") == 1
 
 
-def test_file_imports_its_siblings_and_is_found_under_its_name(tmp_path: Path) -> None:
-    (tmp_path / "helper.py").write_text("import job\nname = job.__name__\n")
-    (tmp_path / "job.py").write_text(
-        OPENS + "import helper\ndb.rule(on=activedb.event('A'), name=helper.name)(print)\n"
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+@pytest.mark.parametrize("started", ["script", "module"])
+def test_file_imports_its_siblings_and_is_found_under_its_name(
+    started: str, mode: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    folder.chmod(mode)
+    (folder / "helper_of_job.py").write_text("import job\nname = job.__name__\n")
+    (folder / "job.py").write_text(
+        OPENS + "import helper_of_job as helper\n"
+        "db.rule(on=activedb.event('A'), name=helper.name)(print)\n"
     )
-    done = of_program(tmp_path, "rules", "ls", "job.py")
-    assert done.returncode == 0, done.stderr
-    assert "job" in done.stdout
+    done = of_program(tmp_path, "rules", "ls", "jobs/job.py", started=started)
+    if mode & stat.S_IWOTH:  # anyone may have put the module there
+        assert done.returncode == 2
+        assert "No module named 'helper_of_job'" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "job" in done.stdout
