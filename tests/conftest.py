@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from tests.databases import join_threads
 from tests.patience import TEST_S
 
 if TYPE_CHECKING:
@@ -158,6 +159,13 @@ class _Failures:
             self._terminal.line("")
             self._terminal.write_sep("_", f"{report.nodeid} ({report.when})", red=True)
             self._terminal.write_line(report.longreprtext)
+
+
+@pytest.fixture(autouse=True)
+def own_threads() -> Iterator[None]:
+    """Let no thread of a test outlive it."""
+    yield
+    join_threads()
 
 
 @pytest.fixture(autouse=True)

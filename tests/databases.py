@@ -80,8 +80,21 @@ def in_thread(function: Callable[..., T], *args: Any) -> Future[T]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=call, daemon=True).start()
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    _started.append(thread)
     return future
+
+
+_started: list[threading.Thread] = []
+
+
+def join_threads() -> None:
+    """Wait for the threads that `in_thread` has started, so that none runs beside other tests."""
+    while _started:
+        thread = _started.pop()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), f"{thread.name} outlives its test"
 
 
 def until(reached: Callable[[], Any]) -> None:

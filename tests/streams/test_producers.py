@@ -576,6 +576,7 @@ def test_silence_is_found_though_another_thread_has_just_cancelled_the_check(whe
 
     def watch_late(*asked: Any) -> None:
         if asked[1] is None:  # no producer is left that can be silent
+            stream.run._watch = watch
             others.append(in_thread(stream.producers.register, "Q", "A"))
             until(lambda: "Q" in stream.producers)
             wait(others, timeout=0.5)
