@@ -28,7 +28,7 @@ from activedb.errors import (
     TransactionStateError,
 )
 from activedb.store.session import Session
-from activedb.store.sql import Key, Row, Tables, TableSpec
+from activedb.store.sql import Key, LockedRows, Row, Tables, TableSpec
 from activedb.transactions._hierarchy import Hierarchy, Run, Workspace
 from activedb.transactions._node import TransactionNode, current_transaction
 from activedb.transactions._states import State
@@ -60,7 +60,7 @@ class _Scan:
     parameters: Mapping[str, Any] | None
     tables: Tables
     dirty: Mapping[TableSpec, Mapping[Key, Row | None]]
-    by_key: Collection[TableSpec]
+    locked: LockedRows | None
     rows: list[Any]
 
 
@@ -153,16 +153,16 @@ class CausalHierarchy(Hierarchy):
         tables: Tables,
         dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
         parameters: Mapping[str, Any] | None = None,
-        by_key: Collection[TableSpec] = (),
+        locked: LockedRows | None = None,
     ) -> list[Any]:
         """Return rows of a SELECT over the rows that the cause sees, overlaid with `dirty`."""
         with self._lender() as lender:
             if lender is None:
-                return super().query(statement, tables, dirty, parameters, by_key)
+                return super().query(statement, tables, dirty, parameters, locked)
             seen = {spec: {**self.cause.dirty(spec), **rows} for spec, rows in dirty.items()}
-            rows = lender.query(statement, tables, seen, parameters, by_key)
+            rows = lender.query(statement, tables, seen, parameters, locked)
             if dirty:  # else it reads no table, and no write can have changed its result
-                self._scans.append(_Scan(statement, parameters, tables, dirty, by_key, rows))
+                self._scans.append(_Scan(statement, parameters, tables, dirty, locked, rows))
             return rows
 
     def look_up(self, question: Callable[[Session], T]) -> T:
@@ -292,7 +292,7 @@ class CausalHierarchy(Hierarchy):
                             raise _changed(f"row {key!r} of {spec.name}")
             for scan in self._scans:
                 rows = super().query(
-                    scan.statement, scan.tables, scan.dirty, scan.parameters, scan.by_key
+                    scan.statement, scan.tables, scan.dirty, scan.parameters, scan.locked
                 )
                 if [*map(_plain, rows)] != [*map(_plain, scan.rows)]:
                     raise _changed("the result of a query")

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from activedb.store.flush import Change
 from activedb.store.server import PatientLatch
 from activedb.store.session import Durable, Session
-from activedb.store.sql import Key, Row, Tables, TableSpec
+from activedb.store.sql import Key, LockedRows, Row, Tables, TableSpec
 
 __all__ = ["Base", "Hierarchy", "Kin", "Lending", "Run", "Workspace"]
 
@@ -474,10 +474,10 @@ class Hierarchy:
         tables: Tables,
         dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
         parameters: Mapping[str, Any] | None = None,
-        by_key: Collection[TableSpec] = (),
+        locked: LockedRows | None = None,
     ) -> list[Any]:
         """Return rows of a SELECT over the committed state overlaid with `dirty`; see `Session`."""
-        return self.session.query(statement, tables, dirty, parameters, by_key)
+        return self.session.query(statement, tables, dirty, parameters, locked)
 
     def look_up(self, question: Callable[[Session], T]) -> T:
         """Return the answer to a question that reads no rows: the next key of a table, say."""

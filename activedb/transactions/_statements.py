@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import eq
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, or_, select
 
 from activedb.errors import InvalidRow, LockNotAvailable, RowExists, UnsupportedStatement
 from activedb.store.sql import (
     Key,
+    LockedRows,
     LockingRead,
     Parameters,
     PinnedKeys,
@@ -21,6 +25,7 @@ from activedb.store.sql import (
     pinned_keys,
     plan_locks,
     plan_write,
+    restricted_keys,
     rows_by_default,
     tables_of,
 )
@@ -34,6 +39,7 @@ __all__ = ["default_of", "execute", "lock_free_rows", "query"]
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
 _KEYS_MAX = 5_000  # keys in one SELECT
+_LOOKS = 3  # for rows by a unique constraint that others change meanwhile
 _AT_ONCE = 8  # extra rows to look at, because some may be locked
 
 
@@ -47,9 +53,9 @@ def query(
     spec = t.forest.tables.spec(plan.table)
     if plan.nowait or plan.skip_locked:
         return _claim(t, spec, plan, parameters)
-    if not _lock_to_write(t, spec, plan.plain, parameters):
-        keys = [spec.key(tuple(row)) for row in _select(t, plan.keys(plan.limit), parameters)]
-        t.read_locked(spec, keys)
+    if not _lock_keys(t, spec, plan.plain, parameters):
+        found = _select(t, plan.keys(plan.limit), parameters, to_write=spec)
+        t.read_locked(spec, [spec.key(tuple(row)) for row in found])
     return _select(t, plan.plain, parameters)
 
 
@@ -60,7 +66,7 @@ def execute(t: TransactionNode, statement: Any, parameters: Parameters = None) -
     if plan.kind == "insert":
         versions = _inserted(t, plan, spec, parameters)
     else:
-        _lock_to_write(t, spec, plan.select, parameters)
+        _lock_keys(t, spec, plan.select, parameters)
         versions = _changed(t, plan, spec, parameters)
     returned = None if plan.returning is None else _returned(t, plan, spec, versions)
     t.write_all(spec, versions)
@@ -75,6 +81,7 @@ def _select(
     statement: Any,
     parameters: Mapping[str, Any] | None = None,
     *,
+    to_write: TableSpec | None = None,
     unlocked: Collection[TableSpec] = (),
     instead: Mapping[TableSpec, Mapping[Key, Row | None]] = _NOTHING,
 ) -> list[Any]:
@@ -82,6 +89,8 @@ def _select(
 
     Parameters
     ----------
+    to_write : TableSpec, optional
+        Table to lock for writing: its rows if the statement needs but some, else the whole.
     unlocked : collection of TableSpec
         Tables to read without a table lock, because their rows are locked one by one.
     instead : mapping of TableSpec to (key to row or None)
@@ -93,30 +102,77 @@ def _select(
         found = _rows_by_key(t, pinned)
         if found is not None:
             return found
-    wanted = tables_of(statement, t.forest.store, tables)
-    specs: dict[TableSpec, None] = {}
-    by_key: dict[TableSpec, list[Key]] = {}
+
+    def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
+        if not keys:
+            return []
+        if spec is to_write:
+            return t.read_locked(spec, keys).values()
+        return t.read(spec, keys, Mode.S).values()
+
+    def find(
+        spec: TableSpec, names: tuple[str, ...], values: list[tuple[Any, ...]]
+    ) -> list[Key] | None:
+        return _unique_rows(t, spec, names, values, read)
+
+    locked = LockedRows()
+    specs = dict.fromkeys(unlocked)
+    wanted: Mapping[TableSpec, list[Key] | None] = {}
+    if not pinned.may_restrict:  # else the text that is sent shows which rows
+        wanted = dict.fromkeys(map(tables.spec, tables_of(statement, t.forest.store, tables)))
     while True:
-        for spec in map(tables.spec, wanted):
-            keys = _keys(spec, pinned) if spec not in specs else None
-            if spec in unlocked:
-                pass
-            elif keys is not None and not t.hierarchy.base.is_locked(spec):
-                t.read(spec, keys, Mode.S)
-                by_key[spec] = keys
+        for spec, keys in wanted.items():
+            if spec in specs and spec not in locked.keys:
+                continue  # as a whole
+            if keys is not None and not t.hierarchy.base.is_locked(spec):
+                read(spec, keys)
+                locked.keys.setdefault(spec, set()).update(keys)
             else:
-                t.lock_table(spec, Mode.S)
-                by_key.pop(spec, None)
+                t.lock_table(spec, Mode.SIX if spec is to_write else Mode.S)
+                locked.keys.pop(spec, None)
             specs[spec] = None
         t.check_usable()
         dirty = {
-            spec: instead[spec] if spec in instead else t.dirty(spec, by_key.get(spec))
+            spec: instead[spec] if spec in instead else t.dirty(spec, locked.keys.get(spec))
             for spec in specs
         }
         try:
-            return t.hierarchy.query(statement, tables, dirty, parameters, by_key)
+            return t.hierarchy.query(statement, tables, dirty, parameters, locked)
         except Unlocked as more:
-            wanted = more.tables
+            if unlocked:  # to look at their rows for those of others would lock them
+                wanted = {each.spec: None for each in more.mentions if each.spec is not None}
+            else:
+                wanted = restricted_keys(more.mentions, read, find)
+                locked.checked.append(more.sent)
+
+
+def _unique_rows(
+    t: TransactionNode,
+    spec: TableSpec,
+    names: tuple[str, ...],
+    values: list[tuple[Any, ...]],
+    read: Callable[[TableSpec, list[Key]], Iterable[Row | None]],
+) -> list[Key] | None:
+    """Lock the rows that have certain values of a unique constraint; return their keys.
+
+    None if there is no row with some of the values, because nothing keeps others from inserting it.
+    """
+    if not values:
+        return []
+    key = [spec.table.columns[name] for name in spec.key_columns]
+    columns = [spec.table.columns[name] for name in names]
+    chosen = or_(*(and_(*map(eq, columns, each)) for each in values))
+    for _ in range(_LOOKS):
+        rows = _select(t, select(*key).where(chosen), unlocked=(spec,))
+        keys = spec.in_order({spec.key(tuple(row)) for row in rows})
+        found = {
+            tuple([row[name] for name in names]) for row in read(spec, keys) if row is not None
+        }
+        if found.issuperset(values):
+            return keys
+        if len(keys) < len(values):
+            return None
+    return None
 
 
 def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:
@@ -143,15 +199,11 @@ def _keys(spec: TableSpec, pinned: PinnedKeys) -> list[Key] | None:
         return None  # the server decides what such values are equal to
 
 
-def _lock_to_write(t: TransactionNode, spec: TableSpec, statement: Any, parameters: Any) -> bool:
-    """Lock what a statement may select, for writing; return whether these are all its rows.
-
-    They are the rows of its keys. Without keys it is the table, so that no phantom matches.
-    """
+def _lock_keys(t: TransactionNode, spec: TableSpec, statement: Any, parameters: Any) -> bool:
+    """Lock the rows to which a statement is restricted, if these are known before it is sent."""
     given = parameters if isinstance(parameters, Mapping) else None
     keys = _keys(spec, pinned_keys(statement, given))
     if keys is None:
-        t.lock_table(spec, Mode.SIX)
         return False
     t.read_locked(spec, keys)
     return True
@@ -206,7 +258,7 @@ def _changed(
     """Return the versions that an UPDATE or DELETE makes; locks the rows, writes none."""
     width = len(spec.key_columns)
     found: dict[Key, tuple[Any, ...]] = {}
-    for row in _select(t, plan.select, parameters):
+    for row in _select(t, plan.select, parameters, to_write=spec):
         values = tuple(row)
         key = spec.key(values[:width])
         if found.setdefault(key, values[width:]) != values[width:]:
@@ -222,7 +274,7 @@ def _changed(
     versions: list[Version] = []
     for (key, values), more in zip(found.items(), filled, strict=True):
         before = old[key]
-        assert before is not None, "a row found under SIX exists"
+        assert before is not None, "a row found under a lock exists"
         new = spec.changed(before, {**dict(zip(plan.columns, values, strict=True)), **more})
         versions.append((key, before, new))
     return versions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import threading
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -46,9 +47,12 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 import activedb as adb
+from activedb.errors import LockNotAvailable
+from lockmgr import Mode
 from tests.databases import PATIENCE_S, in_thread, lock_waits, until
 from tests.drawing import SCALE, Worlds
 from tests.nodes import node_of
@@ -62,11 +66,12 @@ if TYPE_CHECKING:
     from tests.transactions.bank import Bank
 
 KEYS = range(1, 5)
-Rows = dict[str, dict[tuple[int, ...], dict[str, int]]]
+Rows = dict[str, dict[tuple[int, ...], dict[str, int | None]]]
+COLUMNS = {"a": ("id", "x", "b_id"), "b": ("id", "y"), "c": ("p", "q", "z"), "d": ("id", "u", "v")}
 
 
 class Schema:
-    """Two tables with a key of one column, and one with a key of two."""
+    """Two tables with a key of one column, one with a key of two, and one with a unique column."""
 
     def __init__(self, metadata: MetaData):
         self.a = Table(
@@ -89,10 +94,17 @@ class Schema:
             Column("q", Integer, primary_key=True, autoincrement=False),
             Column("z", Integer),
         )
+        self.d = Table(
+            "d",
+            metadata,
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("u", Integer, unique=True),
+            Column("v", Integer),
+        )
 
     @property
     def tables(self) -> list[Table]:
-        return [self.a, self.b, self.c]
+        return [self.a, self.b, self.c, self.d]
 
 
 # -- random statements -----------------------------------------------------------------------------
@@ -100,7 +112,7 @@ class Schema:
 
 def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[str, Any]]:
     """Return a random SELECT with the values of its parameters."""
-    a, b, c = schema.a, schema.b, schema.c
+    a, b, c, d = schema.a, schema.b, schema.c, schema.d
     other = a.alias("other")
     part = select(a.c.id, c.c.p).join(c, a.c.x == c.c.q).subquery()
     parameters: dict[str, Any] = {}
@@ -116,6 +128,21 @@ def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[st
         parameters[name] = given
         return bindparam(name, expanding=expanding)
 
+    def on(left: Table, right: Table) -> Any:
+        """Return a condition on which to join."""
+        pairs: dict[Table, list[Any]] = {
+            a: [a.c.b_id == right.c[0], a.c.id == right.c[0], a.c.x == right.c[1]],
+            b: [b.c.y == right.c[0], b.c.id == right.c[1]],
+        }
+        more = [
+            left.c[0] == value(),
+            right.c[0] == value(),
+            right.c[0].in_(values()),
+            right.c[1] > 1,
+            or_(right.c[0] == value(), left.c[1] > 2),
+        ]
+        return and_(random.choice(pairs[left]), *random.sample(more, random.choice((0, 0, 1))))
+
     def keyed(table: Table) -> list[Callable[[], Any]]:
         if table is c:
             return [
@@ -125,7 +152,7 @@ def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[st
                 lambda: tuple_(c.c.q, c.c.p).in_([(value(), value())]),
                 lambda: c.c.p == value(),
             ]
-        key = table.c.id
+        key = table.c[random.choice(("u", "u", "id") if table is d else ("id",))]
         return [
             lambda: key == value(),
             lambda: value() == key,
@@ -154,6 +181,27 @@ def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[st
         lambda: (select(b).where(exists().where(a.c.b_id == b.c.id, b.c.id == value())), [b]),
         lambda: (select(a).where(a.c.x.in_(select(other.c.b_id))), [a]),
         lambda: (select(b.c.y, select(func.max(a.c.x)).scalar_subquery()), [b]),
+        lambda: (select(d), [d]),
+        lambda: (select(d), [d]),
+        lambda: (select(a, d).join(d, a.c.x == d.c.u), [a, d]),
+        lambda: (select(a, d).outerjoin(d, a.c.x == d.c.u), [a]),
+        lambda: (select(d, b).outerjoin(b, b.c.id == d.c.v), [d]),
+        lambda: (select(a, b).outerjoin_from(a, b, on(a, b)), [a]),
+        lambda: (select(a, b).outerjoin_from(b, a, on(a, b)), [b]),
+        lambda: (select(a, b).join_from(a, b, on(a, b)), []),
+        lambda: (select(a, b).join_from(a, b, on(a, b), full=True), []),
+        lambda: (select(a, b, c.c.z).join_from(a, b.join(c, on(b, c)), on(a, b)), [a]),
+        lambda: (select(a, b, c.c.z).outerjoin_from(a, b.outerjoin(c, on(b, c)), on(a, b)), [a]),
+        lambda: (select(a, b, c.c.z).join(b, on(a, b)).outerjoin(c, on(b, c)), [a, b]),
+        lambda: (select(a.c.x, other.c.x).where(a.c.x == other.c.id), [a]),
+        lambda: (select(a.c.x, other.c.x).outerjoin(other, a.c.b_id == other.c.id), [a]),
+        lambda: (select(a, c.c.z).where(c.c.p == a.c.x, c.c.q == a.c.b_id), [a]),
+        lambda: (select(a, c.c.z).where(c.c.p == a.c.x, c.c.q.in_([a.c.b_id, 1])), [a]),
+        lambda: (select(a).where(~exists().where(b.c.id == a.c.b_id, b.c.y > 2)), [a]),
+        lambda: (select(a, select(b.c.y).where(b.c.id == a.c.b_id).scalar_subquery()), [a]),
+        lambda: (select(a).where(a.c.x.in_(select(b.c.y).where(b.c.id == value()))), [a]),
+        lambda: (select(select(b).where(b.c.id == value()).cte("named")), []),
+        lambda: (select(a, func.count()).join(b, on(a, b)).group_by(a.c.id, a.c.x, a.c.b_id), [a]),
     ]
     statement, tables = random.choice(sources)()
     for table in tables:
@@ -172,8 +220,10 @@ def data(random: Random) -> Rows:
     def number() -> int:
         return random.choice(KEYS)
 
-    found: Rows = {"a": {}, "b": {}, "c": {}}
-    for key in KEYS:
+    found: Rows = {"a": {}, "b": {}, "c": {}, "d": {}}
+    for key, unique in zip(KEYS, random.sample([*KEYS, None], len(KEYS)), strict=True):
+        if random.random() < 0.8:
+            found["d"][(key,)] = {"id": key, "u": unique, "v": number()}
         if random.random() < 0.8:
             found["a"][(key,)] = {"id": key, "x": number(), "b_id": number()}
         if random.random() < 0.8:
@@ -185,16 +235,34 @@ def data(random: Random) -> Rows:
 
 
 def changes(rows: Rows, random: Random) -> Iterator[tuple[str, tuple[int, ...], Any]]:
-    """Yield every row or absent key with another content: None, or a row."""
+    """Yield every row or absent key with another content that is allowed: None, or a row."""
     for name, of_table in rows.items():
         wide = 2 if name == "c" else 1
         keys = [(k,) for k in KEYS] if wide == 1 else [(k, m) for k in KEYS for m in KEYS]
         for key in keys:
             if key in of_table:
                 yield name, key, None
-            columns = {"a": ("id", "x", "b_id"), "b": ("id", "y"), "c": ("p", "q", "z")}[name]
-            free = {column: random.choice(KEYS) for column in columns[wide:]}
-            yield name, key, {**dict(zip(columns, key, strict=False)), **free}
+            free = {column: random.choice(KEYS) for column in COLUMNS[name][wide:]}
+            others = (row for known, row in of_table.items() if known != key)
+            if name == "d" and any(row["u"] == free["u"] for row in others):
+                continue
+            yield name, key, {**dict(zip(COLUMNS[name], key, strict=False)), **free}
+
+
+def in_text(statement: Any, parameters: dict[str, Any], random: Random) -> tuple[Any, Any]:
+    """Return a statement as text, with some of its values in the text and some beside it."""
+    compiled = statement.params(parameters).compile(
+        dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}
+    )
+    beside: dict[str, int] = {}
+
+    def value(found: re.Match[str]) -> str:
+        if random.random() < 0.5:
+            return found.group()
+        beside[name := f"t{len(beside)}"] = int(found.group(1))
+        return f"= :{name}"
+
+    return text(re.sub(r"= (\d)", value, str(compiled))), beside
 
 
 def result(engine: Engine, schema: Schema, rows: Rows, query: Any, given: Any) -> list[Any]:
@@ -225,10 +293,14 @@ def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(
     schema = Schema(db.metadata)
     db.create_all()
     db.metadata.create_all(engine)
-    worlds = Worlds(30 * SCALE, "key queries", part, by_key=5, by_table=5, changed=20)
+    worlds = Worlds(
+        30 * SCALE, "key queries", part, by_key=5, several_by_key=2, by_table=5, changed=20
+    )
     for random in worlds:
         rows = data(random)
         query, given = statement_over(schema, random)
+        if random.random() < 0.5:
+            query, given = in_text(query, given, random)
         with db.transaction() as t:
             for table in schema.tables:
                 t.execute(delete(table))
@@ -238,8 +310,10 @@ def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(
             found = sorted(map(tuple, t.query(query, given)), key=repr)
             held = set(node_of(t)._held)
         assert found == result(engine, schema, rows, query, given)
-        is_by_key = any(len(resource) == 2 for resource in held)
-        worlds.met["by_key" if is_by_key else "by_table"] += 1
+        by_key = {name for name, *key in held if key}
+        worlds.met["by_key" if by_key else "by_table"] += 1
+        worlds.met["several_by_key"] += len(by_key) > 1
+        worlds.met["by_unique"] += "d" in by_key
         for name, key, new in changes(rows, random):
             if (name,) in held or (name, key) in held:
                 continue
@@ -259,24 +333,30 @@ def locks_of(t: adb.Transaction) -> set[tuple[object, ...]]:
     return set(node_of(t)._held)
 
 
+@pytest.mark.parametrize("text_of", ["", "text "])
 @pytest.mark.parametrize("how", ["query", "for update", "update", "delete"])
-def test_statements_with_a_key_lock_its_row(bank: Bank, how: str) -> None:
+def test_statements_with_a_key_lock_its_row(bank: Bank, how: str, text_of: str) -> None:
     a = bank.accounts
+    one: Any = a.c.id == 1
+    two: Any = a.c.id.in_([1, 9])
+    if text_of:
+        one, two = text("id = :id").bindparams(id=1), text("accounts.id IN (1, 9)")
     ways: dict[str, Callable[[adb.Transaction], Any]] = {
-        "query": lambda t: t.query(select(a.c.balance).where(a.c.id == 1)),
-        "for update": lambda t: t.query(select(a.c.balance).where(a.c.id == 1).with_for_update()),
-        "update": lambda t: t.execute(update(a).where(a.c.id == 1).values(balance=a.c.balance + 1)),
-        "delete": lambda t: t.execute(delete(a).where(a.c.id.in_([1, 9]))),
+        "query": lambda t: t.query(select(a.c.balance).where(one)),
+        "for update": lambda t: t.query(select(a.c.balance).where(one).with_for_update()),
+        "update": lambda t: t.execute(update(a).where(one).values(balance=a.c.balance + 1)),
+        "delete": lambda t: t.execute(delete(a).where(two)),
     }
     found = {"query": [(10,)], "for update": [(10,)], "update": 1, "delete": 1}
     with bank.db.transaction() as t:
         assert ways[how](t) == found[how]
         keys = {(1,), (9,)} if how == "delete" else {(1,)}
-        assert locks_of(t) == {("accounts", key) for key in keys}
+        mode = Mode.S if how == "query" else Mode.X
+        assert node_of(t)._held == {("accounts", key): mode for key in keys}
 
 
 @pytest.mark.parametrize("lazy", ["select", "joined", "selectin"])
-def test_mapped_class_by_key_that_loads_others_of_its_table_locks_the_table(
+def test_mapped_class_by_key_locks_the_rows_that_it_loads_of_its_table(
     db: adb.Database, lazy: Any
 ) -> None:
     class Base(DeclarativeBase):
@@ -295,8 +375,8 @@ def test_mapped_class_by_key_that_loads_others_of_its_table_locks_the_table(
     with db.transaction() as t:
         ((person,),) = t.query(select(Person).where(Person.id == 2))
         assert person.boss_id == 1
-        by_table = {("persons",)} if lazy != "select" else set()
-        assert locks_of(t) == {("persons", (2,))} | by_table
+        loaded = {("persons", (1,))} if lazy != "select" else set()
+        assert locks_of(t) == {("persons", (2,))} | loaded
 
 
 @pytest.mark.parametrize(
@@ -384,6 +464,78 @@ def test_key_that_a_query_finds_absent_stays_absent(where: Place) -> None:
         assert not inserting.done()
     inserting.result(PATIENCE_S)
     assert one.run(lambda t: t.query(query)) == [(1,)]
+
+
+@pytest.mark.parametrize("option", ["skip_locked", "nowait"])
+def test_read_that_must_not_wait_locks_no_row_to_find_those_of_a_subquery(
+    bank: Bank, option: str
+) -> None:
+    a = bank.accounts
+    noted = exists().where(bank.notes.c.id == a.c.id)
+    options: Any = {option: True}
+    query = select(a.c.id).where(a.c.id == 1, ~noted).with_for_update(**options)
+    with bank.db.transaction() as t:
+        t.get(a, 1, for_update=True)
+        ask: Any = in_thread(bank.db.run, lambda u: u.query(query))
+        if option == "skip_locked":
+            assert ask.result(PATIENCE_S) == []
+        else:
+            with pytest.raises(LockNotAvailable):
+                ask.result(PATIENCE_S)
+    assert bank.db.run(lambda t: t.query(query)) == [(1,)]
+    assert lock_waits(bank.db) == 0
+
+
+def open_users(db: adb.Database) -> Table:
+    """Return a table with a unique column, and two rows in it."""
+    users = Table(
+        "users",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("name", String(20), unique=True),
+    )
+    db.create_all()
+    with db.transaction() as t:
+        for key, name in ((1, "ann"), (2, "bob")):
+            t.insert(users, {"id": key, "name": name})
+    return users
+
+
+def test_query_by_a_unique_value_locks_its_row_and_without_one_the_table(db: adb.Database) -> None:
+    users = open_users(db)
+    by_name = select(users.c.id).where(users.c.name == bindparam("name"))
+    with db.transaction() as t:
+        assert t.query(by_name, {"name": "bob"}) == [(2,)]
+        assert locks_of(t) == {("users", (2,))}
+        t.insert(users, {"id": 3, "name": "cid"})
+        assert t.query(by_name, {"name": "cid"}) == [(3,)]
+        t.update(users, 2, name="ben")
+        assert t.query(by_name, {"name": "ben"}) == [(2,)]
+        assert ("users",) not in locks_of(t)
+        assert t.query(by_name, {"name": "bob"}) == []  # others might insert it
+        assert ("users",) in locks_of(t)
+    with db.transaction() as t:
+        assert t.execute(update(users).where(users.c.name == "ann").values(name="eve")) == 1
+        assert t.query(select(users.c.name).where(users.c.name == "eve").with_for_update())
+        assert node_of(t)._held == {("users", (1,)): Mode.X}
+
+
+def test_query_by_a_unique_value_that_moves_meanwhile_finds_the_row_that_has_it(
+    db: adb.Database,
+) -> None:
+    users = open_users(db)
+    found = threading.Event()
+
+    def query(t: adb.Transaction) -> list[Any]:
+        found.set()
+        return t.query(select(users.c.id).where(users.c.name == "ann"))
+
+    with db.transaction() as t:
+        t.update(users, 1, name="eve")
+        querying = in_thread(db.run, query)
+        until(lambda: lock_waits(db))
+        t.update(users, 2, name="ann")
+    assert querying.result(PATIENCE_S) == [(2,)]
 
 
 def waits_for_key(one: adb.Database, two: adb.Database) -> bool:

@@ -6,7 +6,7 @@ The underlying connection, its commit and its errors are in `_flat`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +30,7 @@ from activedb.store.session._ownership import OwnedTable
 from activedb.store.sql import (
     Dirty,
     Key,
+    LockedRows,
     Row,
     Sphere,
     Tables,
@@ -128,7 +129,7 @@ class Session(FlatTransaction):
         tables: Tables,
         dirty: Mapping[TableSpec, Dirty],
         parameters: Mapping[str, Any] | None = None,
-        by_key: Collection[TableSpec] = (),
+        locked: LockedRows | None = None,
     ) -> list[SQLRow[Any]]:
         """Return the rows of a SELECT over the committed state overlaid with `dirty`.
 
@@ -138,8 +139,8 @@ class Session(FlatTransaction):
             Known tables, which SQL text may name.
         dirty : mapping of TableSpec to (key to row or None)
             All tables that are locked for the statement, with the sphere's writes to them.
-        by_key : collection of TableSpec
-            Tables of which only the rows are locked to which the statement is restricted.
+        locked : LockedRows, optional
+            Rows that are locked in place of some of those tables.
 
         Raises
         ------
@@ -148,7 +149,7 @@ class Session(FlatTransaction):
         UnsupportedStatement, InvalidRow, StoreError
             Only after a server error is the flat transaction unusable.
         """
-        sphere = Sphere(self._store, tables, dirty, by_key)
+        sphere = Sphere(self._store, tables, dirty, locked)
         with self.reading("run the query") as connection:
             try:
                 with sphere.laid_over(connection):

@@ -12,7 +12,8 @@ from activedb.store.sql._key_locks import (
     table_guard_number,
 )
 from activedb.store.sql._orm import listen_to_flushes, named_rows, rows_of
-from activedb.store.sql._overlay import Dirty, Sphere, Unlocked, tables_of
+from activedb.store.sql._overlay import Dirty, LockedRows, Sphere, Unlocked, tables_of
+from activedb.store.sql._restrictions import restricted_keys
 from activedb.store.sql._statements import (
     LockingRead,
     Parameters,
@@ -42,6 +43,7 @@ __all__ = [
     "Dirty",
     "Key",
     "KeyedValues",
+    "LockedRows",
     "LockingRead",
     "Parameters",
     "PinnedKeys",
@@ -64,6 +66,7 @@ __all__ = [
     "pinned_keys",
     "plan_locks",
     "plan_write",
+    "restricted_keys",
     "rows_by_default",
     "rows_of",
     "select_of",

@@ -23,8 +23,9 @@ are in a temporary table with the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -52,6 +53,7 @@ from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
 from sqlalchemy.types import TypeEngine
 
 from activedb.errors import UnsupportedStatement
+from activedb.store.sql._restrictions import Mention, mentions_of
 from activedb.store.sql._sql_text import (
     Edit,
     Namespace,
@@ -63,7 +65,7 @@ from activedb.store.sql._sql_text import (
 )
 from activedb.store.sql._tables import Key, Row, Tables, TableSpec
 
-__all__ = ["Dirty", "Shadow", "Sphere", "Unlocked", "shadow_of", "tables_of"]
+__all__ = ["Dirty", "LockedRows", "Shadow", "Sphere", "Unlocked", "shadow_of", "tables_of"]
 
 
 Dirty: TypeAlias = Mapping[Key, Row | None]
@@ -262,16 +264,40 @@ Adding a listener for each query would take a tenth of a small query's time.
 
 
 class Unlocked(Exception):
-    """Statement that reads tables not locked for it yet; nothing was sent.
+    """Statement that reads tables or rows not locked for it yet; nothing was sent.
 
     Attributes
     ----------
-    tables : list of sqlalchemy.Table
+    mentions : sequence of Mention
+        Each place in the statement where a table is read.
+    sent : tuple
+        The statement's text, and its values.
     """
 
-    def __init__(self, tables: list[Table]):
-        super().__init__(", ".join(str(t.fullname) for t in tables))
-        self.tables = tables
+    def __init__(self, mentions: Sequence[Mention], sent: Sent):
+        super().__init__(", ".join(sorted({m.spec.name for m in mentions if m.spec is not None})))
+        self.mentions = mentions
+        self.sent = sent
+
+
+Sent: TypeAlias = tuple[str, Any]
+"""Text of a statement, and the values sent with it."""
+
+
+@dataclass(slots=True)
+class LockedRows:
+    """Rows that are locked for a query in place of their whole tables.
+
+    Attributes
+    ----------
+    keys : dict of TableSpec to set of tuple
+        Their keys; no statement may need other rows of these tables.
+    checked : list of Sent
+        Statements known to need no others. For all others, each mention is looked at.
+    """
+
+    keys: dict[TableSpec, set[Key]] = field(default_factory=dict)
+    checked: list[Sent] = field(default_factory=list)
 
 
 def tables_of(statement: Any, store: Namespace, tables: Tables) -> Sequence[Table]:
@@ -328,9 +354,8 @@ class Sphere:
     tables : Tables
     dirty : mapping of TableSpec to (key to row or None)
         Tables that are locked for the query, with the sphere's writes to them.
-    by_key : collection of TableSpec
-        Tables of which only the rows are locked to which the query is restricted: it may mention
-        each of them only once.
+    locked : LockedRows, optional
+        Rows that are locked in place of some of those tables.
 
     Attributes
     ----------
@@ -343,11 +368,10 @@ class Sphere:
         store: Namespace,
         tables: Tables,
         dirty: Mapping[TableSpec, Dirty],
-        by_key: Collection[TableSpec] = (),
+        locked: LockedRows | None = None,
     ):
         self.may_write = False
-        self._by_key = set(by_key)
-        self._mentioned: set[TableSpec] = set()
+        self._locked = locked or LockedRows()
         self._names = TableNames(store, tables)
         self._schema = store.schema
         self._tables = tables
@@ -394,6 +418,7 @@ class Sphere:
         understood = analyse_select(plain)
         self.may_write |= understood.may_write
         targets = self._targets(understood)
+        self._check_locks(plain, targets, (sql, parameters))
         named = {spec for _, spec in targets if spec is not None}
         _check(understood, named)
         seen = [s for s in self._numbers if s in named and (self._dirty[s] or understood.is_whole)]
@@ -412,16 +437,25 @@ class Sphere:
 
     def _targets(self, understood: SelectAnalysis) -> Targets:
         found = [(ref, self._names.table(ref)) for ref in understood.references]
-        targets = [(ref, None if t is None else self._tables.spec(t)) for ref, t in found]
-        unlocked = {s.name: s.table for _, s in targets if s is not None and s not in self._dirty}
-        if unlocked:
-            raise Unlocked([unlocked[name] for name in sorted(unlocked)])
-        for _, spec in targets:
-            if spec is not None and spec in self._by_key:
-                if spec in self._mentioned:
-                    raise Unlocked([spec.table])
-                self._mentioned.add(spec)
-        return targets
+        return [(ref, None if t is None else self._tables.spec(t)) for ref, t in found]
+
+    def _check_locks(self, plain: PlainText, targets: Targets, sent: Sent) -> None:
+        """Raise `Unlocked` unless all that a statement reads is locked."""
+        keys = self._locked.keys
+        named = {spec for _, spec in targets if spec is not None}
+        is_locked = named <= self._dirty.keys()
+        if is_locked and keys.keys().isdisjoint(named):
+            return
+        if is_locked and sent in self._locked.checked:
+            return
+        mentions = mentions_of(plain, [spec for _, spec in targets], sent[1])
+        for mention in mentions if is_locked else ():
+            if mention.spec in keys:
+                known = mention.keys()
+                if known is None or not keys[mention.spec].issuperset(known):
+                    raise Unlocked(mentions, sent)
+        if not is_locked:
+            raise Unlocked(mentions, sent)
 
     def _shadow(self, spec: TableSpec, connection: Connection) -> Shadow:
         return shadow_of(spec, connection.dialect, self._schema)

@@ -36,6 +36,8 @@ __all__ = [
     "SelectAnalysis",
     "TableNames",
     "analyse_select",
+    "folded",
+    "is_cte",
 ]
 
 
@@ -46,7 +48,11 @@ _PYFORMAT = re.compile(
     r"(?:, %\([^)]*\)s(?P=cast)){" + str(_REPEATED - 1) + r",}"
     r"|%\([^)]*\)s|%%"
 )
-_QMARKS = re.compile(r"\?(?:, \?){" + str(_REPEATED - 1) + r",}")
+_NAMES = re.compile(r"%\(([^)]*)\)s")
+_QMARKS = re.compile(
+    r"'[^']*'|\"[^\"]*\"|`[^`]*`|\[[^]]*\]|--[^\n]*|/\*[\s\S]*?\*/"  # what merely contains one
+    r"|(?P<marks>\?(?:, \?){" + str(_REPEATED - 1) + r",}|\?)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,8 @@ class PlainText:
         sqlglot's name of the dialect.
     """
 
+    MARK = "activedb_"
+
     def __init__(self, sql: str, dialect: str):
         self.language = _LANGUAGES[dialect]
         self._is_pyformat = dialect == "postgresql"
@@ -83,6 +91,8 @@ class PlainText:
         parts: list[str] = []
         length = done = 0
         for found in (_PYFORMAT if self._is_pyformat else _QMARKS).finditer(sql):
+            if not self._is_pyformat and found.group("marks") is None:
+                continue
             before = sql[done : found.start()]
             if self._is_pyformat:
                 known = found.group()
@@ -102,6 +112,35 @@ class PlainText:
     def places(self) -> frozenset[int]:
         """Start positions of the placeholders."""
         return frozenset(start for start, _, _ in self._kept)
+
+    @property
+    def numbered(self) -> str:
+        """The text with a name of its own, `MARK` and its number, for each placeholder."""
+        parts: list[str] = []
+        done = 0
+        for number, (start, end, _) in enumerate(self._kept):
+            cast = self.text[start:end].lstrip("$1?")
+            parts += [self.text[done:start], f":{self.MARK}{number}{cast}"]
+            done = end
+        return "".join([*parts, self.text[done:]])
+
+    def values(self, number: int, parameters: Any) -> list[Any] | None:
+        """Return the values of a placeholder, one unless it stands for several; None if unsure.
+
+        Parameters
+        ----------
+        number : int
+            As in `numbered`.
+        parameters : mapping or sequence
+            The values sent with the statement.
+        """
+        if self._is_pyformat:
+            return [parameters[name] for name in _NAMES.findall(self._kept[number][2])]
+        counts = [known.count("?") for _, _, known in self._kept]
+        if sum(counts) != len(parameters):
+            return None
+        start = sum(counts[:number])
+        return list(parameters[start : start + counts[number]])
 
     def edited(self, edits: Iterable[Edit]) -> str:
         """Return the statement's text with `edits` applied. REQUIRES: they do not overlap."""
@@ -320,7 +359,7 @@ class _SyntaxReader:
         before = {b.start: a.text.upper() for a, b in pairwise(tokens)}
         after = {a.end + 1: b.token_type for a, b in pairwise(tokens)}
         references = tuple(self._references(before, after))
-        names = {self._folded(c.args["alias"].this) for c in self._tree.find_all(exp.CTE)}
+        names = {self._name(c.args["alias"].this) for c in self._tree.find_all(exp.CTE)}
         columns = list(self._tree.find_all(exp.Column))
         with_ = self._tree.args.get("with_")
         head = 0
@@ -330,7 +369,7 @@ class _SyntaxReader:
             references=references,
             qualified=tuple(self._qualified(columns)),
             prefixes=frozenset(
-                self._folded(c.args["table"])
+                self._name(c.args["table"])
                 for c in columns
                 if c.args.get("table") is not None and c.args.get("db") is None
             ),
@@ -339,7 +378,7 @@ class _SyntaxReader:
                 name
                 for c in columns
                 if isinstance(c.this, exp.Identifier)
-                and (name := self._folded(c.this)) in _HIDDEN_COLUMNS[self._dialect]
+                and (name := self._name(c.this)) in _HIDDEN_COLUMNS[self._dialect]
             ),
             is_whole=self._is_whole(columns),
             head=head,
@@ -377,15 +416,15 @@ class _SyntaxReader:
                     )
                 continue  # a table function
             schema = table.args.get("db")
-            if schema is None and self._is_cte(table):
+            if schema is None and is_cte(table, self._dialect):
                 continue
             start, _ = _place(schema if schema is not None else table.this)
             end = _place(table.this)[1]
             if after.get(end) is TokenType.STAR:
                 raise _refusal(self._text, f"leave out the * after {table.name}")
             yield Reference(
-                schema=None if schema is None else self._folded(schema),
-                name=self._folded(table.this),
+                schema=None if schema is None else self._name(schema),
+                name=self._name(table.this),
                 start=start,
                 end=end,
                 written=self._text[slice(*_place(table.this))],
@@ -401,39 +440,21 @@ class _SyntaxReader:
         if query is None or group is None or (alias is not None and alias.args.get("columns")):
             return None
         own = alias.this if alias is not None and table.alias else None
-        name = self._folded(own or table.this)
+        name = self._name(own or table.this)
 
         def may_be_its(column: exp.Column) -> bool:
             prefix = column.args.get("table")
-            return prefix is None or self._folded(prefix) == name
+            return prefix is None or self._name(prefix) == name
 
         grouped = [c for c in group.expressions if isinstance(c, exp.Column) and may_be_its(c)]
         named = [c.this for c in query.find_all(exp.Column) if may_be_its(c)]
         return RowGrouping(
-            columns=tuple((self._folded(c.this), _place(c.this)[1]) for c in grouped),
+            columns=tuple((self._name(c.this), _place(c.this)[1]) for c in grouped),
             prefix=None if own is None else self._text[slice(*_place(own))],
-            named=frozenset(self._folded(n) for n in named if isinstance(n, exp.Identifier)),
+            named=frozenset(self._name(n) for n in named if isinstance(n, exp.Identifier)),
             has_star=any(isinstance(star.parent, exp.Select) for star in query.find_all(exp.Star))
             or any(isinstance(n, exp.Star) for n in named),
         )
-
-    def _is_cte(self, table: exp.Table) -> bool:
-        """Return whether the name means a common table expression: the nearest in scope."""
-        wanted = self._folded(table.this)
-        child: exp.Expr = table
-        parent = table.parent
-        while parent is not None:
-            visible: list[exp.Expr] = []
-            if isinstance(parent, exp.With):
-                visible = list(parent.expressions)
-                if not parent.args.get("recursive"):
-                    visible = visible[: next(i for i, c in enumerate(visible) if c is child)]
-            elif (with_ := parent.args.get("with_")) is not None and with_ is not child:
-                visible = list(with_.expressions)
-            if any(self._folded(c.args["alias"].this) == wanted for c in visible):
-                return True
-            child, parent = parent, parent.parent
-        return False
 
     # -- columns ---------------------------------------------------------------------------
 
@@ -444,7 +465,7 @@ class _SyntaxReader:
                 continue
             start, end = _place(schema)[0], _place(table)[1]
             written = self._text[slice(*_place(table))]
-            names = self._folded(schema), self._folded(table)
+            names = self._name(schema), self._name(table)
             yield Reference(*names, start, end, written, is_named=False, takes_alias=False)
 
     def _is_whole(self, columns: list[exp.Column]) -> bool:
@@ -453,16 +474,19 @@ class _SyntaxReader:
         if any(join.args.get("method") == "NATURAL" for join in self._tree.find_all(exp.Join)):
             return True
         names = {
-            self._folded(t.args["alias"].this if t.alias else t.this)
+            self._name(t.args["alias"].this if t.alias else t.this)
             for t in self._tree.find_all(exp.Table)
             if isinstance(t.this, exp.Identifier)
         }
         return any(
             column.args.get("table") is None
             and isinstance(column.this, exp.Identifier)
-            and self._folded(column.this) in names
+            and self._name(column.this) in names
             for column in columns
         )
+
+    def _name(self, identifier: Any) -> str:
+        return folded(identifier, self._dialect)
 
     # -- the text --------------------------------------------------------------------------
 
@@ -476,16 +500,36 @@ class _SyntaxReader:
                     raise _refusal(self._text, f"{between!r} cannot be understood")
                 yield Edit(start, end, " ")
 
-    def _folded(self, identifier: Any) -> str:
-        """Return a name as the database compares it."""
-        name = str(identifier.name)
-        if self._dialect == "sqlite" or not identifier.args.get("quoted"):
-            return name.translate(_LOWER)
-        return name
-
 
 def _place(identifier: Any) -> tuple[int, int]:
     return identifier.meta["start"], identifier.meta["end"] + 1
+
+
+def folded(identifier: Any, dialect: str) -> str:
+    """Return a name as the database compares it."""
+    name = str(identifier.name)
+    if dialect == "sqlite" or not identifier.args.get("quoted"):
+        return name.translate(_LOWER)
+    return name
+
+
+def is_cte(table: exp.Table, dialect: str) -> bool:
+    """Return whether a name means a common table expression: the nearest in scope."""
+    wanted = folded(table.this, dialect)
+    child: exp.Expr = table
+    parent = table.parent
+    while parent is not None:
+        visible: list[exp.Expr] = []
+        if isinstance(parent, exp.With):
+            visible = list(parent.expressions)
+            if not parent.args.get("recursive"):
+                visible = visible[: next(i for i, c in enumerate(visible) if c is child)]
+        elif (with_ := parent.args.get("with_")) is not None and with_ is not child:
+            visible = list(with_.expressions)
+        if any(folded(c.args["alias"].this, dialect) == wanted for c in visible):
+            return True
+        child, parent = parent, parent.parent
+    return False
 
 
 # -- resolution of the table names in a statement --------------------------------------------------

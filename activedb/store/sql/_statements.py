@@ -13,21 +13,15 @@ from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
-    CHAR,
-    Boolean,
     Column,
-    Date,
     Delete,
-    Enum,
+    Index,
     Insert,
-    Integer,
-    LargeBinary,
     Select,
-    String,
     Table,
     TextClause,
+    UniqueConstraint,
     Update,
-    Uuid,
     delete,
     func,
     insert,
@@ -40,6 +34,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import CompileError
+from sqlalchemy.orm.context import FromStatement
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import (
     BinaryExpression,
@@ -48,9 +43,10 @@ from sqlalchemy.sql.elements import (
     ClauseElement,
     Tuple,
 )
-from sqlalchemy.sql.selectable import FromClause, SelectBase
+from sqlalchemy.sql.selectable import FromClause, SelectBase, TextualSelect
 
 from activedb.errors import UnsupportedStatement
+from activedb.store.sql._restrictions import KEYS_PINNED_MAX, has_one_form
 from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
 
@@ -161,10 +157,6 @@ def plan_locks(statement: Any) -> LockingRead | Any:
     return LockingRead(statement, froms[0])
 
 
-_KEYS_PINNED_MAX = 128
-"""Upper bound on the rows that a query locks one by one; for more it locks the table."""
-
-
 @dataclass(frozen=True, slots=True)
 class PinnedKeys:
     """Primary keys to which the WHERE clause of a SELECT restricts tables.
@@ -178,13 +170,17 @@ class PinnedKeys:
     columns : tuple of Column or None
         Columns that the statement returns, if it returns plain columns of all rows with the keys of
         its only table, and does nothing else.
+    may_restrict : bool
+        False if the statement is not worth a look at the text that is sent: nothing in it says
+        which rows of a table it takes.
     """
 
     by_table: Mapping[Table, list[tuple[Any, ...]]]
     columns: tuple[Column[Any], ...] | None
+    may_restrict: bool
 
 
-_NO_KEYS = PinnedKeys({}, None)
+_NO_KEYS = PinnedKeys({}, None, may_restrict=False)
 
 
 def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> PinnedKeys:
@@ -195,23 +191,27 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     parameters : mapping, optional
         Values of the statement's named parameters.
     """
+    if isinstance(statement, TextClause | TextualSelect | FromStatement):
+        return PinnedKeys({}, None, may_restrict=True)
     if not isinstance(statement, Select) or not statement._where_criteria:
         return _NO_KEYS
     given = parameters or {}
     single: dict[Table, dict[str, Sequence[Any]]] = {}
     found: dict[Table, list[tuple[Any, ...]]] = {}
-    conditions = 0
+    conditions, may_restrict = 0, False
     for condition in _conjuncts(statement._where_criteria):
         conditions += 1
+        may_restrict |= isinstance(condition, TextClause)
         equated, values = _equation(condition, given)
         tables = {column.table for column in equated}
-        if values is None or len(tables) != 1 or not all(map(_has_one_form, equated)):
+        if values is None or len(tables) != 1 or not all(map(has_one_form, equated)):
             continue
         table: Any = tables.pop()
         if not isinstance(table, Table):
             continue  # an alias, or a subquery
         names = [column.name for column in equated]
         key = [column.name for column in table.primary_key.columns]
+        may_restrict |= any(map(_is_of_unique, equated))
         if len(names) == 1:
             single.setdefault(table, {})[names[0]] = values
         elif sorted(names) == sorted(key):
@@ -219,15 +219,15 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
             found[table] = [tuple([value[place] for place in places]) for value in values]
     for table, by_name in single.items():
         pinned = [by_name.get(column.name, ()) for column in table.primary_key.columns]
-        if 0 < math.prod(map(len, pinned)) <= _KEYS_PINNED_MAX:
+        if 0 < math.prod(map(len, pinned)) <= KEYS_PINNED_MAX:
             found[table] = list(product(*pinned))
-    found = {table: keys for table, keys in found.items() if len(keys) <= _KEYS_PINNED_MAX}
+    found = {table: keys for table, keys in found.items() if len(keys) <= KEYS_PINNED_MAX}
     columns: tuple[Column[Any], ...] | None = None
     if len(found) == 1:
         (table,) = found
         if conditions == (len(single[table]) if table in single else 1):  # there is no other one
             columns = _plain_columns(statement, table)
-    return PinnedKeys(found, columns)
+    return PinnedKeys(found, columns, may_restrict or bool(found))
 
 
 _CLAUSES = {name for name, _ in Select._traverse_internals} - {
@@ -283,13 +283,14 @@ def _equation(
     return [column._deannotate() for column in columns], values
 
 
-def _has_one_form(column: Column[Any]) -> bool:
-    """Return whether values of a column are equal at the server if and only if they are here."""
-    kind = column.type
-    if not type(kind).__module__.startswith("sqlalchemy.") or isinstance(kind, CHAR | Enum):
-        return False
-    exact = (Boolean, Date, Integer, LargeBinary, Uuid)
-    return isinstance(kind, exact) or (isinstance(kind, String) and kind.collation is None)
+def _is_of_unique(column: Column[Any]) -> bool:
+    """Return whether a column belongs to a unique constraint."""
+    table = column.table
+    return bool(column.unique) or any(
+        column.name in each.columns
+        for each in (*table.constraints, *table.indexes)
+        if isinstance(each, UniqueConstraint) or (isinstance(each, Index) and each.unique)
+    )
 
 
 def _without_locks(statement: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from operator import itemgetter
 from types import MappingProxyType
@@ -108,6 +108,8 @@ class TableSpec:
         Names of the primary key's columns, in column order.
     key_constraint : str
         Name of the primary key's constraint on the server.
+    unique_keys : tuple of tuple of str
+        Names of the columns of each unique constraint.
     has_mutable : bool
         True if values of some column may be changed in place.
     depends_on_order : bool
@@ -140,6 +142,7 @@ class TableSpec:
         self.table = table
         self.name = str(table.fullname)
         self.key_columns = tuple(str(c.name) for c in table.primary_key.columns)
+        self.unique_keys = tuple(_unique_keys(table))
         self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
         self._renamed = next((c for c in table.columns if c.key != c.name), None)
@@ -419,6 +422,22 @@ def is_storable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _unique_keys(table: Table) -> Iterator[tuple[str, ...]]:
+    """Yield the columns of each constraint by which rows differ: in all rows, not in some."""
+    for constraint in table.constraints:
+        if isinstance(constraint, UniqueConstraint):
+            yield tuple(str(c.name) for c in constraint.columns)
+    for index in table.indexes:
+        is_partial = any(
+            value is not None
+            for name, value in index.dialect_kwargs.items()
+            if name.endswith("_where")
+        )
+        has_columns = all(isinstance(each, Column) for each in index.expressions)
+        if index.unique and has_columns and not is_partial:
+            yield tuple(str(c.name) for c in index.columns)
 
 
 def _plain_table(table: Any) -> Table:

@@ -1,0 +1,506 @@
+"""Restrictions of a SELECT to rows with known primary keys, from the text that is sent.
+
+A table needs no lock if each mention of it can take rows with certain keys alone, whose rows are
+locked instead. The equations that say so are those in the WHERE clause and the joins of the query
+that mentions the table::
+
+    SELECT … FROM accounts AS a JOIN owners AS o ON o.id = a.owner WHERE a.id = :id
+                                                    ▲                       │
+                                  the rows of a, once they are locked ◄─────┘
+
+A row for which an equation of the WHERE clause does not hold is in no result, whatever is joined,
+grouped or computed afterwards. Equations of an inner join are like it, and those of an outer join
+restrict the side of which only rows that match are taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from itertools import product
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import CHAR, Boolean, Column, Date, Enum, Integer, LargeBinary, String, Uuid
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+
+from activedb.errors import InvalidRow
+from activedb.store.sql._sql_text import PlainText, folded, is_cte
+from activedb.store.sql._tables import Key, Row, TableSpec
+
+__all__ = ["KEYS_PINNED_MAX", "Mention", "has_one_form", "mentions_of", "restricted_keys"]
+
+KEYS_PINNED_MAX = 128
+"""Upper bound on the rows that a query locks one by one; for more it locks the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placeholder:
+    """Value that is sent with the statement, by its number in the text."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    value: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnOf:
+    """Column of another mention of a table, by its number in the text."""
+
+    mention: int
+    column: str
+
+
+_Operand: TypeAlias = _Placeholder | _Constant | _ColumnOf
+_Equations: TypeAlias = tuple[tuple[str, tuple[_Operand, ...]], ...]
+"""By column, operands one of which it equals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """Place in a statement where a table is read.
+
+    Attributes
+    ----------
+    spec : TableSpec or None
+        None: a table of the server's own.
+    equations : tuple of (str, tuple of operands)
+        Columns, with the operands one of which each equals in every row that the statement takes
+        here.
+    values : callable
+        Returns the values of a placeholder, by its number; None if they are unknown.
+    """
+
+    spec: TableSpec | None
+    equations: _Equations
+    values: Callable[[int], Sequence[Any] | None]
+
+    def keys(self, values_at: _ValuesAt | None = None) -> list[Key] | None:
+        """Return the keys of the only rows that may be taken here; None if they are unknown.
+
+        Parameters
+        ----------
+        values_at : callable, optional
+            Returns the values of a column in the rows taken at another mention, by the mention's
+            number and the column's name; None if they are unknown.
+        """
+        if self.spec is None:
+            return None
+        found = self._combinations(self.spec.key_columns, values_at)
+        try:
+            return None if found is None else [self.spec.key(values) for values in found]
+        except InvalidRow:
+            return None  # the server decides what such values are equal to
+
+    def unique_values(
+        self, values_at: _ValuesAt
+    ) -> Iterator[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:
+        """Yield the columns of unique constraints, with the only values that they may have here."""
+        for columns in () if self.spec is None else self.spec.unique_keys:
+            found = self._combinations(columns, values_at)
+            if found is not None:
+                yield columns, found
+
+    def _combinations(
+        self, names: Sequence[str], values_at: _ValuesAt | None
+    ) -> list[tuple[Any, ...]] | None:
+        """Return the values that some columns may have together; None if unknown, or too many."""
+        assert self.spec is not None, "only tables have columns"
+        choices: list[list[Any]] = []
+        for name in names:
+            found = self._choices(self.spec.table.columns[name], values_at)
+            if found is None:
+                return None
+            choices.append(found)
+        return list(product(*choices)) if math.prod(map(len, choices)) <= KEYS_PINNED_MAX else None
+
+    def _choices(self, column: Column[Any], values_at: _ValuesAt | None) -> list[Any] | None:
+        """Return the values that a column may have, without duplicates; None if unknown."""
+        if not has_one_form(column):
+            return None
+        for name, operands in self.equations:
+            if name != column.name:
+                continue
+            found: dict[Any, None] = {}
+            for operand in operands:
+                values = self._values(operand, values_at)
+                if values is None or not all(_is_plain(value, column) for value in values):
+                    break
+                found.update(dict.fromkeys(values))
+            else:
+                return list(found)
+        return None
+
+    def _values(self, operand: _Operand, values_at: _ValuesAt | None) -> Sequence[Any] | None:
+        if isinstance(operand, _Constant):
+            return [operand.value]
+        if isinstance(operand, _Placeholder):
+            return self.values(operand.number)
+        return None if values_at is None else values_at(operand.mention, operand.column)
+
+
+_ValuesAt: TypeAlias = Callable[[int, str], Sequence[Any] | None]
+
+
+def mentions_of(
+    plain: PlainText, specs: Sequence[TableSpec | None], parameters: Any
+) -> list[Mention]:
+    """Return where a statement reads tables.
+
+    Parameters
+    ----------
+    plain : PlainText
+    specs : sequence of TableSpec or None
+        The tables, in the order of `SelectAnalysis.references`.
+    parameters : mapping or sequence
+        The values sent with the statement.
+    """
+    found = equations_of(plain.numbered, plain.language)
+    if len(found) != len(specs):
+        found = [()] * len(specs)
+
+    def values(number: int) -> Sequence[Any] | None:
+        return plain.values(number, parameters)
+
+    return [Mention(spec, each, values) for spec, each in zip(specs, found, strict=True)]
+
+
+def restricted_keys(
+    mentions: Sequence[Mention],
+    read: Callable[[TableSpec, list[Key]], Iterable[Row | None]],
+    find: Callable[[TableSpec, tuple[str, ...], list[tuple[Any, ...]]], list[Key] | None],
+) -> dict[TableSpec, list[Key] | None]:
+    """Return the keys of the only rows that a statement reads, by table, in order.
+
+    None stands for all rows, in place of more than `KEYS_PINNED_MAX`, too. Tables that are joined
+    to rows with known keys are restricted by these rows.
+
+    Parameters
+    ----------
+    mentions : sequence of Mention
+        All of the statement.
+    read : callable
+        Locks rows and returns them.
+    find : callable
+        Locks the rows in which columns have certain values, and returns their keys; None if others
+        may come to have them.
+    """
+    keys: dict[int, list[Key]] = {}
+    rows: dict[int, list[Row]] = {}
+
+    def values_at(number: int, name: str) -> Sequence[Any] | None:
+        spec = mentions[number].spec
+        column = None if spec is None else spec.table.columns.get(name)
+        if number not in keys or spec is None or column is None or not has_one_form(column):
+            return None
+        if number not in rows:
+            rows[number] = [row for row in read(spec, keys[number]) if row is not None]
+        return [value for row in rows[number] if (value := row[name]) is not None]
+
+    def keys_at(number: int) -> list[Key] | None:
+        mention = mentions[number]
+        known = mention.keys(values_at)
+        if known is not None or mention.spec is None:
+            return known
+        by_unique = (find(mention.spec, *each) for each in mention.unique_values(values_at))
+        return next((each for each in by_unique if each is not None), None)
+
+    waiting = list(range(len(mentions)))
+    while found := {n: known for n in waiting if (known := keys_at(n)) is not None}:
+        keys |= found
+        waiting = [number for number in waiting if number not in keys]
+    whole = {mentions[number].spec for number in waiting}
+    by_table: dict[TableSpec, set[Key]] = {}
+    for number, known in keys.items():
+        spec = mentions[number].spec
+        assert spec is not None, "only tables have keys"
+        by_table.setdefault(spec, set()).update(known)
+    restricted: dict[TableSpec, list[Key] | None] = {
+        spec: None if spec in whole or len(known) > KEYS_PINNED_MAX else spec.in_order(known)
+        for spec, known in by_table.items()
+    }
+    return {**dict.fromkeys(spec for spec in whole if spec is not None), **restricted}
+
+
+_FORMS: tuple[tuple[type[Any], type[Any]], ...] = (
+    (Boolean, bool),
+    (Date, date),
+    (Integer, int),
+    (LargeBinary, bytes),
+    (Uuid, UUID),
+    (String, str),
+)
+"""Types of columns, and of the values of which each equals one value of a column at most."""
+
+
+def has_one_form(column: Column[Any]) -> bool:
+    """Return whether values of a column are equal at the server if and only if they are here."""
+    kind = column.type
+    if not type(kind).__module__.startswith("sqlalchemy.") or isinstance(kind, CHAR | Enum):
+        return False
+    if isinstance(kind, String):
+        return kind.collation is None
+    return any(isinstance(kind, known) for known, _ in _FORMS)
+
+
+def _is_plain(value: Any, column: Column[Any]) -> bool:
+    """Return whether a value sent is exactly of a column's type, so that nothing converts it."""
+    return any(isinstance(column.type, kind) and type(value) is form for kind, form in _FORMS)
+
+
+# -- the text --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def equations_of(text: str, dialect: str) -> Sequence[_Equations]:
+    """Return the equations of each mention of a table, in the order of `SelectAnalysis.references`.
+
+    Without any if the text cannot be analysed. Results are cached.
+
+    Parameters
+    ----------
+    text : str
+        `PlainText.numbered`.
+    dialect : str
+        sqlglot's name of the dialect.
+    """
+    language = Dialect.get_or_raise(dialect)
+    try:
+        tree = language.parser().parse(language.tokenize(text), text)[0]
+    except (SqlglotError, RecursionError):
+        return ()
+    return () if tree is None else tuple(_Reader(tree, dialect).equations())
+
+
+class _Reader:
+    """Reader of one syntax tree, in which placeholders are numbered."""
+
+    def __init__(self, tree: exp.Expr, dialect: str):
+        self._tree = tree
+        self._dialect = dialect
+        tables = [
+            table
+            for table in tree.find_all(exp.Table)
+            if isinstance(table.this, exp.Identifier)
+            and (table.args.get("db") is not None or not is_cte(table, dialect))
+        ]
+        self._numbers = {id(table): number for number, table in enumerate(tables)}
+
+    def equations(self) -> Iterator[_Equations]:
+        found: list[list[tuple[str, tuple[_Operand, ...]]]] = [[] for _ in self._numbers]
+        for select in self._tree.find_all(exp.Select):
+            for condition, taken in self._conditions(select):
+                for column, operands in self._equalities(condition):
+                    number = self._mention(column, select)
+                    if number is not None and number in taken:
+                        known = [self._operand(operand, select) for operand in operands]
+                        name = folded(column.this, self._dialect)
+                        sure = tuple(each for each in known if each is not None)
+                        if len(sure) == len(known) and not _is_of(number, sure):
+                            found[number].append((name, sure))
+        return map(tuple, found)
+
+    # -- what restricts what -----------------------------------------------------------------
+
+    def _conditions(self, select: exp.Select) -> Iterator[tuple[exp.Expr, set[int]]]:
+        """Yield conditions, each with the mentions that it restricts to rows for which it holds."""
+        inside = self._sources(select)
+        where = select.args.get("where")
+        if where is not None:
+            for condition in _conjuncts(where.this):
+                yield condition, inside
+        yield from self._of_joins(select)
+
+    def _of_joins(self, joined: exp.Expr) -> Iterator[tuple[exp.Expr, set[int]]]:
+        """Yield the conditions of the joins of a query, or of a table in parentheses."""
+        if isinstance(joined, exp.Table):
+            before = self._itself(joined)
+        else:
+            first = joined.args.get("from_")
+            before = set() if first is None else self._within(first.this)
+            if first is not None:
+                yield from self._nested(first.this)
+        for join in joined.args.get("joins") or ():
+            added = self._within(join.this)
+            side, kind = str(join.side or ""), str(join.kind or "")
+            if join.args.get("method") or kind not in ("", "INNER", "OUTER", "CROSS"):
+                side = "FULL"
+            taken = {"": before | added, "LEFT": added, "RIGHT": before}.get(side, set())
+            on = join.args.get("on")
+            for condition in () if on is None else _conjuncts(on):
+                yield condition, taken
+            yield from self._nested(join.this)
+            before = before | added
+
+    def _nested(self, source: exp.Expr) -> Iterator[tuple[exp.Expr, set[int]]]:
+        """Yield the conditions of joins in parentheses."""
+        table = _without_parentheses(source)
+        return self._of_joins(table) if isinstance(table, exp.Table) else iter(())
+
+    def _sources(self, select: exp.Select) -> set[int]:
+        """Return the mentions in a query's own FROM clause."""
+        first = select.args.get("from_")
+        found = set() if first is None else self._within(first.this)
+        for join in select.args.get("joins") or ():
+            found |= self._within(join.this)
+        return found
+
+    def _within(self, source: exp.Expr) -> set[int]:
+        """Return the mentions that a source consists of: one, or those of joins in parentheses."""
+        table = _without_parentheses(source)
+        if not isinstance(table, exp.Table):
+            return set()
+        found = self._itself(table)
+        for join in table.args.get("joins") or ():
+            found |= self._within(join.this)
+        return found
+
+    def _itself(self, table: exp.Table) -> set[int]:
+        number = self._numbers.get(id(table))
+        return set() if number is None else {number}
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def _mention(self, column: exp.Column, select: exp.Select) -> int | None:
+        """Return the mention of a query's own FROM clause to which a column belongs."""
+        if column.args.get("db") is not None or not isinstance(column.this, exp.Identifier):
+            return None
+        prefix = column.args.get("table")
+        if prefix is None:
+            # A column of the only table, if this has such a column: those of a key it has.
+            sources = list(_all_sources(select))
+            return self._number(sources[0]) if len(sources) == 1 else None
+        return self._named(folded(prefix, self._dialect), select)
+
+    def _named(self, name: str, select: exp.Select) -> int | None:
+        """Return the mention of that name in a query, None if another source may have it."""
+        names = [
+            (folded(own, self._dialect), source)
+            for source in _all_sources(select)
+            if (own := _own_name(source)) is not None
+        ]
+        found = [source for known, source in names if known == name]
+        return self._number(found[0]) if len(found) == 1 else None
+
+    def _number(self, source: exp.Expr) -> int | None:
+        """Return the number of a mention; None for another source, or with columns renamed."""
+        alias = source.args.get("alias")
+        is_renamed = alias is not None and bool(alias.args.get("columns"))
+        return None if is_renamed else self._numbers.get(id(source))
+
+    def _operand(self, value: exp.Expr, select: exp.Select) -> _Operand | None:
+        if isinstance(value, exp.Cast) and _keeps_values(value.to):
+            value = value.this
+        if isinstance(value, exp.Placeholder) and str(value.this).startswith(PlainText.MARK):
+            return _Placeholder(int(str(value.this).removeprefix(PlainText.MARK)))
+        if isinstance(value, exp.Literal):
+            if value.is_string:
+                told = str(value.this)
+                # Escapes, as in E'…', are the server's to understand.
+                return _Constant(told) if told.isprintable() and "\\" not in told else None
+            return _Constant(int(value.this)) if str(value.this).isdecimal() else None
+        if isinstance(value, exp.Column) and value.args.get("table") is not None:
+            scope: exp.Expr | None = select
+            while scope is not None:
+                if isinstance(scope, exp.Select):
+                    name = folded(value.args["table"], self._dialect)
+                    if any(
+                        (own := _own_name(source)) is not None
+                        and folded(own, self._dialect) == name
+                        for source in _all_sources(scope)
+                    ):
+                        number = self._mention(value, scope)
+                        if number is None:
+                            return None
+                        return _ColumnOf(number, folded(value.this, self._dialect))
+                scope = scope.parent
+        return None
+
+    # -- conditions ----------------------------------------------------------------------------
+
+    @staticmethod
+    def _equalities(condition: exp.Expr) -> Iterator[tuple[exp.Column, Sequence[exp.Expr]]]:
+        """Yield columns that a condition equates, with the values one of which they have."""
+        if isinstance(condition, exp.EQ):
+            for column, value in (
+                (condition.left, condition.right),
+                (condition.right, condition.left),
+            ):
+                if isinstance(column, exp.Column):
+                    yield column, [value]
+        elif isinstance(condition, exp.In) and isinstance(condition.this, exp.Column):
+            yield from [(condition.this, condition.expressions)] if condition.expressions else ()
+
+
+def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    waiting = [condition]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, exp.Paren):
+            waiting.append(found.this)
+        elif isinstance(found, exp.And):
+            waiting += [found.right, found.left]
+        else:
+            yield found
+
+
+def _is_of(number: int, operands: Iterable[_Operand]) -> bool:
+    """Return whether an operand is a column of the same mention, which says nothing of its rows."""
+    return any(isinstance(each, _ColumnOf) and each.mention == number for each in operands)
+
+
+def _without_parentheses(source: exp.Expr) -> exp.Expr:
+    while isinstance(source, exp.Subquery) and isinstance(source.this, exp.Table | exp.Subquery):
+        source = source.this
+    return source
+
+
+def _all_sources(select: exp.Select) -> Iterator[exp.Expr]:
+    """Yield all that a query's FROM clause names, also inside parentheses."""
+    first = select.args.get("from_")
+    waiting = [] if first is None else [first.this]
+    waiting += [join.this for join in select.args.get("joins") or ()]
+    while waiting:
+        source = waiting.pop()
+        yield source
+        inside = _without_parentheses(source)
+        if inside is not source:
+            waiting.append(inside)
+        else:
+            waiting += [join.this for join in source.args.get("joins") or ()]
+
+
+def _own_name(source: exp.Expr) -> Any:
+    """Return the identifier by which columns of a source are qualified, None without one."""
+    alias = source.args.get("alias")
+    if alias is not None and alias.this is not None:
+        return alias.this
+    if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
+        return source.this
+    return None
+
+
+_KEEPING = {
+    exp.DataType.Type.BIGINT,
+    exp.DataType.Type.BOOLEAN,
+    exp.DataType.Type.DATE,
+    exp.DataType.Type.INT,
+    exp.DataType.Type.SMALLINT,
+    exp.DataType.Type.TEXT,
+    exp.DataType.Type.UUID,
+    exp.DataType.Type.VARBINARY,
+    exp.DataType.Type.VARCHAR,
+}
+
+
+def _keeps_values(kind: exp.DataType) -> bool:
+    """Return whether a cast leaves the values of its own type as they are."""
+    return kind.this in _KEEPING and not kind.expressions
