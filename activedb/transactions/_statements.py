@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from operator import eq
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-
-from sqlalchemy import and_, or_, select
 
 from activedb.errors import InvalidRow, LockNotAvailable, RowExists, UnsupportedStatement
 from activedb.store.sql import (
@@ -20,6 +17,7 @@ from activedb.store.sql import (
     StatementPlan,
     TableSpec,
     Unlocked,
+    keys_with,
     named_rows,
     numbering,
     pinned_keys,
@@ -159,11 +157,9 @@ def _unique_rows(
     """
     if not values:
         return []
-    key = [spec.table.columns[name] for name in spec.key_columns]
-    columns = [spec.table.columns[name] for name in names]
-    chosen = or_(*(and_(*map(eq, columns, each)) for each in values))
+    chosen = keys_with(spec, names, values)
     for _ in range(_LOOKS):
-        rows = _select(t, select(*key).where(chosen), unlocked=(spec,))
+        rows = _select(t, chosen, unlocked=(spec,))
         keys = spec.in_order({spec.key(tuple(row)) for row in rows})
         found = {
             tuple([row[name] for name in names]) for row in read(spec, keys) if row is not None

@@ -61,7 +61,7 @@ class _ColumnOf:
 
 _Operand: TypeAlias = _Placeholder | _Constant | _ColumnOf
 _Equations: TypeAlias = tuple[tuple[str, tuple[_Operand, ...]], ...]
-"""By column, operands one of which it equals."""
+"""Columns, each with operands one of which it equals."""
 
 
 @dataclass(frozen=True, slots=True)

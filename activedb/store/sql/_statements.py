@@ -22,11 +22,13 @@ from sqlalchemy import (
     TextClause,
     UniqueConstraint,
     Update,
+    and_,
     delete,
     func,
     insert,
     inspect,
     literal,
+    or_,
     select,
     text,
     tuple_,
@@ -60,6 +62,7 @@ __all__ = [
     "delete_of",
     "insert_of",
     "insert_of_rows",
+    "keys_with",
     "numbering",
     "pinned_keys",
     "plan_locks",
@@ -291,6 +294,18 @@ def _is_of_unique(column: Column[Any]) -> bool:
         for each in (*table.constraints, *table.indexes)
         if isinstance(each, UniqueConstraint) or (isinstance(each, Index) and each.unique)
     )
+
+
+def keys_with(
+    spec: TableSpec, names: Sequence[str], values: Sequence[tuple[Any, ...]]
+) -> Select[Any]:
+    """Return a SELECT of the keys of the rows in which some columns have one of several values."""
+    columns = spec.table.columns
+    one_of = [
+        and_(*(columns[name] == value for name, value in zip(names, each, strict=True)))
+        for each in values
+    ]
+    return select(*(columns[name] for name in spec.key_columns)).where(or_(*one_of))
 
 
 def _without_locks(statement: Any) -> Any:
