@@ -116,8 +116,11 @@ def _select(
     locked = LockedRows()
     specs = dict.fromkeys(unlocked)
     wanted: Mapping[TableSpec, list[Key] | None] = {}
-    if not pinned.may_restrict:  # else the text that is sent shows which rows
+    if not pinned.may_restrict:
         wanted = dict.fromkeys(map(tables.spec, tables_of(statement, t.forest.store, tables)))
+    elif not unlocked:  # else the text that is sent shows which rows
+        specs_of_pinned = map(tables.spec, pinned.by_table)
+        wanted = {spec: keys for spec in specs_of_pinned if (keys := _keys(spec, pinned))}
     while True:
         for spec, keys in wanted.items():
             if spec in specs and spec not in locked.keys:
