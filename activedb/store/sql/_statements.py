@@ -215,7 +215,7 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
         names = [column.name for column in equated]
         key = [column.name for column in table.primary_key.columns]
         may_restrict |= any(map(_is_of_unique, equated))
-        if len(names) == 1:
+        if len(names) == 1 and names[0] in key:
             single.setdefault(table, {})[names[0]] = values
         elif sorted(names) == sorted(key):
             places = [names.index(name) for name in key]
@@ -245,12 +245,11 @@ def _plain_columns(statement: Select[Any], table: Table) -> tuple[Column[Any], .
     """Return the selected columns if they are plain columns of a table, and nothing else is."""
     if any(value and name in _CLAUSES for name, value in vars(statement).items()):
         return None
-    chosen: tuple[Any, ...] = tuple(statement.selected_columns)
-    is_plain = all(
-        type(c) is Column and c.table is table and c.computed is None and not c._annotations
-        for c in chosen
-    )
-    return chosen if is_plain and len({c.name for c in chosen}) == len(chosen) else None
+    chosen: list[Any] = []
+    for each in statement._raw_columns:
+        chosen += each.c if type(each) is Table else [each]
+    is_plain = all(type(c) is Column and c.table is table and c.computed is None for c in chosen)
+    return tuple(chosen) if is_plain and len({c.name for c in chosen}) == len(chosen) else None
 
 
 def _conjuncts(conditions: Iterable[Any]) -> Iterator[Any]:
