@@ -111,6 +111,13 @@ COUNTED = (
         {("cancelled",): "transactions_cancelled", ("timeout",): "transactions_timed_out"},
     ),
     Family(
+        "queries",
+        "counter",
+        "Queries, by what they lock: rows alone, or a table as a whole.",
+        ("locks",),
+        {("rows",): "queries_locking_rows", ("tables",): "queries_locking_tables"},
+    ),
+    Family(
         "retries",
         "counter",
         "Failures of transactions after which the same work was tried again.",

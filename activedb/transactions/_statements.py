@@ -37,6 +37,8 @@ __all__ = ["default_of", "execute", "lock_free_rows", "query"]
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
 _KEYS_MAX = 5_000  # keys in one SELECT
+_QUERIES = {True: "queries_locking_rows", False: "queries_locking_tables"}
+"""Counters of queries, by whether they lock rows alone."""
 _LOOKS = 3  # for rows by a unique constraint that others change meanwhile
 _AT_ONCE = 8  # extra rows to look at, because some may be locked
 
@@ -99,6 +101,7 @@ def _select(
     if pinned.columns is not None and not (unlocked or instead):
         found = _rows_by_key(t, pinned)
         if found is not None:
+            t.forest.counters.add(_QUERIES[True])
             return found
 
     def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
@@ -138,7 +141,10 @@ def _select(
             for spec in specs
         }
         try:
-            return t.hierarchy.query(statement, tables, dirty, parameters, locked)
+            found = t.hierarchy.query(statement, tables, dirty, parameters, locked)
+            if not unlocked:
+                t.forest.counters.add(_QUERIES[specs.keys() <= locked.keys.keys()])
+            return found
         except Unlocked as more:
             if unlocked:  # to look at their rows for those of others would lock them
                 wanted = {each.spec: None for each in more.mentions if each.spec is not None}

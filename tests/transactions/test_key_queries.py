@@ -544,6 +544,8 @@ def test_query_by_a_unique_value_locks_its_row_and_without_one_the_table(db: adb
         assert ("users",) not in locks_of(t)
         assert t.query(by_name, {"name": "bob"}) == []  # others might insert it
         assert ("users",) in locks_of(t)
+    counted = db.admin.counters()
+    assert (counted["queries_locking_rows"], counted["queries_locking_tables"]) == (3, 1)
     with db.transaction() as t:
         assert t.execute(update(users).where(users.c.name == "ann").values(name="eve")) == 1
         assert t.query(select(users.c.name).where(users.c.name == "eve").with_for_update())
