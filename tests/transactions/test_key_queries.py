@@ -348,7 +348,9 @@ def test_equations_with_any_columns_select_what_they_say(engine: Engine) -> None
             table = random.choice(schema.tables)
             columns = random.choices(list(table.c), k=random.randint(1, 4))
             some = random.sample(KEYS, 2)
-            conditions = [random.choice((c == some[0], c.in_(some), some[1] == c)) for c in columns]
+            conditions: list[Any] = [
+                random.choice((c == some[0], c.in_(some), some[1] == c)) for c in columns
+            ]
             query = random.choice((select(table), select(*set(columns)))).where(*conditions)
             with db.transaction() as t:
                 found = sorted(map(tuple, t.query(query)), key=repr)
