@@ -107,8 +107,8 @@ def until(reached: Callable[[], Any]) -> None:
 
 
 def set_when(reached: Callable[[], Any], event: threading.Event) -> None:
-    """Wait for a state that another thread brings about, and set an event then."""
-    until(reached)
+    """Wait for a state that another thread brings about, or until the event is set; set it."""
+    until(lambda: event.is_set() or reached())
     event.set()
 
 
