@@ -45,6 +45,7 @@ from sqlalchemy import (
     select,
     text,
     tuple_,
+    union,
     update,
 )
 from sqlalchemy.dialects import sqlite
@@ -207,6 +208,10 @@ def statement_over(schema: Schema, random: Random) -> tuple[Select[Any], dict[st
         lambda: (select(a, select(b.c.y).where(b.c.id == a.c.b_id).scalar_subquery()), [a]),
         lambda: (select(a).where(a.c.x.in_(select(b.c.y).where(b.c.id == value()))), [a]),
         lambda: (select(select(b).where(b.c.id == value()).cte("named")), []),
+        lambda: (
+            union(*(select(b.c.id, b.c.y).where(random.choice(keyed(b))()) for _ in "ab")),
+            [],
+        ),
         lambda: (select(a, func.count()).join(b, on(a, b)).group_by(a.c.id, a.c.x, a.c.b_id), [a]),
     ]
     statement, tables = random.choice(sources)()

@@ -45,7 +45,7 @@ from sqlalchemy.sql.elements import (
     ClauseElement,
     Tuple,
 )
-from sqlalchemy.sql.selectable import FromClause, SelectBase, TextualSelect
+from sqlalchemy.sql.selectable import CompoundSelect, FromClause, SelectBase, TextualSelect
 
 from activedb.errors import UnsupportedStatement
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX, has_one_form
@@ -194,7 +194,7 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     parameters : mapping, optional
         Values of the statement's named parameters.
     """
-    if isinstance(statement, TextClause | TextualSelect | FromStatement):
+    if isinstance(statement, CompoundSelect | TextClause | TextualSelect | FromStatement):
         return PinnedKeys({}, None, may_restrict=True)
     if not isinstance(statement, Select) or not statement._where_criteria:
         return _NO_KEYS
