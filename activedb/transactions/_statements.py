@@ -39,6 +39,8 @@ _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
 _KEYS_MAX = 5_000  # keys in one SELECT
 _QUERIES = {True: "queries_locking_rows", False: "queries_locking_tables"}
 """Counters of queries, by whether they lock rows alone."""
+_ATTEMPTS = 20
+"""Times that a query is sent before it locks tables: its values may differ each time."""
 _LOOKS = 3  # for rows by a unique constraint that others change meanwhile
 _AT_ONCE = 8  # extra rows to look at, because some may be locked
 
@@ -124,11 +126,13 @@ def _select(
     elif not unlocked:  # else the text that is sent shows which rows
         specs_of_pinned = map(tables.spec, pinned.by_table)
         wanted = {spec: keys for spec in specs_of_pinned if (keys := _keys(spec, pinned))}
+    attempt = 0
     while True:
+        attempt += 1
         for spec, keys in wanted.items():
             if spec in specs and spec not in locked.keys:
                 continue  # as a whole
-            if keys is not None and not t.hierarchy.base.is_locked(spec):
+            if keys is not None and attempt < _ATTEMPTS and not t.hierarchy.base.is_locked(spec):
                 read(spec, keys)
                 locked.keys.setdefault(spec, set()).update(keys)
             else:
@@ -162,7 +166,7 @@ def _unique_rows(
 ) -> list[Key] | None:
     """Lock the rows that have certain values of a unique constraint; return their keys.
 
-    None if there is no row with some of the values, because nothing keeps others from inserting it.
+    None if no committed row has some of the values, because nothing keeps others from inserting it.
     """
     if not values:
         return []
@@ -170,6 +174,8 @@ def _unique_rows(
     for _ in range(_LOOKS):
         rows = _select(t, chosen, unlocked=(spec,))
         keys = spec.in_order({spec.key(tuple(row)) for row in rows})
+        if t.dirty(spec, keys):
+            return None  # no constraint protects a value that is not committed
         found = {
             tuple([row[name] for name in names]) for row in read(spec, keys) if row is not None
         }

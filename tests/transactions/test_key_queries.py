@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 import threading
 from datetime import date, datetime, time, timedelta, timezone
@@ -14,6 +15,7 @@ import pytest
 from sqlalchemy import (
     CHAR,
     JSON,
+    LABEL_STYLE_TABLENAME_PLUS_COL,
     Boolean,
     Column,
     Date,
@@ -40,10 +42,12 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
     not_,
     or_,
     select,
     text,
+    true,
     tuple_,
     union,
     update,
@@ -544,17 +548,23 @@ def test_query_by_a_unique_value_locks_its_row_and_without_one_the_table(db: adb
     with db.transaction() as t:
         assert t.query(by_name, {"name": "bob"}) == [(2,)]
         assert locks_of(t) == {("users", (2,))}
-        t.insert(users, {"id": 3, "name": "cid"})
-        assert t.query(by_name, {"name": "cid"}) == [(3,)]
+    with db.transaction() as t:
         t.update(users, 2, name="ben")
-        assert t.query(by_name, {"name": "ben"}) == [(2,)]
+        assert t.query(by_name, {"name": "ann"}) == [(1,)]
         assert ("users",) not in locks_of(t)
-        assert t.query(by_name, {"name": "bob"}) == []  # others might insert it
+        assert t.query(by_name, {"name": "ben"}) == [(2,)]  # others might insert it, too
+        assert ("users",) in locks_of(t)
+    with db.transaction() as t:
+        t.update(users, 2, name="bob")
+    with db.transaction() as t:
+        assert t.query(by_name, {"name": "cid"}) == []
         assert ("users",) in locks_of(t)
     counted = db.admin.counters()
-    assert (counted["queries_locking_rows"], counted["queries_locking_tables"]) == (3, 1)
+    assert (counted["queries_locking_rows"], counted["queries_locking_tables"]) == (2, 2)
     with db.transaction() as t:
         assert t.execute(update(users).where(users.c.name == "ann").values(name="eve")) == 1
+        assert node_of(t)._held == {("users", (1,)): Mode.X}
+    with db.transaction() as t:
         assert t.query(select(users.c.name).where(users.c.name == "eve").with_for_update())
         assert node_of(t)._held == {("users", (1,)): Mode.X}
 
@@ -575,6 +585,32 @@ def test_query_by_a_unique_value_that_moves_meanwhile_finds_the_row_that_has_it(
         until(lambda: lock_waits(db))
         t.update(users, 2, name="ann")
     assert querying.result(PATIENCE_S) == [(2,)]
+
+
+def test_query_whose_values_differ_each_time_it_is_sent_ends(db: adb.Database) -> None:
+    users, numbers = open_users(db), itertools.count(10)
+    below = users.c.id < bindparam("below", callable_=lambda: next(numbers))
+    with db.transaction() as t:
+        assert t.query(select(users.c.id).where(users.c.name == "ann", below)) == [(1,)]
+        assert locks_of(t) >= {("users",)}
+
+
+def test_parameters_that_are_converted_or_named_by_sqlalchemy_select_what_they_say(
+    db: adb.Database,
+) -> None:
+    users = open_users(db)
+    words = Table("words", db.metadata, Column("word", String(20), primary_key=True))
+    db.create_all()
+    key = users.c.id == 1
+    with db.transaction() as t:
+        t.insert(words, {"word": "hello"})
+        for more in (true(), words.c.word != "other"):
+            query = select(words.c.word).where(words.c.word == literal("HELLO", Lower()), more)
+            assert t.query(query) == [("hello",)]
+    with db.transaction() as t:
+        assert t.query(select(users.c.id).where(key), {"id_1": 2}) == [(2,)]
+        long = select(users.c.id).where(key).set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL)
+        assert t.query(long)[0]._fields == ("users_id",)
 
 
 def waits_for_key(one: adb.Database, two: adb.Database) -> bool:

@@ -16,15 +16,37 @@ restrict the side of which only rows that match are taken.
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
-from uuid import UUID
 
-from sqlalchemy import CHAR, Boolean, Column, Date, Enum, Integer, LargeBinary, String, Uuid
+from sqlalchemy import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    INTEGER,
+    SMALLINT,
+    TEXT,
+    UUID,
+    VARCHAR,
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    String,
+    Text,
+    Unicode,
+    UnicodeText,
+    Uuid,
+)
+from sqlalchemy.types import TypeEngine
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
@@ -33,7 +55,7 @@ from activedb.errors import InvalidRow
 from activedb.store.sql._sql_text import PlainText, folded, is_cte
 from activedb.store.sql._tables import Key, Row, TableSpec
 
-__all__ = ["KEYS_PINNED_MAX", "Mention", "has_one_form", "mentions_of", "restricted_keys"]
+__all__ = ["KEYS_PINNED_MAX", "Mention", "form_of", "is_plain", "mentions_of", "restricted_keys"]
 
 KEYS_PINNED_MAX = 128
 """Upper bound on the rows that a query locks one by one; for more it locks the table."""
@@ -124,7 +146,7 @@ class Mention:
 
     def _choices(self, column: Column[Any], values_at: _ValuesAt | None) -> list[Any] | None:
         """Return the values that a column may have, without duplicates; None if unknown."""
-        if not has_one_form(column):
+        if form_of(column.type) is None:
             return None
         for name, operands in self.equations:
             if name != column.name:
@@ -132,7 +154,7 @@ class Mention:
             found: dict[Any, None] = {}
             for operand in operands:
                 values = self._values(operand, values_at)
-                if values is None or not all(_is_plain(value, column) for value in values):
+                if values is None or not all(is_plain(value, column.type) for value in values):
                     break
                 found.update(dict.fromkeys(values))
             else:
@@ -199,7 +221,7 @@ def restricted_keys(
     def values_at(number: int, name: str) -> Sequence[Any] | None:
         spec = mentions[number].spec
         column = None if spec is None else spec.table.columns.get(name)
-        if number not in keys or spec is None or column is None or not has_one_form(column):
+        if number not in keys or spec is None or column is None or form_of(column.type) is None:
             return None
         if number not in rows:
             rows[number] = [row for row in read(spec, keys[number]) if row is not None]
@@ -230,30 +252,36 @@ def restricted_keys(
     return {**dict.fromkeys(spec for spec in whole if spec is not None), **restricted}
 
 
-_FORMS: tuple[tuple[type[Any], type[Any]], ...] = (
-    (Boolean, bool),
-    (Date, date),
-    (Integer, int),
-    (LargeBinary, bytes),
-    (Uuid, UUID),
-    (String, str),
-)
-"""Types of columns, and of the values of which each equals one value of a column at most."""
+_FORMS: dict[type[Any], type[Any]] = {
+    **dict.fromkeys((Boolean, BOOLEAN), bool),
+    **dict.fromkeys((Date, DATE), date),
+    **dict.fromkeys((Integer, INTEGER, SmallInteger, SMALLINT, BigInteger, BIGINT), int),
+    **dict.fromkeys((LargeBinary,), bytes),
+    **dict.fromkeys((String, VARCHAR, Text, TEXT, Unicode, UnicodeText), str),
+    **dict.fromkeys((Uuid, UUID), uuid.UUID),
+}
+"""Types of columns whose values have one form each, and of the values as they are here."""
 
 
-def has_one_form(column: Column[Any]) -> bool:
-    """Return whether values of a column are equal at the server if and only if they are here."""
-    kind = column.type
-    if not type(kind).__module__.startswith("sqlalchemy.") or isinstance(kind, CHAR | Enum):
+def form_of(kind: TypeEngine[Any]) -> type[Any] | None:
+    """Return the Python type of which each value equals one value of a SQL type at most.
+
+    None if there is none: values that look different may be equal at the server then.
+    """
+    form = _FORMS.get(type(kind))
+    if form is None or kind._variant_mapping or getattr(kind, "collation", None) is not None:
+        return None
+    return form if form is not uuid.UUID or getattr(kind, "as_uuid", False) else None
+
+
+def is_plain(value: Any, kind: TypeEngine[Any]) -> bool:
+    """Return whether a value is of a SQL type as it stands, so that nothing converts it."""
+    if type(value) is not form_of(kind):
         return False
-    if isinstance(kind, String):
-        return kind.collation is None
-    return any(isinstance(kind, known) for known, _ in _FORMS)
-
-
-def _is_plain(value: Any, column: Column[Any]) -> bool:
-    """Return whether a value sent is exactly of a column's type, so that nothing converts it."""
-    return any(isinstance(column.type, kind) and type(value) is form for kind, form in _FORMS)
+    if type(value) is not int:
+        return True
+    bits = 15 if isinstance(kind, SmallInteger) else 63 if isinstance(kind, BigInteger) else 31
+    return -(1 << bits) <= value < 1 << bits
 
 
 # -- the text --------------------------------------------------------------------------------------
@@ -302,7 +330,7 @@ class _Reader:
                     number = self._mention(column, select)
                     if number is not None and number in taken:
                         known = [self._operand(operand, select) for operand in operands]
-                        name = folded(column.this, self._dialect)
+                        name = self._folded(column)
                         sure = tuple(each for each in known if each is not None)
                         if len(sure) == len(known) and not _is_of(number, sure):
                             found[number].append((name, sure))
@@ -371,24 +399,35 @@ class _Reader:
 
     def _mention(self, column: exp.Column, select: exp.Select) -> int | None:
         """Return the mention of a query's own FROM clause to which a column belongs."""
-        if column.args.get("db") is not None or not isinstance(column.this, exp.Identifier):
+        names = self._names(select)
+        if names is None or column.args.get("db") is not None:
             return None
         prefix = column.args.get("table")
-        if prefix is None:
+        if prefix is not None:
+            source = names.get(folded(prefix, self._dialect))
+        else:
             # A column of the only table, if this has such a column: those of a key it has.
-            sources = list(_all_sources(select))
-            return self._number(sources[0]) if len(sources) == 1 else None
-        return self._named(folded(prefix, self._dialect), select)
+            source = next(iter(names.values())) if len(names) == 1 else None
+        return None if source is None else self._number(source)
 
-    def _named(self, name: str, select: exp.Select) -> int | None:
-        """Return the mention of that name in a query, None if another source may have it."""
-        names = [
-            (folded(own, self._dialect), source)
-            for source in _all_sources(select)
-            if (own := _own_name(source)) is not None
-        ]
-        found = [source for known, source in names if known == name]
-        return self._number(found[0]) if len(found) == 1 else None
+    def _names(self, select: exp.Select) -> dict[str, exp.Expr | None] | None:
+        """Return the sources of a query by the names of their columns' prefixes.
+
+        None in place of a source if several have its name, and altogether if there may be other
+        names: those of a function without an alias, or inside parentheses with one.
+        """
+        found: dict[str, exp.Expr | None] = {}
+        for source in _all_sources(select):
+            own = _own_name(source)
+            if _is_group(source):
+                if own is not None:
+                    return None
+            elif own is None:
+                return None
+            else:
+                name = folded(own, self._dialect)
+                found[name] = None if name in found else source
+        return None if select.args.get("laterals") else found
 
     def _number(self, source: exp.Expr) -> int | None:
         """Return the number of a mention; None for another source, or with columns renamed."""
@@ -397,8 +436,11 @@ class _Reader:
         return None if is_renamed else self._numbers.get(id(source))
 
     def _operand(self, value: exp.Expr, select: exp.Select) -> _Operand | None:
-        if isinstance(value, exp.Cast) and _keeps_values(value.to):
+        # A server with strict types refuses an equation for which a cast would matter otherwise.
+        if isinstance(value, exp.Cast) and self._dialect == "postgres" and _keeps_values(value.to):
             value = value.this
+            if not isinstance(value, exp.Placeholder):
+                return None
         if isinstance(value, exp.Placeholder) and str(value.this).startswith(PlainText.MARK):
             return _Placeholder(int(str(value.this).removeprefix(PlainText.MARK)))
         if isinstance(value, exp.Literal):
@@ -408,21 +450,23 @@ class _Reader:
                 return _Constant(told) if told.isprintable() and "\\" not in told else None
             return _Constant(int(value.this)) if str(value.this).isdecimal() else None
         if isinstance(value, exp.Column) and value.args.get("table") is not None:
-            scope: exp.Expr | None = select
-            while scope is not None:
-                if isinstance(scope, exp.Select):
-                    name = folded(value.args["table"], self._dialect)
-                    if any(
-                        (own := _own_name(source)) is not None
-                        and folded(own, self._dialect) == name
-                        for source in _all_sources(scope)
-                    ):
-                        number = self._mention(value, scope)
-                        if number is None:
-                            return None
-                        return _ColumnOf(number, folded(value.this, self._dialect))
-                scope = scope.parent
+            return self._column(value, select)
         return None
+
+    def _column(self, column: exp.Column, select: exp.Select) -> _ColumnOf | None:
+        """Return a column with a prefix as an operand: of a query, or of one around it."""
+        prefix = folded(column.args["table"], self._dialect)
+        scope: exp.Select | None = select
+        while scope is not None:
+            names = self._names(scope)
+            if names is None or prefix in names:
+                number = self._mention(column, scope)
+                return None if number is None else _ColumnOf(number, self._folded(column))
+            scope = _outer(scope)
+        return None
+
+    def _folded(self, column: exp.Column) -> str:
+        return folded(column.this, self._dialect)
 
     # -- conditions ----------------------------------------------------------------------------
 
@@ -458,7 +502,8 @@ def _is_of(number: int, operands: Iterable[_Operand]) -> bool:
 
 
 def _without_parentheses(source: exp.Expr) -> exp.Expr:
-    while isinstance(source, exp.Subquery) and isinstance(source.this, exp.Table | exp.Subquery):
+    """Return what stands in parentheses. With an alias they hide the names inside."""
+    while _is_group(source) and not source.alias:
         source = source.this
     return source
 
@@ -476,6 +521,24 @@ def _all_sources(select: exp.Select) -> Iterator[exp.Expr]:
             waiting.append(inside)
         else:
             waiting += [join.this for join in source.args.get("joins") or ()]
+
+
+def _is_group(source: exp.Expr) -> bool:
+    """Return whether a source is joins in parentheses."""
+    return isinstance(source, exp.Subquery) and isinstance(source.this, exp.Table | exp.Subquery)
+
+
+def _outer(select: exp.Select) -> exp.Select | None:
+    """Return the query around a subquery whose columns it sees; None for a subquery in FROM.
+
+    That sees the columns of others only if it is LATERAL, which is not worth the while.
+    """
+    around = select.parent
+    while around is not None and not isinstance(around, exp.Select):
+        if isinstance(around, exp.With | exp.From | exp.Join | exp.Lateral):
+            return None
+        around = around.parent
+    return around
 
 
 def _own_name(source: exp.Expr) -> Any:

@@ -45,10 +45,17 @@ from sqlalchemy.sql.elements import (
     ClauseElement,
     Tuple,
 )
-from sqlalchemy.sql.selectable import CompoundSelect, FromClause, SelectBase, TextualSelect
+from sqlalchemy.sql.selectable import (
+    LABEL_STYLE_DEFAULT,
+    CompoundSelect,
+    FromClause,
+    SelectBase,
+    TextualSelect,
+)
+from sqlalchemy.types import TupleType
 
 from activedb.errors import UnsupportedStatement
-from activedb.store.sql._restrictions import KEYS_PINNED_MAX, has_one_form
+from activedb.store.sql._restrictions import KEYS_PINNED_MAX, form_of, is_plain
 from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
 
@@ -199,15 +206,16 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     if not isinstance(statement, Select) or not statement._where_criteria:
         return _NO_KEYS
     given = parameters or {}
+    used: set[str] = set()
     single: dict[Table, dict[str, Sequence[Any]]] = {}
     found: dict[Table, list[tuple[Any, ...]]] = {}
     conditions, may_restrict = 0, False
     for condition in _conjuncts(statement._where_criteria):
         conditions += 1
         may_restrict |= isinstance(condition, TextClause)
-        equated, values = _equation(condition, given)
+        equated, values = _equation(condition, given, used)
         tables = {column.table for column in equated}
-        if values is None or len(tables) != 1 or not all(map(has_one_form, equated)):
+        if values is None or len(tables) != 1:
             continue
         table: Any = tables.pop()
         if not isinstance(table, Table):
@@ -226,7 +234,8 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
             found[table] = list(product(*pinned))
     found = {table: keys for table, keys in found.items() if len(keys) <= KEYS_PINNED_MAX}
     columns: tuple[Column[Any], ...] | None = None
-    if len(found) == 1:
+    # Further parameters may be meant for values that SQLAlchemy has named.
+    if len(found) == 1 and used.issuperset(given):
         (table,) = found
         if conditions == (len(single[table]) if table in single else 1):  # there is no other one
             columns = _plain_columns(statement, table)
@@ -245,6 +254,8 @@ def _plain_columns(statement: Select[Any], table: Table) -> tuple[Column[Any], .
     """Return the selected columns if they are plain columns of a table, and nothing else is."""
     if any(value and name in _CLAUSES for name, value in vars(statement).items()):
         return None
+    if statement._label_style is not LABEL_STYLE_DEFAULT:
+        return None
     chosen: list[Any] = []
     for each in statement._raw_columns:
         chosen += each.c if type(each) is Table else [each]
@@ -261,9 +272,12 @@ def _conjuncts(conditions: Iterable[Any]) -> Iterator[Any]:
 
 
 def _equation(
-    condition: Any, parameters: Mapping[str, Any]
+    condition: Any, parameters: Mapping[str, Any], used: set[str]
 ) -> tuple[list[Column[Any]], Sequence[Any] | None]:
-    """Return the columns of an equation or an IN with values, and these; None: it is another."""
+    """Return the columns of an equation or an IN with values, and these; None: it is another.
+
+    Adds the name of the parameter to `used`.
+    """
     if not isinstance(condition, BinaryExpression):
         return [], None
     left, right = condition.left, condition.right
@@ -273,6 +287,7 @@ def _equation(
     columns = [side for side in sides if isinstance(side, Column)]
     if not isinstance(right, BindParameter) or len(columns) < len(sides):
         return [], None
+    used.add(right.key)
     value = parameters.get(right.key, right.effective_value)
     if condition.operator is operators.eq and len(columns) == 1:
         values: Any = [value]
@@ -280,8 +295,15 @@ def _equation(
         values = list(value)
     else:
         return [], None
-    if any(value is None for value in values):
-        return [], None  # the values are still to come
+    kinds = [column.type for column in columns]
+    sent = right.type.types if isinstance(right.type, TupleType) else [right.type]
+    forms = [form_of(kind) for kind in kinds]
+    if None in forms or forms != [form_of(kind) for kind in sent]:
+        return [], None  # they are converted on their way
+    for each in values:
+        cells = each if isinstance(left, Tuple) and isinstance(each, tuple | list) else [each]
+        if len(cells) != len(kinds) or not all(map(is_plain, cells, kinds)):
+            return [], None  # or still to come
     return [column._deannotate() for column in columns], values
 
 
