@@ -128,7 +128,8 @@ def keys_of(sql: str, dialect: str, parameters: Any) -> dict[str, list[Any] | No
         ("SELECT * FROM a WHERE a.id = 1 AND EXISTS"
          " (SELECT 1 FROM (a JOIN b ON b.id = 7) AS j WHERE a.id = 2)", {"a": None, "b": None}),
         ("SELECT * FROM a WHERE a.id = 1 AND EXISTS (SELECT 1 FROM b,"
-         " (a JOIN words ON true) AS j WHERE b.id = a.b_id)", {"a": None, "b": None, "words": None}),
+         " (a JOIN words ON true) AS j WHERE b.id = a.b_id)",
+         {"a": None, "b": None, "words": None}),
         # Neither a subquery in FROM nor a CTE sees its neighbours: x is the one outside.
         ("SELECT * FROM a x WHERE x.id = 1 AND EXISTS (SELECT 1 FROM a x,"
          " (SELECT b.id FROM b WHERE b.id = x.b_id) s WHERE x.id = 2)", {"a": [1, 2], "b": None}),
