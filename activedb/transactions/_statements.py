@@ -174,11 +174,11 @@ def _unique_rows(
     for _ in range(_LOOKS):
         rows = _select(t, chosen, unlocked=(spec,))
         keys = spec.in_order({spec.key(tuple(row)) for row in rows})
-        if t.dirty(spec, keys):
-            return None  # no constraint protects a value that is not committed
         found = {
             tuple([row[name] for name in names]) for row in read(spec, keys) if row is not None
         }
+        if t.dirty(spec, keys):  # also by a sibling that has committed since
+            return None  # no constraint protects a value that is not committed
         if found.issuperset(values):
             return keys
         if len(keys) < len(values):
