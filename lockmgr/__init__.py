@@ -10,6 +10,7 @@ from __future__ import annotations
 from lockmgr._core import LockTable
 from lockmgr._manager import LockManager
 from lockmgr._modes import Mode, intention
+from lockmgr._predicates import Between, OneOf, Predicate
 from lockmgr._refusals import Deadlock, LockError, LockTimeout, LockUsageError, WaitCancelled
 from lockmgr._replies import (
     Blocked,
@@ -39,6 +40,7 @@ from lockmgr._verify import InvariantViolated, VerifyingLockTable
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 __all__ = [
+    "Between",
     "Blocked",
     "Busy",
     "Census",
@@ -61,7 +63,9 @@ __all__ = [
     "LockUsageError",
     "LockView",
     "Mode",
+    "OneOf",
     "PartialSnapshot",
+    "Predicate",
     "Reply",
     "RequestView",
     "Resource",

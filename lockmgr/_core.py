@@ -15,8 +15,10 @@ from lockmgr import _refusals as refusals
 from lockmgr._deadlock import blocking_edge, break_cycles, move_ahead, move_to_front, policy_named
 from lockmgr._escalation import Escalation
 from lockmgr._graph import await_end, depend, edges_of, stop_waiting, succeed
-from lockmgr._modes import CONFLICTS, COVERING, INTENTION, SUPREMUM, Mode
+from lockmgr._modes import CONFLICTS, COVERING, INTENTION, SUPREMUM, WRITES, Mode
 from lockmgr._native import mypyc_attr
+from lockmgr._precision import PredicateLocks
+from lockmgr._predicates import Predicate
 from lockmgr._replies import (
     GRANTED,
     NOTHING,
@@ -36,7 +38,9 @@ from lockmgr._snapshot import Census, Counters, PartialSnapshot, Snapshot, censu
 from lockmgr._structures import Entry, Lock, LockOwner, Request, encloses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from lockmgr._predicates import Columns
 
 __all__ = ["ContendedEntries", "LockTable", "check_inline", "check_thread"]
 
@@ -158,7 +162,12 @@ class LockTable:
         self._transactions: dict[int, LockOwner] = {}
         self._entries: dict[Resource, Entry] = {}
         self._contest = ContendedEntries()
-        self._escalation = None if escalate_at is None else Escalation(escalate_at, self._entries)
+        self._predicates = PredicateLocks(self._entries)
+        self._escalation = (
+            None
+            if escalate_at is None
+            else Escalation(escalate_at, self._entries, self._predicates)
+        )
         self._begun = 0
         self.counters = Counters()
 
@@ -270,8 +279,11 @@ class LockTable:
         entry = self._entries.get(resource)
         if entry is None:
             entry = self._entries[resource] = Entry(resource)
-            entry.hold(transaction, mode)
-            return self._granted(transaction, resource)
+            if resource[-1].__class__ is Predicate:
+                self._predicates.added(entry)
+            if entry.locks is None:
+                entry.hold(transaction, mode)
+                return self._granted(transaction, resource)
         lock = transaction.held.get(entry)
         if lock is not None:
             held = lock.mode
@@ -291,6 +303,30 @@ class LockTable:
             return self._grant_or_withdraw(request)
         self._contest.enter(entry)
         return self._wait(transaction, [entry])
+
+    def declare(
+        self, tid: int, table: Resource, rows: Sequence[Columns] | None, *, first: bool = True
+    ) -> Predicate | None:
+        """Declare rows, old and new, that `tid` will write in `table`.
+
+        Returns a predicate in the table that covers one of them: `tid` must lock it in IX and call
+        again. None once no such predicate is left; predicates that are locked from then on are
+        compared with the rows. A transaction that writes without this call is taken to write
+        anything.
+
+        Parameters
+        ----------
+        tid : int
+            It needs a lock on `table` under which it may write inside.
+        rows : sequence of mapping or None
+            None for any rows.
+        first : bool
+            True if `tid` and its inferiors have not written in the table without this call.
+        """
+        transaction = self._acting(tid, refusals.GRANT)
+        if not transaction.holds(self._entries.get(table), Mode.IX):
+            raise refusals.declares_without_lock(tid, table)
+        return self._predicates.declare(transaction, table, rows, first=first)
 
     def await_end(self, tid: int, of: int, *, wait: bool = True) -> Reply:
         """Wait until transaction `of` has ended; granted at once if it has.
@@ -353,6 +389,9 @@ class LockTable:
         if entry is None or lock is None:
             raise refusals.not_held(tid, resource)
         held = lock.mode
+        declared = None if transaction.declared is None else transaction.declared.get(resource)
+        if declared is not None and (mode is None or not WRITES[mode]):
+            declared.offer()
         if mode is None:
             del transaction.held[entry]
             entry.hand_on(lock, transaction)
@@ -370,6 +409,9 @@ class LockTable:
         for entry, lock in transaction.held.items():
             entry.hand_on(lock, transaction)
         transaction.held.clear()
+        for declared in (transaction.declared or {}).values():
+            if declared is not None:
+                declared.offer()
         return self._sweep(contested) if contested else NOTHING
 
     # -- queries -----------------------------------------------------------------------------
@@ -491,6 +533,8 @@ class LockTable:
         """Remove `transaction`; let `heir` retain its locks, or release them if `heir` is None."""
         contested = self._contest.among(transaction.held, transaction.retained)
         if heir is not None:
+            if transaction.declared:
+                self._predicates.bequeath(transaction, heir)
             transaction.bequeath(heir)
         else:
             self._release(transaction.held)
@@ -522,8 +566,15 @@ class LockTable:
         for entry, lock in locks.items():
             entry.drop(lock)
             if entry.is_idle():
-                del self._entries[entry.resource]
+                self._remove(entry)
         locks.clear()  # leave no reference cycle for the garbage collector
+
+    def _remove(self, entry: Entry) -> None:
+        """Remove an entry without a use."""
+        resource = entry.resource
+        del self._entries[resource]
+        if resource[-1].__class__ is Predicate:
+            self._predicates.removed(entry)
 
     def _sweep(self, entries: Iterable[Entry]) -> Effects:
         """Grant what rule 1 and the queues of `entries` allow."""

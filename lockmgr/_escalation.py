@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockmgr._modes import COMPATIBLE, COVERING, SUPREMUM, Mode
+from lockmgr._predicates import Predicate
 from lockmgr._structures import Inside
 
 if TYPE_CHECKING:
+    from lockmgr._precision import PredicateLocks
     from lockmgr._replies import Resource
     from lockmgr._structures import Entry, Lock, LockOwner
 
@@ -29,13 +31,16 @@ class Escalation:
         Maximum number of locks that a transaction may own directly inside one resource.
     entries : dict
         Entries of the lock table.
+    predicates : PredicateLocks
+        Predicates among them.
     """
 
-    __slots__ = ("_entries", "_limit")
+    __slots__ = ("_entries", "_limit", "_predicates")
 
-    def __init__(self, limit: int, entries: dict[Resource, Entry]):
+    def __init__(self, limit: int, entries: dict[Resource, Entry], predicates: PredicateLocks):
         self._limit = limit
         self._entries = entries
+        self._predicates = predicates
 
     def count(self, transaction: LockOwner, enclosing: Resource, locks: int) -> bool:
         """Add to the number of locks inside `enclosing`; escalate if the limit is exceeded.
@@ -92,6 +97,8 @@ class Escalation:
                 inner.drop(lock)
                 if inner.is_idle():
                     del self._entries[inner.resource]
+                    if isinstance(inner.resource[-1], Predicate):
+                        self._predicates.removed(inner)
         return True
 
 

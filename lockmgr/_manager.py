@@ -33,8 +33,10 @@ from lockmgr._snapshot import Census, Counters, PartialSnapshot, Snapshot
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import TypeAlias
+
+    from lockmgr._predicates import Columns, Predicate
 
     OnWait: TypeAlias = "Callable[[tuple[Edge, ...]], object]"
     OnSleep: TypeAlias = "Callable[[], object]"
@@ -205,6 +207,27 @@ class LockManager:
             tell = None if on_wait is None else partial(on_wait, edges)
             self._await_outcome(tid, reply, sleeper, deadline_s, tell, on_sleep)
             wait = deadline_s is None or self._clock() < deadline_s
+
+    def declare(
+        self,
+        tid: int,
+        table: Resource,
+        rows: Sequence[Columns] | None,
+        *,
+        first: bool = True,
+    ) -> Predicate | None:
+        """Declare rows that `tid` will write; return a predicate to lock in IX before.
+
+        Once it is locked, call again; see `LockTable.declare`.
+
+        Raises
+        ------
+        WaitCancelled
+            `cancel` was called for `tid`.
+        """
+        with self._latch:
+            self._refuse_cancelled(tid)
+            return self._table.declare(tid, table, rows, first=first)
 
     def overtake(self, tid: int) -> bool:
         """Let `tid` pass its queue (`LockTable.overtake`); return whether its wait is over."""

@@ -16,6 +16,7 @@ __all__ = [
     "INTENTION",
     "SUPREMUM",
     "UNIT",
+    "WRITES",
     "Mode",
     "intention",
 ]
@@ -92,6 +93,10 @@ INTENTION: Final[tuple[Mode, ...]] = (IS, IX, IS, IX, IX)
 
 COVERING: Final[tuple[Mode, ...]] = (S, X, S, X, X)
 """``COVERING[mode]``: the mode that, held on an enclosing resource, makes `mode` redundant."""
+
+
+WRITES: Final[tuple[bool, ...]] = (False, True, False, True, True)
+"""``WRITES[mode]``: may the resource, or something inside it, be written under `mode`?"""
 
 
 def intention(mode: Mode) -> Mode:

@@ -41,6 +41,7 @@ __all__ = [
     "LockUsageError",
     "WaitCancelled",
     "child_with_causes",
+    "declares_without_lock",
     "has_begun",
     "has_causes",
     "has_children",
@@ -225,6 +226,14 @@ def no_superior(heir: int | None, tid: int) -> LockUsageError:
 
 def own_end(tid: int) -> LockUsageError:
     return LockUsageError(DEPENDENCE, tid, f"transaction {tid} cannot wait for its own end")
+
+
+def declares_without_lock(tid: int, table: Resource) -> LockUsageError:
+    return LockUsageError(
+        PATHS,
+        tid,
+        f"transaction {tid} must hold IX on {resource_text(table)} before it declares rows in it",
+    )
 
 
 def no_intention(tid: int, resource: Resource, needed: Mode) -> LockUsageError:

@@ -13,9 +13,10 @@ from lockmgr._modes import CONFLICTS, SUPREMUM, UNIT, Mode, X
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lockmgr._predicates import Columns
     from lockmgr._replies import Resource
 
-__all__ = ["EndWait", "Entry", "Inside", "Lock", "LockOwner", "Request", "encloses"]
+__all__ = ["Declared", "EndWait", "Entry", "Inside", "Lock", "LockOwner", "Request", "encloses"]
 
 
 class LockOwner:
@@ -25,6 +26,7 @@ class LockOwner:
         "awaited_by",
         "causes",
         "children",
+        "declared",
         "dependents",
         "heir",
         "held",
@@ -56,6 +58,7 @@ class LockOwner:
         self.dependents: dict[int, LockOwner] | None = None
         self.awaited_by: dict[int, LockOwner] | None = None
         self.inside: dict[Resource, Inside] | None = None
+        self.declared: dict[Resource, Declared | None] | None = None
         if parent is not None:
             if parent.children is None:
                 parent.children = {}
@@ -130,6 +133,34 @@ class LockOwner:
             yield member
             if member.children:
                 found.extend(member.children.values())
+
+
+class Declared:
+    """Rows in one table, old and new, that a transaction has declared before it writes them.
+
+    Attributes
+    ----------
+    held, retained : list of mapping
+        Those under locks that it holds, and those under locks that it only retains.
+    """
+
+    __slots__ = ("held", "retained")
+
+    def __init__(self) -> None:
+        self.held: list[Columns] = []
+        self.retained: list[Columns] = []
+
+    def offer(self) -> None:
+        """Note that the transaction has downgraded its locks to none."""
+        self.retained += self.held
+        self.held = []
+
+    def inherit(self, child: Declared) -> None:
+        """Take the rows of a child that ends. O(the smaller of the numbers of rows)."""
+        for rows in (child.held, child.retained):
+            if len(rows) > len(self.retained):
+                self.retained, rows = rows, self.retained
+            self.retained += rows
 
 
 class Inside:

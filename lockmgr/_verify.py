@@ -10,13 +10,15 @@ from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
 from lockmgr._core import LockTable
-from lockmgr._modes import COMPATIBLE, UNIT, Mode
+from lockmgr._modes import COMPATIBLE, SUPREMUM, UNIT, Mode
+from lockmgr._predicates import Predicate
 from lockmgr._replies import Denial, Denied, EdgeKind
 from lockmgr._structures import EndWait, LockOwner, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from lockmgr._predicates import Columns
     from lockmgr._replies import Effects, Reply, Resource
     from lockmgr._structures import Entry, Lock
 
@@ -66,6 +68,14 @@ class VerifyingLockTable(LockTable):
         self._check_victims(reply.effects, reply)
         return reply
 
+    def declare(
+        self, tid: int, table: Resource, rows: Sequence[Columns] | None, *, first: bool = True
+    ) -> Predicate | None:
+        """Call `LockTable.declare`, then verify the invariants."""
+        predicate = super().declare(tid, table, rows, first=first)
+        self.verify()
+        return predicate
+
     def await_end(self, tid: int, of: int, *, wait: bool = True) -> Reply:
         """Call `LockTable.await_end`, then verify the invariants."""
         reply = super().await_end(tid, of, wait=wait)
@@ -102,7 +112,7 @@ class VerifyingLockTable(LockTable):
         return effects
 
     def verify(self) -> None:
-        """Check I1 to I8 of the README, bookkeeping first, since the other checks rely on it."""
+        """Check I1 to I8 and I10 of the README, bookkeeping first, since the others rely on it."""
         live = self._transactions
         for entry in self._entries.values():
             _check_bookkeeping(entry, live)
@@ -110,6 +120,7 @@ class VerifyingLockTable(LockTable):
             _check_forest(transaction, live)
             _check_ties(transaction, live)
             _check_owned(transaction, self._entries)
+            _check_declared(transaction, self._entries)
         for entry in self._entries.values():
             _check_locks(entry)
             for request in entry.queue:
@@ -141,6 +152,7 @@ _I6 = "I6 retainers guard"
 _I7 = "I7 parents outlive children"
 _I8 = "I8 ties agree"
 _I9 = "I9 no needless victim"
+_I10 = "I10 writers meet predicates"
 
 
 def _check_bookkeeping(entry: Entry, live: Mapping[int, LockOwner]) -> None:
@@ -192,6 +204,26 @@ def _check_owned(transaction: LockOwner, entries: Mapping[Resource, Entry]) -> N
     request = transaction.waiting
     if isinstance(request, Request) and request not in request.entry.queue:
         _fail(_I4, request.entry, f"request of {transaction.tid}")
+
+
+def _check_declared(transaction: LockOwner, entries: Mapping[Resource, Entry]) -> None:
+    """Check that a transaction has locked each predicate that covers a row it has declared."""
+    owned = transaction.held, transaction.retained
+    for table, declared in (transaction.declared or {}).items():
+        for entry in entries.values():
+            predicate = entry.resource[-1]
+            if declared is None or entry.resource[:-1] != table:
+                continue
+            if not isinstance(predicate, Predicate):
+                continue
+            locks = [(locks.get(entry), Mode.IX) for locks in owned]
+            locks += [(locks.get(entries[table]), Mode.X) for locks in owned]
+            is_locked = any(
+                lock is not None and SUPREMUM[lock.mode][mode] is lock.mode for lock, mode in locks
+            )
+            rows = [*declared.held, *declared.retained]
+            if not is_locked and any(predicate.covers(row) for row in rows):
+                _fail(_I10, entry, f"{transaction.tid} has declared a row that it covers")
 
 
 def _check_forest(transaction: LockOwner, live: Mapping[int, LockOwner]) -> None:

@@ -6,12 +6,13 @@ what, and which awaits whose end. Every question is answered by going through al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from lockmgr import Denial, Edge, EdgeKind, Ended, Grant, Mode, Resource
+from lockmgr import Denial, Edge, EdgeKind, Ended, Grant, Mode, Predicate, Resource
 from lockmgr._modes import COMPATIBLE, SUPREMUM
 
+Row: TypeAlias = Mapping[str, int | None]
 Node: TypeAlias = tuple[str, int]
 """The end of a transaction, or the end of its present wait."""
 
@@ -25,6 +26,15 @@ class Lock(NamedTuple):
     kind: EdgeKind
 
 
+class Write(NamedTuple):
+    """A row that is declared; None for any row."""
+
+    owner: int
+    table: Resource
+    row: Row | None
+    kind: EdgeKind
+
+
 class Account:
     """The facts; it says what cannot be, with `AssertionError`."""
 
@@ -35,6 +45,7 @@ class Account:
         self.locks: list[Lock] = []
         self.asked: dict[int, tuple[Resource, Mode]] = {}
         self.awaited: dict[int, int] = {}
+        self.writes: list[Write] = []
 
     # -- facts -------------------------------------------------------------------------------
 
@@ -52,6 +63,8 @@ class Account:
     def retain(self, tid: int, resource: Resource | None = None) -> None:
         """Let a transaction retain what it holds, one resource or all."""
         self._hand_on([x for x in self._held(tid) if resource in (None, x.resource)], tid)
+        if resource is None:
+            self._hand_on_writes(tid, tid)
 
     def hold(self, tid: int, resource: Resource, mode: Mode) -> None:
         """Let a transaction hold a resource in this mode instead of its present one."""
@@ -66,6 +79,7 @@ class Account:
         """
         del self.parents[tid], self.causes[tid]
         self.inline.discard(tid)
+        self._hand_on_writes(tid, heir)
         self._hand_on([lock for lock in self.locks if lock.owner == tid], heir)
         for causes in self.causes.values():
             if tid in causes:
@@ -88,6 +102,26 @@ class Account:
                         self.locks.remove(other)
                         break
                 self.locks.append(merged)
+
+    def write(self, tid: int, table: Resource, rows: Sequence[Row] | None) -> None:
+        """Enter the rows that a transaction declares."""
+        listed = [None] if rows is None else rows
+        self.writes += [Write(tid, table, row, EdgeKind.HELD) for row in listed]
+
+    def meet(self, resource: Resource) -> None:
+        """Lock a predicate, new in the table, for those who may have written what it is about."""
+        for lock in list(self.locks):
+            if lock.resource == resource[:-1] and lock.mode in WRITING:
+                declared = [x for x in self.writes if x[:2] == (lock.owner, lock.resource)]
+                mine = [x for x in declared if x.kind is lock.kind]
+                if not declared or any(is_about(resource, x) for x in mine):
+                    self.locks.append(Lock(lock.owner, resource, Mode.IX, lock.kind))
+
+    def _hand_on_writes(self, tid: int, heir: int | None) -> None:
+        for write in [write for write in self.writes if write.owner == tid]:
+            self.writes.remove(write)
+            if heir is not None:
+                self.writes.append(write._replace(owner=heir, kind=EdgeKind.RETAINED))
 
     # -- verdicts: a step of the table is entered if it was right ----------------------------
 
@@ -153,6 +187,16 @@ class Account:
         stuck = self.stuck()
         assert not stuck, f"a deadlock is missed: {stuck} wait for each other"
 
+    def check_answers(self) -> None:
+        """Fail if a transaction has written what another, not of its line, has asked about."""
+        for lock in self.locks:
+            if lock.mode in (Mode.S, Mode.SIX):
+                for write in self.writes:
+                    one, two = lock.owner, write.owner
+                    related = one in self._line(two) or two in self._line(one)
+                    changes = is_about(lock.resource, write)
+                    assert related or not changes, f"an answer changes: {lock} and {write}"
+
     # -- rules -------------------------------------------------------------------------------
 
     def _held(self, tid: int) -> list[Lock]:
@@ -217,3 +261,14 @@ class Account:
             for node in free:
                 del waits[node]
         return {tid for _, tid in waits}
+
+
+WRITING = (Mode.IX, Mode.SIX, Mode.X)
+
+
+def is_about(resource: Resource, write: Write) -> bool:
+    """Return whether a resource is a predicate that a row satisfies."""
+    predicate = resource[-1]
+    if resource[:-1] != write.table or not isinstance(predicate, Predicate):
+        return False
+    return write.row is None or predicate.covers(write.row)

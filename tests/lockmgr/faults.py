@@ -6,6 +6,8 @@ is, and nothing but the answers gives them away.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lockmgr import (
     Blocked,
     DeadlockReport,
@@ -15,9 +17,11 @@ from lockmgr import (
     Granted,
     LockTable,
     Mode,
+    Predicate,
     Reply,
     Resource,
 )
+from lockmgr._predicates import Columns
 from tests.lockmgr.scheduler import ScheduledWaiter
 
 
@@ -72,6 +76,15 @@ class Generous(LockTable):
     def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
         reply = super().request(tid, resource, mode, wait=wait)
         return Granted(self.cancel(tid)) if isinstance(reply, Blocked) else reply
+
+
+class BlindWriter(LockTable):
+    """Table that does not look for the predicates which rows satisfy."""
+
+    def declare(
+        self, tid: int, table: Resource, rows: Sequence[Columns] | None, *, first: bool = True
+    ) -> Predicate | None:
+        return super().declare(tid, table, [], first=first)
 
 
 class Forgetful(ScheduledWaiter):

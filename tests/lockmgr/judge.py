@@ -8,7 +8,7 @@ structures, so the judge can check any table, even a faulty one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lockmgr import (
     Blocked,
@@ -22,11 +22,12 @@ from lockmgr import (
     Granted,
     LockTable,
     Mode,
+    Predicate,
     Reply,
     Resource,
     VerifyingLockTable,
 )
-from tests.lockmgr.account import Account
+from tests.lockmgr.account import Account, Row
 
 
 class Judge(LockTable):
@@ -49,7 +50,11 @@ class Judge(LockTable):
         self._judge(())
 
     def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
+        is_new = all(lock.resource != resource for lock in self.account.locks)
         reply = super().request(tid, resource, mode, wait=wait)
+        is_needed = self.account.wanted(tid, resource, mode) is not None
+        if is_new and is_needed and isinstance(resource[-1], Predicate):
+            self.account.meet(resource)
         wanted = self.account.wanted(tid, resource, mode)
         if wanted is None:
             assert reply == Granted(), f"{tid} may use {resource} anyway, and is told {reply}"
@@ -57,6 +62,15 @@ class Judge(LockTable):
             self.account.asked[tid] = (resource, wanted)
             self._judge_reply(tid, reply, Grant(tid, resource, wanted))
         return reply
+
+    def declare(
+        self, tid: int, table: Resource, rows: Sequence[Row] | None, *, first: bool = True
+    ) -> Predicate | None:
+        predicate = super().declare(tid, table, rows, first=first)
+        if predicate is None:
+            self.account.write(tid, table, rows)
+            self._judge(())
+        return predicate
 
     def await_end(self, tid: int, of: int, *, wait: bool = True) -> Reply:
         reply = super().await_end(tid, of, wait=wait)
@@ -119,6 +133,7 @@ class Judge(LockTable):
         for step in steps:
             self.account.enter(step)
         self.account.check_waits()
+        self.account.check_answers()
         return tuple(steps)
 
 

@@ -7,18 +7,22 @@ what may be, `Oracle` compares it with what the table did.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias, TypeVar
 
-from lockmgr import Edge, EdgeKind, LockView, Mode, Resource, TransactionView
+from lockmgr import Edge, EdgeKind, LockView, Mode, Predicate, Resource, TransactionView
 from lockmgr._modes import COMPATIBLE, SUPREMUM
 
 Queues: TypeAlias = dict[Resource, list[int]]
 Lock: TypeAlias = tuple[int, Resource]
+Row: TypeAlias = Mapping[str, int | None]
 Reason: TypeAlias = tuple[EdgeKind, Mode]
 """Reason to wait for another: the kind of edge, and the mode of the other's lock or request."""
 
+T = TypeVar("T")
+WRITING = {Mode.IX, Mode.SIX, Mode.X}
 BLOCKED_BY = {EdgeKind.HELD, EdgeKind.RETAINED, EdgeKind.SOFT, EdgeKind.DEPENDENCY}
 """The kinds of edges that a wait has; the others are not about a call that waits."""
 
@@ -42,6 +46,8 @@ class Model:
         self.asked: dict[int, tuple[Resource, Mode]] = {}
         self.awaited: dict[int, int] = {}
         self.queues: Queues = {}
+        self.declared: dict[Lock, list[tuple[Row, bool]] | None] = {}
+        """Rows declared by transactions in tables, each with whether their locks are held."""
 
     # -- what happens ------------------------------------------------------------------------
 
@@ -63,10 +69,17 @@ class Model:
         self.retain(tid, resource, self.held.pop((tid, resource)))
         if mode is not None:
             self.hold(tid, resource, mode)
+        rows = self.declared.get((tid, resource))
+        if rows and mode not in WRITING:
+            self.declared[tid, resource] = [(row, False) for row, _ in rows]
 
     def end(self, tid: int, heir: int | None, *, committed: bool) -> set[int]:
         """Rules 2 to 4; return whose wait for the end of `tid` is over."""
         parent = self.parents.pop(tid)
+        for resource, rows in of(tid, self.declared).items():
+            del self.declared[tid, resource]
+            if heir is not None:
+                self._inherit(heir, resource, rows)
         for locks in (self.held, self.retained):
             for resource, mode in of(tid, locks).items():
                 del locks[tid, resource]
@@ -90,6 +103,60 @@ class Model:
             self.merged[successor] += undone
         self.inline.discard(tid)
         return over
+
+    def _inherit(self, heir: int, table: Resource, rows: list[tuple[Row, bool]] | None) -> None:
+        known = self.declared.get((heir, table))
+        if known is None and ((heir, table) in self.declared or self.may_have_written(heir, table)):
+            rows = None
+        if rows is not None:
+            rows = [*(known or []), *((row, False) for row, _ in rows)]
+        self.declared[heir, table] = rows
+
+    def meet(self, resource: Resource) -> None:
+        """Lock a predicate that nobody has locked for those who may have written what it covers."""
+        predicate, table = resource[-1], resource[:-1]
+        is_known = any(there == resource for _, there in (*self.held, *self.retained))
+        if is_known or not isinstance(predicate, Predicate):
+            return
+        for locks in (self.held, self.retained):
+            for (tid, there), mode in list(locks.items()):
+                if there == table and mode in WRITING:
+                    rows = self.declared.get((tid, table))
+                    if rows is None or any(
+                        satisfies(row, predicate)
+                        for row, held in rows
+                        if held == (locks is self.held)
+                    ):
+                        locks[tid, resource] = Mode.IX
+
+    def declare(
+        self, tid: int, table: Resource, rows: list[Row] | None, *, first: bool
+    ) -> set[Predicate]:
+        """Return what to lock before; declare the rows if that is nothing."""
+        known = {there for _, there in (*self.held, *self.retained) if there[:-1] == table}
+        needed: set[Predicate] = set()
+        for resource in known:
+            predicate = resource[-1]
+            if not isinstance(predicate, Predicate) or self.may_use(tid, resource, Mode.IX):
+                continue
+            if rows is None or any(satisfies(row, predicate) for row in rows):
+                needed.add(predicate)
+        if needed:
+            return needed
+        before = self.declared.get((tid, table))
+        is_new = (tid, table) not in self.declared
+        if is_new and first and self.retained.get((tid, table)) not in WRITING:
+            before = []
+        is_whole = rows is not None and before is not None
+        self.declared[tid, table] = (
+            [*before, *((row, True) for row in rows)] if is_whole else None  # type: ignore[misc,union-attr]
+        )
+        return needed
+
+    def may_have_written(self, tid: int, table: Resource) -> bool:
+        """Return whether a transaction owns a lock under which it may have written in a table."""
+        owned = self.held.get((tid, table)), self.retained.get((tid, table))
+        return any(mode in WRITING for mode in owned)
 
     def stop_waiting(self, tid: int) -> None:
         self.asked.pop(tid, None)
@@ -270,6 +337,16 @@ class Model:
         }
 
 
-def of(tid: int, locks: dict[Lock, Mode]) -> dict[Resource, Mode]:
+def satisfies(row: Row, predicate: Predicate) -> bool:
+    """Return whether a row satisfies a predicate, by the letter of its text."""
+    told = repr(predicate).strip("{}").replace(" = ", " == ")
+    told = re.sub(r" in ([^}a-z]*)", r" in (\1,)", told)
+    try:
+        return bool(eval(told, {}, dict(row)))
+    except TypeError:
+        return False  # None is in no order
+
+
+def of(tid: int, locks: dict[Lock, T]) -> dict[Resource, T]:
     """Return those of some locks that one transaction owns."""
     return {resource: mode for (owner, resource), mode in locks.items() if owner == tid}

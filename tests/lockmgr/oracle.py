@@ -24,12 +24,13 @@ from lockmgr import (
     Granted,
     LockTable,
     Mode,
+    Predicate,
     Reply,
     RequestView,
     Resource,
 )
 from lockmgr._modes import SUPREMUM
-from tests.lockmgr.model import BLOCKED_BY, Model, Queues, of
+from tests.lockmgr.model import BLOCKED_BY, Model, Queues, Row, of
 
 
 class Oracle:
@@ -146,6 +147,20 @@ class Oracle:
             self._judge_quiet(others)
         self.compare()
 
+    def declared(
+        self,
+        tid: int,
+        table: Resource,
+        rows: list[Row] | None,
+        predicate: Predicate | None,
+        *,
+        first: bool,
+    ) -> None:
+        needed = self.model.declare(tid, table, rows, first=first)
+        assert predicate in needed if needed else predicate is None
+        self.seen["to be locked before" if needed else "declared"] += 1
+        self.compare()
+
     # -- the whole state ---------------------------------------------------------------------
 
     def compare(self) -> None:
@@ -153,7 +168,7 @@ class Oracle:
         model, snapshot = self.model, self.table.snapshot()
         views = [view._replace(causes=tuple(sorted(view.causes))) for view in snapshot.transactions]
         assert views == model.transaction_views()
-        assert sorted(snapshot.locks) == sorted(model.lock_views())
+        assert Counter(snapshot.locks) == Counter(model.lock_views())
         queues: Queues = {}
         for view in snapshot.queue:
             queues.setdefault(view.resource, []).append(view.tid)
@@ -162,7 +177,7 @@ class Oracle:
             assert view == RequestView(resource, view.tid, mode, upgrade)
         assert queues == model.queues
         assert sum(map(len, queues.values())) == len(model.asked)
-        assert sorted(snapshot.edges) == sorted(model.edges(queues))
+        assert Counter(snapshot.edges) == Counter(model.edges(queues))
         assert not model.on_cycles(queues)
         for resource, queue in queues.items():
             for tid in queue:
@@ -188,6 +203,7 @@ class Oracle:
             assert reply == Granted()
             self.counted["grants"] += 1
             return None
+        model.meet(resource)
         held = model.held.get((tid, resource))
         model.asked[tid] = (resource, mode if held is None else SUPREMUM[held][mode])
         return model.enqueued(tid, model.queues)

@@ -5,9 +5,11 @@
     3 in 1: try X b; abort
     4 by 1: X a; await 1; commit
     5: X t/7; cancel 1; commit
+    6: S t/x=1; write t/8 x=2; commit
 
 A path is locked in a mode, for ever, *within* some virtual seconds, or at once if at all (*try*,
-which goes on without it). *spawn* begins children and runs them beside the parent, *run* runs
+which goes on without it). *write* locks a row, declares what it becomes, and locks the predicates
+that this meets. *spawn* begins children and runs them beside the parent, *run* runs
 them one by one on the parent's own thread; *trigger* begins top-level transactions that causally
 depend on this one; all other top-level ones have begun before anything runs. *abort* may name an
 heir. *for* takes a step of another transaction, on this thread. Whoever commits joins its children
@@ -25,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 from lockmgr import Deadlock, LockManager, LockTimeout, Mode, WaitCancelled
 from tests.lockmgr.judge import Judged
 from tests.lockmgr.scheduler import Choose, Scheduler
-from tests.lockmgr.script import path
+from tests.lockmgr.wording import path, row
 
 Outcome: TypeAlias = frozenset[str]
 """Ends of all transactions of a run: ``2 denied``."""
@@ -136,6 +138,11 @@ class _Run:
                 manager.offer(tid)
             case ["downgrade", resource, mode]:
                 manager.downgrade(tid, path(resource), None if mode == "none" else Mode[mode])
+            case ["write", resource, columns]:
+                self._acquire(tid, resource, "X", None)
+                table = path(resource)[:-1]
+                while predicate := manager.declare(tid, table, [row(columns)]):
+                    manager.acquire(tid, (*table, predicate), Mode.IX)
             case ["join"]:
                 self._join(tid, ("in",))
             case ["commit"]:

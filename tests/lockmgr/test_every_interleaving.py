@@ -26,6 +26,7 @@ from tests.lockmgr.explore import explore
 from tests.lockmgr.faults import (
     BlindInheritance,
     BlindRequest,
+    BlindWriter,
     Forgetful,
     Generous,
     Jumpy,
@@ -238,6 +239,7 @@ def test_larger_programs_seeded_interleavings_are_judged_right() -> None:
         ),
         (Jumpy, "the same order", "a false edge", "denied"),
         (Generous, "opposite orders", "rule 1 is broken", "does not hold it"),
+        (BlindWriter, "two write what the other has asked about", "rule 1 is broken", "denied"),
     ],
 )
 def test_exploration_faulty_table_is_found(

@@ -20,6 +20,7 @@ from tests.drawing import SCALE, SEED, Worlds
 from tests.lockmgr.escalating import EscalationMachine
 from tests.lockmgr.machine import POLICIES, LockMachine
 from tests.lockmgr.model import BLOCKED_BY, Model
+from tests.lockmgr.predicates import PredicateMachine
 
 STEPS_MIN = 10_000 * SCALE
 STEPS_PER_RUN_MAX = 80
@@ -80,6 +81,12 @@ def test_table_random_programs_agree_with_the_naive_model() -> None:
 @pytest.mark.long
 def test_table_random_programs_escalating_lose_no_protection() -> None:
     run_until(EscalationMachine, 300, ["escalations"])
+
+
+@pytest.mark.long
+def test_table_random_programs_with_predicates_agree_with_the_naive_model() -> None:
+    wanted = ["declared", "to be locked before", "cycles at inheritance"]
+    run_until(PredicateMachine, 300, wanted)
 
 
 # -- the machine can fail ------------------------------------------------------------------------

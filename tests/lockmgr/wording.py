@@ -5,16 +5,28 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from lockmgr import Counters, DeadlockReport, Edge, Mode, Resource
+from lockmgr import Counters, DeadlockReport, Edge, Mode, OneOf, Predicate, Resource
 from lockmgr._replies import resource_text
 
 WIDTH_MAX = 100
 
 
 def path(text: str) -> Resource:
-    """Read ``a/7`` as ``("a", 7)``; ``.`` is the empty path."""
+    """Read ``a/7`` as ``("a", 7)``, ``a/x=1`` with a predicate; ``.`` is the empty path."""
     parts = () if text == "." else text.split("/")
-    return tuple(int(part) if part.isdigit() else part for part in parts)
+    return tuple(_part(part) for part in parts)
+
+
+def _part(text: str) -> int | str | Predicate:
+    if text.isdigit():
+        return int(text)
+    column, is_predicate, value = text.partition("=")
+    return Predicate([OneOf(column, [int(value)])]) if is_predicate else text
+
+
+def row(text: str) -> dict[str, int]:
+    """Read ``x=1,y=2`` as the columns of a row."""
+    return {column: int(value) for column, value in (c.split("=") for c in text.split(","))}
 
 
 def newcomers(words: list[str]) -> tuple[list[int], int | None, dict[str, Any]]:

@@ -1,0 +1,221 @@
+"""Predicates: conditions on the columns of rows, as resources inside the table of these rows.
+
+A predicate lock protects the answer to a question, also from rows that do not exist yet (Eswaran,
+Gray, Lorie, Traiger 1976). What it is compared with are rows that are written, not other
+predicates, as in precision locks (Jordan, Banerjee, Batman 1981); README, "Predicates".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+__all__ = ["Between", "Columns", "OneOf", "Predicate", "Predicates"]
+
+Columns: TypeAlias = Mapping[str, Any]
+"""Row: the values of its columns by name."""
+
+
+class OneOf:
+    """Condition that a column has one of some values.
+
+    Parameters
+    ----------
+    column : str
+    values : iterable
+        At least one, all of one type, and not None.
+    """
+
+    __slots__ = ("column", "form", "values")
+
+    def __init__(self, column: str, values: Iterable[Hashable]):
+        self.column = column
+        self.values = frozenset(values)
+        forms = {type(value) for value in self.values}
+        if len(forms) != 1 or type(None) in forms:
+            raise ValueError(f"{column}: needs values of one type that are not None")
+        self.form = forms.pop()
+
+    def holds(self, value: Any) -> bool:
+        """Return whether it holds for a value of the column; see `Predicate.covers`."""
+        return value is not None and (type(value) is not self.form or value in self.values)
+
+    def parts(self) -> tuple[Hashable, ...]:
+        """Return what it consists of, for comparisons."""
+        return ("one of", self.column, self.form, self.values)
+
+    def text(self) -> str:
+        """Return the condition as text."""
+        listed = ", ".join(sorted(map(repr, self.values)))
+        return (
+            f"{self.column} = {listed}" if len(self.values) == 1 else f"{self.column} in {listed}"
+        )
+
+
+class Between:
+    """Condition that the value of a column is in a range.
+
+    Parameters
+    ----------
+    column : str
+    low, high : object or None
+        Bounds of one type, at least one of them; None for no bound.
+    with_low, with_high : bool
+        Whether the range contains its bounds.
+    """
+
+    __slots__ = ("column", "form", "high", "low", "with_high", "with_low")
+
+    def __init__(
+        self,
+        column: str,
+        low: Any = None,
+        high: Any = None,
+        *,
+        with_low: bool = True,
+        with_high: bool = True,
+    ):
+        forms = {type(bound) for bound in (low, high) if bound is not None}
+        if len(forms) != 1:
+            raise ValueError(f"{column}: needs a bound, or two of one type")
+        self.column = column
+        self.low = low
+        self.high = high
+        self.with_low = with_low
+        self.with_high = with_high
+        self.form = forms.pop()
+
+    def holds(self, value: Any) -> bool:
+        """Return whether it holds for a value of the column; see `Predicate.covers`."""
+        if value is None:
+            return False
+        if type(value) is not self.form:
+            return True
+        low, high = self.low, self.high
+        if low is not None and (value < low or (value == low and not self.with_low)):
+            return False
+        return high is None or bool(value < high or (value == high and self.with_high))
+
+    def parts(self) -> tuple[Hashable, ...]:
+        """Return what it consists of, for comparisons."""
+        parts: list[Hashable] = ["between", self.column, self.form]
+        return (*parts, self.low, self.high, self.with_low, self.with_high)
+
+    def text(self) -> str:
+        """Return the condition as text."""
+        low = "" if self.low is None else f"{self.low!r} {'<=' if self.with_low else '<'} "
+        high = "" if self.high is None else f" {'<=' if self.with_high else '<'} {self.high!r}"
+        return f"{low}{self.column}{high}"
+
+
+class Predicate:
+    """Conjunction of conditions; the last part of a resource's path, after that of the table.
+
+    Predicates with the same conditions are equal, in any order.
+    """
+
+    __slots__ = ("_hash", "_parts", "conditions")
+
+    def __init__(self, conditions: Iterable[OneOf | Between]):
+        self.conditions: tuple[OneOf | Between, ...] = tuple(conditions)
+        if not self.conditions:
+            raise ValueError("a predicate needs a condition; lock the table instead")
+        self._parts = frozenset(condition.parts() for condition in self.conditions)
+        self._hash = hash(self._parts)
+
+    def covers(self, row: Columns) -> bool:
+        """Return whether a row satisfies the predicate, or may do so.
+
+        As in SQL, None satisfies no condition. A value of another type than those of the condition
+        satisfies it, because what it is equal to at the database is unknown. A column that the row
+        does not have may have any value.
+        """
+        for condition in self.conditions:
+            if condition.column in row and not condition.holds(row[condition.column]):
+                return False
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Predicate) and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"{{{' and '.join(sorted(each.text() for each in self.conditions))}}}"
+
+
+class Predicates:
+    """Predicates in one table that are locked, found by the rows that they cover.
+
+    A predicate that says which values a column has is found by these values; the others are tried
+    one by one.
+    """
+
+    __slots__ = ("_by_value", "_others")
+
+    def __init__(self) -> None:
+        self._by_value: dict[tuple[str, type], dict[Hashable, dict[Predicate, None]]] = {}
+        """By a column and the type of its values, then by value."""
+        self._others: dict[Predicate, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_value or self._others)
+
+    def add(self, predicate: Predicate) -> None:
+        """Add a predicate."""
+        exact = _exact(predicate)
+        if exact is None:
+            self._others[predicate] = None
+            return
+        by_value = self._by_value.setdefault((exact.column, exact.form), {})
+        for value in exact.values:
+            by_value.setdefault(value, {})[predicate] = None
+
+    def remove(self, predicate: Predicate) -> None:
+        """Remove a predicate that was added."""
+        exact = _exact(predicate)
+        if exact is None:
+            del self._others[predicate]
+            return
+        by_value = self._by_value[exact.column, exact.form]
+        for value in exact.values:
+            del by_value[value][predicate]
+            if not by_value[value]:
+                del by_value[value]
+        if not by_value:
+            del self._by_value[exact.column, exact.form]
+
+    def covering(self, rows: Iterable[Columns] | None) -> Iterator[Predicate]:
+        """Yield the predicates that cover one of some rows, perhaps repeatedly; for None all.
+
+        O(rows * (columns by which predicates are found + predicates that are tried)).
+        """
+        if rows is None:
+            yield from self._others
+            for by_value in self._by_value.values():
+                yield from _all(by_value)
+            return
+        for row in rows:
+            for predicate in self._others:
+                if predicate.covers(row):
+                    yield predicate
+            for (column, form), by_value in self._by_value.items():
+                value = row.get(column)
+                found = by_value.get(value, {}) if type(value) is form else _all(by_value)
+                for predicate in found:
+                    if predicate.covers(row):
+                        yield predicate
+
+
+def _all(by_value: dict[Hashable, dict[Predicate, None]]) -> Iterator[Predicate]:
+    for predicates in by_value.values():
+        yield from predicates
+
+
+def _exact(predicate: Predicate) -> OneOf | None:
+    """Return the condition by whose values a predicate is found."""
+    for condition in predicate.conditions:
+        if isinstance(condition, OneOf):
+            return condition
+    return None
