@@ -40,7 +40,7 @@ class OneOf:
         """Return whether it holds for a value of the column; see `Predicate.covers`."""
         return value is not None and (type(value) is not self.form or value in self.values)
 
-    def parts(self) -> tuple[Hashable, ...]:
+    def parts(self) -> tuple[Any, ...]:
         """Return what it consists of, for comparisons."""
         return ("one of", self.column, self.form, self.values)
 
@@ -92,14 +92,17 @@ class Between:
         if type(value) is not self.form:
             return True
         low, high = self.low, self.high
-        if low is not None and (value < low or (value == low and not self.with_low)):
-            return False
-        return high is None or bool(value < high or (value == high and self.with_high))
+        try:
+            if low is not None and (value < low or (value == low and not self.with_low)):
+                return False
+            return high is None or bool(value < high or (value == high and self.with_high))
+        except TypeError:
+            return True  # times with and without a zone
 
-    def parts(self) -> tuple[Hashable, ...]:
+    def parts(self) -> tuple[Any, ...]:
         """Return what it consists of, for comparisons."""
-        parts: list[Hashable] = ["between", self.column, self.form]
-        return (*parts, self.low, self.high, self.with_low, self.with_high)
+        bounds = self.low, self.high, self.with_low, self.with_high
+        return ("between", self.column, self.form, *bounds)
 
     def text(self) -> str:
         """Return the condition as text."""

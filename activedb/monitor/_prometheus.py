@@ -113,9 +113,13 @@ COUNTED = (
     Family(
         "queries",
         "counter",
-        "Queries, by what they lock: rows alone, or a table as a whole.",
+        "Queries, by what they lock: rows alone, predicates and rows, or a table as a whole.",
         ("locks",),
-        {("rows",): "queries_locking_rows", ("tables",): "queries_locking_tables"},
+        {
+            ("rows",): "queries_locking_rows",
+            ("predicates",): "queries_locking_predicates",
+            ("tables",): "queries_locking_tables",
+        },
     ),
     Family(
         "retries",

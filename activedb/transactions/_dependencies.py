@@ -85,6 +85,7 @@ class CausalHierarchy(Hierarchy):
 
     def __init__(self, session: Session, run: Run, cause: TransactionNode, heir: int):
         super().__init__(session, run)
+        self.asks_predicates = False
         self.cause = cause
         self.causes = (heir,)
         self.ended = threading.Event()

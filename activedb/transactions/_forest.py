@@ -45,7 +45,16 @@ from activedb.transactions._threads import (
     wait_is_over,
 )
 from lockmgr import Deadlock as LockDeadlock
-from lockmgr import DeadlockReport, Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
+from lockmgr import (
+    DeadlockReport,
+    Edge,
+    EdgeKind,
+    LockManager,
+    LockTable,
+    Mode,
+    Predicate,
+    WaitCancelled,
+)
 from lockmgr import LockTimeout as LockWaitTimeout
 
 __all__ = ["Forest", "Listener", "abandon_all"]
@@ -134,6 +143,7 @@ class Forest:
             store.plain_uses,
         )
         self._ids = itertools.count(1)
+        self.asked: set[TableSpec] = set()  # tables in which predicates have been locked
         self._hierarchies: dict[int, Hierarchy] = {}  # live ones, by top-level transaction
         self.offers = Offers(lambda: self.locks)
         self.deadlines = Deadlines()
@@ -420,6 +430,23 @@ class Forest:
             finally:
                 if is_anybody_stalled():
                     wait_is_over(node)
+
+    def declare(
+        self,
+        node: TransactionNode,
+        table: tuple[object, ...],
+        rows: Sequence[Row] | None,
+        *,
+        first: bool,
+    ) -> Predicate | None:
+        """Declare rows that `node` will write; return a predicate to lock before, if any.
+
+        See `LockManager.declare`; raises as `acquire` does if a superior was aborted.
+        """
+        try:
+            return self.locks.declare(node.id, table, rows, first=first)
+        except WaitCancelled:
+            raise self._rollback_error(node) from None
 
     def acquire_free(self, node: TransactionNode, resource: tuple[object, ...], mode: Mode) -> bool:
         """Acquire a lock if it needs no wait; return whether it was acquired.

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from activedb.store.flush import Change
 from activedb.store.server import PatientLatch
-from activedb.store.session import Durable, Session
+from activedb.store.session import Durable, Session, answer_changed
 from activedb.store.sql import Key, LockedRows, Row, Tables, TableSpec
+from lockmgr import Predicate
 
 __all__ = ["Base", "Hierarchy", "Kin", "Lending", "Run", "Workspace"]
 
@@ -29,9 +30,10 @@ _NOTHING: Any = object()
 class _TableEntries:
     """Rows, locks and guards of one table."""
 
-    __slots__ = ("exclusive", "guards", "has_absent", "rows")
+    __slots__ = ("exclusive", "guards", "has_absent", "predicates", "rows")
 
     def __init__(self) -> None:
+        self.predicates: dict[Predicate, bool] = {}
         self.rows: dict[Key, Row | None] = {}
         self.exclusive: dict[Key, bool] = {}
         self.guards: dict[Key, bool] = {}
@@ -106,6 +108,21 @@ class Base:
                     found[spec] = keys
         return found
 
+    # -- predicates ------------------------------------------------------------------------
+
+    def asked(self, spec: TableSpec, predicate: Predicate) -> None:
+        """Note that all rows which satisfy a predicate have been fetched."""
+        self._put(self._of(spec).predicates, {predicate: True})
+
+    def predicates(self, spec: TableSpec) -> Collection[Predicate]:
+        """Return the predicates of which all rows have been fetched."""
+        return self._of(spec).predicates.keys()
+
+    def asked_tables(self) -> list[TableSpec]:
+        """Return the tables with such predicates, in order."""
+        found = (spec for spec, table in self._tables.items() if table.predicates)
+        return sorted(found, key=lambda spec: spec.name)
+
     # -- locks -----------------------------------------------------------------------------
 
     def unguarded(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> list[Key]:
@@ -144,6 +161,7 @@ class Base:
             table.has_absent = False
             if locks:
                 table.guards.clear()
+                table.predicates.clear()
         if locks:
             self._locked.clear()
             self._guarded.clear()
@@ -345,6 +363,9 @@ class Hierarchy:
         Ids of the live transactions, including the top-level one.
     lends : bool
         True if causally dependent transactions may use the session; False for a caller's session.
+    asks_predicates : bool
+        True if predicates may be locked in place of tables: it checks at its own commit that other
+        processes have inserted no row that satisfies one.
     lending : Lending or None
         Use of the session by other hierarchies; None if no other hierarchy has used it.
     causes : tuple of int
@@ -356,6 +377,7 @@ class Hierarchy:
     def __init__(self, session: Session, run: Run, *, lends: bool = True):
         self.session = session
         self.lends = lends
+        self.asks_predicates = lends
         self.run = run
         self.latch = PatientLatch()
         self.base = Base()
@@ -393,8 +415,26 @@ class Hierarchy:
                 if absent:
                     # Another transaction may have inserted them before they were guarded.
                     rows |= self._locked(spec, absent, absent, exclusive=exclusive)
+            self._check_answers(spec, rows)
             base.fetched(spec, rows, exclusive=exclusive)
             return base.rows(spec, keys)
+
+    def asked(self, spec: TableSpec, predicate: Predicate) -> None:
+        """Note that all rows which satisfy a predicate have been read; see `commit`."""
+        with self.latch:
+            self.base.asked(spec, predicate)
+
+    def _check_answers(self, spec: TableSpec, rows: Mapping[Key, Row | None]) -> None:
+        """Raise `SerializationConflict` if rows, just read, should have been in an earlier answer.
+
+        Then another process has written them since.
+        """
+        predicates = self.base.predicates(spec) if self.session.is_shared else ()
+        for key, row in rows.items() if predicates else ():
+            if row is None or not self.base.is_absent(spec, key):
+                continue
+            if any(predicate.covers(row) for predicate in predicates):
+                raise answer_changed(spec, key)
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
         """Read exclusively without waiting; rows locked by other transactions are left out."""
@@ -402,6 +442,7 @@ class Hierarchy:
         with self.latch:
             unread = base.unread(spec, keys, exclusive=True)
             rows = self.session.lock_free_rows(spec, unread) if unread else {}
+            self._check_answers(spec, rows)
             absent = [key for key, row in rows.items() if row is None]
             if absent:
                 self._guard(spec, absent, exclusive=True)
@@ -576,6 +617,9 @@ class Hierarchy:
         with self.latch:
             changes = self.changes(versions.rows)
             self.session.confirm_absent(self.base.absent(but=versions.rows))
+            for spec in self.base.asked_tables():
+                predicates, known = self.base.predicates(spec), self.base.of(spec)
+                self.session.confirm_answers(spec, predicates, known, writing=spec in versions.rows)
             self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
 
 

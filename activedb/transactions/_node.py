@@ -43,7 +43,7 @@ from activedb.transactions._threads import (
     is_told_elsewhere,
     sleeping_for_children,
 )
-from lockmgr import Mode
+from lockmgr import Mode, Predicate
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
@@ -161,6 +161,7 @@ class TransactionNode:
         self._children: list[Child[object]] = []
         self._inferiors: dict[TransactionNode, None] = {}
         self._held: dict[tuple[object, ...], Mode] = {}
+        self._declares: set[TableSpec] = set()
         self.rollback_reason: ActiveDBError | None = None
         self._thread = get_ident()
         self._lent: frozenset[int] = frozenset()
@@ -906,6 +907,8 @@ class TransactionNode:
         self.check_usable()
         self.check_may_write(spec)
         rows = self.read(spec, keys, Mode.X)
+        if spec in self.forest.asked:
+            self._declare(spec, None)
         if self.log is not None:
             self.log.operated(self, "write", spec.name, keys)
         return rows
@@ -916,6 +919,29 @@ class TransactionNode:
         if self.log is not None:
             self.log.operated(self, "read", spec.name)
         self.hierarchy.lock_table(spec)
+
+    def lock_predicate(self, spec: TableSpec, predicate: Predicate, mode: Mode) -> None:
+        """Lock the rows that satisfy a predicate, also those to come, in this process."""
+        self.forest.asked.add(spec)  # before the lock, so that writers declare their rows
+        if mode is Mode.S and spec in self.hierarchy.run.announced:
+            mode = Mode.SIX
+        self.lock((spec.name, predicate), mode)
+
+    def _declare(self, spec: TableSpec, rows: Sequence[Row] | None) -> None:
+        """Declare rows that are about to be written, and lock the predicates that they satisfy.
+
+        REQUIRES: predicates have been asked for in the table.
+        """
+        self.lock((spec.name,), Mode.IX)
+        self._declares.add(spec)
+        run = self.hierarchy.run
+        for predicate in self.hierarchy.base.predicates(spec):
+            if rows is None or any(map(predicate.covers, rows)):
+                run.upgraded.add(spec)
+        first = spec not in self.workspace.rows
+        table = (spec.name,)
+        while (found := self.forest.declare(self, table, rows, first=first)) is not None:
+            self.lock((*table, found), Mode.IX)
 
     def dirty(self, spec: TableSpec, keys: Collection[Key] | None = None) -> dict[Key, Row | None]:
         """Return the nearest versions of a table's rows in this and its ancestors' workspaces.
@@ -949,6 +975,8 @@ class TransactionNode:
     def write_all(self, spec: TableSpec, versions: Sequence[Version]) -> None:
         """Write rows that are locked and checked, then show them to the rules."""
         self.check_may_write(spec)
+        if spec in self.forest.asked:
+            self._declare(spec, [row for _, *both in versions for row in both if row is not None])
         with self.kin.latch:
             for key, _, new in versions:
                 self.workspace.write(spec, key, new)
@@ -966,6 +994,8 @@ class TransactionNode:
         mode = self._announced(spec, keys, mode)
         for key in keys:
             self.lock((spec.name, key), mode)
+        if mode is Mode.X and keys and spec in self.forest.asked and spec not in self._declares:
+            self._declare(spec, ())
         if self.log is not None:
             self.log.operated(self, "read", spec.name, keys)
         base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
@@ -977,6 +1007,8 @@ class TransactionNode:
         """Return one row, locked; see `Hierarchy.read`. O(depth)."""
         mode = self._announced(spec, (key,), mode)
         self.lock((spec.name, key), mode)
+        if mode is Mode.X and spec in self.forest.asked and spec not in self._declares:
+            self._declare(spec, ())
         if self.log is not None:
             self.log.operated(self, "read", spec.name, (key,))
         node: TransactionNode | None = self
@@ -1011,6 +1043,8 @@ class TransactionNode:
     def write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
         if self.forest.writers:
             self.check_may_write(spec)
+        if spec in self.forest.asked:
+            self._declare(spec, [row for row in (old, new) if row is not None])
         with self.kin.latch:
             self.workspace.write(spec, key, new)
         if self.log is not None:
@@ -1034,7 +1068,7 @@ class TransactionNode:
             return
         if len(resource) > 1:
             table_mode = self._held.get(resource[:1])
-            if table_mode is not None and _covers(table_mode, mode):
+            if table_mode is not None and _encloses(table_mode, mode):
                 return
         self.forest.acquire(self, resource, mode)
         self._held[resource] = mode
@@ -1048,4 +1082,9 @@ def _kind(old: Row | None, new: Row | None) -> str:
 
 def _covers(held: Mode, mode: Mode) -> bool:
     """Return whether a held lock covers a request without asking the lock manager."""
-    return held is mode or held is Mode.X or (held is Mode.SIX and mode is Mode.S)
+    return held is mode or held is Mode.X or (held is Mode.SIX and mode in (Mode.S, Mode.IX))
+
+
+def _encloses(held: Mode, mode: Mode) -> bool:
+    """Return whether a lock held on a table covers a request for something inside it."""
+    return held is Mode.X or (held in (Mode.S, Mode.SIX) and mode is Mode.S)

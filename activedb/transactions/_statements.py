@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.errors import InvalidRow, LockNotAvailable, RowExists, UnsupportedStatement
 from activedb.store.sql import (
+    KEYS_PINNED_MAX,
     Key,
     LockedRows,
     LockingRead,
@@ -17,6 +18,7 @@ from activedb.store.sql import (
     StatementPlan,
     TableSpec,
     Unlocked,
+    keys_covered,
     keys_with,
     named_rows,
     numbering,
@@ -27,7 +29,7 @@ from activedb.store.sql import (
     rows_by_default,
     tables_of,
 )
-from lockmgr import Mode
+from lockmgr import Mode, Predicate
 
 if TYPE_CHECKING:
     from activedb.transactions._node import TransactionNode, Version
@@ -37,8 +39,8 @@ __all__ = ["default_of", "execute", "lock_free_rows", "query"]
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
 _KEYS_MAX = 5_000  # keys in one SELECT
-_QUERIES = {True: "queries_locking_rows", False: "queries_locking_tables"}
-"""Counters of queries, by whether they lock rows alone."""
+_QUERIES = "queries_locking_{}"
+"""Counters of queries: those that lock rows alone, predicates with their rows, or tables."""
 _ATTEMPTS = 20
 """Times that a query is sent before it locks tables: its values may differ each time."""
 _LOOKS = 3  # for rows by a unique constraint that others change meanwhile
@@ -103,7 +105,7 @@ def _select(
     if pinned.columns is not None and not (unlocked or instead):
         found = _rows_by_key(t, pinned)
         if found is not None:
-            t.forest.counters.add(_QUERIES[True])
+            t.forest.counters.add(_QUERIES.format("rows"))
             return found
 
     def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
@@ -117,6 +119,12 @@ def _select(
         spec: TableSpec, names: tuple[str, ...], values: list[tuple[Any, ...]]
     ) -> list[Key] | None:
         return _unique_rows(t, spec, names, values, read)
+
+    def ask(spec: TableSpec, predicate: Predicate) -> list[Key] | None:
+        keys = _covered_rows(t, spec, predicate, read, is_to_write=spec is to_write)
+        if keys is not None:
+            locked.asked.add(spec)
+        return keys
 
     locked = LockedRows()
     specs = dict.fromkeys(unlocked)
@@ -141,19 +149,21 @@ def _select(
             specs[spec] = None
         t.check_usable()
         dirty = {
-            spec: instead[spec] if spec in instead else t.dirty(spec, locked.keys.get(spec))
+            spec: instead[spec] if spec in instead else t.dirty(spec, locked.keys_of_dirty(spec))
             for spec in specs
         }
         try:
             found = t.hierarchy.query(statement, tables, dirty, parameters, locked)
             if not unlocked:
-                t.forest.counters.add(_QUERIES[specs.keys() <= locked.keys.keys()])
+                is_whole = not specs.keys() <= locked.keys.keys()
+                finest = "predicates" if locked.asked else "rows"
+                t.forest.counters.add(_QUERIES.format("tables" if is_whole else finest))
             return found
         except Unlocked as more:
             if unlocked:  # to look at their rows for those of others would lock them
                 wanted = {each.spec: None for each in more.mentions if each.spec is not None}
             else:
-                wanted = restricted_keys(more.mentions, read, find)
+                wanted = restricted_keys(more.mentions, read, find, ask)
                 locked.checked.append(more.sent)
 
 
@@ -184,6 +194,32 @@ def _unique_rows(
         if len(keys) < len(values):
             return None
     return None
+
+
+def _covered_rows(
+    t: TransactionNode,
+    spec: TableSpec,
+    predicate: Predicate,
+    read: Callable[[TableSpec, list[Key]], Iterable[Row | None]],
+    *,
+    is_to_write: bool,
+) -> list[Key] | None:
+    """Lock a predicate and the rows that satisfy it; return their keys, None if there are too many.
+
+    None, too, if the table is locked, or predicates cannot be.
+    """
+    base = t.hierarchy.base
+    if base.is_locked(spec) or not t.hierarchy.asks_predicates:
+        return None
+    t.lock_predicate(spec, predicate, Mode.SIX if is_to_write else Mode.S)
+    chosen = keys_covered(spec, [predicate], KEYS_PINNED_MAX + 1)
+    keys = [spec.key(tuple(row)) for row in _select(t, chosen, unlocked=(spec,))]
+    if len(keys) > KEYS_PINNED_MAX:
+        return None
+    keys = spec.in_order(keys)
+    read(spec, keys)
+    t.hierarchy.asked(spec, predicate)
+    return keys
 
 
 def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:

@@ -63,8 +63,10 @@ class PredicateMachine(LockMachine):
 
     def misuses(self) -> list[Misuse]:
         found = super().misuses()
-        for tid in [NOBODY, *(tid for tid in self.live() if tid not in self.writing())]:
-            found.append(self._declaration_without_lock(tid))
+        found.append(self._declaration_without_lock(NOBODY))
+        for tid in self.live():
+            if self.model.waits(tid) or self.model.held.get((tid, TABLE)) not in WRITING:
+                found.append(self._declaration_without_lock(tid))
         return found
 
     def _declaration_without_lock(self, tid: int) -> Misuse:

@@ -69,7 +69,10 @@ def keys_of(sql: str, dialect: str, parameters: Any) -> dict[str, list[Any] | No
         keys = {tuple(row[name] for name in names): key for key, row in rows}
         return [keys[each] for each in values] if keys.keys() >= set(values) else None
 
-    found = restricted_keys(mentions_of(plain, specs, parameters), read, find)
+    def ask(table: TableSpec, predicate: object) -> None:
+        return None
+
+    found = restricted_keys(mentions_of(plain, specs, parameters), read, find, ask)
     return {
         each.name: None if keys is None else [key[0] for key in keys]
         for each, keys in found.items()

@@ -290,9 +290,10 @@ class PostgresStore(Store):
     def release(self, connection: Connection, latch: Latch) -> None:
         self._flat.give_back(connection)
 
-    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
+    def lock_table(self, connection: Connection, spec: TableSpec, *, writing: bool = False) -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
-        connection.exec_driver_sql(f"LOCK TABLE {name} IN SHARE MODE", {})  # % is doubled already
+        mode = "SHARE ROW EXCLUSIVE" if writing else "SHARE"
+        connection.exec_driver_sql(f"LOCK TABLE {name} IN {mode} MODE", {})  # % is doubled already
 
     def guard(
         self,

@@ -6,7 +6,7 @@ The underlying connection, its commit and its errors are in `_flat`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,14 +38,16 @@ from activedb.store.sql import (
     Unlocked,
     free_to_insert,
     guard_number,
+    keys_covered,
     rows_of,
     table_guard_number,
 )
 
 if TYPE_CHECKING:
     from activedb.store.session._store import Store
+    from lockmgr import Predicate
 
-__all__ = ["Durable", "Session"]
+__all__ = ["Durable", "Session", "answer_changed"]
 
 Durable: TypeAlias = Callable[[Connection], None]
 """Function whose writes, on the given connection, become durable together with a commit."""
@@ -206,6 +208,43 @@ class Session(FlatTransaction):
                         f"table {spec.name}: another process inserted {key!r} after it was read "
                         f"as absent; retry the transaction"
                     )
+
+    def confirm_answers(
+        self,
+        spec: TableSpec,
+        predicates: Collection[Predicate],
+        known: Collection[Key],
+        *,
+        writing: bool,
+    ) -> None:
+        """Check at commit that no further rows satisfy predicates; two round trips.
+
+        Writes of other processes to the table are blocked from then on, so this must be the last
+        but for the writes of the commit itself.
+
+        Parameters
+        ----------
+        predicates : collection of Predicate
+            Those of which all rows were read.
+        known : collection of Key
+            Keys of all rows that were read, and are locked since.
+        writing : bool
+            True if the commit writes rows of the table.
+
+        Raises
+        ------
+        SerializationConflict
+            If another process has written such a row meanwhile.
+        """
+        if not self.is_shared or self._owned(spec, loads=False) is not None:
+            return
+        with Use(self, f"check answers from {spec.name}") as connection:
+            self._store.lock_table(connection, spec, writing=writing)
+            chosen = keys_covered(spec, predicates, len(known) + 1)
+            for row in connection.execute(chosen):
+                key = spec.key(tuple(row))
+                if key not in known:
+                    raise answer_changed(spec, key)
 
     def rewrites(self, spec: TableSpec) -> None:
         """Note that a `Durable` of this commit will write rows of a table directly.
@@ -416,6 +455,14 @@ class Session(FlatTransaction):
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
         return owned
+
+
+def answer_changed(spec: TableSpec, key: Key) -> SerializationConflict:
+    """Return the error about a row that has changed the answer to a question."""
+    return SerializationConflict(
+        f"table {spec.name}: another process wrote the row {key!r} after a query that would have "
+        f"found it; retry the transaction"
+    )
 
 
 def _depend_on_order(changes: Sequence[Change]) -> bool:

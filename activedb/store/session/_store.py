@@ -208,8 +208,11 @@ class Store(ABC):
         """Roll back uncommitted changes and return the connection."""
 
     @abstractmethod
-    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
-        """Block writes of other processes to a table."""
+    def lock_table(self, connection: Connection, spec: TableSpec, *, writing: bool = False) -> None:
+        """Block writes of other processes to a table; with `writing`, for a transaction that writes.
+
+        Two transactions that both want to write it do not both get the lock then.
+        """
 
     @abstractmethod
     def guard(

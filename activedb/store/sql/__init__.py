@@ -13,7 +13,7 @@ from activedb.store.sql._key_locks import (
 )
 from activedb.store.sql._orm import listen_to_flushes, named_rows, rows_of
 from activedb.store.sql._overlay import Dirty, LockedRows, Sphere, Unlocked, tables_of
-from activedb.store.sql._restrictions import restricted_keys
+from activedb.store.sql._restrictions import KEYS_PINNED_MAX, restricted_keys
 from activedb.store.sql._statements import (
     LockingRead,
     Parameters,
@@ -23,6 +23,7 @@ from activedb.store.sql._statements import (
     delete_of,
     insert_of,
     insert_of_rows,
+    keys_covered,
     keys_with,
     numbering,
     pinned_keys,
@@ -41,6 +42,7 @@ __all__ = [
     "GUARD_TO_INSERT",
     "GUARD_TO_INSERT_ONE",
     "GUARD_TO_INSERT_ONE_ALONE",
+    "KEYS_PINNED_MAX",
     "Dirty",
     "Key",
     "KeyedValues",
@@ -61,6 +63,7 @@ __all__ = [
     "insert_of",
     "insert_of_rows",
     "is_storable",
+    "keys_covered",
     "keys_with",
     "listen_to_flushes",
     "named_rows",

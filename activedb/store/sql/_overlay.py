@@ -23,7 +23,7 @@ are in a temporary table with the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -109,12 +109,19 @@ class Shadow:
 
     # -- SQL for the server ----------------------------------------------------------------
 
-    def seen(self, number: int, dirty: Dirty) -> str:
-        """Return the common table expressions that end in ``activedb_seen_<number>``."""
+    def seen(self, number: int, dirty: Dirty, only: Collection[Key] | None = None) -> str:
+        """Return the common table expressions that end in ``activedb_seen_<number>``.
+
+        Parameters
+        ----------
+        only : collection of Key, optional
+            Keys of the only committed rows to show; on Postgres.
+        """
         hint = " NOT MATERIALIZED" if self._is_postgres else ""
         name = f"activedb_seen_{number} AS{hint}"
+        among = "" if only is None else self._among(number)
         if not dirty:
-            return f"{name} ({self._kept})"
+            return f"{name} ({self._kept}{' WHERE ' if among else ''}{among})"
         source = f"activedb_dirty_{number}"
         before = ""
         if self._is_postgres:
@@ -125,10 +132,41 @@ class Shadow:
         same = " AND ".join(f"d.{key} = kept.{key}" for key in keys)
         absent = f"NOT EXISTS (SELECT 1 FROM {source} AS d WHERE {same})"  # noqa: S608  # names
         written = f"{self._written} FROM {source} AS d WHERE NOT d.{_GONE}"
+        absent += f" AND {among}" if among else ""
         return f"{before}{name} ({self._kept} WHERE {absent} UNION ALL {written})"
 
-    def parameters(self, number: int, dirty: Dirty) -> dict[str, Any]:
-        """Return the values of the parameters in `seen`. O(dirty rows)."""
+    def parameters(
+        self, number: int, dirty: Dirty, only: Collection[Key] | None = None
+    ) -> dict[str, Any]:
+        """Return the values of the parameters in `seen`. O(dirty rows + keys)."""
+        return {**self._of_dirty(number, dirty), **self._of_keys(number, only)}
+
+    def _among(self, number: int) -> str:
+        """Return the condition that a committed row is among those shown."""
+        keys = [self._quoted[name] for name in self._spec.key_columns]
+        casts = self._key_casts()
+        arrays = [f"%(activedb_{number}_key_{i})s::{cast}[]" for i, cast in enumerate(casts)]
+        if len(keys) == 1:
+            return f"kept.{keys[0]} = ANY({arrays[0]})"
+        columns = ", ".join(f"kept.{key}" for key in keys)
+        return f"({columns}) IN (SELECT * FROM unnest({', '.join(arrays)}))"  # noqa: S608  # parameters
+
+    def _key_casts(self) -> list[str]:
+        names = [str(c.name) for c in self._columns]
+        return [self._casts[names.index(name)] for name in self._spec.key_columns]
+
+    def _of_keys(self, number: int, only: Collection[Key] | None) -> dict[str, Any]:
+        if only is None:
+            return {}
+        names = [str(c.name) for c in self._columns]
+        found: dict[str, Any] = {}
+        for i, name in enumerate(self._spec.key_columns):
+            process = self._processors[names.index(name)]
+            values = [key[i] if process is None else process(key[i]) for key in only]
+            found[f"activedb_{number}_key_{i}"] = _array(values)
+        return found
+
+    def _of_dirty(self, number: int, dirty: Dirty) -> dict[str, Any]:
         if not self._is_postgres or not dirty:
             return {}
         cells = self._cells(dirty)
@@ -292,12 +330,23 @@ class LockedRows:
     ----------
     keys : dict of TableSpec to set of tuple
         Their keys; no statement may need other rows of these tables.
+    asked : set of TableSpec
+        Tables of which a statement may find other rows, too, that satisfy a predicate only now.
+        On Postgres it is shown none but the locked ones.
     checked : list of Sent
         Statements known to need no others. For all others, each mention is looked at.
     """
 
     keys: dict[TableSpec, set[Key]] = field(default_factory=dict)
+    asked: set[TableSpec] = field(default_factory=set)
     checked: list[Sent] = field(default_factory=list)
+
+    def keys_of_dirty(self, spec: TableSpec) -> set[Key] | None:
+        """Return the keys of the uncommitted rows to show; None for all.
+
+        Of those that satisfied a predicate, some may do so no longer.
+        """
+        return None if spec in self.asked else self.keys.get(spec)
 
 
 def tables_of(statement: Any, store: Namespace, tables: Tables) -> Sequence[Table]:
@@ -421,7 +470,14 @@ class Sphere:
         self._check_locks(plain, targets, (sql, parameters))
         named = {spec for _, spec in targets if spec is not None}
         _check(understood, named)
-        seen = [s for s in self._numbers if s in named and (self._dirty[s] or understood.is_whole)]
+        closed = self._locked.asked & self._locked.keys.keys()
+        if connection.dialect.name != "postgresql":
+            closed = set()  # no other process writes there
+        seen = [
+            spec
+            for spec in self._numbers
+            if spec in named and (self._dirty[spec] or understood.is_whole or spec in closed)
+        ]
         if not seen and not understood.comments and not understood.ctes:
             return sql, parameters
         expressions: list[str] = []
@@ -429,8 +485,9 @@ class Sphere:
         for spec in seen:
             number, dirty = self._numbers[spec], self._dirty[spec]
             shadow = self._shadow(spec, connection)
-            expressions.append(shadow.seen(number, dirty))
-            more |= shadow.parameters(number, dirty)
+            only = self._locked.keys[spec] if spec in closed else None
+            expressions.append(shadow.seen(number, dirty, only))
+            more |= shadow.parameters(number, dirty, only)
         shadows = {spec: f"activedb_seen_{self._numbers[spec]}" for spec in seen}
         edits = edits_of(plain, understood, targets, shadows, self._names, expressions)
         return plain.edited(edits), {**parameters, **more} if more else parameters

@@ -1,15 +1,16 @@
-"""Restrictions of a SELECT to rows with known primary keys, from the text that is sent.
+"""Restrictions of a SELECT to some rows of its tables, from the text that is sent.
 
 A table needs no lock if each mention of it can take rows with certain keys alone, whose rows are
-locked instead. The equations that say so are those in the WHERE clause and the joins of the query
-that mentions the table::
+locked instead, or rows that satisfy a certain predicate, which is locked with these rows. The
+comparisons that say so are those in the WHERE clause and the joins of the query that mentions the
+table::
 
     SELECT … FROM accounts AS a JOIN owners AS o ON o.id = a.owner WHERE a.id = :id
                                                     ▲                       │
                                   the rows of a, once they are locked ◄─────┘
 
-A row for which an equation of the WHERE clause does not hold is in no result, whatever is joined,
-grouped or computed afterwards. Equations of an inner join are like it, and those of an outer join
+A row for which a comparison of the WHERE clause does not hold is in no result, whatever is joined,
+grouped or computed afterwards. Those of an inner join are like it, and those of an outer join
 restrict the side of which only rows that match are taken.
 """
 
@@ -19,7 +20,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -28,15 +29,18 @@ from sqlalchemy import (
     BIGINT,
     BOOLEAN,
     DATE,
+    DATETIME,
     INTEGER,
     SMALLINT,
     TEXT,
+    TIMESTAMP,
     UUID,
     VARCHAR,
     BigInteger,
     Boolean,
     Column,
     Date,
+    DateTime,
     Integer,
     LargeBinary,
     SmallInteger,
@@ -54,6 +58,7 @@ from sqlglot.errors import SqlglotError
 from activedb.errors import InvalidRow
 from activedb.store.sql._sql_text import PlainText, folded, is_cte
 from activedb.store.sql._tables import Key, Row, TableSpec
+from lockmgr import Between, OneOf, Predicate
 
 __all__ = ["KEYS_PINNED_MAX", "Mention", "form_of", "is_plain", "mentions_of", "restricted_keys"]
 
@@ -63,9 +68,18 @@ KEYS_PINNED_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class _Placeholder:
-    """Value that is sent with the statement, by its number in the text."""
+    """Value that is sent with the statement.
+
+    Attributes
+    ----------
+    number : int
+        Its number in the text.
+    with_zone : bool or None
+        Whether it is cast to a time with a zone or to one without; None if to neither.
+    """
 
     number: int
+    with_zone: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +96,8 @@ class _ColumnOf:
 
 
 _Operand: TypeAlias = _Placeholder | _Constant | _ColumnOf
-_Equations: TypeAlias = tuple[tuple[str, tuple[_Operand, ...]], ...]
-"""Columns, each with operands one of which it equals."""
+_Comparisons: TypeAlias = tuple[tuple[str, str, tuple[_Operand, ...]], ...]
+"""Columns, each with an operator, and with operands for one of which the comparison holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +108,15 @@ class Mention:
     ----------
     spec : TableSpec or None
         None: a table of the server's own.
-    equations : tuple of (str, tuple of operands)
-        Columns, with the operands one of which each equals in every row that the statement takes
-        here.
+    comparisons : tuple of (str, str, tuple of operands)
+        Columns, each with an operator, and with the operands for one of which the comparison holds
+        in every row that the statement takes here.
     values : callable
         Returns the values of a placeholder, by its number; None if they are unknown.
     """
 
     spec: TableSpec | None
-    equations: _Equations
+    comparisons: _Comparisons
     values: Callable[[int], Sequence[Any] | None]
 
     def keys(self, values_at: _ValuesAt | None = None) -> list[Key] | None:
@@ -116,6 +130,8 @@ class Mention:
         """
         if self.spec is None:
             return None
+        if values_at is not None and self._is_empty(values_at):
+            return []
         found = self._combinations(self.spec.key_columns, values_at)
         try:
             return None if found is None else [self.spec.key(values) for values in found]
@@ -130,6 +146,68 @@ class Mention:
             found = self._combinations(columns, values_at)
             if found is not None:
                 yield columns, found
+
+    def predicate(self, values_at: _ValuesAt) -> Predicate | None:
+        """Return a predicate that all rows taken here satisfy; None if none is known."""
+        if self.spec is None:
+            return None
+        conditions: list[OneOf | Between] = []
+        for column in self.spec.table.columns:
+            if column.computed is not None:
+                continue  # rows that are written do not have its value yet
+            values, bounds = self._values_in_range(column, values_at), self._range(column)
+            if values:
+                conditions.append(OneOf(column.name, values))
+            elif bounds is not None:
+                conditions.append(bounds)
+        return Predicate(conditions) if conditions else None
+
+    def _range(self, column: Column[Any]) -> Between | None:
+        """Return the range in which a column is; None if unknown."""
+        low: tuple[Any, bool] | None = None
+        high: tuple[Any, bool] | None = None
+        for operator, value in self._bounds(column):
+            if operator in (">", ">=", "="):
+                bound = (value, operator == ">")
+                low = bound if low is None else max(low, bound)
+            if operator in ("<", "<=", "="):
+                bound = (value, operator != "<")
+                high = bound if high is None else min(high, bound)
+        if low is None and high is None:
+            return None
+        return Between(
+            column.name,
+            None if low is None else low[0],
+            None if high is None else high[0],
+            with_low=low is None or not low[1],
+            with_high=high is None or high[1],
+        )
+
+    def _bounds(self, column: Column[Any]) -> Iterator[tuple[str, Any]]:
+        """Yield operators and values with which a column compares, in the order of the values."""
+        for name, operator, operands in self.comparisons:
+            if name != column.name or len(operands) != 1:
+                continue
+            values = self._values(operands[0], None)
+            zone = operands[0].with_zone if isinstance(operands[0], _Placeholder) else None
+            if zone is not None and zone != getattr(column.type, "timezone", None):
+                continue  # it is converted by the session's time zone
+            if values is not None and len(values) == 1 and is_ordered(values[0], column.type):
+                yield operator, values[0]
+
+    def _is_empty(self, values_at: _ValuesAt) -> bool:
+        """Return whether no row can be taken here, because a column can have no value."""
+        assert self.spec is not None, "only tables have columns"
+        columns = self.spec.table.columns
+        names = dict.fromkeys(name for name, _, _ in self.comparisons if name in columns)
+        return any(self._values_in_range(columns[name], values_at) == [] for name in names)
+
+    def _values_in_range(self, column: Column[Any], values_at: _ValuesAt) -> list[Any] | None:
+        """Return the values that a column may have; None if unknown, or too many."""
+        values, bounds = self._choices(column, values_at), self._range(column)
+        if values is None or bounds is None:
+            return values
+        return [value for value in values if bounds.holds(value)]
 
     def _combinations(
         self, names: Sequence[str], values_at: _ValuesAt | None
@@ -148,8 +226,9 @@ class Mention:
         """Return the values that a column may have, without duplicates; None if unknown."""
         if form_of(column.type) is None:
             return None
-        for name, operands in self.equations:
-            if name != column.name:
+        known: dict[Any, None] | None = None
+        for name, operator, operands in self.comparisons:
+            if name != column.name or operator != "=":
                 continue
             found: dict[Any, None] = {}
             for operand in operands:
@@ -158,8 +237,8 @@ class Mention:
                     break
                 found.update(dict.fromkeys(values))
             else:
-                return list(found)
-        return None
+                known = found if known is None else {each: None for each in known if each in found}
+        return None if known is None else list(known)
 
     def _values(self, operand: _Operand, values_at: _ValuesAt | None) -> Sequence[Any] | None:
         if isinstance(operand, _Constant):
@@ -185,7 +264,7 @@ def mentions_of(
     parameters : mapping or sequence
         The values sent with the statement.
     """
-    found = equations_of(plain.numbered, plain.language)
+    found = comparisons_of(plain.numbered, plain.language)
     if len(found) != len(specs):
         found = [()] * len(specs)
 
@@ -199,11 +278,13 @@ def restricted_keys(
     mentions: Sequence[Mention],
     read: Callable[[TableSpec, list[Key]], Iterable[Row | None]],
     find: Callable[[TableSpec, tuple[str, ...], list[tuple[Any, ...]]], list[Key] | None],
+    ask: Callable[[TableSpec, Predicate], list[Key] | None],
 ) -> dict[TableSpec, list[Key] | None]:
     """Return the keys of the only rows that a statement reads, by table, in order.
 
     None stands for all rows, in place of more than `KEYS_PINNED_MAX`, too. Tables that are joined
-    to rows with known keys are restricted by these rows.
+    to rows with known keys are restricted by these rows. Predicates are asked for where keys are
+    not known.
 
     Parameters
     ----------
@@ -214,6 +295,9 @@ def restricted_keys(
     find : callable
         Locks the rows in which columns have certain values, and returns their keys; None if others
         may come to have them.
+    ask : callable
+        Locks a predicate and the rows that satisfy it, and returns their keys; None if there are
+        too many.
     """
     keys: dict[int, list[Key]] = {}
     rows: dict[int, list[Row]] = {}
@@ -235,8 +319,21 @@ def restricted_keys(
         by_unique = (find(mention.spec, *each) for each in mention.unique_values(values_at))
         return next((each for each in by_unique if each is not None), None)
 
+    def asked() -> dict[int, list[Key]]:
+        """Return the keys of the first mention for which a predicate is known."""
+        for number in waiting:
+            spec, predicate = mentions[number].spec, mentions[number].predicate(values_at)
+            if spec is None or predicate is None or (spec, predicate) in refused:
+                continue
+            known = ask(spec, predicate)
+            if known is not None:
+                return {number: known}
+            refused.add((spec, predicate))
+        return {}
+
+    refused: set[tuple[TableSpec, Predicate]] = set()
     waiting = list(range(len(mentions)))
-    while found := {n: known for n in waiting if (known := keys_at(n)) is not None}:
+    while found := {n: known for n in waiting if (known := keys_at(n)) is not None} or asked():
         keys |= found
         waiting = [number for number in waiting if number not in keys]
     whole = {mentions[number].spec for number in waiting}
@@ -284,12 +381,24 @@ def is_plain(value: Any, kind: TypeEngine[Any]) -> bool:
     return -(1 << bits) <= value < 1 << bits
 
 
+_TIMES = (DateTime, DATETIME, TIMESTAMP)
+
+
+def is_ordered(value: Any, kind: TypeEngine[Any]) -> bool:
+    """Return whether values of a SQL type have the same order here and at the server as `value`."""
+    if kind._variant_mapping:
+        return False
+    if type(kind) in _TIMES:
+        return type(value) is datetime and (value.tzinfo is not None) == bool(kind.timezone)  # type: ignore[attr-defined]
+    return form_of(kind) in (int, date) and is_plain(value, kind)
+
+
 # -- the text --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=512)
-def equations_of(text: str, dialect: str) -> Sequence[_Equations]:
-    """Return the equations of each mention of a table, in the order of `SelectAnalysis.references`.
+def comparisons_of(text: str, dialect: str) -> Sequence[_Comparisons]:
+    """Return the comparisons of each mention of a table, in the order of `SelectAnalysis.references`.
 
     Without any if the text cannot be analysed. Results are cached.
 
@@ -305,7 +414,7 @@ def equations_of(text: str, dialect: str) -> Sequence[_Equations]:
         tree = language.parser().parse(language.tokenize(text), text)[0]
     except (SqlglotError, RecursionError):
         return ()
-    return () if tree is None else tuple(_Reader(tree, dialect).equations())
+    return () if tree is None else tuple(_Reader(tree, dialect).comparisons())
 
 
 class _Reader:
@@ -322,18 +431,18 @@ class _Reader:
         ]
         self._numbers = {id(table): number for number, table in enumerate(tables)}
 
-    def equations(self) -> Iterator[_Equations]:
-        found: list[list[tuple[str, tuple[_Operand, ...]]]] = [[] for _ in self._numbers]
+    def comparisons(self) -> Iterator[_Comparisons]:
+        found: list[list[tuple[str, str, tuple[_Operand, ...]]]] = [[] for _ in self._numbers]
         for select in self._tree.find_all(exp.Select):
             for condition, taken in self._conditions(select):
-                for column, operands in self._equalities(condition):
+                for column, operator, operands in self._compared(condition):
                     number = self._mention(column, select)
                     if number is not None and number in taken:
                         known = [self._operand(operand, select) for operand in operands]
                         name = self._folded(column)
                         sure = tuple(each for each in known if each is not None)
                         if len(sure) == len(known) and not _is_of(number, sure):
-                            found[number].append((name, sure))
+                            found[number].append((name, operator, sure))
         return map(tuple, found)
 
     # -- what restricts what -----------------------------------------------------------------
@@ -436,13 +545,15 @@ class _Reader:
         return None if is_renamed else self._numbers.get(id(source))
 
     def _operand(self, value: exp.Expr, select: exp.Select) -> _Operand | None:
-        # A server with strict types refuses an equation for which a cast would matter otherwise.
+        with_zone: bool | None = None
+        # A server with strict types refuses a comparison for which a cast would matter otherwise.
         if isinstance(value, exp.Cast) and self._dialect == "postgres" and _keeps_values(value.to):
+            with_zone = _ZONES.get(value.to.this)
             value = value.this
             if not isinstance(value, exp.Placeholder):
                 return None
         if isinstance(value, exp.Placeholder) and str(value.this).startswith(PlainText.MARK):
-            return _Placeholder(int(str(value.this).removeprefix(PlainText.MARK)))
+            return _Placeholder(int(str(value.this).removeprefix(PlainText.MARK)), with_zone)
         if isinstance(value, exp.Literal):
             if value.is_string:
                 told = str(value.this)
@@ -471,17 +582,36 @@ class _Reader:
     # -- conditions ----------------------------------------------------------------------------
 
     @staticmethod
-    def _equalities(condition: exp.Expr) -> Iterator[tuple[exp.Column, Sequence[exp.Expr]]]:
-        """Yield columns that a condition equates, with the values one of which they have."""
-        if isinstance(condition, exp.EQ):
-            for column, value in (
-                (condition.left, condition.right),
-                (condition.right, condition.left),
-            ):
-                if isinstance(column, exp.Column):
-                    yield column, [value]
+    def _compared(condition: exp.Expr) -> Iterator[tuple[exp.Column, str, Sequence[exp.Expr]]]:
+        """Yield columns that a condition compares, with the operator and the values."""
+        operator = _OPERATORS.get(type(condition))
+        if operator is not None:
+            assert isinstance(condition, exp.Binary)
+            left, right = condition.left, condition.right
+            if isinstance(left, exp.Column):
+                yield left, operator, [right]
+            if isinstance(right, exp.Column):
+                yield right, _REVERSED[operator], [left]
         elif isinstance(condition, exp.In) and isinstance(condition.this, exp.Column):
-            yield from [(condition.this, condition.expressions)] if condition.expressions else ()
+            if condition.expressions:
+                yield condition.this, "=", condition.expressions
+        elif (
+            isinstance(condition, exp.Between)
+            and isinstance(condition.this, exp.Column)
+            and not condition.args.get("symmetric")
+        ):
+            yield condition.this, ">=", [condition.args["low"]]
+            yield condition.this, "<=", [condition.args["high"]]
+
+
+_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+}
+_REVERSED = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
 def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
@@ -551,7 +681,9 @@ def _own_name(source: exp.Expr) -> Any:
     return None
 
 
+_ZONES = {exp.DataType.Type.TIMESTAMP: False, exp.DataType.Type.TIMESTAMPTZ: True}
 _KEEPING = {
+    *_ZONES,
     exp.DataType.Type.BIGINT,
     exp.DataType.Type.BOOLEAN,
     exp.DataType.Type.DATE,

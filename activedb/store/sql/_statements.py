@@ -14,13 +14,12 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
     Column,
+    ColumnClause,
     Delete,
-    Index,
     Insert,
     Select,
     Table,
     TextClause,
-    UniqueConstraint,
     Update,
     and_,
     delete,
@@ -58,6 +57,7 @@ from activedb.errors import UnsupportedStatement
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX, form_of, is_plain
 from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
+from lockmgr import Between, OneOf, Predicate
 
 __all__ = [
     "LockingRead",
@@ -69,6 +69,7 @@ __all__ = [
     "delete_of",
     "insert_of",
     "insert_of_rows",
+    "keys_covered",
     "keys_with",
     "numbering",
     "pinned_keys",
@@ -190,9 +191,6 @@ class PinnedKeys:
     may_restrict: bool
 
 
-_NO_KEYS = PinnedKeys({}, None, may_restrict=False)
-
-
 def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> PinnedKeys:
     """Return the primary keys to which a statement restricts tables. O(conditions, keys).
 
@@ -203,8 +201,8 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     """
     if isinstance(statement, CompoundSelect | TextClause | TextualSelect | FromStatement):
         return PinnedKeys({}, None, may_restrict=True)
-    if not isinstance(statement, Select) or not statement._where_criteria:
-        return _NO_KEYS
+    if not isinstance(statement, Select):
+        return PinnedKeys({}, None, may_restrict=False)
     given = parameters or {}
     used: set[str] = set()
     single: dict[Table, dict[str, Sequence[Any]]] = {}
@@ -212,7 +210,7 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     conditions, may_restrict = 0, False
     for condition in _conjuncts(statement._where_criteria):
         conditions += 1
-        may_restrict |= isinstance(condition, TextClause)
+        may_restrict |= _compares(condition)
         equated, values = _equation(condition, given, used)
         tables = {column.table for column in equated}
         if values is None or len(tables) != 1:
@@ -222,7 +220,6 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
             continue  # an alias, or a subquery
         names = [column.name for column in equated]
         key = [column.name for column in table.primary_key.columns]
-        may_restrict |= any(map(_is_of_unique, equated))
         if len(names) == 1 and names[0] in key:
             single.setdefault(table, {})[names[0]] = values
         elif sorted(names) == sorted(key):
@@ -239,6 +236,8 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
         (table,) = found
         if conditions == (len(single[table]) if table in single else 1):  # there is no other one
             columns = _plain_columns(statement, table)
+    if not (may_restrict or found):
+        may_restrict = any(map(_compares, visitors.iterate(statement)))  # in a subquery
     return PinnedKeys(found, columns, may_restrict or bool(found))
 
 
@@ -307,14 +306,52 @@ def _equation(
     return [column._deannotate() for column in columns], values
 
 
-def _is_of_unique(column: Column[Any]) -> bool:
-    """Return whether a column belongs to a unique constraint."""
-    table = column.table
-    return bool(column.unique) or any(
-        column.name in each.columns
-        for each in (*table.constraints, *table.indexes)
-        if isinstance(each, UniqueConstraint) or (isinstance(each, Index) and each.unique)
+_COMPARING = {
+    operators.between_op,
+    operators.eq,
+    operators.ge,
+    operators.gt,
+    operators.in_op,
+    operators.le,
+    operators.lt,
+}
+
+
+def _compares(condition: Any) -> bool:
+    """Return whether a condition compares a column with something, or may do so."""
+    return isinstance(condition, TextClause) or (
+        isinstance(condition, BinaryExpression)
+        and condition.operator in _COMPARING
+        and any(isinstance(side, ColumnClause) for side in (condition.left, condition.right))
     )
+
+
+def keys_covered(spec: TableSpec, predicates: Iterable[Predicate], at_most: int) -> Select[Any]:
+    """Return a SELECT of the keys of some of the rows that satisfy one of some predicates.
+
+    Parameters
+    ----------
+    at_most : int
+        Upper bound on the number of keys.
+    """
+    conditions = [
+        and_(*(_condition(spec, each) for each in predicate.conditions)) for predicate in predicates
+    ]
+    keys = (spec.table.columns[name] for name in spec.key_columns)
+    return select(*keys).where(or_(*conditions)).limit(at_most)
+
+
+def _condition(spec: TableSpec, condition: OneOf | Between) -> Any:
+    column = spec.table.columns[condition.column]
+    if isinstance(condition, OneOf):
+        return column.in_(list(condition.values))
+    low, high = condition.low, condition.high
+    bounds: list[Any] = []
+    if low is not None:
+        bounds.append(column >= low if condition.with_low else column > low)
+    if high is not None:
+        bounds.append(column <= high if condition.with_high else column < high)
+    return and_(*bounds)
 
 
 def keys_with(

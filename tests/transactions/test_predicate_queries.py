@@ -1,0 +1,606 @@
+"""Queries whose WHERE clause compares columns with values: they lock predicates, and no table."""
+
+from __future__ import annotations
+
+import operator
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    Computed,
+    Date,
+    DateTime,
+    Integer,
+    Numeric,
+    Select,
+    String,
+    Table,
+    and_,
+    delete,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
+
+import activedb as adb
+from activedb.errors import SerializationConflict
+from lockmgr import Mode
+from tests.databases import PATIENCE_S, in_thread, lock_waits, until
+from tests.drawing import SCALE, Worlds
+from tests.nodes import node_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from random import Random
+
+    from activedb import Database
+    from tests.databases import Place
+
+    Rows = dict[int, dict[str, Any]]
+    Holds = Callable[[dict[str, Any]], bool]
+
+KEYS = range(1, 9)
+WARDS = ("A", "B", "C", None)
+LEVELS = (*range(5), None)
+
+
+def beds_of(db: Database) -> Table:
+    beds = Table(
+        "beds",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("ward", String(9)),
+        Column("level", Integer),
+    )
+    db.create_all()
+    return beds
+
+
+def fill(db: Database, beds: Table, rows: Iterable[dict[str, Any]]) -> None:
+    with db.transaction() as t:
+        t.execute(delete(beds))
+        for row in rows:
+            t.insert(beds, row)
+
+
+def some_row(chance: Random, key: int) -> dict[str, Any]:
+    return {"id": key, "ward": chance.choice(WARDS), "level": chance.choice(LEVELS)}
+
+
+def held(t: adb.Transaction) -> dict[Any, Mode]:
+    """Return what a transaction has locked inside tables, predicates as text."""
+    node = node_of(t)
+    found = node.forest.locks._table.held(node.id)
+    return {
+        resource[-1] if isinstance(resource[-1], tuple) else repr(resource[-1]): mode
+        for resource, mode in found.items()
+        if len(resource) > 1
+    }
+
+
+def table_mode(t: adb.Transaction, table: Table) -> Mode | None:
+    node = node_of(t)
+    return node.forest.locks._table.held(node.id).get((table.name,))
+
+
+# -- a write waits if it changes the answer, and hardly ever else -------------------------------
+
+OPERATORS = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Question:
+    """Random query of one table, and which rows it is about."""
+
+    def __init__(self, chance: Random, beds: Table):
+        self.names: list[str] = []
+        holds: list[Holds] = []
+        clauses: list[Any] = []
+        told: list[str] = []
+        self.values: dict[str, Any] = {}
+        aliased = beds.alias("b")
+        for _ in range(chance.randint(1, 3)):
+            name = chance.choice(["ward", "level", "level"])
+            column = aliased.c[name]
+            kind = chance.choice(["=", "in"] if name == "ward" else [*OPERATORS, "in", "between"])
+            choices = [v for v in (WARDS if name == "ward" else LEVELS) if v is not None]
+            one, two = chance.choice(choices), chance.choice(choices)
+            p = f"p{len(self.values)}"
+            if kind == "in":
+                clauses.append(column.in_([one, two]))
+                told.append(f"b.{name} IN (:{p}, :{p}x)")
+                self.values |= {p: one, f"{p}x": two}
+                holds.append(lambda row, n=name, v=(one, two): row[n] in v)  # type: ignore[misc]
+            elif kind == "between":
+                clauses.append(column.between(one, two))
+                told.append(f"b.{name} BETWEEN :{p} AND :{p}x")
+                self.values |= {p: one, f"{p}x": two}
+                holds.append(
+                    lambda row, n=name, v=(one, two): row[n] is not None and v[0] <= row[n] <= v[1]  # type: ignore[misc]
+                )
+            else:
+                compare = OPERATORS[kind]
+                clauses.append(compare(column, one))
+                told.append(f"b.{name} {kind} :{p}")
+                self.values |= {p: one}
+                holds.append(
+                    lambda row, n=name, v=one, f=compare: row[n] is not None and f(row[n], v)  # type: ignore[misc]
+                )
+        self._holds = holds
+        shape = chance.choice(["rows", "count", "text", "subquery"])
+        condition = and_(*clauses)
+        if shape == "rows":
+            self.statement: Any = select(aliased).where(condition).order_by(aliased.c.id)
+            self.values = {}
+        elif shape == "count":
+            self.statement = select(func.count(), func.sum(aliased.c.id)).where(condition)
+            self.values = {}
+        elif shape == "text":
+            condition = " AND ".join(told)  # type: ignore[assignment]
+            self.statement = text(f"SELECT b.id, b.level FROM beds b WHERE {condition} ORDER BY 1")
+        else:
+            chosen = select(aliased.c.id).where(condition).subquery()
+            self.statement = select(func.max(chosen.c.id), func.count())
+            self.values = {}
+
+    def is_about(self, row: dict[str, Any] | None) -> bool:
+        return row is not None and all(holds(row) for holds in self._holds)
+
+    def ask(self, t: adb.Transaction) -> list[Any]:
+        return [tuple(row) for row in t.query(self.statement, self.values or None)]
+
+
+def some_write(
+    chance: Random, rows: Rows
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None, Callable[[adb.Transaction, Table], None]]:
+    """Return a random write as its old row, its new row and the call."""
+    key = chance.choice(KEYS)
+    old = rows.get(key)
+    new = some_row(chance, key)
+    if old is None:
+        return None, new, lambda t, beds: t.insert(beds, new)
+    if chance.random() < 0.3:
+        return old, None, lambda t, beds: t.delete(beds, key)
+    return old, new, lambda t, beds: t.update(beds, key, ward=new["ward"], level=new["level"])
+
+
+def test_write_waits_if_it_changes_the_answer_and_hardly_ever_otherwise(where: Place) -> None:
+    """Random predicates against brute force: none of the conflicts is missed."""
+    reading = where.open()
+    writing = reading  # other processes have no locks in common: see below
+    beds = beds_of(reading)
+    worlds = Worlds(
+        40 * SCALE, "predicates", changes=10, moves=5, free=10, absent=3, refused=1, whole=0
+    )
+    false = 0
+    for chance in worlds:
+        rows: Rows = {key: some_row(chance, key) for key in KEYS if chance.random() < 0.7}
+        fill(reading, beds, rows.values())
+        question = Question(chance, beds)
+        old, new, write = some_write(chance, rows)
+        waits = lock_waits(writing)
+        t = reading.transaction()
+        with t:
+            before = question.ask(t)
+            locks = held(t), table_mode(t, beds)
+
+            def work() -> None:
+                with writing.transaction() as other:
+                    write(other, beds)  # noqa: B023
+
+            done = in_thread(work)
+            until(lambda: done.done() or lock_waits(writing) > waits)  # noqa: B023
+            waited = not done.done()
+            assert question.ask(t) == before
+        done.result(PATIENCE_S)
+        with reading.transaction() as after:
+            changed = question.ask(after) != before
+        concerned = question.is_about(old) or question.is_about(new)
+        assert not changed or concerned
+        assert waited or not concerned, (question.values, old, new)
+        false += waited and not concerned
+        if waited and not concerned:
+            print(question.statement, question.values, old, new, locks)
+        worlds.met["changes"] += changed
+        worlds.met["moves"] += question.is_about(old) != question.is_about(new)
+        worlds.met["absent"] += waited and before in ([], [(0, None)], [(None, 0)])
+        worlds.met["free" if not waited else "refused"] += 1
+    assert false <= 0.05 * worlds.met["free"] + 1, false
+
+
+# -- what is locked -----------------------------------------------------------------------------
+
+
+def asked(beds: Table) -> list[tuple[Any, str]]:
+    b = beds.alias("x")
+    return [
+        (select(beds).where(beds.c.ward == "A"), "{ward = 'A'}"),
+        (select(b.c.id).where(b.c.ward == "A", b.c.level >= 3), "{3 <= level and ward = 'A'}"),
+        (select(beds).where(beds.c.level > 1, beds.c.level < 4), "{1 < level < 4}"),
+        (select(beds).where(beds.c.level.between(3, 9)), "{3 <= level <= 9}"),
+        (select(beds).where(beds.c.ward.in_(["A", "B"])), "{ward in 'A', 'B'}"),
+        (select(beds).where(3 <= beds.c.level, beds.c.ward != "B"), "{3 <= level}"),
+        (select(beds).where(beds.c.ward == "A", func.abs(beds.c.level) < 2), "{ward = 'A'}"),
+        (
+            text("SELECT count(*) FROM beds WHERE ward = 'A' AND level < 2"),
+            "{level < 2 and ward = 'A'}",
+        ),
+        (text("SELECT 1 WHERE EXISTS (SELECT 1 FROM beds z WHERE 'A' = z.ward)"), "{ward = 'A'}"),
+        (select(beds).where(beds.c.id >= 7), "{7 <= id}"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_query_locks_the_predicate_and_the_rows_that_satisfy_it(where: Place, number: int) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i % 4} for i in KEYS])
+    statement, expected = asked(beds)[number]
+    before = db.admin.counters()
+    with db.transaction() as t:
+        t.query(statement)
+        locks = held(t)
+        predicates = [each for each in locks if isinstance(each, str)]
+        assert predicates == [expected]
+        assert set(locks.values()) == {Mode.S}
+        assert table_mode(t, beds) is Mode.IS
+    counted = db.admin.counters()
+    assert counted["queries_locking_predicates"] == 1
+    assert counted["queries_locking_tables"] == before["queries_locking_tables"]
+
+
+def unknown(beds: Table) -> list[Any]:
+    return [
+        select(beds),
+        select(beds).where(beds.c.level != 3),
+        select(beds).where(or_(beds.c.ward == "A", beds.c.level == 3)),
+        select(beds).where(func.lower(beds.c.ward) == "a"),
+        select(beds).where(beds.c.ward > "A"),  # in whose order?
+        select(beds).where(beds.c.level > beds.c.id),
+        text("SELECT * FROM beds WHERE level < 2.5"),
+        text("SELECT * FROM beds WHERE level NOT BETWEEN 2 AND 3"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_query_of_which_no_predicate_is_known_locks_the_table(where: Place, number: int) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "A", "level": i} for i in KEYS])
+    before = db.admin.counters()
+    with db.transaction() as t:
+        t.query(unknown(beds)[number])
+        assert held(t) == {}
+        assert table_mode(t, beds) is Mode.S
+    after = db.admin.counters()
+    assert after["queries_locking_tables"] == before["queries_locking_tables"] + 1
+
+
+def test_query_of_more_rows_than_are_locked_one_by_one_locks_the_table(where: Place) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "A", "level": i} for i in range(200)])
+    with db.transaction() as t:
+        assert len(t.query(select(beds).where(beds.c.level < 128))) == 128
+        assert table_mode(t, beds) is Mode.IS
+        assert len(t.query(select(beds).where(beds.c.level < 129))) == 129
+        assert table_mode(t, beds) is Mode.S
+
+
+def test_query_of_times_and_dates_locks_their_ranges(where: Place) -> None:
+    if where.is_memory:
+        pytest.skip("the memory twin compares times as text")
+    db = where.open()
+    visits = Table(
+        "visits",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("at", DateTime(timezone=True)),
+        Column("local", DateTime),
+        Column("day", Date),
+        Column("price", Numeric(9, 2)),
+        Column("twice", Integer, Computed("id * 2")),
+    )
+    db.create_all()
+    noon = datetime(2026, 3, 29, 12, tzinfo=UTC)
+    naive = datetime(2026, 3, 29, 12)  # noqa: DTZ001  # a column without a zone
+    cases: list[tuple[Any, str | None]] = [
+        (visits.c.at >= noon, f"{{{noon!r} <= at}}"),
+        (visits.c.at == noon, f"{{{noon!r} <= at <= {noon!r}}}"),
+        (visits.c.local < naive, f"{{local < {naive!r}}}"),
+        (visits.c.day.between(noon.date(), date(2026, 4, 1)), None),
+        (visits.c.price > 3, ""),
+        (visits.c.twice == 4, ""),
+        (text("at < CAST(:t AS TIMESTAMP)").bindparams(t=noon), ""),
+    ]
+    for clause, expected in cases:
+        with db.transaction() as t:
+            t.query(select(visits.c.id).where(clause))
+            predicates = [each for each in held(t) if isinstance(each, str)]
+            if expected == "":
+                assert predicates == []
+                assert table_mode(t, visits) is Mode.S
+            else:
+                assert table_mode(t, visits) is Mode.IS
+                assert expected in (None, *predicates)
+    with db.transaction() as t:
+        t.query(select(visits).where(visits.c.at >= noon))
+
+        def insert(key: int, at: datetime) -> None:
+            with db.transaction() as other:
+                other.insert(visits, {"id": key, "at": at})
+
+        in_thread(insert, 1, noon - timedelta(microseconds=1)).result(PATIENCE_S)
+        waits = lock_waits(db)
+        late = in_thread(insert, 2, noon)
+        until(lambda: lock_waits(db) > waits)
+        assert not late.done()
+    late.result(PATIENCE_S)
+
+
+# -- writes that are conditions ------------------------------------------------------------------
+
+
+def test_update_and_delete_with_a_condition_lock_its_predicate(where: Place) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
+    with db.transaction() as t:
+        assert t.execute(update(beds).where(beds.c.ward == "A").values(level=0)) == 4
+        assert table_mode(t, beds) is Mode.IX
+        assert held(t)["{ward = 'A'}"] is Mode.SIX
+
+        def elsewhere() -> None:
+            with db.transaction() as other:
+                other.execute(delete(beds).where(beds.c.ward == "B", beds.c.level > 6))
+                other.insert(beds, {"id": 20, "ward": "B", "level": 1})
+
+        in_thread(elsewhere).result(PATIENCE_S)
+        waits = lock_waits(db)
+
+        def here() -> int:
+            with db.transaction() as other:
+                return int(other.execute(update(beds).where(beds.c.ward == "A").values(level=1)))
+
+        late = in_thread(here)
+        until(lambda: lock_waits(db) > waits)
+        t.insert(beds, {"id": 21, "ward": "A", "level": 2})
+    assert late.result(PATIENCE_S) == 5
+
+
+def test_query_for_update_locks_its_predicate(where: Place) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
+    with db.transaction() as t:
+        assert len(t.query(select(beds).where(beds.c.ward == "A").with_for_update())) == 4
+        assert table_mode(t, beds) is Mode.IX
+        assert {each: mode for each, mode in held(t).items() if mode is Mode.X}.keys() == {
+            (2,),
+            (4,),
+            (6,),
+            (8,),
+        }
+
+
+# -- writers that began before the first question ------------------------------------------------
+
+
+def test_first_question_waits_for_writers_that_began_before_it(where: Place) -> None:
+    """Nobody compares what these write with predicates; later ones are compared."""
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
+    db._forest.asked.clear()
+
+    def ask() -> list[Any]:
+        with db.transaction() as t:
+            return t.query(select(beds.c.id).where(beds.c.ward == "A", beds.c.level > 5))
+
+    with db.transaction() as t:
+        t.update(beds, 1, level=9)
+        waits = lock_waits(db)
+        first = in_thread(ask)
+        until(lambda: lock_waits(db) > waits)
+        t.update(beds, 1, ward="A")  # it is still compared with nothing
+        assert not first.done()
+    assert sorted(first.result(PATIENCE_S)) == [(1,), (6,), (8,)]
+    with db.transaction() as t:
+        t.update(beds, 3, level=9)
+        assert sorted(in_thread(ask).result(PATIENCE_S)) == [(1,), (6,), (8,)]
+        t.get(beds, 6, for_update=True)  # locked, but not written
+        with t.subtransaction() as child:
+            child.update(beds, 5, level=9)
+            child.abort()
+
+
+# -- hierarchies ----------------------------------------------------------------------------------
+
+
+def test_children_see_and_lock_what_their_superiors_have_asked_and_written(where: Place) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
+    ward = select(beds.c.id).where(beds.c.ward == "A").order_by(beds.c.id)
+    with db.transaction() as t:
+        assert t.query(ward) == [(2,), (4,), (6,), (8,)]
+        t.update(beds, 1, ward="A")
+        with t.subtransaction() as child:
+            child.delete(beds, 2)
+            assert child.query(ward) == [(1,), (4,), (6,), (8,)]
+            with child.subtransaction() as grandchild:
+                grandchild.insert(beds, {"id": 20, "ward": "A", "level": 0})
+                assert grandchild.query(ward) == [(1,), (4,), (6,), (8,), (20,)]
+                grandchild.abort()
+            assert child.query(ward) == [(1,), (4,), (6,), (8,)]
+        assert t.query(ward) == [(1,), (4,), (6,), (8,)]
+
+        def ask_and_add(key: int) -> Callable[[adb.Transaction], int]:
+            def work(child: adb.Transaction) -> int:
+                found = len(child.query(ward))
+                child.insert(beds, {"id": key, "ward": "A", "level": 0})
+                return found
+
+            return work
+
+        children = [t.spawn(ask_and_add(key)) for key in (30, 31, 32)]
+        assert sorted(child.result() for child in children) == [4, 5, 6]
+    with db.transaction() as t:
+        assert len(t.query(ward)) == 7
+
+
+# -- other processes and programs -----------------------------------------------------------------
+
+
+def plain(db: Database, sql: str) -> None:
+    """Run a statement as another program would."""
+    with db._store.engine.begin() as connection:
+        connection.execute(text(f"SET LOCAL search_path TO {db._store.schema}"))
+        connection.execute(text(sql))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "INSERT INTO beds VALUES (20, 'A', 1)",
+        "UPDATE beds SET ward = 'A' WHERE id = 1",
+        "INSERT INTO beds VALUES (21, 'A', 0), (22, 'A', NULL)",
+    ],
+)
+def test_row_that_another_program_moves_into_an_answer_is_found_at_commit(
+    where: Place, write: str
+) -> None:
+    if where.is_memory:
+        pytest.skip("has no other programs")
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
+    ward = select(beds.c.id).where(beds.c.ward == "A")
+    tries: list[int] = []
+
+    def work(t: adb.Transaction) -> int:
+        found = len(t.query(ward))
+        tries.append(found)
+        if len(tries) == 1:
+            plain(db, write)
+            assert len(t.query(ward)) == found if len(tries) > 2 else True
+        t.insert(beds, {"id": 50, "ward": "B", "level": found})
+        return found
+
+    assert db.run(work) == tries[-1] > tries[0] == 4
+    with db.transaction() as t:
+        assert t.get(beds, 50)["level"] == tries[-1]
+
+
+def test_answer_does_not_change_when_the_question_is_repeated(where: Place) -> None:
+    if where.is_memory:
+        pytest.skip("has no other programs")
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
+    with pytest.raises(SerializationConflict, match=r"row \(20,\)"), db.transaction() as t:
+        t.query(select(beds).where(beds.c.ward == "A"))
+        plain(db, "INSERT INTO beds VALUES (20, 'A', 1)")
+        t.query(select(beds).where(beds.c.ward == "A"))
+    with pytest.raises(SerializationConflict, match=r"row \(21,\)"), db.transaction() as t:
+        t.query(select(beds).where(beds.c.ward == "A"))
+        plain(db, "INSERT INTO beds VALUES (21, 'A', 1)")
+        t.get(beds, 21)
+    with db.transaction() as t:  # a transient row is never seen
+        t.query(select(beds).where(beds.c.ward == "A"))
+        plain(db, "INSERT INTO beds VALUES (22, 'A', 1)")
+        plain(db, "DELETE FROM beds WHERE id = 22")
+        t.insert(beds, {"id": 23, "ward": "A", "level": 1})
+        t.update(beds, 1, ward="A")
+        t.delete(beds, 2)
+        assert len(t.query(select(beds).where(beds.c.ward == "A"))) == 7
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_own_writes_do_not_change_an_answer(where: Place, careful: bool) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
+    ward = select(beds.c.id).where(beds.c.ward == "A")
+
+    def work(t: adb.Transaction) -> None:
+        node_of(t).hierarchy.run.careful = careful
+        t.query(ward)
+        with t.subtransaction() as child:
+            child.insert(beds, {"id": 20, "ward": "A", "level": 1})
+            child.update(beds, 1, ward="A")
+            assert len(child.query(ward)) == 6
+        with t.subtransaction() as child:
+            child.delete(beds, 2)
+            child.query(select(beds).where(beds.c.level > 6))
+        assert len(t.query(ward)) == 5
+
+    db.run(work)
+    with db.transaction() as t:
+        assert len(t.query(ward)) == 5
+
+
+def test_two_processes_never_break_a_rule_that_each_of_them_checks(where: Place) -> None:
+    """Write skew and phantoms: at least one bed of a ward stays free, and none is made twice."""
+    first = where.open()
+    databases = [first] if where.is_memory else [first, where.open()]
+    beds = beds_of(first)
+    for other in databases[1:]:
+        beds_of(other)
+    worlds = Worlds(6 * SCALE, "skew", taken=3, made=3)
+    for chance in worlds:
+        fill(first, beds, [{"id": i, "ward": "A", "level": 0} for i in range(4)])
+        wards = [chance.choice("AXYZ") for _ in range(12)]
+
+        def take(t: adb.Transaction, key: int) -> bool:
+            free = t.query(select(beds.c.id).where(beds.c.ward == "A", beds.c.level == 0))
+            if len(free) > 1:
+                t.update(beds, free[key % len(free)][0], level=1)
+                return True
+            return False
+
+        def make(t: adb.Transaction, key: int, ward: str) -> bool:
+            if t.query(select(func.count()).where(beds.c.ward == ward))[0][0]:
+                return False
+            t.insert(beds, {"id": 100 + key, "ward": ward, "level": 0})
+            return True
+
+        jobs = []
+        for key, ward in enumerate(wards):
+            db = databases[key % len(databases)]
+            work = take if ward == "A" else make
+            arguments = (key,) if ward == "A" else (key, ward)
+            jobs.append(in_thread(db.run, work, *arguments))
+        done = [job.result(PATIENCE_S * 4) for job in jobs]
+        with first.transaction() as t:
+            rows = t.query(select(beds.c.ward, beds.c.level))
+        assert sum(row == ("A", 0) for row in rows) >= 1
+        for ward in "XYZ":
+            assert sum(row[0] == ward for row in rows) == (ward in wards)
+        worlds.met["taken"] += sum(d for d, ward in zip(done, wards, strict=True) if ward == "A")
+        worlds.met["made"] += sum(d for d, ward in zip(done, wards, strict=True) if ward != "A")
+
+
+def test_query_and_update_of_the_same_rows_by_many_threads_loses_nothing(where: Place) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": 0} for i in KEYS])
+
+    def work(t: adb.Transaction, ward: str) -> None:
+        for row in t.query(select(beds.c.id, beds.c.level).where(beds.c.ward == ward)):
+            t.update(beds, row[0], level=row[1] + 1)
+
+    jobs = [in_thread(db.run, work, "AB"[i % 2]) for i in range(8)]
+    for job in jobs:
+        job.result(PATIENCE_S * 4)
+    with db.transaction() as t:
+        assert {row[0] for row in t.query(select(beds.c.level))} == {4}
