@@ -190,7 +190,7 @@ def test_query_by_key_and_by_index_over_dirty_rows_uses_the_indexes(where: Place
             t.query(question)
         t.abort()
     asked = [(sql, values) for sql, values in sent if "activedb_seen_1" in sql]
-    assert len(asked) == len(questions)
+    assert len(asked) >= len(questions)
     for sql, values in asked:
         with db._store.short() as connection:
             plan = connection.exec_driver_sql(f"EXPLAIN {sql}", values).scalars().all()

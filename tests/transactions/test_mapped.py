@@ -112,9 +112,9 @@ def test_query_with_an_eager_relationship_sees_the_sphere(shop: Any, load: Any) 
 
 
 @pytest.mark.parametrize("load", [joinedload, selectinload])
-def test_query_with_an_eager_relationship_locks_its_table(shop: Any, load: Any) -> None:
+def test_query_with_an_eager_relationship_locks_what_it_loads(shop: Any, load: Any) -> None:
     owner, pet, db = shop.owner, shop.pet, shop.db
-    values = {"id": 9, "owner_id": None, "name": "x", "kind": "pet"}
+    values = {"id": 9, "owner_id": 1, "name": "x", "kind": "pet"}
     with db.transaction() as t:
         t.query(select(owner).options(load(owner.pets)))
         waits = lock_waits(db)
