@@ -575,7 +575,7 @@ def test_query_by_a_unique_value_locks_its_row_and_without_one_the_value(db: adb
         assert node_of(t)._held == {("users", (1,)): Mode.X, ("users",): Mode.IX}
     with db.transaction() as t:
         assert t.query(select(users.c.name).where(users.c.name == "eve").with_for_update())
-        assert node_of(t)._held == {("users", (1,)): Mode.X}
+        assert node_of(t)._held == {("users", (1,)): Mode.X, ("users",): Mode.IX}
 
 
 def test_query_by_a_unique_value_that_moves_meanwhile_finds_the_row_that_has_it(

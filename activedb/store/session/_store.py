@@ -209,9 +209,9 @@ class Store(ABC):
 
     @abstractmethod
     def lock_table(self, connection: Connection, spec: TableSpec, *, writing: bool = False) -> None:
-        """Block writes of other processes to a table; with `writing`, for a transaction that writes.
+        """Block writes of other processes to a table.
 
-        Two transactions that both want to write it do not both get the lock then.
+        With `writing` for one transaction at a time, so that two that write do not both wait then.
         """
 
     @abstractmethod

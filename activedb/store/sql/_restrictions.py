@@ -398,7 +398,7 @@ def is_ordered(value: Any, kind: TypeEngine[Any]) -> bool:
 
 @lru_cache(maxsize=512)
 def comparisons_of(text: str, dialect: str) -> Sequence[_Comparisons]:
-    """Return the comparisons of each mention of a table, in the order of `SelectAnalysis.references`.
+    """Return the comparisons of each mention, in the order of `SelectAnalysis.references`.
 
     Without any if the text cannot be analysed. Results are cached.
 
