@@ -22,12 +22,13 @@ import activedb
 from activedb.errors import Deadlock, LockTimeout, SerializationConflict
 from benchmarks._nested_rows import Server
 
-__all__ = ["TABLE", "Load", "Rate", "ours", "peers", "rate_of"]
+__all__ = ["Load", "Rate", "contended", "ours", "peers", "rate_of"]
 
-TABLE = "contended"
 _RETRIES_MAX = 1_000
-_READ: LiteralString = "SELECT balance FROM contended WHERE id = %s"
-_READ_FOR_UPDATE: LiteralString = "SELECT balance FROM contended WHERE id = %s FOR UPDATE"
+_READ: Mapping[str, LiteralString] = {
+    "id": "SELECT balance FROM contended WHERE id = %s",
+    "place": "SELECT balance FROM contended WHERE place = %s",
+}
 _UPDATE: LiteralString = "UPDATE contended SET balance = %s WHERE id = %s"
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 
@@ -47,6 +48,8 @@ class Load:
     at_once : int
         Rows that one transaction changes.
     seconds : float
+    by : str
+        Column by which the peers read rows: ``id``, or ``place``, which has an index.
     """
 
     way: str
@@ -55,6 +58,7 @@ class Load:
     rows: int
     at_once: int
     seconds: float
+    by: str = "id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,17 @@ def rate_of(server: Server, load: Load) -> Rate:
     return Rate(done / load.seconds, failed / max(done + failed, 1))
 
 
+def contended(db: activedb.Database) -> Table:
+    """Declare the table: a key, the same number under an index, and a balance."""
+    return Table(
+        "contended",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("place", Integer, nullable=False, index=True),
+        Column("balance", Integer, nullable=False),
+    )
+
+
 def _sum(connection: psycopg.Connection) -> int:
     (found,) = connection.execute("SELECT sum(balance) FROM contended").fetchall()
     connection.rollback()
@@ -113,12 +128,7 @@ def _work(server: Server, load: Load, number: int, ready: Any, counts: Any) -> N
     failed = [0] * load.threads
     if load.way in ours:
         db = server.database(threads=load.threads)
-        rows = Table(
-            TABLE,
-            db.metadata,
-            Column("id", Integer, primary_key=True, autoincrement=False),
-            Column("balance", Integer, nullable=False),
-        )
+        rows = contended(db)
         opened: list[Transfer] = [partial(_ours, db, ours[load.way], rows)] * load.threads
         refused: tuple[type[Exception], ...] = (Deadlock, SerializationConflict, LockTimeout)
         close: Callable[[], object] = db.close
@@ -128,7 +138,7 @@ def _work(server: Server, load: Load, number: int, ready: Any, counts: Any) -> N
         if serializable:
             for connection in connections:
                 connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-        read = _READ if serializable else _READ_FOR_UPDATE
+        read = _READ[load.by] if serializable else _READ[load.by] + " FOR UPDATE"
         opened = [partial(_plain, connection, read) for connection in connections]
         refused = _AGAIN
 
@@ -170,6 +180,11 @@ def _key_query(t: activedb.Transaction, rows: Table, key: int) -> None:
     t.update(rows, key, balance=row.balance + 1)
 
 
+def _predicate_query(t: activedb.Transaction, rows: Table, key: int) -> None:
+    (row,) = t.query(select(rows).where(rows.c.place == key))
+    t.update(rows, row.id, balance=row.balance + 1)
+
+
 def _for_update_query(t: activedb.Transaction, rows: Table, key: int) -> None:
     (row,) = t.query(select(rows).where(rows.c.id == key).with_for_update())
     t.update(rows, key, balance=row.balance + 1)
@@ -189,6 +204,7 @@ def _get_for_update(t: activedb.Transaction, rows: Table, key: int) -> None:
 
 ours: Mapping[str, Callable[[activedb.Transaction, Table, int], None]] = {
     "key_query_update": _key_query,
+    "predicate_query_update": _predicate_query,
     "for_update_query": _for_update_query,
     "shared_get_update": _shared_get,
     "get_for_update": _get_for_update,

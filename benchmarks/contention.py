@@ -4,6 +4,7 @@
 two rows and then change them, in the ways in which users write it:
 
 - ``key_query_update``: a query by key, then an update; at least 0.8 of the better peer wanted;
+- ``predicate_query_update``: a query by another column, which has an index, then an update;
 - ``for_update_query``: the same query with ``with_for_update()``; at least 0.8 wanted;
 - ``shared_get_update``: ``t.get``, then an update; at least 0.5 wanted;
 - ``get_for_update``: ``t.get(for_update=True)``, then an update; at least 1 wanted;
@@ -26,9 +27,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from benchmarks._contention_workers import TABLE, Load, ours, peers, rate_of
+from benchmarks._contention_workers import Load, contended, ours, peers, rate_of
 from benchmarks._nested_parts import Figure, Part, measure_parts
-from benchmarks._nested_rows import Server, open_server, rows_of
+from benchmarks._nested_rows import Server, open_server
 from benchmarks._report import Metric, parser, show
 
 __all__ = ["Shape", "main", "measure"]
@@ -56,7 +57,11 @@ def measure(
 ) -> dict[str, Metric]:
     """Measure all ways in all shapes, for some seconds each."""
     with closing(server.database(threads=1)) as db:
-        rows_of(db, TABLE, max(shape.rows for shape in shapes))
+        rows = contended(db)
+        db.create_all()
+        with db.transaction() as t:
+            for number in range(max(shape.rows for shape in shapes)):
+                t.insert(rows, {"id": number, "place": number, "balance": 0})
     parts: dict[str, Part] = {}
     for shape in shapes:
         for metric, way, at_once in [*((w, w, 2) for w in ours), ("one_row", "get_for_update", 1)]:
@@ -74,8 +79,9 @@ class _Meeting:
     ):
         self._server = server
         self._metric = metric
+        by = "place" if way == "predicate_query_update" else "id"
         self._loads = [
-            Load(each, shape.processes, shape.threads, shape.rows, at_once, seconds)
+            Load(each, shape.processes, shape.threads, shape.rows, at_once, seconds, by)
             for each in (way, *peers)
         ]
 
