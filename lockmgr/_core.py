@@ -533,7 +533,7 @@ class LockTable:
         """Remove `transaction`; let `heir` retain its locks, or release them if `heir` is None."""
         contested = self._contest.among(transaction.held, transaction.retained)
         if heir is not None:
-            if transaction.declared:
+            if transaction.declared or heir.declared:
                 self._predicates.bequeath(transaction, heir)
             transaction.bequeath(heir)
         else:

@@ -99,6 +99,9 @@ class PredicateLocks:
         """Pass on the rows that an ending transaction has declared. REQUIRES: it has its locks."""
         if heir.declared is None:
             heir.declared = {}
+        for table in heir.declared:
+            if table not in (owner.declared or {}) and self._has_written(owner, table):
+                heir.declared[table] = None
         for table, declared in (owner.declared or {}).items():
             if table not in heir.declared:
                 heir.declared[table] = None if self._has_written(heir, table) else Declared()

@@ -93,9 +93,10 @@ class Between:
             return True
         low, high = self.low, self.high
         try:
-            if low is not None and (value < low or (value == low and not self.with_low)):
+            # By order alone: a time in a zone may be equal to none in another zone.
+            if low is not None and (value < low if self.with_low else value <= low):
                 return False
-            return high is None or bool(value < high or (value == high and self.with_high))
+            return high is None or not (value > high if self.with_high else value >= high)
         except TypeError:
             return True  # times with and without a zone
 

@@ -30,10 +30,11 @@ _NOTHING: Any = object()
 class _TableEntries:
     """Rows, locks and guards of one table."""
 
-    __slots__ = ("exclusive", "guards", "has_absent", "predicates", "rows")
+    __slots__ = ("answers", "exclusive", "guards", "has_absent", "predicates", "rows")
 
     def __init__(self) -> None:
         self.predicates: dict[Predicate, bool] = {}
+        self.answers: dict[Key, bool] = {}
         self.rows: dict[Key, Row | None] = {}
         self.exclusive: dict[Key, bool] = {}
         self.guards: dict[Key, bool] = {}
@@ -110,13 +111,20 @@ class Base:
 
     # -- predicates ------------------------------------------------------------------------
 
-    def asked(self, spec: TableSpec, predicate: Predicate) -> None:
-        """Note that all rows which satisfy a predicate have been fetched."""
-        self._put(self._of(spec).predicates, {predicate: True})
+    def asked(self, spec: TableSpec, predicate: Predicate, keys: Iterable[Key]) -> None:
+        """Note that all rows which satisfy a predicate have been fetched, and are locked."""
+        table = self._of(spec)
+        self._put(table.predicates, {predicate: True})
+        self._put(table.answers, dict.fromkeys(keys, True))
 
     def predicates(self, spec: TableSpec) -> Collection[Predicate]:
         """Return the predicates of which all rows have been fetched."""
         return self._of(spec).predicates.keys()
+
+    def is_known(self, spec: TableSpec, key: Key) -> bool:
+        """Return whether a row is locked since it was fetched, or found by a predicate."""
+        table = self._of(spec)
+        return table.rows.get(key) is not None or key in table.answers
 
     def asked_tables(self) -> list[TableSpec]:
         """Return the tables with such predicates, in order."""
@@ -162,6 +170,7 @@ class Base:
             if locks:
                 table.guards.clear()
                 table.predicates.clear()
+                table.answers.clear()
         if locks:
             self._locked.clear()
             self._guarded.clear()
@@ -204,6 +213,7 @@ class Base:
         where.update(what)
 
 
+_PREDICATES_MAX = 64  # of a table; beyond that the whole table is locked
 _GUARDS_MAX = 128  # keys of a table; beyond that the whole table is guarded
 
 Rows: TypeAlias = dict[TableSpec, dict[Key, Row | None]]
@@ -419,10 +429,27 @@ class Hierarchy:
             base.fetched(spec, rows, exclusive=exclusive)
             return base.rows(spec, keys)
 
-    def asked(self, spec: TableSpec, predicate: Predicate) -> None:
+    def may_ask(self, spec: TableSpec) -> bool:
+        """Return whether another predicate may be locked in place of a table."""
+        with self.latch:
+            return (
+                self.asks_predicates
+                and not self.base.is_locked(spec)
+                and len(self.base.predicates(spec)) < _PREDICATES_MAX
+            )
+
+    def asked(self, spec: TableSpec, predicate: Predicate, keys: Iterable[Key]) -> None:
         """Note that all rows which satisfy a predicate have been read; see `commit`."""
         with self.latch:
-            self.base.asked(spec, predicate)
+            self.base.asked(spec, predicate, keys)
+
+    def has_answered(self, spec: TableSpec, rows: Iterable[Row] | None) -> bool:
+        """Return whether rows, if they are written, change an answer that was given before."""
+        with self.latch:
+            predicates = self.base.predicates(spec)
+            if rows is None:
+                return bool(predicates)
+            return any(predicate.covers(row) for row in rows for predicate in predicates)
 
     def _check_answers(self, spec: TableSpec, rows: Mapping[Key, Row | None]) -> None:
         """Raise `SerializationConflict` if rows, just read, should have been in an earlier answer.
@@ -431,7 +458,7 @@ class Hierarchy:
         """
         predicates = self.base.predicates(spec) if self.session.is_shared else ()
         for key, row in rows.items() if predicates else ():
-            if row is None or not self.base.is_absent(spec, key):
+            if row is None or self.base.is_known(spec, key):
                 continue
             if any(predicate.covers(row) for predicate in predicates):
                 raise answer_changed(spec, key)
@@ -617,10 +644,25 @@ class Hierarchy:
         with self.latch:
             changes = self.changes(versions.rows)
             self.session.confirm_absent(self.base.absent(but=versions.rows))
-            for spec in self.base.asked_tables():
-                predicates, known = self.base.predicates(spec), self.base.of(spec)
-                self.session.confirm_answers(spec, predicates, known, writing=spec in versions.rows)
+            asked = self.base.asked_tables()
+            if asked and self.session.is_shared:
+                self._confirm_answers(asked, versions)
             self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
+
+    def _confirm_answers(self, asked: Collection[TableSpec], versions: Workspace) -> None:
+        """Check that no answer to a predicate has changed. REQUIRES: the latch.
+
+        All tables that the commit needs are locked in one order first, so that no two commits wait
+        for each other.
+        """
+        for spec in sorted({*asked, *versions.rows}, key=lambda spec: spec.name):
+            self.session.lock_for_commit(spec, asked=spec in asked, writing=spec in versions.rows)
+        for spec in asked:
+
+            def is_known(key: Key, spec: TableSpec = spec) -> bool:
+                return self.base.is_known(spec, key)
+
+            self.session.confirm_answers(spec, self.base.predicates(spec), is_known)
 
 
 # -- latch and pauses shared by the transactions of one hierarchy ------------------------------

@@ -925,7 +925,17 @@ class TransactionNode:
         self.forest.asked.add(spec)  # before the lock, so that writers declare their rows
         if mode is Mode.S and spec in self.hierarchy.run.announced:
             mode = Mode.SIX
+        if mode is Mode.SIX:
+            self.will_declare(spec)
         self.lock((spec.name, predicate), mode)
+
+    def will_declare(self, spec: TableSpec) -> None:
+        """Prepare to lock rows of a table for writing, if predicates have been asked for in it.
+
+        A transaction that may write, and has declared nothing, meets all predicates.
+        """
+        if spec in self.forest.asked and spec not in self._declares:
+            self._declare(spec, ())
 
     def _declare(self, spec: TableSpec, rows: Sequence[Row] | None) -> None:
         """Declare rows that are about to be written, and lock the predicates that they satisfy.
@@ -935,12 +945,12 @@ class TransactionNode:
         self.lock((spec.name,), Mode.IX)
         self._declares.add(spec)
         run = self.hierarchy.run
-        for predicate in self.hierarchy.base.predicates(spec):
-            if rows is None or any(map(predicate.covers, rows)):
-                run.upgraded.add(spec)
+        if spec not in run.upgraded and self.hierarchy.has_answered(spec, rows):
+            run.upgraded.add(spec)
         first = spec not in self.workspace.rows
         table = (spec.name,)
-        while (found := self.forest.declare(self, table, rows, first=first)) is not None:
+        known = None if rows is None else [spec.certain(row) for row in rows]
+        while (found := self.forest.declare(self, table, known, first=first)) is not None:
             self.lock((*table, found), Mode.IX)
 
     def dirty(self, spec: TableSpec, keys: Collection[Key] | None = None) -> dict[Key, Row | None]:
@@ -965,6 +975,7 @@ class TransactionNode:
     def lock_rows_of(self, spec: TableSpec) -> None:
         """Take the intention lock to lock single rows of a table for writing."""
         self.lock((spec.name,), Mode.IX)
+        self.will_declare(spec)
 
     def read_locked(
         self, spec: TableSpec, keys: Sequence[Key], *, inserting: bool = False
@@ -992,10 +1003,10 @@ class TransactionNode:
         self, spec: TableSpec, keys: list[Key], mode: Mode, *, inserting: bool = False
     ) -> dict[Key, Row | None]:
         mode = self._announced(spec, keys, mode)
+        if mode is Mode.X and keys:
+            self.will_declare(spec)
         for key in keys:
             self.lock((spec.name, key), mode)
-        if mode is Mode.X and keys and spec in self.forest.asked and spec not in self._declares:
-            self._declare(spec, ())
         if self.log is not None:
             self.log.operated(self, "read", spec.name, keys)
         base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
@@ -1006,9 +1017,9 @@ class TransactionNode:
     ) -> Row | None:
         """Return one row, locked; see `Hierarchy.read`. O(depth)."""
         mode = self._announced(spec, (key,), mode)
+        if mode is Mode.X:
+            self.will_declare(spec)
         self.lock((spec.name, key), mode)
-        if mode is Mode.X and spec in self.forest.asked and spec not in self._declares:
-            self._declare(spec, ())
         if self.log is not None:
             self.log.operated(self, "read", spec.name, (key,))
         node: TransactionNode | None = self

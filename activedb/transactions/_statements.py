@@ -208,17 +208,16 @@ def _covered_rows(
 
     None, too, if the table is locked, or predicates cannot be.
     """
-    base = t.hierarchy.base
-    if base.is_locked(spec) or not t.hierarchy.asks_predicates:
+    if not t.hierarchy.may_ask(spec):
         return None
     t.lock_predicate(spec, predicate, Mode.SIX if is_to_write else Mode.S)
-    chosen = keys_covered(spec, [predicate], KEYS_PINNED_MAX + 1)
+    chosen = keys_covered(spec, [predicate]).limit(KEYS_PINNED_MAX + 1)
     keys = [spec.key(tuple(row)) for row in _select(t, chosen, unlocked=(spec,))]
     if len(keys) > KEYS_PINNED_MAX:
         return None
     keys = spec.in_order(keys)
     read(spec, keys)
-    t.hierarchy.asked(spec, predicate)
+    t.hierarchy.asked(spec, predicate, keys)
     return keys
 
 
@@ -431,6 +430,7 @@ def lock_free_rows(
 
     Keys locked by another transaction, here or in another process, are left out. Never waits.
     """
+    t.will_declare(spec)
     free = [key for key in keys if _is_free(t, (spec.name, key))]
     base = t.hierarchy.read_free(spec, free)
     return {key: t.visible(spec, key, base) for key in base}

@@ -79,6 +79,11 @@ class Account:
         """
         del self.parents[tid], self.causes[tid]
         self.inline.discard(tid)
+        for lock in self.locks:
+            silent = not any(x[:2] == (tid, lock.resource) for x in self.writes)
+            told = any(x[:2] == (heir, lock.resource) for x in self.writes)
+            if lock.owner == tid and heir is not None and lock.mode in WRITING and silent and told:
+                self.writes.append(Write(heir, lock.resource, None, EdgeKind.RETAINED))
         self._hand_on_writes(tid, heir)
         self._hand_on([lock for lock in self.locks if lock.owner == tid], heir)
         for causes in self.causes.values():

@@ -76,6 +76,10 @@ class Model:
     def end(self, tid: int, heir: int | None, *, committed: bool) -> set[int]:
         """Rules 2 to 4; return whose wait for the end of `tid` is over."""
         parent = self.parents.pop(tid)
+        for other, table in list(self.declared):
+            is_known = (tid, table) in self.declared
+            if other == heir and not is_known and self.may_have_written(tid, table):
+                self.declared[heir, table] = None
         for resource, rows in of(tid, self.declared).items():
             del self.declared[tid, resource]
             if heir is not None:

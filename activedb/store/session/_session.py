@@ -6,7 +6,7 @@ The underlying connection, its commit and its errors are in `_flat`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from lockmgr import Predicate
 
 __all__ = ["Durable", "Session", "answer_changed"]
+
+_PREDICATES_AT_ONCE = 8  # in one statement, whose parameters the protocol counts in 16 bits
 
 Durable: TypeAlias = Callable[[Connection], None]
 """Function whose writes, on the given connection, become durable together with a commit."""
@@ -209,42 +211,49 @@ class Session(FlatTransaction):
                         f"as absent; retry the transaction"
                     )
 
-    def confirm_answers(
-        self,
-        spec: TableSpec,
-        predicates: Collection[Predicate],
-        known: Collection[Key],
-        *,
-        writing: bool,
-    ) -> None:
-        """Check at commit that no further rows satisfy predicates; two round trips.
-
-        Writes of other processes to the table are blocked from then on, so this must be the last
-        but for the writes of the commit itself.
+    def lock_for_commit(self, spec: TableSpec, *, asked: bool, writing: bool) -> None:
+        """Lock a table for the end of a commit that checks answers; one round trip.
 
         Parameters
         ----------
-        predicates : collection of Predicate
-            Those of which all rows were read.
-        known : collection of Key
-            Keys of all rows that were read, and are locked since.
+        asked : bool
+            True to block writes of other processes, because answers from the table are checked.
         writing : bool
             True if the commit writes rows of the table.
+        """
+        if self._owned(spec, loads=False) is None:
+            with Use(self, f"lock table {spec.name}") as connection:
+                self._store.lock_table(connection, spec, reading=asked, writing=writing)
+
+    def confirm_answers(
+        self, spec: TableSpec, predicates: Iterable[Predicate], is_known: Callable[[Key], bool]
+    ) -> None:
+        """Check at commit that no further rows satisfy predicates; a round trip per eight of them.
+
+        REQUIRES: `lock_for_commit`.
+
+        Parameters
+        ----------
+        predicates : iterable of Predicate
+            Those of which all rows were read.
+        is_known : callable
+            Return whether a row was read, and is locked since.
 
         Raises
         ------
         SerializationConflict
             If another process has written such a row meanwhile.
         """
-        if not self.is_shared or self._owned(spec, loads=False) is not None:
+        if self._owned(spec, loads=False) is not None:
             return
+        waiting = list(predicates)
         with Use(self, f"check answers from {spec.name}") as connection:
-            self._store.lock_table(connection, spec, writing=writing)
-            chosen = keys_covered(spec, predicates, len(known) + 1)
-            for row in connection.execute(chosen):
-                key = spec.key(tuple(row))
-                if key not in known:
-                    raise answer_changed(spec, key)
+            while waiting:
+                some, waiting = waiting[:_PREDICATES_AT_ONCE], waiting[_PREDICATES_AT_ONCE:]
+                for row in connection.execute(keys_covered(spec, some)):
+                    key = spec.key(tuple(row))
+                    if not is_known(key):
+                        raise answer_changed(spec, key)
 
     def rewrites(self, spec: TableSpec) -> None:
         """Note that a `Durable` of this commit will write rows of a table directly.

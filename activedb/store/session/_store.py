@@ -208,10 +208,22 @@ class Store(ABC):
         """Roll back uncommitted changes and return the connection."""
 
     @abstractmethod
-    def lock_table(self, connection: Connection, spec: TableSpec, *, writing: bool = False) -> None:
-        """Block writes of other processes to a table.
+    def lock_table(
+        self,
+        connection: Connection,
+        spec: TableSpec,
+        *,
+        reading: bool = True,
+        writing: bool = False,
+    ) -> None:
+        """Lock a table against other processes.
 
-        With `writing` for one transaction at a time, so that two that write do not both wait then.
+        Parameters
+        ----------
+        reading : bool
+            Block their writes.
+        writing : bool
+            Announce writes of this transaction: two that do both do not wait for each other.
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -113,11 +113,14 @@ class Mention:
         in every row that the statement takes here.
     values : callable
         Returns the values of a placeholder, by its number; None if they are unknown.
+    are_times_text : bool
+        True if the database compares times as text, in whatever form they were sent.
     """
 
     spec: TableSpec | None
     comparisons: _Comparisons
     values: Callable[[int], Sequence[Any] | None]
+    are_times_text: bool = False
 
     def keys(self, values_at: _ValuesAt | None = None) -> list[Key] | None:
         """Return the keys of the only rows that may be taken here; None if they are unknown.
@@ -192,7 +195,13 @@ class Mention:
             zone = operands[0].with_zone if isinstance(operands[0], _Placeholder) else None
             if zone is not None and zone != getattr(column.type, "timezone", None):
                 continue  # it is converted by the session's time zone
-            if values is not None and len(values) == 1 and is_ordered(values[0], column.type):
+            if values is None or len(values) != 1 or not is_ordered(values[0], column.type):
+                continue
+            if isinstance(values[0], datetime):
+                if self.are_times_text:
+                    continue
+                yield operator, instant(values[0])
+            else:
                 yield operator, values[0]
 
     def _is_empty(self, values_at: _ValuesAt) -> bool:
@@ -205,9 +214,9 @@ class Mention:
     def _values_in_range(self, column: Column[Any], values_at: _ValuesAt) -> list[Any] | None:
         """Return the values that a column may have; None if unknown, or too many."""
         values, bounds = self._choices(column, values_at), self._range(column)
-        if values is None or bounds is None:
-            return values
-        return [value for value in values if bounds.holds(value)]
+        if values is not None and bounds is not None:
+            values = [value for value in values if bounds.holds(value)]
+        return None if values is None or len(values) > KEYS_PINNED_MAX else values
 
     def _combinations(
         self, names: Sequence[str], values_at: _ValuesAt | None
@@ -271,7 +280,8 @@ def mentions_of(
     def values(number: int) -> Sequence[Any] | None:
         return plain.values(number, parameters)
 
-    return [Mention(spec, each, values) for spec, each in zip(specs, found, strict=True)]
+    as_text = plain.language != "postgres"
+    return [Mention(spec, each, values, as_text) for spec, each in zip(specs, found, strict=True)]
 
 
 def restricted_keys(
@@ -379,6 +389,11 @@ def is_plain(value: Any, kind: TypeEngine[Any]) -> bool:
         return True
     bits = 15 if isinstance(kind, SmallInteger) else 63 if isinstance(kind, BigInteger) else 31
     return -(1 << bits) <= value < 1 << bits
+
+
+def instant(time: datetime) -> datetime:
+    """Return a time in the form in which equal times are equal: in UTC if it has a zone."""
+    return time.replace(fold=0) if time.tzinfo is None else time.astimezone(UTC)
 
 
 _TIMES = (DateTime, DATETIME, TIMESTAMP)

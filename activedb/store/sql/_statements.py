@@ -326,19 +326,13 @@ def _compares(condition: Any) -> bool:
     )
 
 
-def keys_covered(spec: TableSpec, predicates: Iterable[Predicate], at_most: int) -> Select[Any]:
-    """Return a SELECT of the keys of some of the rows that satisfy one of some predicates.
-
-    Parameters
-    ----------
-    at_most : int
-        Upper bound on the number of keys.
-    """
+def keys_covered(spec: TableSpec, predicates: Iterable[Predicate]) -> Select[Any]:
+    """Return a SELECT of the keys of the rows that satisfy one of some predicates."""
     conditions = [
         and_(*(_condition(spec, each) for each in predicate.conditions)) for predicate in predicates
     ]
     keys = (spec.table.columns[name] for name in spec.key_columns)
-    return select(*keys).where(or_(*conditions)).limit(at_most)
+    return select(*keys).where(or_(*conditions))
 
 
 def _condition(spec: TableSpec, condition: OneOf | Between) -> Any:

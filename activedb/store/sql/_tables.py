@@ -143,6 +143,11 @@ class TableSpec:
         self.name = str(table.fullname)
         self.key_columns = tuple(str(c.name) for c in table.primary_key.columns)
         self.unique_keys = tuple(_unique_keys(table))
+        self._lengths = {
+            str(c.name): c.type.length
+            for c in table.columns
+            if isinstance(c.type, String) and c.type.length is not None
+        }
         self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
         self._renamed = next((c for c in table.columns if c.key != c.name), None)
@@ -275,6 +280,18 @@ class TableSpec:
             if row[name] is None:
                 raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
         return row
+
+    def certain(self, row: Row) -> Row:
+        """Return the values of a row that the database stores as they are.
+
+        It may cut off text that is longer than its column.
+        """
+        cut = [
+            name
+            for name, length in self._lengths.items()
+            if isinstance(row.get(name), str) and len(row[name]) > length
+        ]
+        return {name: row[name] for name in row if name not in cut} if cut else row
 
     def changed(self, row: Row, values: Mapping[str, Any]) -> Row:
         """Return `row` with `values`, checked and applied.
