@@ -79,11 +79,8 @@ class Account:
         """
         del self.parents[tid], self.causes[tid]
         self.inline.discard(tid)
-        for lock in self.locks:
-            silent = not any(x[:2] == (tid, lock.resource) for x in self.writes)
-            told = any(x[:2] == (heir, lock.resource) for x in self.writes)
-            if lock.owner == tid and heir is not None and lock.mode in WRITING and silent and told:
-                self.writes.append(Write(heir, lock.resource, None, EdgeKind.RETAINED))
+        if heir is not None:
+            self._note_silence(tid, heir)
         self._hand_on_writes(tid, heir)
         self._hand_on([lock for lock in self.locks if lock.owner == tid], heir)
         for causes in self.causes.values():
@@ -121,6 +118,17 @@ class Account:
                 mine = [x for x in declared if x.kind is lock.kind]
                 if not declared or any(is_about(resource, x) for x in mine):
                     self.locks.append(Lock(lock.owner, resource, Mode.IX, lock.kind))
+
+    def _note_silence(self, tid: int, heir: int) -> None:
+        """Enter that an heir may have written any row if one of the two has not declared its own."""
+        for one, other in ((tid, heir), (heir, tid)):
+            for table in {write.table for write in self.writes if write.owner == other}:
+                told = any(write[:2] == (one, table) for write in self.writes)
+                owns = (
+                    x.owner == one and x.resource == table for x in self.locks if x.mode in WRITING
+                )
+                if not told and any(owns):
+                    self.writes.append(Write(heir, table, None, EdgeKind.RETAINED))
 
     def _hand_on_writes(self, tid: int, heir: int | None) -> None:
         for write in [write for write in self.writes if write.owner == tid]:
