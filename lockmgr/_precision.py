@@ -40,7 +40,7 @@ class PredicateLocks:
         self._by_table: dict[Resource, Predicates] = {}
 
     def added(self, entry: Entry) -> None:
-        """Lock a predicate, locked by nobody so far, for the writers of rows that it covers.
+        """Lock a predicate that is new in the table for the writers of rows that it covers.
 
         Those that have not declared their rows may have written any. O(transactions that have
         locked the table + rows declared).
@@ -64,7 +64,7 @@ class PredicateLocks:
                 entry.retain(owner, Mode.IX)
 
     def removed(self, entry: Entry) -> None:
-        """Forget a predicate that nobody locks any more."""
+        """Forget a predicate that no transaction locks any more."""
         predicate, table = entry.resource[-1], entry.resource[:-1]
         assert isinstance(predicate, Predicate)
         predicates = self._by_table[table]

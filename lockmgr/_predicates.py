@@ -160,7 +160,7 @@ class Predicates:
 
     def __init__(self) -> None:
         self._by_value: dict[tuple[str, type], dict[Hashable, dict[Predicate, None]]] = {}
-        """By a column and the type of its values, then by value."""
+        """Predicates by a column and the type of its values, then by value."""
         self._others: dict[Predicate, None] = {}
 
     def __bool__(self) -> bool:

@@ -120,7 +120,7 @@ class Account:
                     self.locks.append(Lock(lock.owner, resource, Mode.IX, lock.kind))
 
     def _note_silence(self, tid: int, heir: int) -> None:
-        """Enter that an heir may have written any row if one of the two has not declared its own."""
+        """Enter that an heir may have written any row, if one of the two has declared none."""
         for one, other in ((tid, heir), (heir, tid)):
             for table in {write.table for write in self.writes if write.owner == other}:
                 told = any(write[:2] == (one, table) for write in self.writes)

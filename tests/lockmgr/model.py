@@ -117,7 +117,7 @@ class Model:
         self.declared[heir, table] = rows
 
     def meet(self, resource: Resource) -> None:
-        """Lock a predicate that nobody has locked for those who may have written what it covers."""
+        """Lock a new predicate for the transactions that may have written what it covers."""
         predicate, table = resource[-1], resource[:-1]
         is_known = any(there == resource for _, there in (*self.held, *self.retained))
         if is_known or not isinstance(predicate, Predicate):

@@ -235,7 +235,7 @@ class Session(FlatTransaction):
         Parameters
         ----------
         predicates : iterable of Predicate
-            Those of which all rows were read.
+            Predicates of which all rows were read.
         is_known : callable
             Return whether a row was read, and is locked since.
 
