@@ -410,7 +410,7 @@ def test_query_for_update_locks_its_predicate(where: Place) -> None:
 
 
 def test_first_question_waits_for_writers_that_began_before_it(where: Place) -> None:
-    """What these write is compared with no predicate; what later ones write is."""
+    """Compare what these write with no predicate, and what later ones write with each."""
     db = where.open()
     beds = beds_of(db)
     fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
