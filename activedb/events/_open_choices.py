@@ -20,7 +20,9 @@ from activedb.events._expressions import (
     Expression,
     Kleene,
     Negation,
+    Plus,
     Primitive,
+    Query,
     Reader,
     walk,
 )
@@ -134,11 +136,12 @@ class OpenChoices:
             and not (isinstance(whole, Sequence_) and whole.selection is not Selection.ANY)
             and not any(node.clocks for node in nodes)
         )
-        # For a single choice among plain sequences or conjunctions, the nodes alone are right. With
-        # predicates that read the shared store, a world would see other data.
-        is_simple = is_flat and all(
-            isinstance(e, Primitive | Disjunction | Negation) for e in parts
-        )
+        # For a single choice among plain sequences or conjunctions, and where each event makes its
+        # matches by itself, the nodes alone are right. With predicates that read the shared store,
+        # a world would see other data.
+        is_simple = (
+            is_flat and all(isinstance(e, Primitive | Disjunction | Negation) for e in parts)
+        ) or all(isinstance(e, Primitive | Disjunction | Plus | Query) for e in (whole, *parts))
         self.tries_worlds = not (is_simple or self._is_free or self._reads) and (
             shared.policy.doubts
         )

@@ -315,6 +315,37 @@ def test_what_each_event_makes_by_itself_is_never_in_doubt(delay: str) -> None:
             assert detected(case, policy) == outcome.made, case
 
 
+def test_delays_of_events_in_one_moment_that_a_local_clock_orders_are_never_in_doubt() -> None:
+    """No exact times show the order of the first two."""
+
+    def occurrence(name: str, low: int, high: int, local_us: int | None) -> Occurrence:
+        local: dict[str, Any] = {}
+        if local_us is not None:
+            local = {
+                "node": "n",
+                "local_us": local_us,
+                "local_clock": LocalClock("started at noon"),
+            }
+        ends_us = (low * SECOND_US, high * SECOND_US)
+        reading_us = min(max(ends_us[0], local_us or 0), ends_us[1])
+        return Occurrence(name, AccuracyInterval(reading_us, *ends_us, **local), {})
+
+    first, second = occurrence("C", 1, 3, 1_000_004), occurrence("A", 0, 1, 1_000_009)
+    third, fourth = occurrence("A", 2, 3, 2_500_005), occurrence("C", 3, 6, None)
+    detector = Detector((A | C).after(2), on_uncertain="certain")
+    made = detector.feed(first, None, [fourth])
+    made += detector.feed(second, None, [])
+    made += detector.advance(2 * SECOND_US)
+    detector.trim(2 * SECOND_US)
+    made += detector.feed(third, None, [fourth])
+    made += detector.advance(3 * SECOND_US)
+    made += detector.feed(fourth, None, [])
+    made += detector.advance(5 * SECOND_US)
+    made += detector.advance(END_US)
+    assert len(made) == 4
+    assert not detector.undecided
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("operator", [name for name in VARIANTS if "many" in name])
 def test_elements_are_in_an_order_of_some_world(operator: str) -> None:
