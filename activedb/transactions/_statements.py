@@ -204,13 +204,17 @@ def _covered_rows(
     *,
     is_to_write: bool,
 ) -> list[Key] | None:
-    """Lock a predicate and the rows that satisfy it; return their keys, None if there are too many.
+    """Lock a predicate, and the rows that satisfy it if other processes may write them.
 
-    None, too, if the table is locked, or predicates cannot be.
+    Returns the keys of these rows; None if there are too many, the table is locked, or predicates
+    cannot be.
     """
     if not t.hierarchy.may_ask(spec):
         return None
     t.lock_predicate(spec, predicate, Mode.SIX if is_to_write else Mode.S)
+    if not t.hierarchy.session.is_shared and t.log is None:
+        t.hierarchy.asked(spec, predicate, ())
+        return []  # what no other process can write needs no lock on the rows found
     chosen = keys_covered(spec, [predicate]).limit(KEYS_PINNED_MAX + 1)
     keys = [spec.key(tuple(row)) for row in _select(t, chosen, unlocked=(spec,))]
     if len(keys) > KEYS_PINNED_MAX:

@@ -307,7 +307,8 @@ def test_query_of_more_rows_than_are_locked_one_by_one_locks_the_table(where: Pl
         assert len(t.query(select(beds).where(beds.c.level < 128))) == 128
         assert table_mode(t, beds) is Mode.IS
         assert len(t.query(select(beds).where(beds.c.level < 129))) == 129
-        assert table_mode(t, beds) is Mode.S
+        # Without other processes no rows are locked.
+        assert table_mode(t, beds) is (Mode.IS if where.is_memory else Mode.S)
 
 
 def test_query_of_times_and_dates_locks_their_ranges(where: Place) -> None:
