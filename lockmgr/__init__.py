@@ -10,7 +10,7 @@ from __future__ import annotations
 from lockmgr._core import LockTable
 from lockmgr._manager import LockManager
 from lockmgr._modes import Mode, intention
-from lockmgr._predicates import Between, OneOf, Predicate
+from lockmgr._predicates import InRange, OneOf, Predicate
 from lockmgr._refusals import Deadlock, LockError, LockTimeout, LockUsageError, WaitCancelled
 from lockmgr._replies import (
     Blocked,
@@ -40,7 +40,6 @@ from lockmgr._verify import InvariantViolated, VerifyingLockTable
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 __all__ = [
-    "Between",
     "Blocked",
     "Busy",
     "Census",
@@ -55,6 +54,7 @@ __all__ = [
     "Ended",
     "Grant",
     "Granted",
+    "InRange",
     "InvariantViolated",
     "LockError",
     "LockManager",

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockmgr._modes import WRITES, Mode
-from lockmgr._predicates import Predicate, Predicates
-from lockmgr._structures import Declared
+from lockmgr._predicates import Predicate, PredicateIndex
+from lockmgr._structures import DeclaredRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ class PredicateLocks:
 
     def __init__(self, entries: dict[Resource, Entry]):
         self._entries = entries
-        self._by_table: dict[Resource, Predicates] = {}
+        self._by_table: dict[Resource, PredicateIndex] = {}
 
     def added(self, entry: Entry) -> None:
         """Lock a predicate that is new in the table for the writers of rows that it covers.
@@ -47,7 +47,7 @@ class PredicateLocks:
         """
         predicate, table = entry.resource[-1], entry.resource[:-1]
         assert isinstance(predicate, Predicate)
-        self._by_table.setdefault(table, Predicates()).add(predicate)
+        self._by_table.setdefault(table, PredicateIndex()).add(predicate)
         enclosing = self._entries.get(table)
         for lock in () if enclosing is None else enclosing.owners():
             if not WRITES[lock.mode]:
@@ -90,7 +90,7 @@ class PredicateLocks:
             declared.held += rows
         elif table not in owner.declared:
             is_whole = first and not self._has_retained(owner, table)
-            owner.declared[table] = known = Declared() if is_whole else None
+            owner.declared[table] = known = DeclaredRows() if is_whole else None
             if known is not None:
                 known.held += rows
         return None
@@ -104,7 +104,7 @@ class PredicateLocks:
                 heir.declared[table] = None
         for table, declared in (owner.declared or {}).items():
             if table not in heir.declared:
-                heir.declared[table] = None if self._has_written(heir, table) else Declared()
+                heir.declared[table] = None if self._has_written(heir, table) else DeclaredRows()
             known = heir.declared[table]
             if declared is None or known is None:
                 heir.declared[table] = None

@@ -1,8 +1,8 @@
-"""Predicates: conditions on the columns of rows, as resources inside the table of these rows.
+"""PredicateIndex: conditions on the columns of rows, as resources inside the table of these rows.
 
 A predicate lock protects the answer to a question, also from rows that do not exist yet (Eswaran,
 Gray, Lorie, Traiger 1976). What it is compared with are rows that are written, not other
-predicates, as in precision locks (Jordan, Banerjee, Batman 1981); README, "Predicates".
+predicates, as in precision locks (Jordan, Banerjee, Batman 1981); README, "PredicateIndex".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["Between", "Columns", "OneOf", "Predicate", "Predicates"]
+__all__ = ["Columns", "InRange", "OneOf", "Predicate", "PredicateIndex"]
 
 Columns: TypeAlias = Mapping[str, Any]
 """Row: the values of its columns by name."""
@@ -52,7 +52,7 @@ class OneOf:
         )
 
 
-class Between:
+class InRange:
     """Condition that the value of a column is in a range.
 
     Parameters
@@ -115,13 +115,13 @@ class Between:
 class Predicate:
     """Conjunction of conditions; the last part of a resource's path, after that of the table.
 
-    Predicates with the same conditions are equal, in any order.
+    PredicateIndex with the same conditions are equal, in any order.
     """
 
     __slots__ = ("_hash", "_parts", "conditions")
 
-    def __init__(self, conditions: Iterable[OneOf | Between]):
-        self.conditions: tuple[OneOf | Between, ...] = tuple(conditions)
+    def __init__(self, conditions: Iterable[OneOf | InRange]):
+        self.conditions: tuple[OneOf | InRange, ...] = tuple(conditions)
         if not self.conditions:
             raise ValueError("a predicate needs a condition; lock the table instead")
         self._parts = frozenset(condition.parts() for condition in self.conditions)
@@ -149,8 +149,8 @@ class Predicate:
         return f"{{{' and '.join(sorted(each.text() for each in self.conditions))}}}"
 
 
-class Predicates:
-    """Predicates in one table that are locked, found by the rows that they cover.
+class PredicateIndex:
+    """PredicateIndex in one table that are locked, found by the rows that they cover.
 
     A predicate that says which values a column has is found by these values; the others are tried
     one by one.
@@ -160,7 +160,7 @@ class Predicates:
 
     def __init__(self) -> None:
         self._by_value: dict[tuple[str, type], dict[Hashable, dict[Predicate, None]]] = {}
-        """Predicates by a column and the type of its values, then by value."""
+        """PredicateIndex by a column and the type of its values, then by value."""
         self._others: dict[Predicate, None] = {}
 
     def __bool__(self) -> bool:

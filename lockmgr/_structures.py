@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockmgr._predicates import Columns
     from lockmgr._replies import Resource
 
-__all__ = ["Declared", "EndWait", "Entry", "Inside", "Lock", "LockOwner", "Request", "encloses"]
+__all__ = ["DeclaredRows", "EndWait", "Entry", "Inside", "Lock", "LockOwner", "Request", "encloses"]
 
 
 class LockOwner:
@@ -58,7 +58,7 @@ class LockOwner:
         self.dependents: dict[int, LockOwner] | None = None
         self.awaited_by: dict[int, LockOwner] | None = None
         self.inside: dict[Resource, Inside] | None = None
-        self.declared: dict[Resource, Declared | None] | None = None
+        self.declared: dict[Resource, DeclaredRows | None] | None = None
         if parent is not None:
             if parent.children is None:
                 parent.children = {}
@@ -135,7 +135,7 @@ class LockOwner:
                 found.extend(member.children.values())
 
 
-class Declared:
+class DeclaredRows:
     """Rows in one table, old and new, that a transaction has declared before it writes them.
 
     Attributes
@@ -155,7 +155,7 @@ class Declared:
         self.retained += self.held
         self.held = []
 
-    def inherit(self, child: Declared) -> None:
+    def inherit(self, child: DeclaredRows) -> None:
         """Take the rows of a child that ends. O(the smaller of the numbers of rows)."""
         for rows in (child.held, child.retained):
             if len(rows) > len(self.retained):

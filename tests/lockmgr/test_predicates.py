@@ -1,4 +1,4 @@
-"""Predicates against brute force: which rows they cover, and how they are found by rows."""
+"""PredicateIndex against brute force: which rows they cover, and how they are found by rows."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockmgr import Between, OneOf, Predicate
-from lockmgr._predicates import Predicates
+from lockmgr import InRange, OneOf, Predicate
+from lockmgr._predicates import PredicateIndex
 from tests.lockmgr.model import satisfies
 
 VALUES = st.integers(0, 3)
 CONDITIONS = st.one_of(
     st.builds(OneOf, st.sampled_from("xy"), st.lists(VALUES, min_size=1, max_size=2)),
     st.builds(
-        Between,
+        InRange,
         st.sampled_from("xy"),
         VALUES,
         st.none() | VALUES,
         with_low=st.booleans(),
         with_high=st.booleans(),
     ),
-    st.builds(Between, st.sampled_from("xy"), high=VALUES, with_high=st.booleans()),
+    st.builds(InRange, st.sampled_from("xy"), high=VALUES, with_high=st.booleans()),
 )
 PREDICATES = st.builds(Predicate, st.lists(CONDITIONS, min_size=1, max_size=3))
 ROWS = st.fixed_dictionaries({"x": st.none() | VALUES, "y": st.none() | VALUES})
@@ -39,7 +39,7 @@ def test_predicate_covers_the_rows_that_satisfy_its_text(predicate: Predicate, r
 def test_predicates_are_found_by_the_rows_that_they_cover(
     kept: list[Predicate], removed: list[Predicate], rows: list[Any]
 ) -> None:
-    predicates = Predicates()
+    predicates = PredicateIndex()
     for predicate in dict.fromkeys([*kept, *removed]):
         predicates.add(predicate)
     for predicate in dict.fromkeys(removed):
@@ -52,7 +52,7 @@ def test_predicates_are_found_by_the_rows_that_they_cover(
 
 
 def test_predicate_of_the_same_conditions_is_the_same_in_any_order() -> None:
-    one, two = OneOf("x", [1]), Between("y", high=5)
+    one, two = OneOf("x", [1]), InRange("y", high=5)
     assert Predicate([one, two]) == Predicate([two, one])
     assert hash(Predicate([one, two])) == hash(Predicate([two, one]))
     assert Predicate([one]) != Predicate([two])
@@ -62,10 +62,10 @@ def test_predicate_of_the_same_conditions_is_the_same_in_any_order() -> None:
 
 @pytest.mark.parametrize("value", [None, 1.5, True, "1", object()])
 def test_predicate_covers_values_of_unknown_meaning_but_not_null(value: object) -> None:
-    for condition in OneOf("x", [2]), Between("x", 5):
+    for condition in OneOf("x", [2]), InRange("x", 5):
         assert Predicate([condition]).covers({"x": value}) == (value is not None)
         assert Predicate([condition]).covers({})
-    predicates = Predicates()
+    predicates = PredicateIndex()
     predicates.add(Predicate([OneOf("x", [2])]))
     assert list(predicates.covering([{"x": value}])) == (
         [] if value is None else [Predicate([OneOf("x", [2])])]
@@ -79,8 +79,8 @@ def test_predicate_without_a_meaning_is_refused() -> None:
     with pytest.raises(ValueError, match="x: needs values of one type"):
         OneOf("x", [1, date(2026, 1, 1)])
     with pytest.raises(ValueError, match="x: needs a bound, or two of one type"):
-        Between("x")
+        InRange("x")
     with pytest.raises(ValueError, match="x: needs a bound, or two of one type"):
-        Between("x", 1, "2")
+        InRange("x", 1, "2")
     with pytest.raises(ValueError, match="a predicate needs a condition"):
         Predicate([])

@@ -58,7 +58,7 @@ from sqlglot.errors import SqlglotError
 from activedb.errors import InvalidRow
 from activedb.store.sql._sql_text import PlainText, folded, is_cte
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import Between, OneOf, Predicate
+from lockmgr import InRange, OneOf, Predicate
 
 __all__ = ["KEYS_PINNED_MAX", "Mention", "form_of", "is_plain", "mentions_of", "restricted_keys"]
 
@@ -154,7 +154,7 @@ class Mention:
         """Return a predicate that all rows taken here satisfy; None if none is known."""
         if self.spec is None:
             return None
-        conditions: list[OneOf | Between] = []
+        conditions: list[OneOf | InRange] = []
         for column in self.spec.table.columns:
             if column.computed is not None:
                 continue  # rows that are written do not have its value yet
@@ -165,7 +165,7 @@ class Mention:
                 conditions.append(bounds)
         return Predicate(conditions) if conditions else None
 
-    def _range(self, column: Column[Any]) -> Between | None:
+    def _range(self, column: Column[Any]) -> InRange | None:
         """Return the range in which a column is; None if unknown."""
         low: tuple[Any, bool] | None = None
         high: tuple[Any, bool] | None = None
@@ -178,7 +178,7 @@ class Mention:
                 high = bound if high is None else min(high, bound)
         if low is None and high is None:
             return None
-        return Between(
+        return InRange(
             column.name,
             None if low is None else low[0],
             None if high is None else high[0],

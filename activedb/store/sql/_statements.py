@@ -57,7 +57,7 @@ from activedb.errors import UnsupportedStatement
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX, form_of, is_plain
 from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import Between, OneOf, Predicate
+from lockmgr import InRange, OneOf, Predicate
 
 __all__ = [
     "LockingRead",
@@ -335,7 +335,7 @@ def keys_covered(spec: TableSpec, predicates: Iterable[Predicate]) -> Select[Any
     return select(*keys).where(or_(*conditions))
 
 
-def _condition(spec: TableSpec, condition: OneOf | Between) -> Any:
+def _condition(spec: TableSpec, condition: OneOf | InRange) -> Any:
     column = spec.table.columns[condition.column]
     if isinstance(condition, OneOf):
         return column.in_(list(condition.values))
