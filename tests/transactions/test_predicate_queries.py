@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 import threading
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -629,17 +630,17 @@ def test_answer_about_an_instant_beside_a_change_of_the_clocks(where: Place) -> 
         writing.result(PATIENCE_S)
 
 
+@pytest.mark.filterwarnings("ignore:The default datetime adapter is deprecated:DeprecationWarning")
 def test_times_in_text_lock_the_table_where_they_are_compared_as_text() -> None:
-    db = adb.connect("memory://")
-    visits = Table(
-        "visits", db.metadata, Column("id", Integer, primary_key=True), Column("at", DateTime)
-    )
-    db.create_all()
-    noon = datetime(2026, 3, 29, 12)  # a column without a zone
-    with db.transaction() as t:
-        t.query(text("SELECT count(*) FROM visits WHERE at > :t"), {"t": noon})
-        assert table_mode(t, visits) is Mode.S
-    db.close()
+    with closing(adb.connect("memory://")) as db:
+        visits = Table(
+            "visits", db.metadata, Column("id", Integer, primary_key=True), Column("at", DateTime)
+        )
+        db.create_all()
+        noon = datetime(2026, 3, 29, 12)  # a column without a zone
+        with db.transaction() as t:
+            t.query(text("SELECT count(*) FROM visits WHERE at > :t"), {"t": noon})
+            assert table_mode(t, visits) is Mode.S
 
 
 def test_text_that_is_cut_off_may_satisfy_any_predicate(where: Place) -> None:
