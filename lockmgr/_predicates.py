@@ -1,8 +1,8 @@
-"""PredicateIndex: conditions on the columns of rows, as resources inside the table of these rows.
+"""Predicates: conditions on the columns of rows, as resources inside the table of these rows.
 
 A predicate lock protects the answer to a question, also from rows that do not exist yet (Eswaran,
 Gray, Lorie, Traiger 1976). What it is compared with are rows that are written, not other
-predicates, as in precision locks (Jordan, Banerjee, Batman 1981); README, "PredicateIndex".
+predicates, as in precision locks (Jordan, Banerjee, Batman 1981); README, "Predicates".
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class InRange:
     def parts(self) -> tuple[Any, ...]:
         """Return what it consists of, for comparisons."""
         bounds = self.low, self.high, self.with_low, self.with_high
-        return ("between", self.column, self.form, *bounds)
+        return ("in range", self.column, self.form, *bounds)
 
     def text(self) -> str:
         """Return the condition as text."""
@@ -115,7 +115,7 @@ class InRange:
 class Predicate:
     """Conjunction of conditions; the last part of a resource's path, after that of the table.
 
-    PredicateIndex with the same conditions are equal, in any order.
+    Predicates with the same conditions are equal, in any order.
     """
 
     __slots__ = ("_hash", "_parts", "conditions")
@@ -150,7 +150,7 @@ class Predicate:
 
 
 class PredicateIndex:
-    """PredicateIndex in one table that are locked, found by the rows that they cover.
+    """Locked predicates of one table, found by the rows that they cover.
 
     A predicate that says which values a column has is found by these values; the others are tried
     one by one.
@@ -160,7 +160,7 @@ class PredicateIndex:
 
     def __init__(self) -> None:
         self._by_value: dict[tuple[str, type], dict[Hashable, dict[Predicate, None]]] = {}
-        """PredicateIndex by a column and the type of its values, then by value."""
+        """Predicates by a column and the type of its values, then by value."""
         self._others: dict[Predicate, None] = {}
 
     def __bool__(self) -> bool:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from activedb.store.flush import Change
@@ -658,10 +659,7 @@ class Hierarchy:
         for spec in sorted({*asked, *versions.rows}, key=lambda spec: spec.name):
             self.session.lock_for_commit(spec, asked=spec in asked, writing=spec in versions.rows)
         for spec in asked:
-
-            def is_known(key: Key, spec: TableSpec = spec) -> bool:
-                return self.base.is_known(spec, key)
-
+            is_known = partial(self.base.is_known, spec)
             self.session.confirm_answers(spec, self.base.predicates(spec), is_known)
 
 

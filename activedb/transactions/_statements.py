@@ -19,7 +19,6 @@ from activedb.store.sql import (
     TableSpec,
     Unlocked,
     keys_covered,
-    keys_with,
     named_rows,
     numbering,
     pinned_keys,
@@ -29,7 +28,7 @@ from activedb.store.sql import (
     rows_by_default,
     tables_of,
 )
-from lockmgr import Mode, Predicate
+from lockmgr import Mode, OneOf, Predicate
 
 if TYPE_CHECKING:
     from activedb.transactions._node import TransactionNode, Version
@@ -39,8 +38,8 @@ __all__ = ["default_of", "execute", "lock_free_rows", "query"]
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
 _KEYS_MAX = 5_000  # keys in one SELECT
-_QUERIES = "queries_locking_{}"
-"""Counters of queries: those that lock rows alone, predicates with their rows, or tables."""
+_QUERIES = {each: f"queries_locking_{each}" for each in ("rows", "predicates", "tables")}
+"""Counters of queries, by the coarsest that they lock."""
 _ATTEMPTS = 20
 """Times that a query is sent before it locks tables: its values may differ each time."""
 _LOOKS = 3  # for rows by a unique constraint that others change meanwhile
@@ -105,7 +104,7 @@ def _select(
     if pinned.columns is not None and not (unlocked or instead):
         found = _rows_by_key(t, pinned)
         if found is not None:
-            t.forest.counters.add(_QUERIES.format("rows"))
+            t.forest.counters.add(_QUERIES["rows"])
             return found
 
     def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
@@ -157,7 +156,7 @@ def _select(
             if not unlocked:
                 is_whole = not specs.keys() <= locked.keys.keys()
                 finest = "predicates" if locked.asked else "rows"
-                t.forest.counters.add(_QUERIES.format("tables" if is_whole else finest))
+                t.forest.counters.add(_QUERIES["tables" if is_whole else finest])
             return found
         except Unlocked as more:
             if unlocked:  # to look at their rows for those of others would lock them
@@ -180,7 +179,11 @@ def _unique_rows(
     """
     if not values:
         return []
-    chosen = keys_with(spec, names, values)
+    equal = [
+        Predicate(OneOf(name, [value]) for name, value in zip(names, row, strict=True))
+        for row in values
+    ]
+    chosen = keys_covered(spec, equal)
     for _ in range(_LOOKS):
         rows = _select(t, chosen, unlocked=(spec,))
         keys = spec.in_order({spec.key(tuple(row)) for row in rows})

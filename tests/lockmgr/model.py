@@ -151,10 +151,9 @@ class Model:
         is_new = (tid, table) not in self.declared
         if is_new and first and self.retained.get((tid, table)) not in WRITING:
             before = []
-        is_whole = rows is not None and before is not None
-        self.declared[tid, table] = (
-            [*before, *((row, True) for row in rows)] if is_whole else None  # type: ignore[misc,union-attr]
-        )
+        self.declared[tid, table] = None
+        if rows is not None and before is not None:
+            self.declared[tid, table] = [*before, *((row, True) for row in rows)]
         return needed
 
     def may_have_written(self, tid: int, table: Resource) -> bool:

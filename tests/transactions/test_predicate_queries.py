@@ -7,7 +7,8 @@ import sys
 import threading
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -38,6 +39,7 @@ from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
     from random import Random
 
     from activedb import Database
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     Rows = dict[int, dict[str, Any]]
     Holds = Callable[[dict[str, Any]], bool]
 
+T = TypeVar("T")
 KEYS = range(1, 9)
 WARDS = ("A", "B", "C", None)
 LEVELS = (*range(5), None)
@@ -90,6 +93,14 @@ def table_mode(t: adb.Transaction, table: Table) -> Mode | None:
     return node.forest.locks._table.held(node.id).get((table.name,))
 
 
+def start(db: Database, work: Callable[..., T], *arguments: Any) -> tuple[Future[T], bool]:
+    """Call on another thread, until it has ended or waits for a lock; return whether it waits."""
+    waits = lock_waits(db)
+    started = in_thread(work, *arguments)
+    until(lambda: started.done() or lock_waits(db) > waits)
+    return started, not started.done()
+
+
 # -- a write waits if it changes the answer, and hardly ever else -------------------------------
 
 OPERATORS = {
@@ -99,6 +110,14 @@ OPERATORS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+
+def is_among(name: str, values: tuple[Any, ...], row: dict[str, Any]) -> bool:
+    return row[name] in values
+
+
+def compares(name: str, told: str, value: Any, row: dict[str, Any]) -> bool:
+    return row[name] is not None and bool(OPERATORS[told](row[name], value))
 
 
 class Question:
@@ -122,22 +141,17 @@ class Question:
                 clauses.append(column.in_([one, two]))
                 told.append(f"b.{name} IN (:{p}, :{p}x)")
                 self.values |= {p: one, f"{p}x": two}
-                holds.append(lambda row, n=name, v=(one, two): row[n] in v)  # type: ignore[misc]
+                holds.append(partial(is_among, name, (one, two)))
             elif kind == "between":
                 clauses.append(column.between(one, two))
                 told.append(f"b.{name} BETWEEN :{p} AND :{p}x")
                 self.values |= {p: one, f"{p}x": two}
-                holds.append(
-                    lambda row, n=name, v=(one, two): row[n] is not None and v[0] <= row[n] <= v[1]  # type: ignore[misc]
-                )
+                holds += [partial(compares, name, ">=", one), partial(compares, name, "<=", two)]
             else:
-                compare = OPERATORS[kind]
-                clauses.append(compare(column, one))
+                clauses.append(OPERATORS[kind](column, one))
                 told.append(f"b.{name} {kind} :{p}")
                 self.values |= {p: one}
-                holds.append(
-                    lambda row, n=name, v=one, f=compare: row[n] is not None and f(row[n], v)  # type: ignore[misc]
-                )
+                holds.append(partial(compares, name, kind, one))
         self._holds = holds
         shape = chance.choice(["rows", "count", "text", "subquery"])
         condition = and_(*clauses)
@@ -148,8 +162,8 @@ class Question:
             self.statement = select(func.count(), func.sum(aliased.c.id)).where(condition)
             self.values = {}
         elif shape == "text":
-            condition = " AND ".join(told)  # type: ignore[assignment]
-            self.statement = text(f"SELECT b.id, b.level FROM beds b WHERE {condition} ORDER BY 1")
+            where = " AND ".join(told)
+            self.statement = text(f"SELECT b.id, b.level FROM beds b WHERE {where} ORDER BY 1")
         else:
             chosen = select(aliased.c.id).where(condition).subquery()
             self.statement = select(func.max(chosen.c.id), func.count())
@@ -205,18 +219,9 @@ def test_write_waits_if_it_changes_the_answer_and_hardly_ever_otherwise(
         fill(db, beds, rows.values())
         question = Question(chance, beds)
         old, new, write = some_write(chance, rows)
-        waits = lock_waits(db)
-        t = db.transaction()
-        with t:
+        with db.transaction() as t:
             before = question.ask(t)
-
-            def work() -> None:
-                with db.transaction() as other:
-                    write(other, beds)  # noqa: B023
-
-            done = in_thread(work)
-            until(lambda: done.done() or lock_waits(db) > waits)  # noqa: B023
-            waited = not done.done()
+            done, waited = start(db, db.run, write, beds)
             assert question.ask(t) == before
         done.result(PATIENCE_S)
         with db.transaction() as after:
@@ -356,10 +361,8 @@ def test_query_of_times_and_dates_locks_their_ranges(where: Place) -> None:
                 other.insert(visits, {"id": key, "at": at})
 
         in_thread(insert, 1, noon - timedelta(microseconds=1)).result(PATIENCE_S)
-        waits = lock_waits(db)
-        late = in_thread(insert, 2, noon)
-        until(lambda: lock_waits(db) > waits)
-        assert not late.done()
+        late, waits = start(db, insert, 2, noon)
+        assert waits
     late.result(PATIENCE_S)
 
 
@@ -381,14 +384,12 @@ def test_update_and_delete_with_a_condition_lock_its_predicate(where: Place) -> 
                 other.insert(beds, {"id": 20, "ward": "B", "level": 1})
 
         in_thread(elsewhere).result(PATIENCE_S)
-        waits = lock_waits(db)
 
-        def here() -> int:
-            with db.transaction() as other:
-                return int(other.execute(update(beds).where(beds.c.ward == "A").values(level=1)))
+        def here(other: adb.Transaction) -> int:
+            return int(other.execute(update(beds).where(beds.c.ward == "A").values(level=1)))
 
-        late = in_thread(here)
-        until(lambda: lock_waits(db) > waits)
+        late, waits = start(db, db.run, here)
+        assert waits
         t.insert(beds, {"id": 21, "ward": "A", "level": 2})
     assert late.result(PATIENCE_S) == 5
 
@@ -424,9 +425,8 @@ def test_first_question_waits_for_writers_that_began_before_it(where: Place) -> 
 
     with db.transaction() as t:
         t.update(beds, 1, level=9)
-        waits = lock_waits(db)
-        first = in_thread(ask)
-        until(lambda: lock_waits(db) > waits)
+        first, waits = start(db, ask)
+        assert waits
         t.update(beds, 1, ward="A")  # it is still compared with nothing
         assert not first.done()
     assert sorted(first.result(PATIENCE_S)) == [(1,), (6,), (8,)]
@@ -439,7 +439,7 @@ def test_first_question_waits_for_writers_that_began_before_it(where: Place) -> 
             child.abort()
 
 
-def test_writer_that_has_written_nothing_yet_keeps_nobody_waiting(where: Place) -> None:
+def test_writer_that_has_written_nothing_yet_blocks_no_reader(where: Place) -> None:
     db = where.open()
     beds = beds_of(db)
     fill(db, beds, [{"id": i, "ward": "AB"[i % 2], "level": i} for i in KEYS])
@@ -457,9 +457,8 @@ def test_writer_that_has_written_nothing_yet_keeps_nobody_waiting(where: Place) 
         assert in_thread(ask, "A").result(PATIENCE_S) == [(2,)]
     with db.transaction() as t:
         t.update(beds, 7, level=8)
-        waits = lock_waits(db)
-        late = in_thread(db.run, lambda u: u.update(beds, 7, level=9))
-        until(lambda: lock_waits(db) > waits)
+        late, waits = start(db, db.run, lambda u: u.update(beds, 7, level=9))
+        assert waits
         assert in_thread(ask, "A").result(PATIENCE_S) == [(2,)]
     late.result(PATIENCE_S)
 
@@ -527,10 +526,8 @@ def test_child_that_wrote_before_the_first_question_may_have_written_anything(
         second.result()
         declared.set()
         first.result()
-        waits = lock_waits(db)
-        asking = in_thread(ask)
-        until(lambda: lock_waits(db) > waits or asking.done())
-        assert not asking.done()
+        asking, waits = start(db, ask)
+        assert waits
     assert asking.result(PATIENCE_S) == [(1,)]
 
 
@@ -621,11 +618,9 @@ def test_answer_about_an_instant_beside_a_change_of_the_clocks(where: Place) -> 
     ):
         with db.transaction() as t:
             before = t.query(select(visits.c.id).where(question))
-            waits = lock_waits(db)
             row = {"id": 10 + number, "at": at}
-            writing = in_thread(db.run, lambda o, row=row: o.insert(visits, row))
-            until(lambda: lock_waits(db) > waits or writing.done())  # noqa: B023
-            assert not writing.done()
+            writing, waits = start(db, db.run, lambda o, row=row: o.insert(visits, row))
+            assert waits
             assert t.query(select(visits.c.id).where(question)) == before
         writing.result(PATIENCE_S)
 
@@ -650,11 +645,9 @@ def test_text_that_is_cut_off_may_satisfy_any_predicate(where: Place) -> None:
     beds = beds_of(db)
     with db.transaction() as t:
         t.query(select(beds.c.id).where(beds.c.ward == "A" + 8 * " "))
-        waits = lock_waits(db)
         row = {"id": 1, "ward": "A" + 20 * " ", "level": 1}
-        writing = in_thread(db.run, lambda o: o.insert(beds, row))
-        until(lambda: lock_waits(db) > waits or writing.done())
-        assert not writing.done()
+        writing, waits = start(db, db.run, lambda o: o.insert(beds, row))
+        assert waits
     writing.result(PATIENCE_S)
 
 

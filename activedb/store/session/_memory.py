@@ -213,14 +213,7 @@ class MemoryStore(Store):
         if connection.in_transaction():  # for SQLAlchemy, which has seen some statements
             connection.rollback()
 
-    def lock_table(
-        self,
-        connection: Connection,
-        spec: TableSpec,
-        *,
-        reading: bool = True,
-        writing: bool = False,
-    ) -> None:
+    def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
         """Do nothing: there is no other process."""
 
     def guard(

@@ -290,17 +290,8 @@ class PostgresStore(Store):
     def release(self, connection: Connection, latch: Latch) -> None:
         self._flat.give_back(connection)
 
-    def lock_table(
-        self,
-        connection: Connection,
-        spec: TableSpec,
-        *,
-        reading: bool = True,
-        writing: bool = False,
-    ) -> None:
+    def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
-        both = "SHARE ROW EXCLUSIVE" if reading else "ROW EXCLUSIVE"
-        mode = both if writing else "SHARE"
         connection.exec_driver_sql(f"LOCK TABLE {name} IN {mode} MODE", {})  # % is doubled already
 
     def guard(

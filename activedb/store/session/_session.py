@@ -222,8 +222,10 @@ class Session(FlatTransaction):
             True if the commit writes rows of the table.
         """
         if self._owned(spec, loads=False) is None:
+            # Two transactions in SHARE that both write would wait for each other.
+            mode = "SHARE" if not writing else "SHARE ROW EXCLUSIVE" if asked else "ROW EXCLUSIVE"
             with Use(self, f"lock table {spec.name}") as connection:
-                self._store.lock_table(connection, spec, reading=asked, writing=writing)
+                self._store.lock_table(connection, spec, mode)
 
     def confirm_answers(
         self, spec: TableSpec, predicates: Iterable[Predicate], is_known: Callable[[Key], bool]

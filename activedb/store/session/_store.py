@@ -208,23 +208,8 @@ class Store(ABC):
         """Roll back uncommitted changes and return the connection."""
 
     @abstractmethod
-    def lock_table(
-        self,
-        connection: Connection,
-        spec: TableSpec,
-        *,
-        reading: bool = True,
-        writing: bool = False,
-    ) -> None:
-        """Lock a table against other processes.
-
-        Parameters
-        ----------
-        reading : bool
-            Block their writes.
-        writing : bool
-            Announce writes of this transaction: two that do both do not wait for each other.
-        """
+    def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
+        """Lock a table against other processes, in a mode of LOCK TABLE; SHARE blocks writes."""
 
     @abstractmethod
     def guard(

@@ -99,6 +99,8 @@ class Shadow:
         self._columns = list(spec.table.columns)
         self._is_postgres = dialect.name == "postgresql"
         self._quoted = {str(c.name): quote(str(c.name)) for c in self._columns}
+        names = [str(c.name) for c in self._columns]
+        self._key_places = [names.index(name) for name in spec.key_columns]
         self._casts = [self._cast(c.type) for c in self._columns] if self._is_postgres else []
         self._processors = [self._processor(c.type) for c in self._columns]
         self._is_cellwise = any(isinstance(_plain(c.type, dialect), ARRAY) for c in self._columns)
@@ -144,24 +146,21 @@ class Shadow:
     def _among(self, number: int) -> str:
         """Return the condition that a committed row is among those shown."""
         keys = [self._quoted[name] for name in self._spec.key_columns]
-        casts = self._key_casts()
-        arrays = [f"%(activedb_{number}_key_{i})s::{cast}[]" for i, cast in enumerate(casts)]
+        arrays = [
+            f"%(activedb_{number}_key_{i})s::{self._casts[place]}[]"
+            for i, place in enumerate(self._key_places)
+        ]
         if len(keys) == 1:
             return f"kept.{keys[0]} = ANY({arrays[0]})"
         columns = ", ".join(f"kept.{key}" for key in keys)
         return f"({columns}) IN (SELECT * FROM unnest({', '.join(arrays)}))"  # noqa: S608  # parameters
 
-    def _key_casts(self) -> list[str]:
-        names = [str(c.name) for c in self._columns]
-        return [self._casts[names.index(name)] for name in self._spec.key_columns]
-
     def _of_keys(self, number: int, only: Collection[Key] | None) -> dict[str, Any]:
         if only is None:
             return {}
-        names = [str(c.name) for c in self._columns]
         found: dict[str, Any] = {}
-        for i, name in enumerate(self._spec.key_columns):
-            process = self._processors[names.index(name)]
+        for i, place in enumerate(self._key_places):
+            process = self._processors[place]
             values = [key[i] if process is None else process(key[i]) for key in only]
             found[f"activedb_{number}_key_{i}"] = _array(values)
         return found

@@ -187,7 +187,7 @@ class Mention:
         )
 
     def _bounds(self, column: Column[Any]) -> Iterator[tuple[str, Any]]:
-        """Yield operators and values with which a column compares, in the order of the values."""
+        """Yield the operators and the single values with which a column is compared."""
         for name, operator, operands in self.comparisons:
             if name != column.name or len(operands) != 1:
                 continue
@@ -404,7 +404,9 @@ def is_ordered(value: Any, kind: TypeEngine[Any]) -> bool:
     if kind._variant_mapping:
         return False
     if type(kind) in _TIMES:
-        return type(value) is datetime and (value.tzinfo is not None) == bool(kind.timezone)  # type: ignore[attr-defined]
+        return type(value) is datetime and (value.tzinfo is not None) == getattr(
+            kind, "timezone", False
+        )
     return form_of(kind) in (int, date) and is_plain(value, kind)
 
 

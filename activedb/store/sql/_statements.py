@@ -70,7 +70,6 @@ __all__ = [
     "insert_of",
     "insert_of_rows",
     "keys_covered",
-    "keys_with",
     "numbering",
     "pinned_keys",
     "plan_locks",
@@ -346,18 +345,6 @@ def _condition(spec: TableSpec, condition: OneOf | InRange) -> Any:
     if high is not None:
         bounds.append(column <= high if condition.with_high else column < high)
     return and_(*bounds)
-
-
-def keys_with(
-    spec: TableSpec, names: Sequence[str], values: Sequence[tuple[Any, ...]]
-) -> Select[Any]:
-    """Return a SELECT of the keys of the rows in which some columns have one of several values."""
-    columns = spec.table.columns
-    one_of = [
-        and_(*(columns[name] == value for name, value in zip(names, each, strict=True)))
-        for each in values
-    ]
-    return select(*(columns[name] for name in spec.key_columns)).where(or_(*one_of))
 
 
 def _without_locks(statement: Any) -> Any:
