@@ -159,4 +159,4 @@ def test_firing_that_never_succeeds_ends_as_a_dead_letter_with_the_reason(
     assert "as told" in letter["reason"]
     assert "3 times" in letter["reason"]
     assert len(tries) == (5 if mode == "causal" else 4)
-    ledger.db.wait_idle(timeout=1)
+    ledger.db.wait_idle()

@@ -77,7 +77,10 @@ REVIEWED = {
     },
     "activedb/store/session/_processes.py Wakeups.__init__": {"_channel(schema)": QUOTED},
     "activedb/store/session/_processes.py Wakeups._driver": {"self._listen": COMPILED},
-    "activedb/store/session/_postgres.py PostgresStore.lock_table": {"name": QUOTED},
+    "activedb/store/session/_postgres.py PostgresStore.lock_table": {
+        "mode": OURS,
+        "name": QUOTED,
+    },
     "activedb/store/sql/_overlay.py edits_of": {"listed": COMPILED},
     "activedb/store/session/_session.py roll_back_to": {
         "next(_numbers)": OURS,
@@ -87,6 +90,10 @@ REVIEWED = {
         "real": QUOTED,
         "self._listed('d', computed)": QUOTED,
         "self._listed('kept')": QUOTED,
+    },
+    "activedb/store/sql/_overlay.py Shadow._among": {
+        "', '.join(arrays)": OURS,
+        "columns": QUOTED,
     },
     "activedb/store/sql/_overlay.py Shadow._source": {
         "', '.join((f'({line})' for line in lines))": OURS,
