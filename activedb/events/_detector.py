@@ -416,6 +416,8 @@ class Detector:
         possibility = self._choices.possibility
         if possibility.past is not None and o is not None and o.key in self._root.keys:
             possibility.note(o, journal)
+        if o is not None and o.stamp is not None and o.key in self._root.keys:
+            self._choices.clock_marks.note(o, journal)
         if shared.told_us is None and self._clocks:
             self._tell(record.us)
         if o is not None:
@@ -511,7 +513,7 @@ class Detector:
         BadEvent
             If no such choice is open, or a chosen match is not among its candidates or is
             excluded, by an earlier match or another chosen one; or if no world makes all that is
-            chosen. The state is unchanged.
+            chosen, or each that does makes other candidates as well. The state is unchanged.
         """
         us, numbers = self._choices.chosen(identity, chosen)
         record = Record(None, us, [], {}, ())
@@ -521,7 +523,7 @@ class Detector:
         return [entry[3] for entry in made]
 
     def check_chosen(self, identity: str, chosen: Iterable[int | Mapping[str, Any]]) -> None:
-        """Raise `BadEvent` if no world makes all these candidates of an open choice.
+        """Raise `BadEvent` if no world makes just these candidates of an open choice.
 
         For a caller that makes them itself; `resolve` checks this, too.
         """
@@ -621,6 +623,7 @@ class Detector:
             log.popleft()
         if self.keeps_log and self._is_past(until_us):
             self._choices.possibility.forget_all()
+        self._choices.clock_marks.trim(until_us)
         tries_worlds = self._choices.tries_worlds and self._shared.is_inexact
         known = self._choices.known_events() if tries_worlds else {}
         for node in self._nodes:

@@ -14,6 +14,7 @@ from typing import Any
 
 from activedb.errors import BadEvent, UncertainOrder
 from activedb.events._choices import Selection
+from activedb.events._clock_marks import ClockMarks
 from activedb.events._expressions import (
     Conjunction,
     Disjunction,
@@ -85,6 +86,8 @@ class OpenChoices:
         True if what the nodes hold for certain is verified in worlds.
     possibility : Possibility
         Tells which matches some world makes.
+    clock_marks : ClockMarks
+        Fed events that bound the times of others.
     forgotten : int
         The number of open choices forgotten because there were too many.
     """
@@ -105,6 +108,7 @@ class OpenChoices:
         "_root",
         "_seen",
         "_shared",
+        "clock_marks",
         "forgotten",
         "open",
         "possibility",
@@ -147,6 +151,7 @@ class OpenChoices:
         )
         self._is_merging = is_merging(expression)
         self.possibility = Possibility(expression, alone)
+        self.clock_marks = ClockMarks()
         self.open: dict[str, _Choice] = {}
         self._handed_out: set[str] = set()
         self.forgotten = 0
@@ -344,7 +349,7 @@ class OpenChoices:
                 chosen.append((o.us, o.id or "", arrival, o, o.parts))
         made = self._merged(chosen)
         if not record.is_accepted:
-            self._check(identity, numbers, chosen, made, record)
+            self._check(identity, numbers, choice.entries, chosen, made, record)
             record.is_accepted = True  # also if it is done again without an event that is withdrawn
         for entry, arrivals in made:
             for arrival in {entry[2], *arrivals}:
@@ -360,27 +365,41 @@ class OpenChoices:
         ]
 
     def check(self, identity: str, numbers: tuple[int, ...], record: Record) -> None:
-        """Raise `BadEvent` if no world makes all the candidates with these numbers."""
+        """Raise `BadEvent` if no world makes just the candidates with these numbers."""
         entries = self.open[identity].entries
         chosen: list[Entry] = [
             (o.us, o.id or "", arrival, o, o.parts)
             for number, (arrival, o) in enumerate(entries)
             if number in numbers
         ]
-        self._check(identity, numbers, chosen, self._merged(chosen), record)
+        self._check(identity, numbers, entries, chosen, self._merged(chosen), record)
 
     def _check(
         self,
         identity: str,
         numbers: tuple[int, ...],
+        entries: Sequence[tuple[int, Occurrence]],
         chosen: list[Entry],
         made: list[tuple[Entry, list[int]]],
         record: Record,
     ) -> None:
-        whole = [entry[3] for entry, _ in made]
         candidates = [entry[3] for entry in chosen]
-        if chosen and not self._allow(candidates, record, lambda: self._known(record), whole):
+        whole = [entry[3] for entry, _ in made]
+        others = {
+            number: o
+            for number, (arrival, o) in enumerate(entries)
+            if number not in numbers and arrival in self._shared.doubtful
+        }
+
+        def allow(without: Sequence[Occurrence]) -> bool:
+            return self._allow(candidates, record, lambda: self._known(record), whole, without)
+
+        if not chosen or allow([*others.values()]):
+            return
+        if not allow(()):
             raise BadEvent(_refusal(identity, numbers))
+        needed = [number for number, o in others.items() if not allow([o])]
+        raise BadEvent(_incomplete(identity, numbers, needed))
 
     def _merged(self, chosen: list[Entry]) -> list[tuple[Entry, list[int]]]:
         """Return the matches that chosen candidates make, each with the arrivals of these.
@@ -481,10 +500,9 @@ class OpenChoices:
             if isinstance(each, Negation)
             for key in each.keys
         }
-        decisive = {id(o) for o in events if id(o) in own or o.key in negated}
-        # Other events with the same clocks may restrict the intervals further.
-        clocks = {_clock_of(o) for o in events if id(o) in decisive} - {None}
-        return [o for o in events if id(o) in decisive or _clock_of(o) in clocks]
+        decisive = [o for o in events if id(o) in own or o.key in negated]
+        chosen = {id(o) for o in (*decisive, *self.clock_marks.bounding(decisive, events))}
+        return [o for o in events if id(o) in chosen]
 
     def _span(self, record: Record) -> tuple[int | None, int]:
         """Return the first time that the detector was told, and the time it is advanced to."""
@@ -498,15 +516,20 @@ class OpenChoices:
         record: Record,
         known: Callable[[], list[Occurrence]],
         merged: Sequence[Occurrence] | None = None,
+        without: Sequence[Occurrence] = (),
     ) -> bool:
         """Return False if no world makes these open matches, together and with those chosen."""
         awaited = self._shared.awaited
+        matched = [o for match in (*matches, *without) for o in leaves(match)]
 
         def deciding() -> tuple[list[Occurrence], list[Occurrence]]:
-            fed = known()
+            kept = known()
+            have = {id(o) for o in kept}
+            marks = self.clock_marks.bounding([*kept, *awaited, *matched], ())
+            fed = [*(o for o in marks if id(o) not in have), *kept]
             if not self._is_free:
                 return fed, awaited
-            decisive = {id(o) for o in self._decisive([*fed, *awaited], matches)}
+            decisive = {id(o) for o in self._decisive([*fed, *awaited], [*matches, *without])}
             return (
                 [o for o in fed if id(o) in decisive],
                 [o for o in awaited if id(o) in decisive],
@@ -519,6 +542,7 @@ class OpenChoices:
             self._decisions.values(),
             self._span(record),
             merged=merged,
+            without=without,
         )
 
     def _is_possible(
@@ -607,6 +631,7 @@ class OpenChoices:
     def forget(self, o: Occurrence) -> None:
         """Forget an event that was withdrawn."""
         self._remembered = [each for each in self._remembered if each[1] is not o]
+        self.clock_marks.forget(o)
 
     def undone(self) -> None:
         """Note that steps were undone, and choices with them."""
@@ -646,6 +671,7 @@ class OpenChoices:
                 [arrival, writer.occurrence(o), is_made]
                 for arrival, (o, is_made) in self._decisions.items()
             ],
+            "clock_marks": [[writer.occurrence(o), used] for o, used in self.clock_marks.state],
             "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
             "past": None if past is None else [writer.occurrence(o) for o in past],
         }
@@ -671,6 +697,8 @@ class OpenChoices:
         for arrival, number, is_made in state.get("decisions", ()):
             self._decisions[arrival] = (reader.occurrences[number], is_made)
         self._remembered = [(a, reader.occurrences[n]) for a, n in state.get("remembered", ())]
+        marks = state.get("clock_marks", ())
+        self.clock_marks.state = [(reader.occurrences[n], is_used) for n, is_used in marks]
         shared.follows.update(dict(state.get("follows", ())))
         shared.needs.update(dict(state.get("needs", ())))
         past = state.get("past")  # states of earlier versions lack it
@@ -698,10 +726,22 @@ def _refusal(identity: str, numbers: Sequence[int]) -> str:
             "timestamps allow, after what was fed and chosen since"
         )
     return (
-        f"candidates {', '.join(map(str, numbers))} of {identity!r} are made together in no order "
-        "of events that their timestamps allow: of matches that exclude each other only one can be "
-        "chosen"
+        f"candidates {_listed(numbers)} of {identity!r} are made together in no order of events "
+        "that their timestamps allow: of matches that exclude each other only one can be chosen"
     )
+
+
+def _incomplete(identity: str, numbers: Sequence[int], needed: Sequence[int]) -> str:
+    what = f"candidate{'s' * (len(numbers) > 1)} {_listed(numbers)}"
+    also = _listed(needed) if needed else "some of the others"
+    return (
+        f"every order of events that makes {what} of {identity!r} makes others of its candidates "
+        f"too: choose also {also}, or none at all"
+    )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _error(opened: Sequence[Undecided], made: Sequence[Entry], record: Record) -> UncertainOrder:
@@ -725,9 +765,3 @@ def _error(opened: Sequence[Undecided], made: Sequence[Entry], record: Record) -
 def _parts_of(o: Occurrence) -> Mapping[str, Any]:
     """Return a match as a mapping of part names to constituents."""
     return o.parts or {o.name: o}
-
-
-def _clock_of(o: Occurrence) -> object:
-    """Return the local clock that stamped an event, or None if there is none."""
-    stamp = o.stamp
-    return None if stamp is None or stamp.local_clock is None else (stamp.node, stamp.local_clock)

@@ -1,7 +1,7 @@
-"""Decision whether open matches can be made: one of them at all, or several together.
+"""Decision whether open matches can be made: one of them at all, or several, and no others.
 
-An open match that no world makes is not a candidate, and candidates can only be chosen together if
-some world makes all of them. Worlds are asked twice (`_witnesses`):
+An open match that no world makes is not a candidate, and candidates can only be chosen if some
+world makes all of them and none of the others. Worlds are asked twice (`_witnesses`):
 
 - about the whole expression, with all events that decide it. For an expression whose earlier
   matches influence later ones these are all events fed since a pause longer than its horizon;
@@ -161,6 +161,7 @@ class Possibility:
         span: Span,
         *,
         merged: Sequence[Occurrence] | None = None,
+        without: Sequence[Occurrence] = (),
     ) -> bool:
         """Return False if no world makes all of these matches; True if some does, or may.
 
@@ -179,19 +180,24 @@ class Possibility:
         merged : sequence of Occurrence, optional
             The same matches, those merged that are made as one. None: it suffices that they are in
             such matches.
+        without : sequence of Occurrence
+            Candidates that the same world must not make.
         """
-        if self._is_sure_of_pairs and len(matches) == 1 and _is_plain_pair(matches[0]):
+        is_pair = len(matches) == 1 and not without and _is_plain_pair(matches[0])
+        if is_pair and self._is_sure_of_pairs:
             return True
         chosen = [o for o, is_made in decisions if is_made]
-        events = self._deciding(matches, known, awaited)
+        events = self._deciding([*matches, *without], known, awaited)
         if self._whole is not None and events is not None and self._has_few_moments(span):
             among = {id(o) for o in events}
             before = [o for o in chosen if self._is_of(o, among)]
             wanted = matches if merged is None else merged
-            names = self._merged_names if merged is None else ()
-            verdict = self._worlds(self._whole, events, before, span).allow(wanted, names)
-            if verdict is None and before:  # earlier choices may contradict each other
-                verdict = self._worlds(self._whole, events, (), span).allow(wanted, names)
+            names, are_whole = self._merged_names, merged is not None
+            for decided in [before, ()] if before else [()]:  # they may contradict each other
+                worlds = self._worlds(self._whole, events, decided, span)
+                verdict = worlds.allow(wanted, without, merged=names, are_whole=are_whole)
+                if verdict is not None:
+                    break
             if verdict is not None and (not verdict or len(before) == len(chosen)):
                 return verdict
         return self.may_hold(matches, chosen)

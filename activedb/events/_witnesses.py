@@ -129,19 +129,41 @@ class WorldChecker:
         """Return whether a world was found in which `match` is not made."""
         return self._with([match])._refute(match)
 
-    def allow(self, matches: Sequence[Occurrence], merged: Collection[str] = ()) -> bool | None:
-        """Return whether some world makes all `matches`; None if that is not known.
+    def allow(
+        self,
+        matches: Sequence[Occurrence],
+        without: Sequence[Occurrence] = (),
+        *,
+        merged: Collection[str] = (),
+        are_whole: bool = True,
+    ) -> bool | None:
+        """Return whether some world makes `matches` and not `without`; None if that is not known.
 
         It is known for up to 8 events that are in the order of arrival, if there is a world for
         each combination of results of all comparisons.
 
         Parameters
         ----------
-        matches : sequence of Occurrence
+        matches, without : sequence of Occurrence
         merged : collection of str
             Names of parts of which the match that a world makes may have more elements.
+        are_whole : bool
+            True if that is so for `without` only.
         """
-        return self._with(matches)._allow(matches, merged)
+        worlds = self._with([*matches, *without])
+        wanted, unwanted = (list(map(worlds._identity, each)) for each in (matches, without))
+
+        def has(made: _Made, match: Identity, names: Collection[str]) -> bool:
+            return match in made.found or (
+                bool(names) and any(_is_within(match, found, names) for found in made.found)
+            )
+
+        def is_so(made: _Made) -> bool:
+            return all(has(made, each, () if are_whole else merged) for each in wanted) and not any(
+                has(made, each, merged) for each in unwanted
+            )
+
+        return worlds._allow(matches, is_so, must_refute=bool(unwanted))
 
     def _prove(self, match: Occurrence) -> bool:
         if len(self.events) > _EVENTS_MAX:
@@ -156,7 +178,10 @@ class WorldChecker:
         worlds = self._drawn if self._all is None else self._all
         return any(wanted not in made.found and made.refutes for made in self._made(worlds))
 
-    def _allow(self, matches: Sequence[Occurrence], merged: Collection[str]) -> bool | None:
+    def _allow(
+        self, matches: Sequence[Occurrence], is_so: Callable[[_Made], bool], *, must_refute: bool
+    ) -> bool | None:
+        """Return whether something is so in some world; `matches` tell which to try first."""
         events = self.events
         is_known = (
             len(events) <= _EVENTS_FEW
@@ -166,19 +191,16 @@ class WorldChecker:
         )
         if not is_known:
             return None
-        wanted = list(map(self._identity, matches))
 
-        def makes_all(made: _Made) -> bool:
-            if merged:
-                return all(any(_is_within(w, f, merged) for f in made.found) for w in wanted)
-            return made.found.issuperset(wanted)
+        def shows(made: _Made) -> bool:
+            return made.proves and (made.refutes or not must_refute) and is_so(made)
 
-        if any(made.proves and makes_all(made) for made in self._made(self._in_order(matches))):
+        if any(map(shows, self._made(self._in_order(matches)))):
             return True
         if self._all is None:
             return None
         met = list(self._made(self._all))
-        if any(made.proves and makes_all(made) for made in met):
+        if any(map(shows, met)):
             return True
         # Without any world that agrees with the decisions, these say nothing.
         return False if met and all(made.proves and made.refutes for made in met) else None

@@ -264,7 +264,7 @@ class Decisions:
         ConfigurationError
             If something chosen is not a candidate.
         BadEvent
-            If two chosen candidates exclude each other.
+            If the chosen candidates exclude each other, or are never made without others.
         RuleFailed
             If the rule raises, unless it fails alone. The decision stays open.
         TransactionStateError

@@ -223,7 +223,7 @@ class Monitor:
             why = (
                 f"rule {error.rule} has failed"
                 if isinstance(error, RuleFailed)
-                else "two of the chosen exclude each other"
+                else "the chosen exclude each other, or are never made without others"
             )
             raise type(error)(f"{why}, and the decision is open as before") from error
 

@@ -106,8 +106,7 @@ class Source(Protocol):
         DecisionClosed
             If it was decided before, or can no longer be decided.
         RuleFailed, BadEvent
-            If the rule raises, or two of the chosen candidates exclude each other. The decision
-            stays open.
+            If the rule raises, or the candidates cannot be chosen so. The decision stays open.
         """
         ...
 

@@ -498,7 +498,7 @@ class Subscription:
         return len(self._detection.open)
 
     def check_chosen(self, identity: str, chosen: Sequence[int]) -> None:
-        """Raise `BadEvent` if two of the chosen candidates of an open choice exclude each other."""
+        """Raise `BadEvent` if no world makes just these candidates of an open choice."""
         with self._detection.latch:
             self._detection.detector.check_chosen(identity, chosen)
 
@@ -510,7 +510,8 @@ class Subscription:
         Raises
         ------
         BadEvent
-            If two of the candidates exclude each other; the state is unchanged.
+            If the candidates exclude each other, or are never made without others; the state
+            is unchanged.
         """
         detection = self._detection
         with detection.latch:

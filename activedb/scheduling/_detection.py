@@ -171,7 +171,8 @@ class Detection:
         Raises
         ------
         BadEvent
-            If two of the chosen candidates exclude each other; nothing has changed then.
+            If the chosen candidates exclude each other, or are never made without others;
+            nothing has changed then.
         """
         rule, detector = next(each for each in self._detectors if each[0].name == choice.rule)
         made = detector.resolve(choice.undecided.identity, chosen)

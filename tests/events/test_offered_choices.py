@@ -22,6 +22,7 @@ from activedb.events import (
     AccuracyInterval,
     Detector,
     Expression,
+    LocalClock,
     Occurrence,
     Undecided,
     all_of,
@@ -188,28 +189,19 @@ def subsets(count: int, random: Random) -> list[tuple[int, ...]]:
 
 
 def makes(case: Case, matches: list[Any], without: Iterable[Identity] = ()) -> bool:
-    """Return whether one world makes all these matches, with their elements in the same order."""
-    wanted, other = {match_identity(each) for each in matches}, set(without)
+    """Return whether one world makes all these matches, their elements in order, and no other."""
+    wanted, unwanted = {match_identity(each) for each in matches}, list(without)
+
+    def lacks(made: Iterable[Identity]) -> bool:
+        if not merges(case):
+            return set(unwanted).isdisjoint(made)
+        return not any(is_in(u, match, case.expression) for u in unwanted for match in made)
+
     return any(
         wanted <= set(made)
-        and other.isdisjoint(made)
+        and lacks(made)
         and (merges(case) or all(is_so(each, times) for each in matches))
         for times, made in zip(case.worlds, case.made, strict=True)
-    )
-
-
-def may_lack(case: Case, matches: list[Any], others: Iterable[Identity]) -> bool:
-    """Return whether one world makes all these matches, merged with others or not, and no other."""
-    if not merges(case):
-        return makes(case, matches, others)
-    wanted, lacked = [match_identity(each) for each in matches], list(others)
-
-    def has(made: Iterable[Identity], candidate: Identity) -> bool:
-        return any(is_in(candidate, match, case.expression) for match in made)
-
-    return any(
-        all(has(made, each) for each in wanted) and not any(has(made, each) for each in lacked)
-        for made in case.made
     )
 
 
@@ -247,15 +239,11 @@ def test_candidates_that_may_be_chosen_together_are_made_in_one_world(of: str | 
                 try:
                     found = one.resolve(choice.identity, numbers)
                 except BadEvent:
-                    if not merges(case) and makes(case, chosen):
+                    if not merges(case) and makes(case, chosen, others):
                         check(case, f"refused {numbers} of {named(choice)}: a world makes them")
                     continue
-                # What follows is claimed if the others, which then are not made, may not be.
-                is_made = makes(case, found)
-                if not is_made and not may_lack(case, chosen, others):
-                    is_made = may_lack(case, chosen, ())
-                if not is_made:
-                    check(case, f"chose {numbers} of {named(choice)}: no world makes them")
+                if not makes(case, found, others):
+                    check(case, f"chose {numbers} of {named(choice)}: no world makes just them")
 
 
 def named(choice: Any) -> str:
@@ -294,6 +282,50 @@ def test_event_that_would_have_to_precede_itself_is_not_offered() -> None:
     detector.feed(c, None, [a])
     assert detector.feed(a) == []
     assert detector.undecided == ()
+
+
+def test_candidates_chosen_without_others_that_are_always_made_with_them_are_refused() -> None:
+    detector = Detector(seq(event("A"), event("B"), event("C")))
+    early, late = at("A", 0, 1), at("A", 2, 3)
+    events = [early, at("C", 2, 3), late, at("B", 2, 4)]
+    for number, o in enumerate(events):
+        detector.feed(o, None, [x for x in events[number + 1 :] if not precedes(o, x)])
+    (choice,) = detector.undecided
+    assert [c["A"] for c in choice.candidates] == [early, late]
+    state = detector.state()
+    with pytest.raises(BadEvent, match="makes others of its candidates too: choose also 0, or"):
+        detector.resolve(choice.identity, (1,))
+    assert detector.state() == state
+    assert len(detector.resolve(choice.identity, (0, 1))) == 2
+
+
+def test_event_of_a_local_clock_bounds_what_is_offered_though_no_match_needs_it() -> None:
+    """C at 6 s is before the last A by their clock, so that A is more than 3 s after the others."""
+    clock = LocalClock("started at noon")
+
+    def read(name: str, low: float, high: float, local_us: int) -> Occurrence:
+        low_us, high_us = round(low * SECOND_US), round(high * SECOND_US)
+        stamp = AccuracyInterval(
+            high_us, low_us, high_us, node="n", local_us=local_us, local_clock=clock
+        )
+        return Occurrence(name, stamp)
+
+    pairs = all_of(event("A", alias="a"), event("A", alias="b")).within(3) | event("C")
+    events = [
+        at("A", 2, 3),
+        read("C", 6, 6, 6_000_000),
+        read("A", 6, 7, 6_000_006),
+        read("A", 10, 12, 9_000_008),
+    ]
+    for last in (events[1], at("C", 6, 6)):  # without a clock, the C says nothing
+        detector = Detector(pairs)
+        for o in (events[0], last, *events[2:]):
+            detector.feed(o)
+            detector.trim(o.low_us - 4 * SECOND_US)
+            detector.restore(json.loads(json.dumps(detector.state())))
+        offered = [c for each in detector.undecided for c in each.candidates]
+        is_offered = any(c["a"].high_us == 3 * SECOND_US for c in offered)
+        assert is_offered is (last is not events[1])
 
 
 def two_orders() -> tuple[Detector, list[Occurrence], Undecided]:

@@ -6,6 +6,7 @@ import contextlib
 import random
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from sqlalchemy import Column, Integer, Table, text
 
@@ -13,9 +14,10 @@ import activedb as adb
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.drawing import Worlds
 from tests.histories.elle import check
-from tests.histories.history import History, Outcome, parsed
-from tests.histories.lists import KINDS, LISTS
+from tests.histories.history import History, Outcome, Recorder, parsed
+from tests.histories.lists import KINDS, LISTS, AskedLists
 from tests.histories.processes import Server, Worker
+from tests.histories.workload import KEYS
 from tests.servers import fresh_database
 
 if TYPE_CHECKING:
@@ -63,13 +65,42 @@ def run_history(database_url: str, kind: str, folder: Path, seed: int, scale: in
             worker.wait_ready()
         for worker in workers:
             worker.go()
+        plain = in_thread(append_plainly, server, TRANSACTIONS * scale) if kind == "asked" else None
         killed, *others = workers
         killed.kill_after(random.Random(seed).randrange(30, 90) * scale)
         for worker in others:
             worker.finish()
         lines = [line for worker in workers for line in worker.lines()]
+        if plain is not None:
+            lines += plain.result(PATIENCE_S)
     server.wait_idle()
     return History.of(parsed(lines), server.look(LISTS[kind].found))
+
+
+def append_plainly(server: Server, count: int) -> list[str]:
+    """Append values as a program without activedb; return the lines that it has recorded.
+
+    Its lock of the table keeps others from writing, and says nothing to those that have read.
+    """
+    lines: list[str] = []
+    recorder = Recorder(lines.append)
+    alone = f"LOCK TABLE {AskedLists.TABLE} IN SHARE ROW EXCLUSIVE MODE"
+    with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as connection:
+        for number in range(count):
+            name, key, value = f"plain{number}", f"{KEYS[number % len(KEYS)]}0", number + 1
+            recorder.begin(name, None)
+            recorder.append(name, key, value)
+            recorder.committing(name)
+            try:
+                with connection.transaction():
+                    connection.execute(alone)
+                    connection.execute(AskedLists.PLAIN_APPEND, {"value": value, "key": key})
+                outcome = Outcome.COMMITTED
+                recorder.appended(value)
+            except psycopg.errors.DeadlockDetected:
+                outcome = Outcome.ABORTED
+            recorder.end(name, outcome)
+    return lines
 
 
 def test_absence_that_another_process_ends_is_no_error_of_the_program(database_url: str) -> None:

@@ -193,7 +193,7 @@ class Client:
     def _operate(self, t: Transaction, step: Operation, name: str, chance: random.Random) -> None:
         since = self._recorder.now()
         if step.verb == "read":
-            seen = self._lists.read(t, step.key)
+            seen = self._lists.read(t, step.key, chance)
             self._recorder.read(name, step.key, seen, since, scan=self._lists.is_scan)
             return
         value = self._next(self._values)
