@@ -3,8 +3,9 @@
 A hierarchy that waits for another hierarchy waits for its end, here as on the server: the locks of
 a hierarchy pass on inside it until its top-level transaction ends, which waits for all its
 inferiors. So the nodes of the graph are hierarchies, identified by their server processes, and a
-cycle is a deadlock. The lock manager finds cycles of local waits alone, and the server finds cycles
-of waits on the server alone.
+cycle is a deadlock. The lock manager finds cycles of local waits alone. The server finds cycles of
+waits on the server alone, but only after a time (``deadlock_timeout``, by default a second) that an
+ordinary role cannot set; so these are broken here as well.
 
 A thread that sleeps on the server for one hierarchy stalls the other hierarchies open on it,
 including those of other database objects of this process: they wait for the first one (`_threads`).
@@ -19,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["Crossing", "cycle_through"]
 
 _LOG = logging.getLogger(__name__)
-_TICK_S = 0.05
-_LOOK_AFTER_S = 0.1  # a longer statement may be waiting for a lock
-_LOOK_EVERY_S_MAX = 1.0
+_TICK_S = 0.025
+_LOOK_AFTER_S = 0.03  # a longer statement may be waiting for a lock
+_LOOK_EVERY_S_MIN, _LOOK_EVERY_S_MAX = 0.05, 1.0
 _YIELDS_MAX = 10  # looks granted to a victim in another process before it is our turn
 
 
@@ -111,7 +111,8 @@ class Crossing:
             self._thread.join()
 
     def _watch(self) -> None:
-        next_look, pause = 0.0, _LOOK_AFTER_S
+        polled_s, looked_s, pause_s = time.monotonic(), 0.0, _LOOK_EVERY_S_MIN
+        is_new = is_suspicious = False  # whether to look soon, or at once
         while self._is_needed.wait() and not self._is_closed.wait(_TICK_S):
             with self._latch:
                 tops = list(self._tops.values())
@@ -120,20 +121,23 @@ class Crossing:
             try:
                 called = [top.hierarchy.session.called_s for top in tops]
                 called += [use.called_s for use in self._plain()]
+                now_s = time.monotonic()
+                new_s, polled_s = now_s - polled_s, now_s
                 if all(seconds < _LOOK_AFTER_S for seconds in called):
                     self._seen.clear()
                     self._take_back(_at_server(tops))
-                    next_look, pause = 0.0, _LOOK_AFTER_S
+                    is_new = is_suspicious = False
                     continue
-                if time.monotonic() < next_look:
+                if is_new := is_new or any(0 <= s - _LOOK_AFTER_S <= new_s for s in called):
+                    pause_s = _LOOK_EVERY_S_MIN
+                if not is_suspicious and now_s - looked_s < pause_s:
                     continue
-                suspicious = self.look_once(tops)
+                is_suspicious = self.look_once(tops)
             except Exception:
                 _LOG.exception("cannot look for deadlocks through the server")
-                suspicious = False
-                self._is_closed.wait(pause)
-            pause = _LOOK_AFTER_S if suspicious else min(2 * pause, _LOOK_EVERY_S_MAX)
-            next_look = time.monotonic() + pause
+                is_suspicious = False
+            is_new, looked_s = False, time.monotonic()
+            pause_s = min(2 * pause_s, _LOOK_EVERY_S_MAX)
 
     def look_once(self, tops: Iterable[TransactionNode]) -> bool:
         """Ask the server for its waits, and break a deadlock; return whether one is suspected."""
@@ -161,8 +165,7 @@ class Crossing:
         cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
         for number in (ours.keys() | plain.keys()) & waits.keys():
             cycle = cycle_through(number, waits)
-            # The server itself finds cycles of waits on the server alone.
-            if any(b not in backends[a].blockers for a, b in pairwise([*cycle, *cycle[:1]])):
+            if cycle:
                 cycles[frozenset((n, backends[n].began) for n in cycle)] = cycle
         # Local and server waits were not read at one moment, so a cycle counts if it is seen twice.
         self._seen = {nodes: self._seen.get(nodes, 0) + 1 for nodes in cycles}

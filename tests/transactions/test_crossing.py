@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,14 +21,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
+import activedb as adb
 from activedb.store.session._processes import Backend, backends, publish
 from activedb.transactions._crossing import cycle_through
 from tests.databases import PATIENCE_S, in_thread, place, until
+from tests.histories.processes import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
-    import activedb as adb
     from tests.databases import Place
 
 
@@ -116,11 +119,53 @@ def test_cycle_with_local_waits_in_two_processes_is_broken(shared: Place) -> Non
     assert crossing(one, other) == 1
 
 
-def test_cycle_at_the_server_alone_is_left_to_the_server(shared: Place) -> None:
-    one, other = (shared.open() for _ in range(2))
-    tries = Ring([one, other]).run_all()
-    assert sum(tries) == 3
-    assert crossing(one, other) == 0
+@pytest.fixture
+def patient_url(database_url: str) -> str:
+    """A server that looks for deadlocks after an hour."""
+    name = make_url(database_url).database
+    Server(database_url).run(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '1h'")
+    return database_url
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_cycle_at_the_server_alone_is_broken_before_the_server_looks(
+    patient_url: str, count: int
+) -> None:
+    with ExitStack() as stack:
+        databases = [stack.enter_context(adb.connect(patient_url)) for _ in range(count)]
+        tries = Ring(databases).run_all()
+        assert sum(tries) == count + 1
+        assert crossing(*databases) == 1
+
+
+def test_victim_of_a_cycle_with_a_plain_program_is_the_transaction(patient_url: str) -> None:
+    with adb.connect(patient_url) as db:
+        table = accounts(db)
+        db.create_all()
+        db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2)])
+        has_one, may_go_on = threading.Event(), threading.Event()
+
+        def both(t: adb.Transaction) -> None:
+            t.get(table, 1, for_update=True)
+            has_one.set()
+            assert may_go_on.wait(PATIENCE_S)
+            t.update(table, 2, balance=2)
+            t.update(table, 1, balance=2)
+
+        def plain(connection: Connection) -> None:
+            connection.execute(update(table).where(table.c.id == 2).values(balance=1))
+            run = in_thread(db.run, both)
+            assert has_one.wait(PATIENCE_S)
+            may_go_on.set()
+            connection.execute(update(table).where(table.c.id == 1).values(balance=1))
+            runs.append(run)
+
+        runs: list[Future[None]] = []
+        Server(patient_url).look(plain)
+        runs[0].result(PATIENCE_S)
+        rows = db.run(lambda t: t.get_many(table, [1, 2]))
+        assert [row["balance"] for row in rows.values() if row] == [2, 2]
+        assert crossing(db) == 1
 
 
 def test_cycle_of_local_waits_alone_is_left_to_the_lock_manager(shared: Place) -> None:
