@@ -7,7 +7,7 @@ predicates, as in precision locks (Jordan, Banerjee, Batman 1981); README, "Pred
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 __all__ = ["Columns", "InRange", "OneOf", "Predicate", "PredicateIndex"]
@@ -44,9 +44,9 @@ class OneOf:
         """Return what it consists of, for comparisons."""
         return ("one of", self.column, self.form, self.values)
 
-    def text(self) -> str:
-        """Return the condition as text."""
-        listed = ", ".join(sorted(map(repr, self.values)))
+    def text(self, show: Callable[[Any], str] = repr) -> str:
+        """Return the condition as text, with values as `show` returns them."""
+        listed = ", ".join(sorted(map(show, self.values)))
         return (
             f"{self.column} = {listed}" if len(self.values) == 1 else f"{self.column} in {listed}"
         )
@@ -105,11 +105,13 @@ class InRange:
         bounds = self.low, self.high, self.with_low, self.with_high
         return ("in range", self.column, self.form, *bounds)
 
-    def text(self) -> str:
-        """Return the condition as text."""
-        low = "" if self.low is None else f"{self.low!r} {'<=' if self.with_low else '<'} "
-        high = "" if self.high is None else f" {'<=' if self.with_high else '<'} {self.high!r}"
-        return f"{low}{self.column}{high}"
+    def text(self, show: Callable[[Any], str] = repr) -> str:
+        """Return the condition as text, with bounds as `show` returns them."""
+        low, high = self.low, self.high
+        if high is None:
+            return f"{self.column} {'>=' if self.with_low else '>'} {show(low)}"
+        above = "" if low is None else f"{show(low)} {'<=' if self.with_low else '<'} "
+        return f"{above}{self.column} {'<=' if self.with_high else '<'} {show(high)}"
 
 
 class Predicate:
@@ -146,7 +148,12 @@ class Predicate:
         return self._hash
 
     def __repr__(self) -> str:
-        return f"{{{' and '.join(sorted(each.text() for each in self.conditions))}}}"
+        return self.text()
+
+    def text(self, show: Callable[[Any], str] = repr) -> str:
+        """Return the conditions as text, with values as `show` returns them."""
+        told = sorted((each.column, each.text(show)) for each in self.conditions)
+        return f"{{{' and '.join(text for _, text in told)}}}"
 
 
 class PredicateIndex:

@@ -7,9 +7,12 @@ from collections.abc import Hashable, Mapping
 from hashlib import blake2b
 from itertools import islice
 
+from lockmgr import Predicate
+
 __all__ = ["Params", "Redaction"]
 
 _CHARS_MAX = 60
+_PREDICATE_CHARS_MAX = 200
 _ERROR_CHARS_MAX = 500
 _PARAMS_MAX = 20
 _DIGEST_BYTES = 3
@@ -58,7 +61,11 @@ class Redaction:
         return self._part(key)
 
     def resource(self, resource: tuple[Hashable, ...]) -> str:
-        """Return the text of a locked resource: ``accounts``, ``accounts/7``."""
+        """Return the text of a locked resource.
+
+        Of a table, ``accounts``; of a row, ``accounts/7``; of a predicate,
+        ``accounts/{balance >= 0}``.
+        """
         first, *rest = resource
         return "/".join((str(first), *map(self.key, rest)))
 
@@ -81,6 +88,10 @@ class Redaction:
         return f"{name}: {text[:_ERROR_CHARS_MAX]}" if text else name
 
     def _part(self, value: object) -> str:
+        if isinstance(value, Predicate):
+            text = value.text(self._part)
+            most = _PREDICATE_CHARS_MAX
+            return text if len(text) <= most else f"{text[:most]}…}}"
         if self.values:
             return _shortened(value)
         try:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import select
 
 import activedb as adb
 from activedb.errors import TransactionStateError
-from lockmgr import LockManager
+from lockmgr import InRange, LockManager, OneOf, Predicate
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.ledger import at, declare, event
 from tests.transactions.test_crossing import Ring
@@ -101,6 +103,39 @@ def test_state_locks_tells_holders_and_who_waits(watched: Watched) -> None:
     go_on.set()
     one.result(PATIENCE_S)
     other.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_state_locks_tells_the_question_for_which_a_writer_waits(memory: Any, values: bool) -> None:
+    watched: Watched = memory(monitor_values=values)
+    accounts = watched.accounts
+    go_on, has_asked = threading.Event(), threading.Event()
+
+    def ask(t: adb.Transaction) -> None:
+        t.query(select(accounts).where(accounts.c.balance > 87, accounts.c.id.between(1, 2)))
+        t.query(select(accounts).where(accounts.c.balance.in_([7, 95])))
+        has_asked.set()
+        assert go_on.wait(PATIENCE_S)
+
+    reader = in_thread(watched.db.run, ask)
+    assert has_asked.wait(PATIENCE_S)
+    writer = in_thread(watched.db.run, lambda t: t.update(accounts, 2, balance=95))
+    until(lambda: watched.state()["locks"]["waits_total"])
+    locks = watched.state()["locks"]
+    go_on.set()
+    for each in (reader, writer):
+        each.result(PATIENCE_S)
+    (request,) = [each for each in locks["queue"] if "{" in each["resource"]]
+    shown = {lock["resource"] for lock in locks["shown"]}
+    if values:
+        asked = "accounts/{balance > 87 and 1 <= id <= 2}"
+        assert {asked, "accounts/{balance in 7, 95}"} <= shown
+        assert request["resource"] in shown
+    else:
+        hidden = "«int [0-9a-f]{6}»"
+        asked = f"accounts/{{balance > {hidden} and {hidden} <= id <= {hidden}}}"
+        assert any(re.fullmatch(asked, each) for each in shown), shown
+        assert request["resource"] in shown
 
 
 def test_state_rules_tells_what_they_have_come_to(watched: Watched) -> None:
@@ -278,6 +313,8 @@ def test_redaction_of_values_is_short_and_survives_odd_ones() -> None:
     assert hidden.error(ValueError("y")) == "ValueError"
     many = shown.params({f"p{n}": n for n in range(100)})
     assert (len(many), many[-1]) == (21, ("…", "80 more"))
+    many_values = Predicate([OneOf("n", range(1_000)), InRange("at", high=2)])
+    assert len(shown.resource(("accounts", many_values))) < 250
     assert hidden.key((1,)) != hidden.key((2,))
     assert hidden.key((1,)) == hidden.key((1,))
     assert hidden.key((1,)) != Redaction(False).key((1,))
