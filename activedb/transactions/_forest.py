@@ -44,6 +44,7 @@ from activedb.transactions._threads import (
     stalled_sleepers,
     wait_is_over,
 )
+from activedb.transactions._whole_tables import WholeTables
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import (
     DeadlockReport,
@@ -143,6 +144,7 @@ class Forest:
             store.plain_uses,
         )
         self._ids = itertools.count(1)
+        self.whole_tables = WholeTables()
         self.asked: set[TableSpec] = set()  # tables in which predicates have been locked
         self._hierarchies: dict[int, Hierarchy] = {}  # live ones, by top-level transaction
         self.offers = Offers(lambda: self.locks)

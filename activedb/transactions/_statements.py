@@ -120,12 +120,14 @@ def _select(
         return _unique_rows(t, spec, names, values, read)
 
     def ask(spec: TableSpec, predicate: Predicate) -> list[Key] | None:
+        understood.add(spec)
         keys = _covered_rows(t, spec, predicate, read, is_to_write=spec is to_write)
         if keys is not None:
             locked.asked.add(spec)
         return keys
 
     locked = LockedRows()
+    understood: set[TableSpec] = set()
     specs = dict.fromkeys(unlocked)
     wanted: Mapping[TableSpec, list[Key] | None] = {}
     if not pinned.may_restrict:
@@ -163,6 +165,9 @@ def _select(
                 wanted = {each.spec: None for each in more.mentions if each.spec is not None}
             else:
                 wanted = restricted_keys(more.mentions, read, find, ask)
+                for spec, keys in wanted.items():
+                    if keys is None and spec not in understood:
+                        t.forest.whole_tables.tell(spec, more.sent[0])
                 locked.checked.append(more.sent)
 
 

@@ -839,3 +839,39 @@ def test_commits_that_check_one_table_and_write_another_do_not_wait_for_each_oth
     counted = db.admin.counters()
     assert "retries_after_serialization_conflicts" not in counted
     assert "retries_after_deadlocks" not in counted
+
+
+# -- queries that lock whole tables ---------------------------------------------------------------
+
+
+def test_query_without_a_condition_that_is_understood_is_logged_once(
+    where: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    db = where.open()
+    beds = beds_of(db)
+    visits = Table("visits", db.metadata, Column("id", Integer, primary_key=True))
+    db.create_all()
+    shouted = select(beds).where(func.upper(beds.c.ward) == "JANE ROE")
+    asked: list[Any] = [
+        shouted,
+        shouted,
+        select(beds).where(beds.c.level == 87, or_(beds.c.ward == "A", beds.c.ward == "B")),
+        select(func.count()).select_from(beds),  # asks for the whole table
+        select(beds.c.id).join(visits, visits.c.id != beds.c.level).where(beds.c.level == 3),
+        text("SELECT id FROM beds WHERE level + 1 = 4711 AND ward || '' = 'Jane Roe'"),
+        text("SELECT id FROM beds WHERE level + 1 = 4712 AND ward || '' = 'John Roe'"),
+    ]
+
+    def ask(t: adb.Transaction, statement: Any) -> None:
+        t.query(statement)
+
+    with caplog.at_level("INFO", logger="activedb.transactions"):
+        for statement in asked:
+            db.run(ask, statement)
+    told = [r.getMessage() for r in caplog.records if "locks the whole table" in r.getMessage()]
+    tables = [message.partition("table ")[2].partition(",")[0] for message in told]
+    assert tables == ["beds", "visits", "beds"]
+    everything = " ".join(told)
+    assert "upper" in told[0]
+    assert "level + … = …" in told[2]
+    assert not any(value in everything for value in ("4711", "4712", "Roe", "ROE"))

@@ -181,8 +181,7 @@ class PinnedKeys:
         Columns that the statement returns, if it returns plain columns of all rows with the keys of
         its only table, and does nothing else.
     may_restrict : bool
-        False if the statement is not worth a look at the text that is sent: nothing in it says
-        which rows of a table it takes.
+        False if the statement is not worth a look at the text that is sent: it has no condition.
     """
 
     by_table: Mapping[Table, list[tuple[Any, ...]]]
@@ -206,10 +205,9 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     used: set[str] = set()
     single: dict[Table, dict[str, Sequence[Any]]] = {}
     found: dict[Table, list[tuple[Any, ...]]] = {}
-    conditions, may_restrict = 0, False
+    conditions = 0
     for condition in _conjuncts(statement._where_criteria):
         conditions += 1
-        may_restrict |= _compares(condition)
         equated, values = _equation(condition, given, used)
         tables = {column.table for column in equated}
         if values is None or len(tables) != 1:
@@ -235,9 +233,8 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
         (table,) = found
         if conditions == (len(single[table]) if table in single else 1):  # there is no other one
             columns = _plain_columns(statement, table)
-    if not (may_restrict or found):
-        may_restrict = any(map(_compares, visitors.iterate(statement)))  # in a subquery
-    return PinnedKeys(found, columns, may_restrict or bool(found))
+    may_restrict = conditions > 0 or any(map(_compares, visitors.iterate(statement)))
+    return PinnedKeys(found, columns, may_restrict)
 
 
 _CLAUSES = {name for name, _ in Select._traverse_internals} - {
