@@ -119,9 +119,10 @@ def _select(
     ) -> list[Key] | None:
         return _unique_rows(t, spec, names, values, read)
 
-    def ask(spec: TableSpec, predicate: Predicate) -> list[Key] | None:
+    def ask(spec: TableSpec, predicate: Predicate, is_last: bool) -> list[Key] | None:
         understood.add(spec)
-        keys = _covered_rows(t, spec, predicate, read, is_to_write=spec is to_write)
+        mode = Mode.SIX if spec is to_write else Mode.S
+        keys = _covered_rows(t, spec, predicate, mode, read, is_last=is_last)
         if keys is not None:
             locked.asked.add(spec)
         return keys
@@ -208,21 +209,23 @@ def _covered_rows(
     t: TransactionNode,
     spec: TableSpec,
     predicate: Predicate,
+    mode: Mode,
     read: Callable[[TableSpec, list[Key]], Iterable[Row | None]],
     *,
-    is_to_write: bool,
+    is_last: bool,
 ) -> list[Key] | None:
     """Lock a predicate, and the rows that satisfy it if other processes may write them.
 
     Returns the keys of these rows; None if there are too many, the table is locked, or predicates
-    cannot be.
+    cannot be. What no other process can write needs no locks on the rows: if no other table is
+    restricted by them (`is_last`), no row is looked for.
     """
     if not t.hierarchy.may_ask(spec):
         return None
-    t.lock_predicate(spec, predicate, Mode.SIX if is_to_write else Mode.S)
-    if not t.hierarchy.session.is_shared and t.log is None:
+    t.lock_predicate(spec, predicate, mode)
+    if is_last and not t.hierarchy.session.is_shared and t.log is None:
         t.hierarchy.asked(spec, predicate, ())
-        return []  # what no other process can write needs no lock on the rows found
+        return []
     chosen = keys_covered(spec, [predicate]).limit(KEYS_PINNED_MAX + 1)
     keys = [spec.key(tuple(row)) for row in _select(t, chosen, unlocked=(spec,))]
     if len(keys) > KEYS_PINNED_MAX:

@@ -288,7 +288,7 @@ def restricted_keys(
     mentions: Sequence[Mention],
     read: Callable[[TableSpec, list[Key]], Iterable[Row | None]],
     find: Callable[[TableSpec, tuple[str, ...], list[tuple[Any, ...]]], list[Key] | None],
-    ask: Callable[[TableSpec, Predicate], list[Key] | None],
+    ask: Callable[[TableSpec, Predicate, bool], list[Key] | None],
 ) -> dict[TableSpec, list[Key] | None]:
     """Return the keys of the only rows that a statement reads, by table, in order.
 
@@ -306,8 +306,9 @@ def restricted_keys(
         Locks the rows in which columns have certain values, and returns their keys; None if others
         may come to have them.
     ask : callable
-        Locks a predicate and the rows that satisfy it, and returns their keys; None if there are
-        too many.
+        ``ask(spec, predicate, is_last)`` locks a predicate and the rows that satisfy it, and
+        returns their keys; None if there are too many. For the last table, which restricts no
+        other, it may return fewer.
     """
     keys: dict[int, list[Key]] = {}
     rows: dict[int, list[Row]] = {}
@@ -335,7 +336,7 @@ def restricted_keys(
             spec, predicate = mentions[number].spec, mentions[number].predicate(values_at)
             if spec is None or predicate is None or (spec, predicate) in refused:
                 continue
-            known = ask(spec, predicate)
+            known = ask(spec, predicate, len(waiting) == 1)
             if known is not None:
                 return {number: known}
             refused.add((spec, predicate))
