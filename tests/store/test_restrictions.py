@@ -69,7 +69,7 @@ def keys_of(sql: str, dialect: str, parameters: Any) -> dict[str, list[Any] | No
         keys = {tuple(row[name] for name in names): key for key, row in rows}
         return [keys[each] for each in values] if keys.keys() >= set(values) else None
 
-    def ask(table: TableSpec, predicate: object) -> None:
+    def ask(table: TableSpec, predicate: object, is_last: bool) -> None:
         return None
 
     found = restricted_keys(mentions_of(plain, specs, parameters), read, find, ask)

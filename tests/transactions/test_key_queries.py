@@ -188,7 +188,7 @@ def statement_over(
             lambda: column == value(),
             lambda: column > value(),
             lambda: column <= parameter(value()),
-            lambda: column.between(*sorted(random.choices(KEYS, k=2))),
+            lambda: and_(column >= value(), column < value()),
             lambda: column.in_(values()),
         ]
 
