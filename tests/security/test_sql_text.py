@@ -23,7 +23,7 @@ QUOTED = "what the dialect, quoted(), literal() or format('%I') has quoted, and 
 OURS = "text of our own, or numbers"
 COMPILED = "the statement, put together in this class or compiled by SQLAlchemy"
 USERS = "the user's own statement, whose values SQLAlchemy binds"
-NO_SQL = "no SQL: what a pattern or rule looks like in the rule language"
+NO_SQL = "no SQL: what a pattern, rule or predicate looks like to people"
 
 REVIEWED = {
     "activedb/database/_admin.py _metrics": {"accept": NO_SQL},
@@ -43,6 +43,7 @@ REVIEWED = {
         "name_text(thing.name)": NO_SQL,
         "thing.kind.upper()": NO_SQL,
     },
+    "activedb/monitor/_redaction.py Redaction._part": {"self._part": NO_SQL},
     "activedb/store/flush/_bulk.py _execute": {
         "after": COMPILED,
         "before": COMPILED,
@@ -139,6 +140,7 @@ REVIEWED = {
     "activedb/store/journals/_staging.py insert_staged": {
         "_insertion(quote, sink.name, columns)": COMPILED
     },
+    "lockmgr/_predicates.py Predicate.text": {"show": NO_SQL},
     "activedb/store/sql/_statements.py SqlPiece.bound": {
         "f'({self.sql})' if brackets else self.sql": USERS
     },
