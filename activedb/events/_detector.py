@@ -417,7 +417,7 @@ class Detector:
         if possibility.past is not None and o is not None and o.key in self._root.keys:
             possibility.note(o, journal)
         if o is not None and o.stamp is not None and o.key in self._root.keys:
-            self._choices.clock_marks.note(o, journal)
+            self._choices.clock_bounds.note(o, journal)
         if shared.told_us is None and self._clocks:
             self._tell(record.us)
         if o is not None:
@@ -623,7 +623,7 @@ class Detector:
             log.popleft()
         if self.keeps_log and self._is_past(until_us):
             self._choices.possibility.forget_all()
-        self._choices.clock_marks.trim(until_us)
+        self._choices.clock_bounds.trim(until_us)
         tries_worlds = self._choices.tries_worlds and self._shared.is_inexact
         known = self._choices.known_events() if tries_worlds else {}
         for node in self._nodes:

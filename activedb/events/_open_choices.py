@@ -14,7 +14,7 @@ from typing import Any
 
 from activedb.errors import BadEvent, UncertainOrder
 from activedb.events._choices import Selection
-from activedb.events._clock_marks import ClockMarks
+from activedb.events._clock_bounds import ClockBounds
 from activedb.events._expressions import (
     Conjunction,
     Disjunction,
@@ -86,7 +86,7 @@ class OpenChoices:
         True if what the nodes hold for certain is verified in worlds.
     possibility : Possibility
         Tells which matches some world makes.
-    clock_marks : ClockMarks
+    clock_bounds : ClockBounds
         Fed events that bound the times of others.
     forgotten : int
         The number of open choices forgotten because there were too many.
@@ -108,7 +108,7 @@ class OpenChoices:
         "_root",
         "_seen",
         "_shared",
-        "clock_marks",
+        "clock_bounds",
         "forgotten",
         "open",
         "possibility",
@@ -151,7 +151,7 @@ class OpenChoices:
         )
         self._is_merging = is_merging(expression)
         self.possibility = Possibility(expression, alone)
-        self.clock_marks = ClockMarks()
+        self.clock_bounds = ClockBounds()
         self.open: dict[str, _Choice] = {}
         self._handed_out: set[str] = set()
         self.forgotten = 0
@@ -501,7 +501,7 @@ class OpenChoices:
             for key in each.keys
         }
         decisive = [o for o in events if id(o) in own or o.key in negated]
-        chosen = {id(o) for o in (*decisive, *self.clock_marks.bounding(decisive, events))}
+        chosen = {id(o) for o in (*decisive, *self.clock_bounds.bounding(decisive, events))}
         return [o for o in events if id(o) in chosen]
 
     def _span(self, record: Record) -> tuple[int | None, int]:
@@ -525,8 +525,8 @@ class OpenChoices:
         def deciding() -> tuple[list[Occurrence], list[Occurrence]]:
             kept = known()
             have = {id(o) for o in kept}
-            marks = self.clock_marks.bounding([*kept, *awaited, *matched], ())
-            fed = [*(o for o in marks if id(o) not in have), *kept]
+            bounds = self.clock_bounds.bounding([*kept, *awaited, *matched], ())
+            fed = [*(o for o in bounds if id(o) not in have), *kept]
             if not self._is_free:
                 return fed, awaited
             decisive = {id(o) for o in self._decisive([*fed, *awaited], [*matches, *without])}
@@ -631,7 +631,7 @@ class OpenChoices:
     def forget(self, o: Occurrence) -> None:
         """Forget an event that was withdrawn."""
         self._remembered = [each for each in self._remembered if each[1] is not o]
-        self.clock_marks.forget(o)
+        self.clock_bounds.forget(o)
 
     def undone(self) -> None:
         """Note that steps were undone, and choices with them."""
@@ -671,7 +671,7 @@ class OpenChoices:
                 [arrival, writer.occurrence(o), is_made]
                 for arrival, (o, is_made) in self._decisions.items()
             ],
-            "clock_marks": [[writer.occurrence(o), used] for o, used in self.clock_marks.state],
+            "clock_bounds": [[writer.occurrence(o), used] for o, used in self.clock_bounds.state],
             "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
             "past": None if past is None else [writer.occurrence(o) for o in past],
         }
@@ -697,8 +697,8 @@ class OpenChoices:
         for arrival, number, is_made in state.get("decisions", ()):
             self._decisions[arrival] = (reader.occurrences[number], is_made)
         self._remembered = [(a, reader.occurrences[n]) for a, n in state.get("remembered", ())]
-        marks = state.get("clock_marks", ())
-        self.clock_marks.state = [(reader.occurrences[n], is_used) for n, is_used in marks]
+        bounds = state.get("clock_bounds", ())
+        self.clock_bounds.state = [(reader.occurrences[n], is_used) for n, is_used in bounds]
         shared.follows.update(dict(state.get("follows", ())))
         shared.needs.update(dict(state.get("needs", ())))
         past = state.get("past")  # states of earlier versions lack it

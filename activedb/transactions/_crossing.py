@@ -136,6 +136,7 @@ class Crossing:
             except Exception:
                 _LOG.exception("cannot look for deadlocks through the server")
                 is_suspicious = False
+                self._is_closed.wait(pause_s)
             is_new, looked_s = False, time.monotonic()
             pause_s = min(2 * pause_s, _LOOK_EVERY_S_MAX)
 
