@@ -193,9 +193,7 @@ class Possibility:
             before = [o for o in chosen if self._is_of(o, among)]
             wanted = matches if merged is None else merged
             names, are_whole = self._merged_names, merged is not None
-            for decided in (
-                [before, ()] if before else [()]
-            ):  # choices may contradict each other
+            for decided in [before, ()] if before else [()]:  # choices may contradict each other
                 worlds = self._worlds(self._whole, events, decided, span)
                 verdict = worlds.allow(wanted, without, merged=names, are_whole=are_whole)
                 if verdict is not None:
