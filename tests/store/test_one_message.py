@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from activedb.errors import (
     StatementCancelled,
 )
 from activedb.store.flush import Change
+from activedb.store.server import _connections, _prepared
 from activedb.store.sql import TableSpec
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import is_asleep, rows_of
@@ -89,7 +91,12 @@ def make_slow(store: Store, part: str) -> None:
         connection.exec_driver_sql(f"{SLOW[part]} FOR EACH ROW EXECUTE FUNCTION slow()")
 
 
-def test_row_that_is_locked_and_updated_takes_two_messages(server: Store) -> None:
+def test_row_that_is_locked_and_updated_takes_two_messages(
+    server: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is: plans are not dropped meanwhile, and the connection not pinged.
+    monkeypatch.setattr(_prepared, "_AGE_S_MAX", math.inf)
+    monkeypatch.setattr(_connections, "_IDLE_S_MAX", math.inf)
     spec = counted(server)
 
     def change() -> None:
