@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -27,7 +27,10 @@ from activedb.trust import check_trusted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Settings", "mask_url"]
+__all__ = ["Isolation", "Settings", "checked_isolation", "mask_url"]
+
+Isolation: TypeAlias = Literal["locks", "serializable"]
+"""Policy that keeps transactions apart: locks, or the server's SERIALIZABLE; see `Settings`."""
 
 _PREFIX = "ACTIVEDB_"
 
@@ -43,6 +46,14 @@ _IN_PARAMETERS = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]+)", re.
 def mask_url(url: str) -> str:
     """Replace the passwords in a database URL, or in a ``key=value`` string, by ``***``."""
     return _IN_PARAMETERS.sub(r"\1***", _IN_AUTHORITY.sub(r"\1***@", url))
+
+
+def checked_isolation(name: str) -> Isolation:
+    """Return the name of an isolation policy; raise `ConfigurationError` if there is none."""
+    for known in get_args(Isolation):
+        if name == known:
+            return known  # type: ignore[no-any-return]  # get_args returns Any
+    raise ConfigurationError(f"isolation is 'locks' or 'serializable', not {name!r}")
 
 
 class Settings(BaseSettings):
@@ -66,6 +77,11 @@ class Settings(BaseSettings):
         Threads on which the subtransactions of all hierarchies run.
     lock_timeout_ms : int
         Time that a lock request waits before it fails.
+    isolation : str
+        What keeps the transactions of the application and of its rules apart: ``locks`` here and at
+        the server, or ``serializable``: the server's isolation level of that name, which lets them
+        run on and refuses some at their commit. Both make them serializable. A transaction may have
+        its own. Streams, workflows and followers always lock; so does everything on ``memory://``.
     victim_policy : str
         Choice of the victim of a deadlock: ``requester``, ``blocker``, ``youngest``, ``smallest
         hierarchy`` or ``least work`` (``lockmgr/README.md``, "Victims").
@@ -156,6 +172,7 @@ class Settings(BaseSettings):
     folder: Path = Path(".activedb")
     threads: int = Field(default=4, ge=1, le=256)
     lock_timeout_ms: int = Field(default=10_000, ge=1)
+    isolation: Isolation = "locks"
     victim_policy: Literal[
         "requester", "blocker", "youngest", "smallest hierarchy", "least work"
     ] = "requester"
@@ -231,6 +248,17 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Put the table of ``pyproject.toml`` after arguments and environment."""
         return init_settings, env_settings, InitSettingsSource(settings_cls, _table())
+
+    def check_recordable(self, isolation: Isolation) -> None:
+        """Raise `ConfigurationError` if transactions are recorded that this policy keeps apart.
+
+        It is not for ``memory://``, where locks keep everything apart.
+        """
+        if isolation == "serializable" and self.recording != "off":
+            raise ConfigurationError(
+                "a recording shows the order in which locks are granted, and "
+                "isolation='serializable' has none: use isolation='locks', or recording='off'"
+            )
 
     @property
     def of_spark(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from activedb.changes import ChangeCapture, ReplicationMarks
 from activedb.clock import Clock, SystemClock
-from activedb.config import Settings
+from activedb.config import Isolation, Settings, checked_isolation
 from activedb.database._admin import Admin, Monitoring
 from activedb.database._forks import track
 from activedb.database._methods import emitting
@@ -47,12 +47,12 @@ from activedb.timers import Timekeeper
 from activedb.transactions import (
     Forest,
     Run,
-    TimedRuns,
+    Runs,
     Transaction,
     TransactionNode,
     current_transaction,
-    work_of,
 )
+from coupling import Coupling
 
 if TYPE_CHECKING:
     from activedb.workflows import WorkflowDefinition
@@ -104,6 +104,8 @@ def connect(
     chosen = Settings.load(url=url, **settings)
     if fresh and chosen.db_schema is None and chosen.url != "memory://":
         raise ConfigurationError("fresh=True drops a schema: say which with db_schema=")
+    if chosen.url != "memory://":
+        chosen.check_recordable(chosen.isolation)
     return Database(chosen, clock or SystemClock(), fresh=fresh)
 
 
@@ -262,7 +264,11 @@ class Database:
             self._kept,
             streams=self._streams,
             raising=self.signal,
-            checks=(self.streams.programs.check_rule, self.streams.columns.check_rule),
+            checks=(
+                self.streams.programs.check_rule,
+                self.streams.columns.check_rule,
+                self._check_coupling,
+            ),
         )
         self.workflows = Workflows(self._store, self._forest, self._launcher)
         self.changes = ChangeCapture(
@@ -354,7 +360,13 @@ class Database:
 
     # -- transactions and events -----------------------------------------------------------
 
-    def transaction(self, *, connection: Any = None, timeout: float | None = None) -> Transaction:
+    def transaction(
+        self,
+        *,
+        connection: Any = None,
+        timeout: float | None = None,
+        isolation: Isolation | None = None,
+    ) -> Transaction:
         """Return a new top-level transaction, to be used as ``with db.transaction() as t:``.
 
         It commits at the end of the block, and aborts if the block raises. Deadlocks and
@@ -371,18 +383,25 @@ class Database:
         timeout : float, optional
             Time limit in seconds from now; by default there is none. When it is exceeded, the
             transaction aborts with `TransactionTimeout`, at its next step or while it waits.
+        isolation : str, optional
+            ``"locks"`` or ``"serializable"``, by default the setting `isolation`. The isolation
+            level of a `connection` must suit it: READ COMMITTED or SERIALIZABLE.
 
         Raises
         ------
         ConfigurationError
-            If the connection goes to another database, commits each statement by itself, or reads
-            from a snapshot.
+            If the connection goes to another database, commits each statement by itself, or has an
+            isolation level that does not suit `isolation`.
         TransactionStateError
             If another block is open over the connection, or its transaction has failed.
         """
+        policy = self._forest.settings.isolation
+        if isolation is not None:
+            policy = checked_isolation(isolation)
         if connection is not None:
-            return Transaction(self._forest.joined.block(connection, timeout=timeout))
-        return Transaction(self._forest.top_level(Run(of_application=True), timeout=timeout))
+            return Transaction(self._forest.joined.block(connection, policy, timeout=timeout))
+        run = Run(of_application=True, isolation=policy)
+        return Transaction(self._forest.top_level(run, timeout=timeout))
 
     def connection(self) -> AbstractContextManager[Connection]:
         """Return a SQLAlchemy connection for plain SQL: ``with db.connection() as c:``.
@@ -412,7 +431,8 @@ class Database:
     ) -> T:
         """Run ``function(t, …)`` in a top-level transaction; retry it when that is safe.
 
-        For a time limit use ``db.with_timeout(seconds).run(function, …)``.
+        For a time limit use ``db.with_timeout(seconds).run(function, …)``, for the server's
+        SERIALIZABLE ``db.with_isolation("serializable").run(function, …)``.
 
         Parameters
         ----------
@@ -434,10 +454,37 @@ class Database:
             If ``retries_max`` retries did not help. A lost connection is retried only if nothing
             was committed.
         """
-        run = Run.of_function(function)
-        return self._forest.run(work_of(function, "run()", args, kwargs), run)
+        return Runs(self._forest).run(function, *args, **kwargs)
 
-    def with_timeout(self, timeout: float) -> TimedRuns:
+    def _check_coupling(self, rule: Rule) -> None:
+        """Refuse rules that no transaction with the database's isolation policy can trigger."""
+        is_serializable = self.settings.isolation == "serializable" and self._store.is_shared
+        if is_serializable and rule.coupling is Coupling.EXCLUSIVE:
+            raise DefinitionError(
+                f"rule {rule.name}: exclusive rules need transactions with isolation='locks', and "
+                f"the setting isolation is 'serializable'; use another coupling mode, or set "
+                f"isolation to 'locks'"
+            )
+
+    def with_isolation(self, isolation: Isolation) -> Runs:
+        """Return an object whose ``run`` has an isolation policy, other than the setting's.
+
+        It can be combined with a time limit:
+        ``db.with_isolation("serializable").with_timeout(5).run(f, …)``.
+
+        Parameters
+        ----------
+        isolation : str
+            ``"locks"`` or ``"serializable"``; see the setting `isolation`.
+
+        Raises
+        ------
+        ConfigurationError
+            If `isolation` is neither.
+        """
+        return Runs(self._forest).with_isolation(isolation)
+
+    def with_timeout(self, timeout: float) -> Runs:
         """Return an object whose ``run`` has a time limit: ``db.with_timeout(5).run(f, …)``.
 
         The limit covers all tries and the pauses between them. When it is exceeded, the transaction
@@ -454,7 +501,7 @@ class Database:
         ConfigurationError
             If `timeout` is not a positive number.
         """
-        return TimedRuns(self._forest, timeout)
+        return Runs(self._forest).with_timeout(timeout)
 
     def signal(self, name: str, /, *, timestamp: Timestamp | None = None, **params: Any) -> None:
         """Raise an application event, in the transaction open on this thread or in a new one.
@@ -520,7 +567,7 @@ class Database:
             undated = timestamp is None and not t.has_event_time
             self._triggering.occurred(t, o, undated=undated)
         else:
-            own = Run(of_application=True)
+            own = Run(of_application=True, isolation=self._forest.settings.isolation)
             self._forest.run(lambda top: self._triggering.occurred(top, o), own)
 
     # -- detached rules --------------------------------------------------------------------

@@ -208,7 +208,9 @@ class DeadLetters:
             self._triggering.runner.run_rule(t, item)
 
         try:
-            self._forest.run(body, Run(rule=item.rule.name))
+            self._forest.run(
+                body, Run(rule=item.rule.name, isolation=self._forest.settings.isolation)
+            )
         except ConnectionLost:
             raise
         except _Elsewhere:

@@ -8,7 +8,12 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from activedb.errors import ActiveDBError, ConnectionLost, SerializationConflict
+from activedb.errors import (
+    ActiveDBError,
+    ConfigurationError,
+    ConnectionLost,
+    SerializationConflict,
+)
 from activedb.firing._firings import line_up
 from activedb.firing._letters import Letter
 from activedb.firing._triggered import RecordedFiring, Triggered
@@ -84,6 +89,12 @@ class Exclusive:
         for `named`.
         """
         run, session = t.hierarchy.run, t.hierarchy.session
+        if session.is_serializable:
+            raise ConfigurationError(
+                f"{t.path} triggers the exclusive rule {items[0].rule.name}, and under "
+                f"isolation='serializable' it could not see the record of that, which is made "
+                f"after its snapshot: run it with isolation='locks'"
+            )
         firings, letters = self._queue.prepare(t, items, event, undated)
         # The set of intents that become runnable together is not known yet.
         line_up(firings, run.name, always=self._queue.has_priorities(Coupling.EXCLUSIVE))

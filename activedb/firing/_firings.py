@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from activedb.config import Isolation
 from activedb.errors import ActiveDBError, BadEvent, RuleFailed, SerializationConflict
 from activedb.events import Occurrence, decode, encode
 from activedb.firing._queue import Turn
@@ -133,7 +134,7 @@ def coupling_of(item: Triggered, of_action: Coupling) -> Coupling:
     return of_action if item.part is RulePart.ACTION else item.rule.coupling
 
 
-def run_of(row: Mapping[str, Any], item: Triggered, **how: Any) -> Run:
+def run_of(row: Mapping[str, Any], item: Triggered, isolation: Isolation, **how: Any) -> Run:
     """Return the `Run` shared by all tries at a recorded firing; `how` is passed to `Run`."""
     # The action alone follows its condition's commit if the rule is causally dependent.
     is_causal = item.rule.coupling is Coupling.CAUSAL
@@ -144,6 +145,7 @@ def run_of(row: Mapping[str, Any], item: Triggered, **how: Any) -> Run:
         rule=item.rule.name,
         coupling=str(coupling),
         origin=row["occurrence"].get(_ORIGIN),
+        isolation=isolation,
         **how,
     )
 

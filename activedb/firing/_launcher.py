@@ -20,6 +20,7 @@ from activedb.errors import (
     FiringsLeft,
     RuleFailed,
     SelfDeadlock,
+    SerializationConflict,
     TransactionStateError,
 )
 from activedb.firing._firings import (
@@ -272,7 +273,7 @@ class Launcher:
             quarantine.check(firing.triggered.rule.name)
             is_covered = self.triggering.run_ends.causal.is_repeated(cause.hierarchy.run)
             how = {"is_retried": True, "is_covered": is_covered, "fired": fired}
-            run = run_of(firing.row, firing.triggered, **how)
+            run = run_of(firing.row, firing.triggered, "locks", **how)  # as its cause
             self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
             quarantine.succeeded(firing.triggered.rule.name)
         except SYSTEMIC:
@@ -640,8 +641,10 @@ class Launcher:
             self.triggering.quarantine.check(item.rule.name)
             is_covered = self.batch_firings.is_unrecorded(firing.name)
             how = {"lazily": is_lazy(row["run"]), "is_covered": is_covered, "fired": firing.fired}
-            run = run_of(row, item, **how)
+            run = run_of(row, item, self.forest.settings.isolation, **how)
             self.forest.run(self._work_of(row, item), run)
+            if run.isolation == "serializable" and firing.fired:
+                self.forget_done(sorted(firing.fired))  # those that its snapshot did not show
         except SYSTEMIC as error:
             has_ended = self._leave(firing, error)
         except _DoneElsewhere:
@@ -701,13 +704,21 @@ class Launcher:
     def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[TransactionNode], None]:
         """Return the body of a firing's top-level transaction: run the rule, mark it done."""
 
-        def mark_done(connection: Any) -> None:
-            if not self.journal.finish(connection, row, keep=self._must_stay(row)):
+        def mark_done(connection: Any, *, in_snapshot: bool) -> None:
+            lineage = self.journal.lineage(connection, row) if in_snapshot else None
+            is_first = self.journal.finish(connection, row, keep=self._must_stay(row))
+            if lineage is not None and lineage != self.journal.lineage_now(row):
+                raise SerializationConflict(
+                    f"{row['firing']}: its record has changed since the snapshot of its "
+                    f"transaction; retry the transaction"
+                )
+            if not is_first:
                 raise _DoneElsewhere(row["firing"])
 
         def work(t: TransactionNode) -> None:
             self._at_work[row["firing"]] = t
-            t.hierarchy.durable.append(mark_done)
+            in_snapshot = t.hierarchy.session.is_serializable
+            t.hierarchy.durable.append(partial(mark_done, in_snapshot=in_snapshot))
             self.triggering.runner.run_rule(t, item)
 
         return work

@@ -299,7 +299,8 @@ class Timekeeper:
             self._triggering.feeding.take(t, subscription)
             return True
 
-        return self._forest.run(work, Run(is_retried=True))
+        run = Run(is_retried=True, isolation=self._forest.settings.isolation)
+        return self._forest.run(work, run)
 
     def _advance(self, t: TransactionNode, subscription: Subscription, last_us: int) -> None:
         """Advance the detector until a match is complete, at most to `last_us`.

@@ -8,7 +8,7 @@ from activedb.transactions._observers import Link, Log, Observer
 from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._states import State
 from activedb.transactions._threads import sleeping_for
-from activedb.transactions._transaction import TimedRuns, TimedSpawns, Transaction, work_of
+from activedb.transactions._transaction import Runs, TimedSpawns, Transaction, work_of
 from lockmgr import Snapshot
 
 __all__ = [
@@ -19,9 +19,9 @@ __all__ = [
     "Log",
     "Observer",
     "Run",
+    "Runs",
     "Snapshot",
     "State",
-    "TimedRuns",
     "TimedSpawns",
     "Transaction",
     "TransactionNode",

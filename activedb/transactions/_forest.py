@@ -146,6 +146,8 @@ class Forest:
         self._ids = itertools.count(1)
         self.whole_tables = WholeTables()
         self.asked: set[TableSpec] = set()  # tables in which predicates have been locked
+        # Rules with detectors, and the time of the last commit that has fed each.
+        self.detectors: dict[str, float] = {}
         self._hierarchies: dict[int, Hierarchy] = {}  # live ones, by top-level transaction
         self.offers = Offers(lambda: self.locks)
         self.deadlines = Deadlines()
@@ -244,9 +246,14 @@ class Forest:
         work.is_retried = True
         self._upgrades.begin(work)
 
+        def body(t: TransactionNode) -> T:
+            for rule in sorted(work.detectors):
+                t.lock_detector(rule)
+            return function(t)
+
         def attempt() -> T:
             try:
-                return self._top_level(work, limit).call(function)
+                return self._top_level(work, limit).call(body if work.detectors else function)
             except BaseException as error:
                 self._upgrades.failed(work, error)
                 on_failed()
@@ -310,7 +317,7 @@ class Forest:
     def _top_level(self, run: Run, limit: Limit | None) -> TransactionNode:
         if self._is_closed:
             raise database_closed()
-        hierarchy = Hierarchy(self.store.session(), run)
+        hierarchy = Hierarchy(self.store.session(run.isolation), run)
         run.tries += 1
         top = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
         around = current_transaction()
@@ -326,7 +333,11 @@ class Forest:
         parent, hierarchy = node.parent, node.hierarchy
         if parent is None:
             if self.new_log is not None:
+                if hierarchy.session.is_serializable:
+                    self.settings.check_recordable("serializable")
                 node.log = self.new_log(hierarchy.run)
+            if hierarchy.session.is_serializable:
+                hierarchy.space = f" of {number}"
             self.locks.begin(number, causes=hierarchy.causes)
             node.is_enrolled = True
             hierarchy.top_id = number
@@ -565,6 +576,10 @@ class Forest:
     def _pass_on(self, node: TransactionNode, *, committed: bool) -> None:
         """Pass on or release the locks of a node that has ended, after its dependents have."""
         parent, hierarchy = node.parent, node.hierarchy
+        if parent is None and committed:
+            now_s = time.monotonic()
+            for rule in hierarchy.detectors:
+                self.detectors[rule] = now_s  # before the next hierarchy gets the lock
         causal = hierarchy if parent is None and isinstance(hierarchy, CausalHierarchy) else None
         try:
             if causal is not None and not committed:

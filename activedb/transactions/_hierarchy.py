@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from activedb.config import Isolation
 from activedb.store.flush import Change
 from activedb.store.server import PatientLatch
 from activedb.store.session import Durable, Session, answer_changed
@@ -318,6 +319,11 @@ class Run:
         Tables of which a try has locked rows for writing that it had read before.
     announced : frozenset of TableSpec
         Tables of which rows are locked for writing when they are read by key; see `Upgrades`.
+    isolation : str
+        Its isolation policy; see `Settings.isolation`.
+    detectors : set of str
+        Rules whose detectors a try under SERIALIZABLE has locked too late; see
+        `TransactionNode.lock_detector`.
     tries : int
         Number of top-level transactions begun for it in this process.
     called : str
@@ -341,6 +347,8 @@ class Run:
     fired: set[str] = field(default_factory=set)
     upgraded: set[TableSpec] = field(default_factory=set)
     announced: frozenset[TableSpec] = frozenset()
+    isolation: Isolation = "locks"
+    detectors: set[str] = field(default_factory=set)
     tries: int = 0
     called: str = ""
     code: object = None
@@ -349,10 +357,10 @@ class Run:
     origin: str | None = None
 
     @classmethod
-    def of_function(cls, function: object) -> Run:
+    def of_function(cls, function: object, isolation: Isolation) -> Run:
         """Return the run of a function that the application has called."""
         name, code = getattr(function, "__qualname__", ""), getattr(function, "__code__", None)
-        return cls(of_application=True, called=name, code=code)
+        return cls(of_application=True, called=name, code=code, isolation=isolation)
 
 
 class Hierarchy:
@@ -373,10 +381,16 @@ class Hierarchy:
     members : set of int
         Ids of the live transactions, including the top-level one.
     lends : bool
-        True if causally dependent transactions may use the session; False for a caller's session.
+        True if causally dependent transactions may use the session; False for a caller's session,
+        and under SERIALIZABLE, where the server has to see who reads what.
     asks_predicates : bool
         True if predicates may be locked in place of tables: it checks at its own commit that other
         processes have inserted no row that satisfies one.
+    space : str or None
+        Under SERIALIZABLE, what its locks add to the names of tables, so that they are its own;
+        else None.
+    detectors : set of str
+        Rules whose detectors it has locked.
     lending : Lending or None
         Use of the session by other hierarchies; None if no other hierarchy has used it.
     causes : tuple of int
@@ -387,8 +401,10 @@ class Hierarchy:
 
     def __init__(self, session: Session, run: Run, *, lends: bool = True):
         self.session = session
-        self.lends = lends
+        self.lends = lends and not session.is_serializable
         self.asks_predicates = lends
+        self.space: str | None = None
+        self.detectors: set[str] = set()
         self.run = run
         self.latch = PatientLatch()
         self.base = Base()
@@ -457,7 +473,7 @@ class Hierarchy:
 
         Then another process has written them since.
         """
-        predicates = self.base.predicates(spec) if self.session.is_shared else ()
+        predicates = self.base.predicates(spec) if self.session.relies_on_locks else ()
         for key, row in rows.items() if predicates else ():
             if row is None or self.base.is_known(spec, key):
                 continue
@@ -517,7 +533,7 @@ class Hierarchy:
 
     def _unguarded(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
         """Return the `keys` that still need a guard."""
-        if not keys or not self.session.is_shared:
+        if not keys or not self.session.relies_on_locks:
             return []
         return self.base.unguarded(spec, keys, exclusive=exclusive)
 
@@ -646,7 +662,7 @@ class Hierarchy:
             changes = self.changes(versions.rows)
             self.session.confirm_absent(self.base.absent(but=versions.rows))
             asked = self.base.asked_tables()
-            if asked and self.session.is_shared:
+            if asked and self.session.relies_on_locks:
                 self._confirm_answers(asked, versions)
             self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
 

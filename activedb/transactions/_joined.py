@@ -14,7 +14,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from activedb.errors import ActiveDBError, TransactionAborted, TransactionStateError
+from activedb.config import Isolation
+from activedb.errors import (
+    ActiveDBError,
+    ConfigurationError,
+    TransactionAborted,
+    TransactionStateError,
+)
 from activedb.store.session import ExternalSession, borrow, connection_of, listen_to
 from activedb.store.sql import Key, Row, TableSpec, listen_to_flushes
 from activedb.transactions._deadlines import Limit
@@ -127,8 +133,12 @@ class Joined:
         self._followers: WeakKeyDictionary[Any, _ConnectionFollower] = WeakKeyDictionary()
         self._waiting: dict[threading.Thread, _CallerTransaction] = {}
 
-    def block(self, given: Any, *, timeout: float | None = None) -> TransactionNode:
+    def block(
+        self, given: Any, isolation: Isolation | None = None, *, timeout: float | None = None
+    ) -> TransactionNode:
         """Return a transaction inside that of the caller's connection or session, for one block.
+
+        `isolation` is the setting's by default.
 
         Raises
         ------
@@ -138,20 +148,21 @@ class Joined:
             If another block is open over the connection, or its transaction has failed.
         """
         limit = Limit.after(timeout)
+        isolation = isolation or self._forest.settings.isolation
         connection = connection_of(given)
         with self._latch:
             follower = self._followers.get(connection)
         if follower is not None and follower.part is not None and follower.part.is_over:
             follower.rolled_back()  # no event was seen: the connection was lost
         if follower is None or follower.part is None:
-            session = borrow(self._forest.store, connection)
+            session = borrow(self._forest.store, connection, isolation)
             if follower is None:
                 follower = _ConnectionFollower()
                 listen_to(connection, follower)
                 with self._latch:
                     self._followers[connection] = follower
-            follower.part = _CallerTransaction(self, self._forest, session)
-        return follower.part.block(limit)
+            follower.part = _CallerTransaction(self, self._forest, session, isolation)
+        return follower.part.block(limit, isolation)
 
     def top_of(self, connection: Any) -> TransactionNode | None:
         """Return the top-level transaction that ends with a connection's, if it has had a block."""
@@ -246,10 +257,13 @@ class _ConnectionFollower:
 class _CallerTransaction:
     """Our part in one transaction of a caller, from the first block to the transaction's end."""
 
-    def __init__(self, joined: Joined, forest: Forest, session: ExternalSession):
+    def __init__(
+        self, joined: Joined, forest: Forest, session: ExternalSession, isolation: Isolation
+    ):
         self._joined = joined
         self._session = session
-        run = Run()
+        self._isolation = isolation
+        run = Run(isolation=isolation)
         self._hierarchy = Hierarchy(session, run, lends=False)
         label = f"caller {run.name}"  # firings are named after it
         self.top = _CallersTransaction(forest, self._hierarchy, None, label=label)
@@ -266,8 +280,13 @@ class _CallerTransaction:
         """True if the caller's own transaction has ended, or its commit has failed."""
         return self._session.is_over or self._has_failed.is_set()
 
-    def block(self, limit: Limit | None) -> TransactionNode:
+    def block(self, limit: Limit | None, isolation: Isolation) -> TransactionNode:
         self._check_no_open_block("open another one")
+        if self._isolation != isolation:
+            raise ConfigurationError(
+                f"the connection's transaction has had blocks with isolation={self._isolation!r}; "
+                f"all of them need the same one"
+            )
         self._hierarchy.forget()  # the caller may have written anything since
         self._block = self._innermost().begin_inside(_Block, limit)
         return self._block

@@ -18,6 +18,7 @@ from activedb.errors import (
     ConditionWrites,
     ConnectionLost,
     LockTimeout,
+    SerializationConflict,
     StoreError,
     TableOwned,
     TransactionAborted,
@@ -942,16 +943,30 @@ class TransactionNode:
 
         REQUIRES: predicates have been asked for in the table.
         """
-        self.lock((spec.name,), Mode.IX)
         self._declares.add(spec)
         run = self.hierarchy.run
         if spec not in run.upgraded and self.hierarchy.has_answered(spec, rows):
             run.upgraded.add(spec)
         first = spec not in self.workspace.rows
-        table = (spec.name,)
         known = None if rows is None else [spec.certain(row) for row in rows]
-        while (found := self.forest.declare(self, table, known, first=first)) is not None:
-            self.lock((*table, found), Mode.IX)
+        for table in self._places((spec.name,)):
+            self.lock(table, Mode.IX, everywhere=True)
+            while (found := self.forest.declare(self, table, known, first=first)) is not None:
+                self.lock((*table, found), Mode.IX, everywhere=True)
+
+    def lock_free(self, resource: tuple[object, ...]) -> bool:
+        """Lock a row for writing if that needs no wait; return whether it was locked."""
+        self.check_usable()
+        places = self._places(resource)
+        if not all(self.forest.acquire_free(self, place, Mode.X) for place in places):
+            return False
+        self._held.update(dict.fromkeys(places, Mode.X))
+        return True
+
+    def _places(self, resource: tuple[object, ...]) -> list[tuple[object, ...]]:
+        """Return the places of a resource to be written: for all, and in its own space if any."""
+        space = self.hierarchy.space
+        return [resource] if space is None else [resource, _placed(resource, space)]
 
     def dirty(self, spec: TableSpec, keys: Collection[Key] | None = None) -> dict[Key, Row | None]:
         """Return the nearest versions of a table's rows in this and its ancestors' workspaces.
@@ -969,8 +984,26 @@ class TransactionNode:
         return seen
 
     def lock_detector(self, rule: str) -> None:
-        """Lock the detector of a rule against other hierarchies, until the end of this one."""
-        self.lock((f"detector of rule {rule}",), Mode.X)
+        """Lock the detector of a rule against other hierarchies, until the end of this one.
+
+        Raises
+        ------
+        SerializationConflict
+            Under SERIALIZABLE, if another hierarchy has committed a change of the detector, which
+            this one sees, after the snapshot from which this one reads. The next try locks the
+            detector first.
+        """
+        self.lock((f"detector of rule {rule}",), Mode.X, everywhere=True)
+        self.hierarchy.detectors.add(rule)
+        session = self.hierarchy.session
+        if session.is_serializable and session.began_s is not None:
+            changed_s = self.forest.detectors.get(rule)
+            if changed_s is not None and changed_s >= session.began_s:
+                self.hierarchy.run.detectors.add(rule)
+                raise SerializationConflict(
+                    f"rule {rule}: another transaction has fed its detector after the snapshot of "
+                    f"{self.path}; retry the transaction"
+                )
 
     def lock_rows_of(self, spec: TableSpec) -> None:
         """Take the intention lock to lock single rows of a table for writing."""
@@ -1072,7 +1105,23 @@ class TransactionNode:
                 "memory: feed it an event that makes the change"
             )
 
-    def lock(self, resource: tuple[object, ...], mode: Mode) -> None:
+    def lock(self, resource: tuple[object, ...], mode: Mode, *, everywhere: bool = False) -> None:
+        """Lock a table, or a part of it.
+
+        Under SERIALIZABLE only against the same hierarchy, but for rows to be written: of two
+        hierarchies of this process that want to write a row, one waits here, and may take its
+        snapshot later.
+
+        Parameters
+        ----------
+        everywhere : bool
+            Lock against all hierarchies anyway.
+        """
+        space = self.hierarchy.space
+        if space is not None and not everywhere:
+            if mode is Mode.X and len(resource) > 1:
+                self.lock(resource, mode, everywhere=True)
+            resource = _placed(resource, space)
         self.check_usable()
         held = self._held.get(resource)
         if held is not None and _covers(held, mode):
@@ -1085,6 +1134,11 @@ class TransactionNode:
         self._held[resource] = mode
         if self.observer is not None:
             self.observer.granted(self, resource, mode)
+
+
+def _placed(resource: tuple[object, ...], space: str) -> tuple[object, ...]:
+    """Return the resource in place of a table, or a part of it, in a hierarchy's own space."""
+    return (f"{resource[0]}{space}", *resource[1:])
 
 
 def _kind(old: Row | None, new: Row | None) -> str:

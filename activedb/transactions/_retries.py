@@ -178,19 +178,19 @@ class Retries:
 # -- read locks that announce a write --------------------------------------------------------------
 
 ANNOUNCED_MIN = 256
-"""Transactions of a function that announce its writes after its first deadlock."""
+"""Transactions of a function that announce its writes after its first failure."""
 _ANNOUNCED_MAX = 65_536
 _FUNCTIONS_MAX = 1_024
 """Upper bound on the functions remembered; beyond it the oldest is forgotten."""
 
 
 class Upgrades:
-    """Tables of which a function reads rows by key before it writes them, learned from deadlocks.
+    """Tables of which a function reads rows by key before it writes them, learned from failures.
 
-    Two transactions that have read a row and then both want to write it are in a deadlock, and so
-    are the next two. After one, the function's next transactions lock such rows for writing when
-    they read them, as update locks do (Gray and Reuter 1993), but exclusively: at first 256 of
-    them, after each further deadlock twice as many.
+    Two transactions that have read a row and then both want to write it are in a deadlock, or under
+    SERIALIZABLE in a conflict, and so are the next two. After one, the function's next transactions
+    lock such rows for writing when they read them, as update locks do (Gray and Reuter 1993), but
+    exclusively: at first 256 of them, after each further failure twice as many.
 
     Latch: ``_latch``; no other latch is taken under it.
     """
@@ -210,7 +210,8 @@ class Upgrades:
 
     def failed(self, run: Run, error: BaseException) -> None:
         """Learn from a try that has failed; the next one announces what this one has upgraded."""
-        if not (isinstance(error, Deadlock) and run.upgraded):
+        is_race = isinstance(error, Deadlock | SerializationConflict)
+        if not (is_race and run.upgraded):
             return
         run.announced |= run.upgraded
         work = run.code or run.rule

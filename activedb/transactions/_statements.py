@@ -127,7 +127,7 @@ def _select(
             locked.asked.add(spec)
         return keys
 
-    locked = LockedRows()
+    locked = LockedRows(others_may_add=t.hierarchy.session.relies_on_locks)
     understood: set[TableSpec] = set()
     specs = dict.fromkeys(unlocked)
     wanted: Mapping[TableSpec, list[Key] | None] = {}
@@ -223,7 +223,7 @@ def _covered_rows(
     if not t.hierarchy.may_ask(spec):
         return None
     t.lock_predicate(spec, predicate, mode)
-    if is_last and not t.hierarchy.session.is_shared and t.log is None:
+    if is_last and not t.hierarchy.session.relies_on_locks and t.log is None:
         t.hierarchy.asked(spec, predicate, ())
         return []
     chosen = keys_covered(spec, [predicate]).limit(KEYS_PINNED_MAX + 1)
@@ -446,15 +446,6 @@ def lock_free_rows(
     Keys locked by another transaction, here or in another process, are left out. Never waits.
     """
     t.will_declare(spec)
-    free = [key for key in keys if _is_free(t, (spec.name, key))]
+    free = [key for key in keys if t.lock_free((spec.name, key))]
     base = t.hierarchy.read_free(spec, free)
     return {key: t.visible(spec, key, base) for key in base}
-
-
-def _is_free(t: TransactionNode, resource: tuple[object, ...]) -> bool:
-    """Lock a row in this process if that needs no wait; return whether it was locked."""
-    t.check_usable()
-    if not t.forest.acquire_free(t, resource, Mode.X):
-        return False
-    t._held[resource] = Mode.X
-    return True

@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, ParamSpec, Self, TypeVar
 
+from activedb.config import Isolation, checked_isolation
 from activedb.errors import (
     DefinitionError,
     InvalidRow,
@@ -28,7 +29,7 @@ from activedb.transactions._statements import default_of, lock_free_rows
 from activedb.transactions._states import State
 from lockmgr import Mode
 
-__all__ = ["TimedRuns", "TimedSpawns", "Transaction", "work_of"]
+__all__ = ["Runs", "TimedSpawns", "Transaction", "work_of"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -364,15 +365,29 @@ _NO_NAMES = {
 }
 
 
-class TimedRuns:
-    """Result of ``db.with_timeout(seconds)``: runs with a time limit."""
+class Runs:
+    """Handle for runs with a time limit or an isolation policy; see `Database.with_timeout`.
 
-    __slots__ = ("_forest", "_timeout_s")
+    Immutable; each ``with_…`` returns another object.
+    """
 
-    def __init__(self, forest: Forest, timeout_s: float):
-        Limit.after(timeout_s)  # raises on an invalid limit at once
+    __slots__ = ("_forest", "_isolation", "_timeout_s")
+
+    def __init__(
+        self, forest: Forest, isolation: Isolation | None = None, timeout_s: float | None = None
+    ):
         self._forest = forest
+        self._isolation = forest.settings.isolation if isolation is None else isolation
         self._timeout_s = timeout_s
+
+    def with_isolation(self, isolation: Isolation) -> Runs:
+        """Return such runs with an isolation policy; see `Database.with_isolation`."""
+        return Runs(self._forest, checked_isolation(isolation), self._timeout_s)
+
+    def with_timeout(self, timeout: float) -> Runs:
+        """Return such runs with a time limit in seconds; see `Database.with_timeout`."""
+        Limit.after(timeout)  # raises on an invalid limit at once
+        return Runs(self._forest, self._isolation, timeout)
 
     def run(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
@@ -380,7 +395,7 @@ class TimedRuns:
         """Run as ``db.run`` does; raise `TransactionTimeout` if all tries take too long."""
         return self._forest.run(
             work_of(function, "run()", args, kwargs),
-            Run.of_function(function),
+            Run.of_function(function, self._isolation),
             timeout=self._timeout_s,
         )
 

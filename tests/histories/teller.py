@@ -1,5 +1,7 @@
 """Tellers move money between accounts: ``python -m tests.histories.teller '{"url": …}'``.
 
+Half of what they read, they ask for by queries: by key, by the owner, by a range, and as a sum.
+
 Every transfer leaves a note in its own transaction, so the notes say what each balance must be.
 A log says what was tried and what was reported; its lines go out at once::
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 ACCOUNTS = 6
 BALANCE = 100_000  # cents
 TOTAL = ACCOUNTS * BALANCE
+OWNERS = ("even", "odd")
 THREADS = 3
 
 
@@ -52,18 +55,21 @@ class Overdrawn(Exception):
 class Teller:
     """Client that makes transfers on one database, each in some style of nesting."""
 
-    def __init__(self, bank: Bank, log: Callable[[str], object], name: str):
+    def __init__(self, bank: Bank, log: Callable[[str], object], name: str, seed: int):
         self._bank = bank
         self._log = log
         self._name = name
+        self._chance = random.Random(seed)
+        self._latch = threading.Lock()
 
-    def work(self, seed: int, transfers: int) -> None:
-        chance = random.Random(seed)
+    def work(self, transfers: int) -> None:
         for number in range(transfers):
             name = f"{self._name}.{number}"
             self._log(f"try {name}")
+            with self._latch:
+                seed = self._chance.randrange(2**32)
             try:
-                self._bank.db.run(self.transfer, name, chance.randrange(2**32))
+                self._bank.db.run(self.transfer, name, seed)
             except (TransactionAborted, Deadlock, LockTimeout, SerializationConflict):
                 self._log(f"failed {name}")
             except ConnectionLost as error:
@@ -89,7 +95,18 @@ class Teller:
                 self._log(f"off {sums} in a scan")
 
     def total(self, t: Transaction) -> int:
-        return int(t.query(select(func.sum(self._bank.accounts.c.balance)))[0][0])
+        """Return the sum of all balances, added up from one question or from several."""
+        c = self._bank.accounts.c
+        total = select(func.sum(c.balance))
+        questions = (
+            [total],
+            [total.where(c.owner == "odd"), total.where(c.owner == "even")],
+            [total.where(c.id < 2), total.where(c.id >= 2)],
+            [total.where(c.balance < BALANCE), total.where(c.balance >= BALANCE)],
+        )
+        with self._latch:
+            asked = self._chance.choice(questions)
+        return sum(t.query(question)[0][0] or 0 for question in asked)
 
     def transfer(self, t: Transaction, name: str, seed: int) -> None:
         """Move an amount, with children that fail on the way; tried again, it does the same."""
@@ -160,23 +177,47 @@ class Teller:
         raise AssertionError("the child's error did not reach its parent")
 
     def _add(self, t: Transaction, account: int, amount: int) -> None:
-        row = t.get(self._bank.accounts, account, for_update=amount % 3 > 0)
-        assert row is not None
-        t.update(self._bank.accounts, account, balance=row["balance"] + amount)
+        balance = self._balance(t, account, amount % 8)
+        t.update(self._bank.accounts, account, balance=balance + amount)
+
+    def _balance(self, t: Transaction, account: int, how: int) -> int:
+        """Return the balance of an account, asked for in one of eight ways."""
+        c = self._bank.accounts.c
+        balance = select(c.balance)
+        match how:
+            case 0 | 1 | 2 | 3:
+                row = t.get(self._bank.accounts, account, for_update=how > 0)
+                assert row is not None
+                return int(row["balance"])
+            case 4:
+                found = t.query(balance.where(c.id == account))
+            case 5:
+                mine = t.query(select(c.id, c.balance).where(c.owner == OWNERS[account % 2]))
+                found = [(row.balance,) for row in mine if row.id == account]
+            case 6:
+                found = t.query(balance.where(c.id >= account, c.id <= account))
+            case _:
+                found = t.query(balance.where(c.id == account).with_for_update())
+        ((found_balance,),) = found
+        return int(found_balance)
 
 
 def opened(db: adb.Database) -> Bank:
     """Return the bank with its accounts; the first process that comes fills them in."""
-    return open_bank(db, dict.fromkeys(range(ACCOUNTS), BALANCE))
+    bank = open_bank(db, dict.fromkeys(range(ACCOUNTS), BALANCE))
+    with db.transaction() as t:
+        for account in range(ACCOUNTS):
+            t.update(bank.accounts, account, owner=OWNERS[account % 2])
+    return bank
 
 
 def work(bank: Bank, log: Callable[[str], object], name: str, seed: int, transfers: int) -> None:
     """Several tellers and an auditor, each on a thread, until all transfers are made."""
-    teller = Teller(bank, log, name)
+    teller = Teller(bank, log, name, seed)
     stop = threading.Event()
     auditor = in_thread(teller.audit, stop)
     workers = [
-        in_thread(Teller(bank, log, f"{name}{letter}").work, seed + number, transfers)
+        in_thread(Teller(bank, log, f"{name}{letter}", seed + number).work, transfers)
         for number, letter in enumerate("abc"[:THREADS])
     ]
     try:
@@ -189,7 +230,7 @@ def work(bank: Bank, log: Callable[[str], object], name: str, seed: int, transfe
 
 def main(given: dict[str, Any]) -> None:
     log = os.open(Path(given["log"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with adb.connect(given["url"], lock_timeout_ms=2_000) as db:
+    with adb.connect(given["url"], lock_timeout_ms=2_000, isolation=given["isolation"]) as db:
         bank = open_bank(db)
         print("ready", flush=True)
         sys.stdin.readline()

@@ -6,12 +6,13 @@ import contextlib
 import os
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from sqlalchemy import text
 
 import activedb as adb
+from activedb.config import Isolation
 from tests.histories import teller
 from tests.histories.processes import Server, Worker
 
@@ -62,9 +63,12 @@ def seed_of(test: str) -> int:
 
 
 @pytest.mark.long
-def test_bank_of_threads_is_never_off_by_a_cent(where: Place, scale: int) -> None:
-    seed = seed_of("threads")
-    bank = teller.opened(where.open())
+@pytest.mark.parametrize("isolation", get_args(Isolation))
+def test_bank_of_threads_is_never_off_by_a_cent(where: Place, isolation: str, scale: int) -> None:
+    if where.is_memory and isolation != "locks":
+        pytest.skip("in memory there are locks only")
+    seed = seed_of(f"threads {isolation}")
+    bank = teller.opened(where.open(isolation=isolation))
     lines: list[str] = []
     teller.work(bank, lines.append, "p", seed, 25 * scale)
     with bank.db._store.short() as connection:
@@ -73,10 +77,11 @@ def test_bank_of_threads_is_never_off_by_a_cent(where: Place, scale: int) -> Non
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("isolation", get_args(Isolation))
 def test_bank_of_processes_that_are_killed_is_never_off_by_a_cent(
-    database_url: str, tmp_path: Path, scale: int
+    database_url: str, isolation: str, tmp_path: Path, scale: int
 ) -> None:
-    seed = seed_of("processes")
+    seed = seed_of(f"processes {isolation}")
     server = Server(database_url)
     server.find_deadlocks_quickly()
     with adb.connect(database_url) as db:
@@ -86,7 +91,7 @@ def test_bank_of_processes_that_are_killed_is_never_off_by_a_cent(
         workers = []
         for number, name in enumerate("pqr"):
             task = {"url": database_url, "name": name, "seed": seed + 10 * number}
-            task["transfers"] = 8 * scale
+            task |= {"isolation": isolation, "transfers": 8 * scale}
             worker = Worker("tests.histories.teller", task, tmp_path / f"{name}.log")
             workers.append(stack.enter_context(worker))
         for worker in workers:

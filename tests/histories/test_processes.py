@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import psycopg
 import pytest
 from sqlalchemy import Column, Integer, Table, text
 
 import activedb as adb
+from activedb.config import Isolation
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.drawing import Worlds
 from tests.histories.elle import check
@@ -30,16 +31,17 @@ TRANSACTIONS = 6  # of each of a process's two threads
 
 @pytest.mark.crash
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("isolation", get_args(Isolation))
 def test_history_of_processes_one_of_which_is_killed_is_serializable(
-    postgres_url: str, kind: str, tmp_path: Path, scale: int
+    postgres_url: str, isolation: str, kind: str, tmp_path: Path, scale: int
 ) -> None:
     # How many commit is up to the processes: there are more histories until enough have.
-    worlds = Worlds(1, "processes", kind, committed=8, aborted=1)
+    worlds = Worlds(1, "processes", isolation, kind, committed=8, aborted=1)
     for number, chance in enumerate(worlds):
         folder = tmp_path / str(number)
         folder.mkdir()
         with fresh_database(postgres_url) as url:
-            history = run_history(url, kind, folder, chance.randrange(10**6), scale)
+            history = run_history(url, isolation, kind, folder, chance.randrange(10**6), scale)
         assert check(history) == []
         for node in history.nodes.values():
             if node.parent is None:
@@ -47,7 +49,9 @@ def test_history_of_processes_one_of_which_is_killed_is_serializable(
             worlds.met["aborted"] += node.outcome is Outcome.ABORTED
 
 
-def run_history(database_url: str, kind: str, folder: Path, seed: int, scale: int) -> History:
+def run_history(
+    database_url: str, isolation: str, kind: str, folder: Path, seed: int, scale: int
+) -> History:
     """Return what several processes, the first one killed, saw, and what was there at the end."""
     print(f"seed {seed}")
     server = Server(database_url)
@@ -58,6 +62,7 @@ def run_history(database_url: str, kind: str, folder: Path, seed: int, scale: in
         workers = []
         for number, name in enumerate("pqr"[:PROCESSES]):
             task = {"url": database_url, "kind": kind, "name": name, "number": number, "seed": seed}
+            task["isolation"] = isolation
             task["transactions"] = TRANSACTIONS * scale
             worker = Worker("tests.histories.worker", task, folder / f"{name}.log")
             workers.append(stack.enter_context(worker))
@@ -65,7 +70,9 @@ def run_history(database_url: str, kind: str, folder: Path, seed: int, scale: in
             worker.wait_ready()
         for worker in workers:
             worker.go()
-        plain = in_thread(append_plainly, server, TRANSACTIONS * scale) if kind == "asked" else None
+        plain = None
+        if kind == "asked":
+            plain = in_thread(append_plainly, server, isolation, TRANSACTIONS * scale)
         killed, *others = workers
         killed.kill_after(random.Random(seed).randrange(30, 90) * scale)
         for worker in others:
@@ -77,15 +84,18 @@ def run_history(database_url: str, kind: str, folder: Path, seed: int, scale: in
     return History.of(parsed(lines), server.look(LISTS[kind].found))
 
 
-def append_plainly(server: Server, count: int) -> list[str]:
+def append_plainly(server: Server, isolation: str, count: int) -> list[str]:
     """Append values as a program without activedb; return the lines that it has recorded.
 
-    Its lock of the table keeps others from writing, and says nothing to those that have read.
+    Its lock of the table keeps others from writing, and says nothing to those that have read. Where
+    these leave it to the server, so must the program.
     """
     lines: list[str] = []
     recorder = Recorder(lines.append)
     alone = f"LOCK TABLE {AskedLists.TABLE} IN SHARE ROW EXCLUSIVE MODE"
     with psycopg.connect(server.url.replace("+psycopg", ""), autocommit=True) as connection:
+        if isolation == "serializable":
+            connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
         for number in range(count):
             name, key, value = f"plain{number}", f"{KEYS[number % len(KEYS)]}0", number + 1
             recorder.begin(name, None)
@@ -97,7 +107,7 @@ def append_plainly(server: Server, count: int) -> list[str]:
                     connection.execute(AskedLists.PLAIN_APPEND, {"value": value, "key": key})
                 outcome = Outcome.COMMITTED
                 recorder.appended(value)
-            except psycopg.errors.DeadlockDetected:
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
                 outcome = Outcome.ABORTED
             recorder.end(name, outcome)
     return lines

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
+from activedb.config import Isolation
 from tests.databases import in_thread
 from tests.drawing import Worlds
 from tests.histories.elle import check
@@ -44,17 +45,22 @@ def run_history(db: adb.Database, kind: str, seed: int, transactions: int) -> Hi
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("isolation", get_args(Isolation))
 def test_history_of_threads_is_serializable_at_every_level(
-    where: Place, kind: str, scale: int
+    where: Place, isolation: str, kind: str, scale: int
 ) -> None:
+    if where.is_memory and isolation != "locks":
+        pytest.skip("in memory there are locks only")
     # How many commit is up to the threads: there are more histories until enough have.
     committed = round(0.4 * THREADS * TRANSACTIONS * scale)
-    worlds = Worlds(1, kind, committed=committed, committed_inside=1, aborted_inside=1)
+    worlds = Worlds(1, isolation, kind, committed=committed, committed_inside=1, aborted_inside=1)
     for chance in worlds:
         seed = chance.randrange(10**6)
         print(f"seed {seed}")
         with where.another() as elsewhere:
-            history = run_history(elsewhere.open(), kind, seed, TRANSACTIONS * scale)
+            history = run_history(
+                elsewhere.open(isolation=isolation), kind, seed, TRANSACTIONS * scale
+            )
         assert check(history) == []
         for node in history.nodes.values():
             inside = "" if node.parent is None else "_inside"

@@ -25,7 +25,7 @@ THREADS = 2
 def main(given: dict[str, Any]) -> None:
     log = os.open(Path(given["log"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     recorder = Recorder(lambda line: os.write(log, f"{line}\n".encode()))
-    with adb.connect(given["url"], lock_timeout_ms=2_000) as db:
+    with adb.connect(given["url"], lock_timeout_ms=2_000, isolation=given["isolation"]) as db:
         lists = LISTS[given["kind"]](db)
         print("ready", flush=True)
         sys.stdin.readline()

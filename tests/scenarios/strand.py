@@ -119,7 +119,7 @@ class Strand:
                 run = self.db.with_timeout(**limit).run if limit else self.db.run
                 run(self._attempt)
             else:
-                with self.db.transaction(**limit) as t:
+                with self.db.transaction(timeout=limit.get("timeout")) as t:
                     self._play(self.root, t)
         except CurtainError:
             return

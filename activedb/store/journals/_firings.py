@@ -360,6 +360,22 @@ class Journal:
         connection.execute(delete(pending_firings).where(c.run == firing["firing"], is_over))
         return is_first
 
+    def lineage(self, connection: Connection, firing: Mapping[str, Any]) -> dict[str, bool]:
+        """Return whether a firing, and each recorded one above it, is done, as one connection sees.
+
+        The record of a firing, unlike rows of the application, must be seen as it is at the end of
+        the firing's transaction. One that reads from a snapshot compares this with `lineage_now`.
+        """
+        c = pending_firings.c
+        names = [firing["firing"], *_above(firing["firing"])]
+        found = connection.execute(select(c.firing, c.done).where(c.firing.in_(names)))
+        return {row.firing: row.done for row in found}
+
+    def lineage_now(self, firing: Mapping[str, Any]) -> dict[str, bool]:
+        """Return what `lineage` is by now, in a separate transaction."""
+        with translate_errors("look at the record of a firing"), self._store.short() as connection:
+            return self.lineage(connection, firing)
+
     def _may_be_triggered_again(self, connection: Connection, firing: Mapping[str, Any]) -> bool:
         """Return whether a run above this firing may be repeated, and has to find its row.
 

@@ -78,9 +78,13 @@ _MARK = """
     END $mark$
 """
 FOLLOWED = text(
-    "SELECT current_setting('transaction_isolation'), EXISTS (SELECT FROM activedb_followers)"
+    """
+    SELECT current_setting('transaction_isolation'),
+        EXTRACT(epoch FROM clock_timestamp() - transaction_timestamp())::float8,
+        EXISTS (SELECT FROM activedb_followers)
+    """
 )
-"""A transaction's isolation level, and whether there is any follower; one round trip."""
+"""A transaction's isolation level, its age in seconds, and whether there is any follower."""
 
 _RAISE_HERE = text(f"SELECT set_config('{RAISED}', :raised, true)")
 _ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(:number)")

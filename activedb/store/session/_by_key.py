@@ -31,6 +31,7 @@ def lock_row(
     exclusive: bool,
     numbered: bool,
     guard: tuple[int, int] | None = None,
+    plain: bool = False,
 ) -> tuple[Row | None, str | None]:
     """Return the committed row, locked on Postgres; one round trip, two on a caller's connection.
 
@@ -40,6 +41,8 @@ def lock_row(
         Whether to return the transaction's number; only with `exclusive`, and on Postgres.
     guard : (int, int), optional
         Numbers of the guards of the table and of the key, which are taken before the row is read.
+    plain : bool
+        Whether to leave the row unlocked; only without `exclusive`.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def lock_row(
     exclusive = exclusive and connection.dialect.name == "postgresql"
     values = {f"key_{n}": value for n, value in enumerate(key)}
     numbered = numbered and exclusive
-    steps: list[Step] = [(_statement(spec, exclusive, numbered), values)]
+    steps: list[Step] = [(_statement(spec, exclusive, numbered, plain), values)]
     if guard is not None:
         one = GUARD_ABSENT_ONE
         if exclusive:
@@ -84,11 +87,12 @@ def rows_by_key(
 
 
 @lru_cache(maxsize=1_024)
-def _statement(spec: TableSpec, exclusive: bool, numbered: bool) -> Select[Any]:
+def _statement(spec: TableSpec, exclusive: bool, numbered: bool, plain: bool) -> Select[Any]:
     c = spec.table.c
     same_key = and_(*(c[name] == bindparam(f"key_{n}") for n, name in enumerate(spec.key_columns)))
     if not exclusive:
-        return select(*spec.table.columns).where(same_key).with_for_update(read=True)
+        found = select(*spec.table.columns).where(same_key)
+        return found if plain else found.with_for_update(read=True)
     number = [cast(func.pg_current_xact_id(), Text)] if numbered else []
     found = select(*spec.table.columns, *number).where(same_key)
     return found.with_for_update(key_share=True)

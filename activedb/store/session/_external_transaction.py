@@ -21,6 +21,7 @@ from sqlalchemy import Connection, TwoPhaseTransaction, event
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
 from sqlalchemy.orm import Session as ORMSession
 
+from activedb.config import Isolation
 from activedb.errors import ConfigurationError, ConnectionLost, TransactionStateError
 from activedb.store.flush import Change, Log
 from activedb.store.replication import FOLLOWED, set_local_mark
@@ -75,7 +76,13 @@ class ExternalSession(Session):
     """
 
     def __init__(
-        self, store: Store, latch: Latch, connection: Connection, *, is_followed: bool = False
+        self,
+        store: Store,
+        latch: Latch,
+        connection: Connection,
+        isolation: Isolation = "locks",
+        *,
+        is_followed: bool = False,
     ):
         self._is_followed = is_followed
         self._borrowed = weakref.ref(connection)
@@ -85,7 +92,7 @@ class ExternalSession(Session):
         self._callers_driver: Any = connection.connection.driver_connection
         self._busy_since_s: float | None = None
         self._doubtful: dict[TableSpec, set[Key]] = {}
-        super().__init__(store, latch)
+        super().__init__(store, latch, isolation)
         self._has_written = True  # the caller may have: so all reads go to this connection
 
     @property
@@ -319,14 +326,20 @@ def connection_of(given: Any) -> Connection:
         ) from error
 
 
-def borrow(store: Store, connection: Connection) -> ExternalSession:
+def borrow(store: Store, connection: Connection, isolation: Isolation) -> ExternalSession:
     """Return a session over the caller's connection, whose transaction is begun if it has none.
+
+    Parameters
+    ----------
+    isolation : str
+        Policy of the transaction; the connection must have the isolation level that it needs.
 
     Raises
     ------
     ConfigurationError
         If the connection is closed, goes to another database or through another driver, is in
-        autocommit mode, reads from a snapshot, or is in a two-phase transaction.
+        autocommit mode, has another isolation level than the policy needs, or is in a two-phase
+        transaction.
     TransactionStateError
         If its transaction has failed already.
     """
@@ -363,14 +376,31 @@ def borrow(store: Store, connection: Connection) -> ExternalSession:
             f"{mine}, as in {store.engine.dialect.name}+{mine}://…"
         )
     is_followed = False
+    began_s = time.monotonic()
     if store.is_shared:
         with translate_errors("look at the connection"):
-            level, is_followed = connection.execute(FOLLOWED).one()
-        level = level.upper()
-        if level != "READ COMMITTED":
-            raise ConfigurationError(
-                f"the connection's isolation level is {level}: it would read from a snapshot what "
-                f"others have changed before it was locked. Use READ COMMITTED; the locks taken "
-                f"here make the transaction serializable"
-            )
-    return ExternalSession(store, store.latch_of(connection), connection, is_followed=is_followed)
+            level, age_s, is_followed = connection.execute(FOLLOWED).one()
+        _check_level(level.upper(), isolation)
+        began_s -= age_s
+    session = ExternalSession(
+        store, store.latch_of(connection), connection, isolation, is_followed=is_followed
+    )
+    session.began_s = began_s
+    return session
+
+
+def _check_level(level: str, isolation: Isolation) -> None:
+    """Raise `ConfigurationError` unless an isolation level of the server suits the policy."""
+    if isolation == "serializable" and level != "SERIALIZABLE":
+        raise ConfigurationError(
+            f"the connection's isolation level is {level}, and isolation='serializable' leaves it "
+            f"to the server to keep transactions apart: begin the connection's transaction with "
+            f"isolation_level='SERIALIZABLE', or pass isolation='locks' and use READ COMMITTED"
+        )
+    if isolation == "locks" and level != "READ COMMITTED":
+        raise ConfigurationError(
+            f"the connection's isolation level is {level}: it would read from a snapshot what "
+            f"others have changed before it was locked. Use READ COMMITTED, as the locks taken "
+            f"here make the transaction serializable; or SERIALIZABLE with "
+            f"isolation='serializable'"
+        )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection
 
+from activedb.config import Isolation
 from activedb.errors import (
     ActiveDBError,
     ConnectionLost,
@@ -61,13 +62,21 @@ class FlatTransaction:
     ----------
     failure : ActiveDBError or None
         First failure of a statement; after that the transaction can only be rolled back.
+    is_serializable : bool
+        True if it has the server's isolation level SERIALIZABLE: it reads from a snapshot, taken
+        with its first statement, and the server refuses what would not be serializable.
+    began_s : float or None
+        Moment of the monotonic clock, in seconds, before which no snapshot was taken; None if it
+        has not called the server yet.
 
     Latches: `_latch`, held for each use of the connection, taken after the hierarchy's and never
     before it; `_calls_latch`, held briefly; no other latch is taken under it.
     """
 
-    def __init__(self, store: Store, latch: Latch):
+    def __init__(self, store: Store, latch: Latch, isolation: Isolation = "locks"):
         self.failure: ActiveDBError | None = None
+        self.is_serializable = isolation == "serializable" and store.is_shared
+        self.began_s: float | None = None
         self._store = store
         self._latch = latch
         self._connection: Connection | None = None
@@ -86,6 +95,11 @@ class FlatTransaction:
         return self._store.is_shared
 
     @property
+    def relies_on_locks(self) -> bool:
+        """True if other sessions can write what this one has read and not locked at the server."""
+        return self._store.is_shared and not self.is_serializable
+
+    @property
     def writes_early(self) -> bool:
         """True if rows may be written before the commit without blocking other sessions."""
         return self._store.is_shared
@@ -97,11 +111,12 @@ class FlatTransaction:
         REQUIRES: the tables read are locked, so that every connection sees the same rows.
 
         A hierarchy that several threads use reads on connections of a pool, in parallel, as long as
-        one is free and nothing has been written on its own connection.
+        one is free and nothing has been written on its own connection; not under SERIALIZABLE,
+        where the server has to see what it reads.
         """
         if threading.get_ident() != self._thread:
             self._is_parallel = True
-        if self._is_parallel and not self._has_written:
+        if self._is_parallel and not (self._has_written or self.is_serializable):
             with self._store.reader() as side:
                 if side is not None:
                     driver_connection = side.connection.driver_connection
@@ -204,7 +219,9 @@ class FlatTransaction:
     def _open(self) -> Connection:
         connection = self._connection
         if connection is None:
-            connection = self._connection = self._store.acquire()
+            self.began_s = self.began_s or time.monotonic()
+            connection = self._store.acquire(serializable=self.is_serializable)
+            self._connection = connection
             self._driver = connection.connection.driver_connection
             self._backend = self._store.backend_of(connection)
         return connection

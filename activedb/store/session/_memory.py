@@ -160,7 +160,7 @@ class MemoryStore(Store):
     def latch_of(self, connection: Connection) -> Latch:
         return self._turns[connection]
 
-    def acquire(self) -> Connection:
+    def acquire(self, *, serializable: bool = False) -> Connection:
         return self._flat
 
     def begin_writing(self, connection: Connection, latch: Latch) -> None:

@@ -120,11 +120,20 @@ class PostgresStore(Store):
             return engine
 
         kept = settings.threads + 2
-        flat = {"prepare_threshold": PREPARE_THRESHOLD}
-        engine = engine_of(
-            kept, settings.threads + 8, session, connect_args=flat, needs_sessions=True
-        )
+
+        def flat_engine(isolation: str) -> Engine:
+            return engine_of(
+                kept,
+                settings.threads + 8,
+                {**session, "default_transaction_isolation": isolation},
+                connect_args={"prepare_threshold": PREPARE_THRESHOLD},
+                needs_sessions=True,
+            )
+
+        engine = flat_engine("read committed")
         self._flat = ConnectionCache(engine, kept)
+        # Opened when the first transaction asks for it.
+        self._serializable = ConnectionCache(flat_engine("serializable"), kept)
         self._users = engine_of(kept, settings.threads + 8)
         self._plain = UserConnections(self._users, self.interrupt)
         # Short transactions have separate connections: a hierarchy may need one while it holds
@@ -178,6 +187,7 @@ class PostgresStore(Store):
 
     def close(self) -> None:
         self._flat.close()
+        self._serializable.close()
         super().close()
         close_for_good(self._users)
         close_for_good(self._short)
@@ -231,12 +241,13 @@ class PostgresStore(Store):
     def latch_of(self, connection: Connection) -> Latch:
         return PatientLatch()
 
-    def acquire(self) -> Connection:
-        connection = self._flat.take()
+    def acquire(self, *, serializable: bool = False) -> Connection:
+        cache = self._serializable if serializable else self._flat
+        connection = cache.take()
         try:
             set_session_mark(connection, self.raised(self.schema))
         except BaseException:
-            self._flat.give_back(connection)
+            cache.give_back(connection)
             raise
         return connection
 
@@ -288,7 +299,8 @@ class PostgresStore(Store):
         return backend_of(driver)
 
     def release(self, connection: Connection, latch: Latch) -> None:
-        self._flat.give_back(connection)
+        cache = self._flat if connection.engine is self.engine else self._serializable
+        cache.give_back(connection)
 
     def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
@@ -313,6 +325,7 @@ class PostgresStore(Store):
 
     def suspect(self) -> None:
         self._flat.drop()
+        self._serializable.drop()
         self._readers.drop()
         self.ownership.suspect()
 

@@ -14,11 +14,13 @@ from sqlalchemy import Connection, Executable
 from sqlalchemy import Row as SQLRow
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 
+from activedb.config import Isolation
 from activedb.errors import (
     ConnectionLost,
     ConstraintViolation,
     InvalidRow,
     SerializationConflict,
+    TableOwned,
     UnsupportedStatement,
 )
 from activedb.store.flush import Change, Log, refuse, write, write_step_by_step
@@ -58,8 +60,8 @@ Durable: TypeAlias = Callable[[Connection], None]
 class Session(FlatTransaction):
     """Flat transaction of a hierarchy in terms of rows: reads, queries, guards and a flush."""
 
-    def __init__(self, store: Store, latch: Latch):
-        super().__init__(store, latch)
+    def __init__(self, store: Store, latch: Latch, isolation: Isolation = "locks"):
+        super().__init__(store, latch, isolation)
         self._flushed: list[Change] = []
         self._touched: list[OwnedTable] = []
         self._rewritten: list[TableSpec] = []
@@ -70,7 +72,8 @@ class Session(FlatTransaction):
     ) -> dict[Key, Row | None]:
         """Return committed rows by key, each locked FOR SHARE or FOR UPDATE; None where absent.
 
-        One round trip, none if this process owns the table.
+        One round trip, none if this process owns the table. Under SERIALIZABLE, rows to be read are
+        not locked.
 
         Parameters
         ----------
@@ -90,14 +93,21 @@ class Session(FlatTransaction):
                     guard = table_guard_number(name), guard_number(name, key)
                 numbered = exclusive and self._store.tells_outcomes
                 row, number = lock_row(
-                    connection, spec, key, exclusive=exclusive, numbered=numbered, guard=guard
+                    connection,
+                    spec,
+                    key,
+                    exclusive=exclusive,
+                    numbered=numbered,
+                    guard=guard,
+                    plain=self.is_serializable and not exclusive,
                 )
                 if number is not None and self._number is None:
                     self._number = self._store.named(connection, number)
                 return {key: row}
             if guarding:
                 self._store.guard(connection, spec, keys, exclusive=exclusive)
-            statement = spec.exclusive_select if exclusive else spec.shared_select
+            shared = spec.plain_select if self.is_serializable else spec.shared_select
+            statement = spec.exclusive_select if exclusive else shared
             return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
 
     def lock_free_rows(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
@@ -121,8 +131,11 @@ class Session(FlatTransaction):
             return {**dict.fromkeys(rest), **found}
 
     def lock_table(self, spec: TableSpec) -> None:
-        """Block writes of other processes to the table until this transaction ends."""
-        if self._owned(spec, loads=False) is not None:
+        """Block writes of other processes to the table until this transaction ends.
+
+        Not under SERIALIZABLE.
+        """
+        if self._owned(spec, loads=False) is not None or self.is_serializable:
             return
         with Use(self, f"lock table {spec.name}") as connection:
             self._store.lock_table(connection, spec)
@@ -195,14 +208,15 @@ class Session(FlatTransaction):
     def confirm_absent(self, keys: Mapping[TableSpec, Sequence[Key]]) -> None:
         """Check at commit that keys read as absent, and not inserted since, are still absent.
 
-        `guard` keeps out other activedb processes; this check is about all other programs.
+        `guard` keeps out other activedb processes; this check is about all other programs. Under
+        SERIALIZABLE, the server checks.
 
         Raises
         ------
         SerializationConflict
             If another process inserted one of them meanwhile.
         """
-        for spec in keys:
+        for spec in () if self.is_serializable else keys:
             found = self.lock_rows(spec, keys[spec], exclusive=False)
             for key, row in found.items():
                 if row is not None:
@@ -299,7 +313,8 @@ class Session(FlatTransaction):
 
         A few changes are written and committed in one round trip. If the connection is lost
         meanwhile, the in-doubt commit is resolved on another connection. A transaction that has
-        written nothing is rolled back instead, as its locks are not worth a wait for the disk.
+        written nothing is rolled back instead, as its locks are not worth a wait for the disk; not
+        under SERIALIZABLE, where what was read is only certain once the server has accepted it.
 
         Parameters
         ----------
@@ -323,7 +338,12 @@ class Session(FlatTransaction):
                     self._store.trigger("before flush")
                 elif changes or durable:
                     self.flush(changes, log, durable)
-                if last or self._has_written or self._may_have_written:
+                if (
+                    last
+                    or self._has_written
+                    or self._may_have_written
+                    or (self.is_serializable and self._connection is not None)
+                ):
                     self._commit(last, lazily=lazily)
             finally:
                 self.close()
@@ -462,7 +482,12 @@ class Session(FlatTransaction):
 
     def _owned(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """Return the table's rows if this process owns it, noted as touched; otherwise None."""
-        owned = self._store.ownership.touch(spec, loads=loads)
+        owned = self._store.ownership.touch(spec, loads=loads and not self.is_serializable)
+        if owned is not None and self.is_serializable:
+            raise TableOwned(
+                f"table {spec.name} is kept in the memory of this process, where only locks "
+                f"protect it: use it in transactions with isolation='locks'"
+            )
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
         return owned

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, func, select
 
+from activedb.config import Isolation
 from activedb.store.replication import Slot
 from activedb.store.server import close_for_good, translate_errors
 from activedb.store.session._flat import Latch
@@ -71,9 +72,9 @@ class Store(ABC):
         self.trigger: Callable[[str], object] = lambda point: None
         self.raised = raised
 
-    def session(self) -> Session:
+    def session(self, isolation: Isolation = "locks") -> Session:
         """Return a session for one hierarchy; its connection is opened when first used."""
-        return Session(self, self.latch())
+        return Session(self, self.latch(), isolation)
 
     def create_all(self) -> None:
         """Create the users' tables that are missing."""
@@ -151,8 +152,14 @@ class Store(ABC):
         """Return a latch for the uses of a caller's connection."""
 
     @abstractmethod
-    def acquire(self) -> Connection:
-        """Return a connection for one flat transaction."""
+    def acquire(self, *, serializable: bool = False) -> Connection:
+        """Return a connection for one flat transaction.
+
+        Parameters
+        ----------
+        serializable : bool
+            Whether it has the server's isolation level SERIALIZABLE, else READ COMMITTED.
+        """
 
     @abstractmethod
     def begin_writing(self, connection: Connection, latch: Latch) -> None:

@@ -331,14 +331,17 @@ class LockedRows:
         Their keys; no statement may need other rows of these tables.
     asked : set of TableSpec
         Tables of which a statement may find other rows, too, that satisfy a predicate only now.
-        On Postgres it is shown none but the locked ones.
+        If `others_may_add`, it is shown none but the locked ones.
     checked : list of Sent
         Statements known to need no others. For all others, each mention is looked at.
+    others_may_add : bool
+        True if other processes may have added such rows since the keys were found.
     """
 
     keys: dict[TableSpec, set[Key]] = field(default_factory=dict)
     asked: set[TableSpec] = field(default_factory=set)
     checked: list[Sent] = field(default_factory=list)
+    others_may_add: bool = True
 
     def keys_of_dirty(self, spec: TableSpec) -> set[Key] | None:
         """Return the keys of the uncommitted rows to show; None for all.
@@ -469,9 +472,8 @@ class Sphere:
         self._check_locks(plain, targets, (sql, parameters))
         named = {spec for _, spec in targets if spec is not None}
         _check(understood, named)
-        closed = self._locked.asked & self._locked.keys.keys()
-        if connection.dialect.name != "postgresql":
-            closed = set()  # no other process writes there
+        locked = self._locked
+        closed = locked.asked & locked.keys.keys() if locked.others_may_add else set()
         seen = [
             spec
             for spec in self._numbers

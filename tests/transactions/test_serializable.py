@@ -1,0 +1,406 @@
+"""The policy that leaves conflicts between hierarchies to the server's SERIALIZABLE."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, func, insert, select, text, update
+
+import activedb as adb
+from activedb.errors import (
+    ConfigurationError,
+    LockNotAvailable,
+    RowExists,
+    SerializationConflict,
+    TableOwned,
+)
+from lockmgr import Mode
+from tests.databases import PATIENCE_S, in_thread, lock_waits, place
+from tests.nodes import node_of
+from tests.transactions.bank import Bank, open_bank
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from activedb import Transaction
+    from tests.databases import Place
+
+
+@pytest.fixture
+def shared(postgres_url: str) -> Iterator[Place]:
+    with place(postgres_url) as where:
+        yield where
+
+
+@pytest.fixture
+def bank(shared: Place) -> Bank:
+    """Accounts 1 and 2 with balances 10 and 20, in a database with this policy."""
+    return open_bank(shared.open(isolation="serializable"), {1: 10, 2: 20})
+
+
+def balance(bank: Bank, t: Transaction, key: int, *, for_update: bool = False) -> int:
+    row = t.get(bank.accounts, key, for_update=for_update)
+    assert row is not None
+    return int(row["balance"])
+
+
+class Meeting:
+    """Two transactions, each of which goes on to its second half when both have done the first."""
+
+    def __init__(self, bank: Bank):
+        self.bank = bank
+        self.tries = [0, 0]
+        self._both = threading.Barrier(2, timeout=PATIENCE_S)
+
+    def run(self, first: Any, second: Any) -> list[Future[Any]]:
+        """Run ``first(t, n)`` and then ``second(t, n, found)`` in transactions 0 and 1."""
+
+        def work(t: Transaction, n: int) -> Any:
+            self.tries[n] += 1
+            found = first(t, n)
+            if self.tries[n] == 1:
+                self._both.wait()
+            return second(t, n, found)
+
+        both = [in_thread(self.bank.db.run, work, n) for n in range(2)]
+        for each in both:
+            each.exception(PATIENCE_S)
+        return both
+
+
+# -- between hierarchies -----------------------------------------------------------------------
+
+
+def test_reader_sees_its_snapshot_and_waits_for_nobody(bank: Bank) -> None:
+    with bank.db.transaction() as reader:
+        assert balance(bank, reader, 1) == 10
+        bank.db.run(lambda t: t.update(bank.accounts, 1, balance=11))
+        assert balance(bank, reader, 1) == 10
+        assert reader.query(select(func.sum(bank.accounts.c.balance))) == [(30,)]
+    assert lock_waits(bank.db) == 0
+    assert bank.committed()[1] == 11
+
+
+def test_write_skew_is_refused_and_tried_again(bank: Bank) -> None:
+    def look(t: Transaction, n: int) -> int:
+        return balance(bank, t, 1) + balance(bank, t, 2)
+
+    def take(t: Transaction, n: int, total: int) -> None:
+        if total >= 30:
+            t.update(bank.accounts, n + 1, balance=balance(bank, t, n + 1) - 30)
+
+    meeting = Meeting(bank)
+    for each in meeting.run(look, take):
+        each.result()
+    assert sorted(meeting.tries) == [1, 2]
+    assert sum(v or 0 for v in bank.committed().values()) == 0, "one of them has taken nothing"
+    assert bank.db.admin.counters()["retries_after_serialization_conflicts"] == 1
+
+
+@pytest.mark.parametrize("form", ["predicate", "table", "text", "absent"])
+def test_phantom_is_refused_and_tried_again(bank: Bank, form: str) -> None:
+    notes = bank.notes.c
+
+    def count(t: Transaction, n: int) -> int:
+        if form == "absent":
+            return int(t.get(bank.notes, n + 1) is not None or t.get(bank.notes, 2 - n) is not None)
+        if form == "text":
+            return int(t.query(text("SELECT count(*) FROM notes WHERE text = 'guard'"))[0][0])
+        wanted = select(func.count()).select_from(bank.notes)
+        if form == "predicate":
+            wanted = wanted.where(notes.text == "guard")
+        return int(t.query(wanted)[0][0])
+
+    def add(t: Transaction, n: int, count: int) -> None:
+        if count == 0:
+            t.insert(bank.notes, {"id": n + 1, "text": "guard"})
+
+    for each in Meeting(bank).run(count, add):
+        each.result()
+    assert bank.committed_notes() == ["guard"]
+
+
+def test_two_that_insert_one_key_do_not_both_take_it_for_absent(bank: Bank) -> None:
+    def insert_one(t: Transaction, n: int, found: None) -> str:
+        try:
+            t.insert(bank.notes, {"id": 1, "text": f"of {n}"})
+        except RowExists:
+            return "exists"
+        return "inserted"
+
+    both = Meeting(bank).run(lambda t, n: t.get(bank.notes, 1), insert_one)
+    assert sorted(each.result() for each in both) == ["exists", "inserted"]
+
+
+def test_what_a_reader_has_seen_counts_although_it_writes_nothing(bank: Bank) -> None:
+    """The anomaly of a transaction that only reads (Fekete, O'Neil, O'Neil 2004)."""
+    skewed = bank.db.transaction()
+    with pytest.raises(SerializationConflict), skewed as t:
+        assert balance(bank, t, 2) == 20
+        bank.db.run(lambda deposit: deposit.update(bank.accounts, 2, balance=40))
+        with bank.db.transaction() as reader:
+            assert balance(bank, reader, 1) == 10
+            assert balance(bank, reader, 2) == 40
+        t.update(bank.accounts, 1, balance=-1)
+    assert bank.committed() == {1: 10, 2: 40}
+
+
+def test_locked_row_is_waited_for_here_before_the_snapshot_is_taken(bank: Bank) -> None:
+    db, accounts = bank.db, bank.accounts
+
+    def add(t: Transaction) -> None:
+        t.update(accounts, 1, balance=balance(bank, t, 1, for_update=True) + 1)
+
+    threads = [in_thread(lambda: [db.run(add) for _ in range(25)]) for _ in range(4)]
+    for each in threads:
+        each.result(PATIENCE_S)
+    assert bank.committed()[1] == 110
+    assert "transactions_retried" not in db.admin.counters()
+
+
+def test_function_that_met_a_conflict_locks_for_writing_what_it_reads(bank: Bank) -> None:
+    modes: list[Mode] = []
+
+    def look(t: Transaction, n: int) -> int:
+        found = balance(bank, t, 1)
+        node = node_of(t)
+        modes.append(node._held[f"accounts{node.hierarchy.space}", (1,)])
+        return found
+
+    def add(t: Transaction, n: int, found: int) -> None:
+        t.update(bank.accounts, 1, balance=found + 1)
+
+    for each in Meeting(bank).run(look, add):
+        each.result()
+    assert modes == [Mode.S, Mode.S, Mode.X]
+    assert bank.committed()[1] == 12
+
+
+def test_claimed_rows_are_left_out_by_others(bank: Bank) -> None:
+    first = select(bank.accounts.c.id).order_by(bank.accounts.c.id).limit(1)
+    claim = first.with_for_update(skip_locked=True)
+    with bank.db.transaction() as t:
+        assert t.query(claim) == [(1,)]
+        assert in_thread(bank.db.run, lambda u: u.query(claim)).result(PATIENCE_S) == [(2,)]
+        look = in_thread(
+            bank.db.run, lambda u: u.get(bank.accounts, 1, for_update=True, nowait=True)
+        )
+        with pytest.raises(LockNotAvailable):
+            look.result(PATIENCE_S)
+
+
+def test_rows_claimed_in_another_process_are_left_out(shared: Place) -> None:
+    banks = [open_bank(shared.open(isolation="serializable"), {1: 10, 2: 20})]
+    banks.append(open_bank(shared.open(isolation="serializable")))
+    found = []
+    with ExitStack() as stack:
+        for bank in banks:
+            claim = select(bank.accounts.c.id).order_by(bank.accounts.c.id).limit(1)
+            t = stack.enter_context(bank.db.transaction())
+            found += t.query(claim.with_for_update(skip_locked=True))
+    assert found == [(1,), (2,)]
+
+
+# -- within one hierarchy ----------------------------------------------------------------------
+
+
+def test_children_of_one_transaction_are_kept_apart_by_locks(bank: Bank) -> None:
+    def add(t: Transaction) -> None:
+        t.update(bank.accounts, 1, balance=balance(bank, t, 1) + 1)
+
+    def adds(t: Transaction) -> None:
+        for _ in range(8):
+            t.spawn(add)
+
+    bank.db.run(adds)
+    assert bank.committed()[1] == 18
+
+
+def test_phantoms_among_children_are_prevented(bank: Bank) -> None:
+    guards = select(func.count()).where(bank.notes.c.text == "guard")
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    first = [True, True]
+
+    def guard(t: Transaction) -> None:
+        count = t.query(guards)[0][0]
+        if first:
+            first.pop()
+            both.wait()
+        if count == 0:
+            t.execute(insert(bank.notes).values(text="guard"))
+
+    def work(t: Transaction) -> None:
+        t.spawn(guard)
+        t.spawn(guard)
+
+    bank.db.run(work)
+    assert bank.committed_notes() == ["guard"]
+
+
+def test_child_sees_its_parents_writes_and_its_abort_undoes_its_own(bank: Bank) -> None:
+    def work(t: Transaction) -> None:
+        t.update(bank.accounts, 1, balance=50)
+        with suppress(KeyError), t.subtransaction() as child:
+            child.execute(update(bank.accounts).values(balance=bank.accounts.c.balance + 1))
+            assert child.query(select(func.sum(bank.accounts.c.balance))) == [(72,)]
+            raise KeyError
+        assert t.query(select(func.sum(bank.accounts.c.balance))) == [(70,)]
+
+    bank.db.run(work)
+    assert bank.committed() == {1: 50, 2: 20}
+
+
+# -- per transaction, and what is refused ------------------------------------------------------
+
+
+def test_policy_is_chosen_by_transaction(shared: Place) -> None:
+    bank = open_bank(shared.open(), {1: 10, 2: 20})
+    level = text("SELECT current_setting('transaction_isolation')")
+    with bank.db.transaction() as t:
+        assert t.query(level) == [("read committed",)]
+    with bank.db.transaction(isolation="serializable") as t:
+        assert t.query(level) == [("serializable",)]
+    runs = bank.db.with_isolation("serializable")
+    assert runs.run(lambda t: t.query(level)) == [("serializable",)]
+    assert runs.with_timeout(PATIENCE_S).run(lambda t: t.query(level)) == [("serializable",)]
+    back = bank.db.with_timeout(PATIENCE_S).with_isolation("locks")
+    assert back.run(lambda t: t.query(level)) == [("read committed",)]
+
+
+def test_writer_beside_it_waits_for_what_a_transaction_has_locked(shared: Place) -> None:
+    """Transactions that lock are protected from those that do not; the reverse is not promised."""
+    bank = open_bank(shared.open(), {1: 10, 2: 20})
+    with bank.db.transaction() as t:
+        assert balance(bank, t, 1) == 10
+        writer = in_thread(
+            bank.db.with_isolation("serializable").run,
+            lambda u: u.update(bank.accounts, 1, balance=11),
+        )
+        t.update(bank.accounts, 2, balance=balance(bank, t, 1) + 1)
+    writer.result(PATIENCE_S)
+    assert bank.committed() == {1: 11, 2: 11}
+
+
+@pytest.mark.parametrize("isolation", ["serialisable", "SERIALIZABLE", "", 1])
+def test_unknown_policy_is_refused(db: adb.Database, isolation: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'locks' or 'serializable'"):
+        db.transaction(isolation=isolation)
+    with pytest.raises(ConfigurationError, match="'locks' or 'serializable'"):
+        db.with_isolation(isolation)
+    with pytest.raises(ConfigurationError, match="isolation"):
+        adb.connect("memory://", isolation=isolation)
+
+
+def test_in_memory_locks_keep_the_promise(where: Place) -> None:
+    bank = open_bank(where.open(isolation="serializable"), {1: 10, 2: 20})
+
+    def add(t: Transaction) -> None:
+        t.update(bank.accounts, 1, balance=balance(bank, t, 1) + 1)
+
+    threads = [in_thread(lambda: [bank.db.run(add) for _ in range(10)]) for _ in range(3)]
+    for each in threads:
+        each.result(PATIENCE_S)
+    assert bank.committed()[1] == 40
+
+
+def test_table_in_this_process_memory_is_refused(bank: Bank) -> None:
+    bank.db.admin.own(bank.accounts)
+    for use in (
+        lambda t: t.get(bank.accounts, 1),
+        lambda t: t.update(bank.accounts, 1, balance=1),
+        lambda t: t.query(select(bank.accounts)),
+    ):
+        with pytest.raises(TableOwned, match="isolation='locks'"):
+            bank.db.run(use)
+    bank.db.with_isolation("locks").run(lambda t: t.update(bank.accounts, 1, balance=1))
+
+
+def test_recording_is_refused(shared: Place) -> None:
+    with pytest.raises(ConfigurationError, match="recording='off'"):
+        shared.open(recording="full", isolation="serializable")
+    bank = open_bank(shared.open(recording="full"), {1: 10, 2: 20})
+    with pytest.raises(ConfigurationError, match="recording='off'"):
+        bank.db.with_isolation("serializable").run(lambda t: t.get(bank.accounts, 1))
+    bank.db.run(lambda t: t.update(bank.accounts, 1, balance=1))
+
+
+# -- in the caller's own transaction -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", [None, "serializable"])
+def test_caller_with_the_servers_serializable_is_welcome(
+    shared: Place, postgres_url: str, isolation: Any
+) -> None:
+    settings = {} if isolation else {"isolation": "serializable"}
+    bank = open_bank(shared.open(**settings), {1: 10, 2: 20})
+    path = f"-c search_path={bank.db._store.schema}"
+    engine = create_engine(
+        postgres_url, isolation_level="SERIALIZABLE", connect_args={"options": path}
+    )
+    with engine.connect() as mine, engine.connect() as other:
+        with bank.db.transaction(connection=mine, isolation=isolation) as t:
+            total = balance(bank, t, 1) + t.query(select(bank.accounts.c.balance))[1][0]
+            t.update(bank.accounts, 1, balance=total)
+        assert other.scalar(select(func.sum(bank.accounts.c.balance))) == 30
+        other.execute(update(bank.accounts).where(bank.accounts.c.id == 2).values(balance=0))
+        other.commit()
+        with pytest.raises(Exception, match="serializ"):
+            mine.commit()
+    engine.dispose()
+    assert bank.committed() == {1: 10, 2: 0}
+
+
+@pytest.mark.parametrize(
+    ("level", "isolation"),
+    [
+        ("READ COMMITTED", "serializable"),
+        ("REPEATABLE READ", "serializable"),
+        ("REPEATABLE READ", "locks"),
+        ("SERIALIZABLE", "locks"),
+    ],
+)
+def test_caller_with_another_level_is_told_what_to_do(
+    shared: Place, postgres_url: str, level: str, isolation: Any
+) -> None:
+    db = shared.open()
+    path = f"-c search_path={db._store.schema}"
+    engine = create_engine(postgres_url, isolation_level=level, connect_args={"options": path})
+    with (
+        engine.connect() as mine,
+        pytest.raises(ConfigurationError, match=f"{level}.*isolation"),
+    ):
+        db.transaction(connection=mine, isolation=isolation)
+    engine.dispose()
+
+
+# -- detectors, which are in memory ------------------------------------------------------------
+
+
+def test_detector_that_was_fed_after_the_snapshot_is_a_conflict(bank: Bank) -> None:
+    db = bank.db
+    seen: list[int] = []
+
+    @db.rule(on=adb.seq(adb.event("FIRST"), adb.event("SECOND")).context("chronicle"))
+    def notice(t: Transaction, e: adb.Occurrence) -> None:
+        seen.append(balance(bank, t, 1))
+
+    tries = []
+
+    def late(t: Transaction) -> None:
+        tries.append(balance(bank, t, 2))  # the snapshot
+        if len(tries) == 1:
+
+            def first(u: Transaction) -> None:
+                u.update(bank.accounts, 1, balance=11)
+                db.signal("FIRST")
+
+            in_thread(db.run, first).result(PATIENCE_S)
+        db.signal("SECOND")
+
+    db.run(late)
+    assert len(tries) == 2
+    assert seen == [11], "what follows FIRST sees what was written with it"
