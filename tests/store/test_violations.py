@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import enum
 import uuid
+from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
@@ -30,6 +31,7 @@ from sqlalchemy import (
     Time,
     UniqueConstraint,
     Uuid,
+    select,
     text,
 )
 from sqlalchemy.dialects.postgresql import INT4RANGE, ExcludeConstraint, Range
@@ -43,6 +45,7 @@ from activedb.errors import (
 )
 from activedb.store.server._driver_errors import translate_errors
 from activedb.store.session import Store
+from activedb.store.sql import Tables
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import WriteSet, insert_rows, is_asleep, rows_of
 
@@ -327,6 +330,21 @@ def test_unique_value_that_is_checked_at_the_commit_is_named(server: Store, coun
         insert_rows(server, table, ({"id": n, "number": n} for n in range(count)))
     assert known(caught.value) == ("users", "late", {"number": count - 1})
     assert len(rows_of(server, table)) == 1
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_connection_whose_commit_was_refused_can_be_used_again(server: Store, count: int) -> None:
+    table = users(
+        server, UniqueConstraint("number", name="late", deferrable=True, initially="DEFERRED")
+    )
+    insert_rows(server, table, [{"id": -1, "number": 0}])
+    for _ in range(3):
+        with pytest.raises(UniqueViolation):
+            insert_rows(server, table, ({"id": n, "number": n} for n in range(count)))
+        tables = Tables()
+        with closing(server.session()) as session:
+            found = session.query(select(table.c.id), tables, {tables.spec(table): {}})
+        assert found == [(-1,)]
 
 
 def test_violation_in_a_partition_names_the_table(server: Store) -> None:

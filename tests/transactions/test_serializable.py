@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, func, insert, select, text, update
 import activedb as adb
 from activedb.errors import (
     ConfigurationError,
+    DefinitionError,
     LockNotAvailable,
     RowExists,
     SerializationConflict,
@@ -404,3 +405,60 @@ def test_detector_that_was_fed_after_the_snapshot_is_a_conflict(bank: Bank) -> N
     db.run(late)
     assert len(tries) == 2
     assert seen == [11], "what follows FIRST sees what was written with it"
+
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["immediate", "deferred", "detached", "sequential", "causal"])
+def test_rule_of_any_mode_runs_once_with_what_triggered_it(bank: Bank, mode: Any) -> None:
+    db = bank.db
+    levels: list[str] = []
+    level = text("SELECT current_setting('transaction_isolation')")
+
+    @db.rule(on=adb.updated(bank.accounts), coupling=mode)
+    def note(t: Transaction, e: adb.Occurrence) -> None:
+        levels.append(t.query(level)[0][0])
+        t.insert(bank.notes, {"text": f"{e.old['balance']}"})
+
+    for _ in range(3):
+        db.run(lambda t: t.update(bank.accounts, 1, balance=balance(bank, t, 1) + 1))
+    db.wait_idle()
+    assert bank.committed_notes() == ["10", "11", "12"]
+    assert db.admin.pending_firings() == []
+    assert set(levels) == {"serializable"}
+
+
+def test_detached_rules_of_a_detached_rule_leave_no_records(bank: Bank) -> None:
+    db = bank.db
+
+    @db.rule(on=adb.event("GO"), coupling="detached")
+    def first(t: Transaction, e: adb.Occurrence) -> None:
+        balance(bank, t, 1)  # the snapshot
+        db.signal("ON")
+        assert ran.wait(PATIENCE_S)
+
+    ran = threading.Event()
+
+    @db.rule(on=adb.event("ON"), coupling="detached")
+    def second(t: Transaction, e: adb.Occurrence) -> None:
+        t.insert(bank.notes, {"text": "second"})
+        ran.set()
+
+    db.signal("GO")
+    db.wait_idle()
+    assert bank.committed_notes() == ["second"]
+    with db._store.short() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM activedb_pending_firings")) == 0
+
+
+def test_exclusive_rule_is_refused_with_what_to_do(shared: Place) -> None:
+    with pytest.raises(DefinitionError, match="isolation='locks'"):
+        shared.open(isolation="serializable").rule(
+            on=adb.event("E"), coupling="exclusive", name="compensate"
+        )(lambda t, e: None)
+    db = shared.open()
+    db.rule(on=adb.event("E"), coupling="exclusive", name="compensate")(lambda t, e: None)
+    with pytest.raises(ConfigurationError, match="isolation='locks'"):
+        db.with_isolation("serializable").run(lambda t: db.signal("E"))
+    db.run(lambda t: db.signal("E"))

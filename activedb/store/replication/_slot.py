@@ -389,7 +389,7 @@ class Slot:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(SQLAlchemyError):
-                if connection.in_transaction():
+                if connection.get_transaction() is not None:
                     connection.rollback()
                 with connection.begin():
                     connection.execute(_UNLOCK, {"number": self._number})

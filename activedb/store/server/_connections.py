@@ -116,7 +116,7 @@ class ConnectionCache:
         with self._latch:
             self._taken -= 1
         try:
-            if connection.in_transaction():
+            if connection.get_transaction() is not None:  # one whose commit failed is inactive
                 connection.rollback()
             if connection.invalidated or connection.closed:
                 connection.close()
