@@ -19,7 +19,9 @@ import psycopg
 from sqlalchemy import Column, Integer, Table, select
 
 import activedb
+from activedb.config import Isolation
 from activedb.errors import Deadlock, LockTimeout, SerializationConflict
+from activedb.transactions import Runs
 from benchmarks._nested_rows import Server
 
 __all__ = ["Load", "Rate", "contended", "ours", "peers", "rate_of"]
@@ -50,6 +52,8 @@ class Load:
     seconds : float
     by : str
         Column by which the peers read rows: ``id``, or ``place``, which has an index.
+    isolation : str
+        Isolation policy of our transactions.
     """
 
     way: str
@@ -59,6 +63,7 @@ class Load:
     at_once: int
     seconds: float
     by: str = "id"
+    isolation: Isolation = "locks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,9 @@ def _work(server: Server, load: Load, number: int, ready: Any, counts: Any) -> N
     if load.way in ours:
         db = server.database(threads=load.threads)
         rows = contended(db)
-        opened: list[Transfer] = [partial(_ours, db, ours[load.way], rows)] * load.threads
+        opened: list[Transfer] = [
+            partial(_ours, db.with_isolation(load.isolation), ours[load.way], rows)
+        ] * load.threads
         refused: tuple[type[Exception], ...] = (Deadlock, SerializationConflict, LockTimeout)
         close: Callable[[], object] = db.close
     else:
@@ -171,8 +178,8 @@ def _work(server: Server, load: Load, number: int, ready: Any, counts: Any) -> N
 # -- ours ------------------------------------------------------------------------------------------
 
 
-def _ours(db: activedb.Database, way: Any, rows: Table, keys: list[int]) -> None:
-    db.run(lambda t: [way(t, rows, key) for key in keys])
+def _ours(runs: Runs, way: Any, rows: Table, keys: list[int]) -> None:
+    runs.run(lambda t: [way(t, rows, key) for key in keys])
 
 
 def _key_query(t: activedb.Transaction, rows: Table, key: int) -> None:

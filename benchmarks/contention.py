@@ -8,7 +8,8 @@ two rows and then change them, in the ways in which users write it:
 - ``for_update_query``: the same query with ``with_for_update()``; at least 0.8 wanted;
 - ``shared_get_update``: ``t.get``, then an update; at least 0.5 wanted;
 - ``get_for_update``: ``t.get(for_update=True)``, then an update; at least 1 wanted;
-- ``one_row``: the last one with one row per transaction; at least 0.8 wanted.
+- ``one_row``: the last one with one row per transaction; at least 0.8 wanted;
+- ``serializable_…``: a way under ``isolation="serializable"``.
 
 ``…_1x8`` is one process with eight threads and 200 rows, ``…_2x4`` two processes with four threads
 and 20 rows. The peers are psycopg with SELECT … FOR UPDATE, and with SERIALIZABLE; both are retried
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from activedb.config import Isolation
 from benchmarks._contention_workers import Load, contended, ours, peers, rate_of
 from benchmarks._nested_parts import Figure, Part, measure_parts
 from benchmarks._nested_rows import Server, open_server
@@ -49,6 +51,7 @@ class Shape:
         return f"{self.processes}x{self.threads}"
 
 
+_SERIALIZABLE = ("key_query_update", "predicate_query_update", "shared_get_update")
 SHAPES = (Shape(1, 8, 200), Shape(2, 4, 20))
 
 
@@ -68,6 +71,10 @@ def measure(
             parts[f"{metric}, {shape.name}"] = _Meeting(
                 server, f"{metric}_{shape.name}", way, shape, at_once, seconds
             )
+        for way in _SERIALIZABLE:
+            parts[f"serializable {way}, {shape.name}"] = _Meeting(
+                server, f"serializable_{way}_{shape.name}", way, shape, 2, seconds, "serializable"
+            )
     return measure_parts(parts, runs, warm_up=False)
 
 
@@ -75,13 +82,20 @@ class _Meeting:
     """One way in one shape, beside the peers."""
 
     def __init__(
-        self, server: Server, metric: str, way: str, shape: Shape, at_once: int, seconds: float
+        self,
+        server: Server,
+        metric: str,
+        way: str,
+        shape: Shape,
+        at_once: int,
+        seconds: float,
+        isolation: Isolation = "locks",
     ):
         self._server = server
         self._metric = metric
         by = "place" if way == "predicate_query_update" else "id"
         self._loads = [
-            Load(each, shape.processes, shape.threads, shape.rows, at_once, seconds, by)
+            Load(each, shape.processes, shape.threads, shape.rows, at_once, seconds, by, isolation)
             for each in (way, *peers)
         ]
 

@@ -11,7 +11,7 @@ from benchmarks import contention
 from benchmarks._contention_workers import Load, ours, peers, rate_of
 from benchmarks._nested_rows import open_server
 
-WAYS = [*ours, "one_row"]
+WAYS = [*ours, "one_row", *(f"serializable_{way}" for way in contention._SERIALIZABLE)]
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ from activedb.analysis._drawing import draw_svg, draw_text, explained, rule_text
 from activedb.analysis._effects import (
     ChangeEffect,
     Effects,
+    LockEffect,
     Outside,
     ReadEffect,
     SignalEffect,
@@ -32,6 +33,7 @@ __all__ = [
     "Explanation",
     "ExplanationStep",
     "Listening",
+    "LockEffect",
     "OpenDecisions",
     "Outside",
     "Pair",

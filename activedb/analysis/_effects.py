@@ -9,6 +9,7 @@ __all__ = [
     "ALL_KINDS",
     "ChangeEffect",
     "Effects",
+    "LockEffect",
     "Outside",
     "ReadEffect",
     "SignalEffect",
@@ -98,6 +99,41 @@ class SignalEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class LockEffect:
+    """Rows of a table that may be locked.
+
+    Attributes
+    ----------
+    table : str
+        Full name.
+    grain : {"rows", "predicate", "table", "unknown"}
+        ``"rows"``: single rows, by their keys; ``"predicate"``: what satisfies comparisons of
+        columns with values; ``"unknown"``: as the statements compare, which is not known here.
+    is_write : bool
+        True if they are locked for writing.
+    columns : tuple of str
+        Columns that are compared; of ``"rows"``, the primary key.
+    place : str
+        As in `ReadEffect`.
+    """
+
+    table: str
+    grain: str
+    is_write: bool
+    columns: tuple[str, ...] = ()
+    place: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        what = {
+            "rows": f"rows of {self.table} by {', '.join(self.columns) or 'key'}",
+            "predicate": f"what satisfies a condition on {', '.join(self.columns)} of {self.table}",
+            "table": f"the table {self.table}",
+            "unknown": f"rows, or the whole, of {self.table}",
+        }[self.grain]
+        return f"locks {what}, to {'write' if self.is_write else 'read'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Outside:
     """An event that no rule raises: of a clock, of a late stream, or the passing of time.
 
@@ -141,12 +177,15 @@ class Effects:
     signals : tuple of SignalEffect
     unresolved : tuple of Unresolved
         In the order of the source. If not empty, the rule is opaque and may have further effects.
+    locks : tuple of LockEffect
+        Locks for the reads and changes; values that do not suit their columns make them coarser.
     """
 
     reads: tuple[ReadEffect, ...] = ()
     changes: tuple[ChangeEffect, ...] = ()
     signals: tuple[SignalEffect, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
+    locks: tuple[LockEffect, ...] = ()
 
     @classmethod
     def of(
@@ -155,6 +194,7 @@ class Effects:
         changes: Iterable[ChangeEffect] = (),
         signals: Iterable[SignalEffect] = (),
         unresolved: Iterable[Unresolved] = (),
+        locks: Iterable[LockEffect] = (),
     ) -> Effects:
         """Build from effects found, without duplicates."""
         return cls(
@@ -162,6 +202,7 @@ class Effects:
             tuple(sorted(dict.fromkeys(changes), key=lambda c: (c.table, c.kind, c.column or ""))),
             tuple(sorted(dict.fromkeys(signals), key=lambda s: (s.name, s.kind))),
             tuple(dict.fromkeys(unresolved)),
+            tuple(sorted(dict.fromkeys(locks), key=_order)),
         )
 
     @property
@@ -173,6 +214,10 @@ class Effects:
     def may_raise_anything(self) -> bool:
         """True if the rule may change rows or raise signals that are not listed."""
         return any(u.kinds & {"writes", "raises"} for u in self.unresolved)
+
+
+def _order(lock: LockEffect) -> tuple[str, bool, str, tuple[str, ...]]:
+    return (lock.table, lock.is_write, lock.grain, lock.columns)
 
 
 def _dotted(table: str, column: str | None) -> str:

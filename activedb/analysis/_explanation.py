@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from activedb.analysis._analysis import Analysis
-from activedb.analysis._effects import ChangeEffect, Outside, SignalEffect
+from activedb.analysis._effects import ChangeEffect, LockEffect, Outside, SignalEffect
 from activedb.analysis._profile import EventRole, Profile, event_text
 from activedb.analysis._triggering import TriggeringEdge
 from activedb.errors import DefinitionError
@@ -35,6 +35,8 @@ class ExplanationStep:
         parallel, after all rules of the turn before.
     reason : str
         Effect of the triggering rule; empty if the event itself triggers the rule.
+    locks : tuple of LockEffect
+        Locks that its condition and action may take, beside those of the rules that they trigger.
     then : tuple of ExplanationStep
         Steps that this rule may trigger in turn; also empty if they are left out.
     left_out : str
@@ -47,6 +49,7 @@ class ExplanationStep:
     priority: int | None
     turn: int
     reason: str
+    locks: tuple[LockEffect, ...]
     then: tuple[ExplanationStep, ...]
     left_out: str
 
@@ -238,7 +241,10 @@ def _unfolded(
         left_out = "told before" if name in told else "too deep"
     told.add(name)
     then = () if left_out else _steps(next_ones, by_name, leaving, told, depth + 1)
-    return ExplanationStep(name, profile.coupling, profile.priority, turn, reason, then, left_out)
+    locks = profile.effects.locks
+    return ExplanationStep(
+        name, profile.coupling, profile.priority, turn, reason, locks, then, left_out
+    )
 
 
 def _effect(analysis: Analysis, event: str) -> ChangeEffect | Outside | SignalEffect:
@@ -277,6 +283,7 @@ def _step(step: ExplanationStep) -> dict[str, Any]:
         "priority": step.priority,
         "turn": step.turn,
         "reason": step.reason,
+        "locks": [asdict(lock) for lock in step.locks],
         "then": [_step(each) for each in step.then],
         "left_out": step.left_out,
     }

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from activedb.analysis._effects import (
     ChangeEffect,
     Effects,
+    LockEffect,
     Outside,
     ReadEffect,
     SignalEffect,
@@ -382,7 +383,12 @@ def _effects(rule: Rule) -> Effects:
         for each in found.unresolved
         if each.kinds - said
     ]
-    return Effects.of(reads, changes, signals, unresolved)
+    locks = [lock for lock in found.locks if ("writes" if lock.is_write else "reads") not in said]
+    if declared.reads is not None:
+        locks += [LockEffect(table, "unknown", False) for table in {r.table for r in reads}]
+    if declared.writes is not None:
+        locks += [LockEffect(table, "unknown", True) for table in {c.table for c in changes}]
+    return Effects.of(reads, changes, signals, unresolved, locks)
 
 
 def _inferred(rule: Rule) -> Effects:
@@ -394,6 +400,7 @@ def _inferred(rule: Rule) -> Effects:
         [each for part in parts for each in part.changes],
         [each for part in parts for each in part.signals],
         [each for part in parts for each in part.unresolved],
+        [each for part in parts for each in part.locks],
     )
 
 

@@ -20,6 +20,7 @@ from activedb.analysis._effects import (
     ALL_KINDS,
     ChangeEffect,
     Effects,
+    LockEffect,
     ReadEffect,
     SignalEffect,
     Unresolved,
@@ -44,6 +45,7 @@ from activedb.analysis._values import (
     compared,
     elements,
     emitted,
+    grains,
     is_database,
     is_of_sqlalchemy,
     items_of,
@@ -72,10 +74,11 @@ class Recorder:
         self._changes: list[ChangeEffect] = []
         self._signals: list[SignalEffect] = []
         self._unresolved: list[Unresolved] = []
+        self._locks: list[LockEffect] = []
 
     def effects(self) -> Effects:
         """Return the effects found so far."""
-        return Effects.of(self._reads, self._changes, self._signals, self._unresolved)
+        return Effects.of(self._reads, self._changes, self._signals, self._unresolved, self._locks)
 
     def place(self, node: ast.AST) -> str:
         """Return the file and line of a node."""
@@ -85,10 +88,13 @@ class Recorder:
         """Record that the effects of `node` cannot be determined."""
         self._unresolved.append(Unresolved(self.place(node), why, frozenset(kinds)))
 
-    def reads_rows(self, node: ast.AST, of: Value, call: str) -> None:
-        """Record that whole rows of a table are read."""
+    def reads_rows(
+        self, node: ast.AST, of: Value, call: str, *, is_for_update: bool = False
+    ) -> None:
+        """Record that whole rows of a table are read by key."""
         for table in self._tables(node, of, call, {"reads"}):
             self._reads.append(ReadEffect(table.name, None, self.place(node)))
+            self._locks_rows(node, table, is_write=is_for_update)
 
     def changes_rows(
         self, node: ast.AST, of: Value, kind: str, columns: Collection[str] | None = None
@@ -96,6 +102,7 @@ class Recorder:
         """Record that rows of a table are changed; for an update, in these columns or in any."""
         for table in self._tables(node, of, f"{kind}()", {"writes", "reads"}):
             self._change(node, table, kind, columns)
+            self._locks_rows(node, table, is_write=True)
 
     def reads_statement(self, node: ast.AST, statement: Value) -> None:
         """Record the reads of ``query(statement)``."""
@@ -104,6 +111,7 @@ class Recorder:
                 self._of_statement(node, atom, {"reads"})
             elif isinstance(atom, Known) and (table := table_of(atom.thing)) is not None:
                 self._reads.append(ReadEffect(table.name, None, self.place(node)))
+                self._locks_found_by(node, Sql.of(table))
             else:
                 self.unresolved(node, "query() of a statement that cannot be told", {"reads"})
 
@@ -138,11 +146,30 @@ class Recorder:
     def _of_statement(self, node: ast.AST, sql: Sql, kinds: Collection[str]) -> None:
         if sql.problem:
             self.unresolved(node, sql.problem, kinds)
+        self._locks_found_by(node, sql)
         for read in sorted(sql.reads, key=repr):
             if isinstance(read, Table):
                 self._reads.append(ReadEffect(read.name, None, self.place(node)))
             else:
                 self._reads.append(ReadEffect(read.table, read.name, self.place(node)))
+
+    def _locks_rows(self, node: ast.AST, table: Table, *, is_write: bool) -> None:
+        self._locks.append(LockEffect(table.name, "rows", is_write, table.key, self.place(node)))
+
+    def _locks_found_by(self, node: ast.AST, sql: Sql) -> None:
+        """Record the locks of a statement: of what it reads, and of what it writes."""
+        keys = {
+            read.name if isinstance(read, Table) else read.table: read.key for read in sql.reads
+        }
+        written: str | None = None
+        if sql.target is not None and sql.kind in ("insert", "upsert"):
+            self._locks_rows(node, sql.target, is_write=True)
+        elif sql.target is not None:
+            written = sql.target.name
+            keys[written] = sql.target.key
+        for table, (grain, columns) in grains(sql, keys).items():
+            is_write = table == written or sql.is_for_update
+            self._locks.append(LockEffect(table, grain, is_write, columns, self.place(node)))
 
     def _change(
         self, node: ast.AST, table: Table, kind: str, columns: Collection[str] | None
@@ -330,7 +357,8 @@ class Calls(ABC):
         first = args[0] if args else named.get("table", named.get("statement", _UNKNOWN))
         match name:
             case "get" | "get_many":
-                self.found.reads_rows(node, first, f"{name}()")
+                to_write = "for_update" in named
+                self.found.reads_rows(node, first, f"{name}()", is_for_update=to_write)
             case "insert" | "delete":
                 self.found.changes_rows(node, first, name)
             case "update":
@@ -571,6 +599,16 @@ def _stored(body: list[Any]) -> tuple[set[str], set[str]]:
     return stored, shared
 
 
+_WRITTEN: dict[type[ast.AST], str] = {
+    ast.Eq: "==",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.BitAnd: "&",
+}
+"""Operators that matter in the conditions of statements, as they are written."""
+
 _GROWING = {"append", "add", "insert", "extend", "update", "setdefault", "appendleft"}
 
 
@@ -615,12 +653,14 @@ class Expressions(Calls):
                 return self._items([*keys_found, *(self.value(v, frame) for v in dict_values)])
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node, frame)
-            case ast.Compare(left=left, comparators=others):
+            case ast.Compare(left=left, ops=operators, comparators=others):
                 operands = [self.value(each, frame) for each in (left, *others)]
-                made = compared(operands)
+                is_chain = len(operators) > 1
+                made = compared(operands, "" if is_chain else _WRITTEN.get(type(operators[0]), ""))
                 return _DATA if made is None else frozenset((made,))
-            case ast.BinOp(left=left, right=right):
-                return self.joined([self.value(left, frame), self.value(right, frame)])
+            case ast.BinOp(left=left, right=right, op=operator):
+                operands = [self.value(left, frame), self.value(right, frame)]
+                return self.joined(operands, _WRITTEN.get(type(operator), ""))
             case ast.UnaryOp(operand=operand):
                 return self.joined([self.value(operand, frame)])
             case ast.Starred():
@@ -710,7 +750,7 @@ class Expressions(Calls):
             return _UNKNOWN
         if isinstance(atom, Columns):
             column = atom.table.column(name)
-            return frozenset((Sql(reads=frozenset((column or atom.table,))),))
+            return frozenset((Sql.of(column or atom.table),))
         if isinstance(atom, Sql):
             return frozenset((atom,))
         if isinstance(atom, Known):
@@ -723,7 +763,7 @@ class Expressions(Calls):
         if isinstance(atom, Columns):
             names = [k.thing for k in keys if isinstance(k, Known) and type(k.thing) is str]
             found = [atom.table.column(name) for name in names] or [None]
-            return frozenset(Sql(reads=frozenset((column or atom.table,))) for column in found)
+            return frozenset(Sql.of(column or atom.table) for column in found)
         if isinstance(atom, Items):
             return atom.inside or _UNKNOWN
         if isinstance(atom, Known):
@@ -745,9 +785,9 @@ class Expressions(Calls):
                     found |= {atom}
         return found
 
-    def joined(self, operands: list[Value]) -> Value:
-        """Return the value of an arithmetic operator."""
-        made = compared(operands)
+    def joined(self, operands: list[Value], operator: str = "") -> Value:
+        """Return the value of an arithmetic or bitwise operator."""
+        made = compared(operands, operator)
         if made is not None:
             return frozenset((made,))
         together: Value = frozenset().union(*operands)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeAlias, cast
@@ -60,6 +60,7 @@ __all__ = [
     "compared",
     "elements",
     "emitted",
+    "grains",
     "is_database",
     "is_of_sqlalchemy",
     "items_of",
@@ -83,26 +84,48 @@ class Table:
         Key and name of each column. The key is the name of the Python attribute.
     touched : frozenset of str
         Columns that every update changes: ``onupdate``, computed ones.
+    key : tuple of str
+        Columns of the primary key; empty if they are not known.
     """
 
     name: str
     columns: tuple[tuple[str, str], ...]
     touched: frozenset[str]
+    key: tuple[str, ...] = ()
 
     def column(self, key: str) -> Column | None:
         """Return the column with this key or name, or None."""
         for known, name in self.columns:
             if key in (known, name):
-                return Column(self.name, name)
+                return Column(self.name, name, self.key)
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, by the full name of its table and its own name."""
+    """A column, by the full name of its table and its own name; with the table's primary key."""
 
     table: str
     name: str
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A condition of a statement that must hold, together with all others of it.
+
+    Attributes
+    ----------
+    column : Column
+    other : Column or None
+        Column with which it is compared; None: a value.
+    is_equality : bool
+        True for ``=`` and IN.
+    """
+
+    column: Column
+    other: Column | None
+    is_equality: bool
 
 
 def table_of(thing: Any) -> Table | None:
@@ -117,6 +140,7 @@ def table_of(thing: Any) -> Table | None:
         str(thing.fullname),
         tuple((str(column.key), str(column.name)) for column in columns),
         frozenset(str(column.name) for column in columns if _changes_by_itself(column)),
+        tuple(str(column.name) for column in thing.primary_key),
     )
 
 
@@ -227,6 +251,14 @@ class Sql:
         Columns of an update written so far; None: any.
     problem : str
         Reason why part of it is unknown; empty if all of it is known.
+    conditions : frozenset of Comparison
+        Comparisons that must hold for each row.
+    is_restricted : bool
+        True if it may have further conditions.
+    is_for_update : bool
+        True if the rows that it finds are locked for writing.
+    column : Column or None
+        Column that it is, and nothing else.
     """
 
     kind: str = "read"
@@ -234,6 +266,15 @@ class Sql:
     target: Table | None = None
     columns: frozenset[str] | None = frozenset()
     problem: str = ""
+    conditions: frozenset[Comparison] = frozenset()
+    is_restricted: bool = False
+    is_for_update: bool = False
+    column: Column | None = None
+
+    @classmethod
+    def of(cls, place: Table | Column) -> Sql:
+        """Return a table or a column as a part of a statement."""
+        return cls(reads=frozenset((place,)), column=place if isinstance(place, Column) else None)
 
 
 Atom: TypeAlias = Plain | Known | Method | Local | BoundFunction | Items | Columns | Sql
@@ -266,7 +307,7 @@ def known(thing: Any) -> Atom:
         return Known(thing)
     column = column_of(thing)
     if column is not None:
-        return Sql(reads=frozenset((column,)))
+        return Sql.of(column)
     if is_of_sqlalchemy(thing) and not callable(thing):
         return of_object(thing) or Known(thing)
     if isinstance(thing, bool | int | float | bytes) or thing is None:
@@ -324,8 +365,7 @@ def attribute(thing: Any, name: str) -> Value:
         if table is not None and is_of_sqlalchemy(found):
             of_column = column_of(found)
             problem = "" if of_column else f"{name} of a mapped class may read other tables"
-            reads = frozenset((of_column or table,))
-            return frozenset((Sql(reads=reads, problem=problem),))
+            return frozenset((replace(Sql.of(of_column or table), problem=problem),))
         return frozenset((UNKNOWN,))
     return frozenset((known(found),))
 
@@ -375,6 +415,32 @@ _TAKE_TABLES = {
     *("from_statement", "from_select", "with_only_columns", "add_columns", "lateral", "alias"),
 }
 _WRITES = {"insert", "update", "delete"}
+# Their arguments' conditions hold for each row; of all others they may not.
+_RESTRICT = {
+    "where",
+    "filter",
+    "and_",
+    "select",
+    "select_from",
+    "join",
+    "exists",
+    "scalar_subquery",
+}
+_RESTRICT |= {
+    "order_by",
+    "limit",
+    "offset",
+    "group_by",
+    "with_for_update",
+    "values",
+    "distinct",
+    "&",
+}
+# Their arguments may be conditions.
+_CHOOSE = {"where", "filter", "filter_by", "having", "join", "outerjoin", "join_from", "and_"}
+_COMBINE = {"union", "union_all", "intersect", "intersect_all", "except_", "except_all"}
+_EQUALITIES = {"==", "in_"}
+_IN_ORDER = {"<", "<=", ">", ">=", "between"}
 
 
 def is_of_sqlalchemy(thing: Any) -> bool:
@@ -395,6 +461,10 @@ def built(name: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
 def chained(sql: Sql, method: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
     """Return the result of a statement's method, such as ``.where(…)`` or ``.values(…)``."""
     merged = _merged(sql, method, [*args, *named.values()])
+    if method in ("in_", "between"):
+        return _condition(merged, method, [frozenset((sql,)), *args])
+    if method == "with_for_update":
+        return replace(merged, is_for_update=True)
     if method in ("values", "ordered_values"):
         return _with_columns(merged, named, is_all=bool(args) or method != "values")
     if method == "on_conflict_do_update":
@@ -403,8 +473,8 @@ def chained(sql: Sql, method: str, args: list[Value], named: Mapping[str, Value]
     return merged
 
 
-def compared(values: Iterable[Value]) -> Sql | None:
-    """Return the result of an operator; None if no operand is a statement."""
+def compared(values: Iterable[Value], operator: str = "") -> Sql | None:
+    """Return the result of an operator, as it is written; None if no operand is a statement."""
     given = list(values)
     if not any(
         isinstance(atom, Sql) or (isinstance(atom, Known) and column_of(atom.thing))
@@ -412,7 +482,75 @@ def compared(values: Iterable[Value]) -> Sql | None:
         for atom in value
     ):
         return None
-    return _merged(Sql(), "", given)
+    merged = _merged(Sql(), operator, given)
+    if operator in _EQUALITIES | _IN_ORDER:
+        return _condition(merged, operator, given)
+    return merged
+
+
+def _condition(merged: Sql, operator: str, operands: Sequence[Value]) -> Sql:
+    """Add what a comparison says of columns, if each operand is one known column or a value."""
+    columns = [_one_column(operand) for operand in operands]
+    is_value = [not any(_parts(atom, set()) for atom in operand) for operand in operands]
+    is_equality = operator in _EQUALITIES
+    found = set()
+    for place, column in enumerate(columns):
+        others = [at for at in range(len(columns)) if at != place]
+        if column is not None and all(is_value[at] for at in others):
+            found.add(Comparison(column, None, is_equality))
+        elif column is not None and operator == "==" and len(others) == 1:
+            other = columns[others[0]]
+            if other is not None:
+                found.add(Comparison(column, other, True))
+    return replace(merged, conditions=frozenset(found))
+
+
+def grains(sql: Sql, keys: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return at which grain a statement locks each of its tables, and by which columns.
+
+    Rows of a table are found by their keys, too, if these are compared with columns of tables whose
+    rows are restricted. See `LockEffect`.
+
+    Parameters
+    ----------
+    keys : mapping of str to tuple of str
+        Primary key of each table; empty if it is not known.
+    """
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    of_values: dict[str, dict[str, bool]] = {name: {} for name in keys}
+    for each in sql.conditions:
+        if each.other is None and each.column.table in of_values:
+            compared = of_values[each.column.table]
+            compared[each.column.name] = compared.get(each.column.name, False) or each.is_equality
+    for name, key in keys.items():
+        compared = of_values[name]
+        if key and all(compared.get(column) for column in key):
+            found[name] = ("rows", key)
+        elif compared:
+            found[name] = ("predicate", tuple(sorted(compared)))
+    is_more = True
+    while is_more:
+        is_more = False
+        for name, key in keys.items():
+            pinned = {column for column, is_equality in of_values[name].items() if is_equality}
+            for each in sql.conditions:
+                other = each.other
+                if each.column.table == name and other is not None and other.table in found:
+                    pinned.add(each.column.name)
+            if key and pinned.issuperset(key) and found.get(name, ("",))[0] != "rows":
+                found[name] = ("rows", key)
+                is_more = True
+    coarsest = "unknown" if sql.is_restricted else "table"
+    return {name: found.get(name, (coarsest, ())) for name in sorted(keys)}
+
+
+def _one_column(value: Value) -> Column | None:
+    """Return the column that an operand is; None if it is anything else, or may be."""
+    if len(value) != 1:
+        return None
+    (atom,) = value
+    parts = _parts(atom, set())
+    return parts[0].column if len(parts) == 1 else None
 
 
 def of_table(table: Table, method: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
@@ -457,20 +595,37 @@ def of_object(thing: Any) -> Sql | None:
             reads.add(column)
             continue
         waiting += element.get_children() if hasattr(element, "get_children") else ()
-    return Sql(kind, frozenset(reads), target, None, problem)
+    return Sql(kind, frozenset(reads), target, None, problem, is_restricted=True)
 
 
 def _merged(sql: Sql, name: str, values: Iterable[Value]) -> Sql:
     """Return `sql` with the reads of a call's arguments added."""
     reads = set(sql.reads)
     problem = sql.problem
+    conditions = set(sql.conditions)
+    is_restricted = sql.is_restricted
+    is_for_update = sql.is_for_update
     for atom in (atom for value in values for atom in value):
         if atom == UNKNOWN and name in _TAKE_TABLES:
             problem = problem or f"{name}() of something that is not known before it runs"
         for part in _parts(atom, set()):
             reads |= part.reads
             problem = problem or part.problem
-    return replace(sql, reads=frozenset(reads), problem=problem)
+            is_for_update |= part.is_for_update
+            is_restricted |= part.is_restricted or (name in _CHOOSE and not part.conditions)
+            if name in _RESTRICT:
+                conditions |= part.conditions
+    if name in _COMBINE:
+        conditions, is_restricted = set(), True
+    return replace(
+        sql,
+        reads=frozenset(reads),
+        problem=problem,
+        conditions=frozenset(conditions),
+        is_restricted=is_restricted,
+        is_for_update=is_for_update,
+        column=None,
+    )
 
 
 def _parts(atom: Any, seen: set[Any]) -> list[Sql]:
@@ -484,7 +639,7 @@ def _parts(atom: Any, seen: set[Any]) -> list[Sql]:
     if isinstance(atom, Known):
         place = table_of(atom.thing) or column_of(atom.thing)
         if place is not None:
-            return [Sql(reads=frozenset((place,)))]
+            return [Sql.of(place)]
         made = of_object(atom.thing)
         return [] if made is None else [made]
     return []
@@ -530,7 +685,7 @@ def _of_text(text: str) -> Sql:
         if name:
             # The name of a CTE counts as a table: a superset of the actual reads.
             tables.add(Table(name, (), frozenset()))
-    return Sql(reads=frozenset(tables))
+    return Sql(reads=frozenset(tables), is_restricted=True)
 
 
 def _folded(name: exp.Identifier) -> str:

@@ -156,6 +156,8 @@ def explain(
 ) -> None:
     """Show which rules an event can trigger, in which order, and which rules these can trigger.
 
+    Also shows the locks that each rule may take, as far as its source tells.
+
     With --url, also shows the open decisions of these rules in that database.
     """
     from activedb.analysis import explain, explained
