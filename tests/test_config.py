@@ -35,6 +35,7 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "wait_s": None,
         "threads": 4,
         "lock_timeout_ms": 10_000,
+        "isolation": "locks",
         "victim_policy": "requester",
         "lock_escalation": None,
         "retries_max": 10,

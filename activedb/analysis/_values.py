@@ -111,7 +111,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RowCondition:
     """A condition of a statement that must hold, together with all others of it.
 
     Attributes
@@ -251,7 +251,7 @@ class Sql:
         Columns of an update written so far; None: any.
     problem : str
         Reason why part of it is unknown; empty if all of it is known.
-    conditions : frozenset of Comparison
+    conditions : frozenset of RowCondition
         Comparisons that must hold for each row.
     is_restricted : bool
         True if it may have further conditions.
@@ -266,7 +266,7 @@ class Sql:
     target: Table | None = None
     columns: frozenset[str] | None = frozenset()
     problem: str = ""
-    conditions: frozenset[Comparison] = frozenset()
+    conditions: frozenset[RowCondition] = frozenset()
     is_restricted: bool = False
     is_for_update: bool = False
     column: Column | None = None
@@ -497,11 +497,11 @@ def _condition(merged: Sql, operator: str, operands: Sequence[Value]) -> Sql:
     for place, column in enumerate(columns):
         others = [at for at in range(len(columns)) if at != place]
         if column is not None and all(is_value[at] for at in others):
-            found.add(Comparison(column, None, is_equality))
+            found.add(RowCondition(column, None, is_equality))
         elif column is not None and operator == "==" and len(others) == 1:
             other = columns[others[0]]
             if other is not None:
-                found.add(Comparison(column, other, True))
+                found.add(RowCondition(column, other, True))
     return replace(merged, conditions=frozenset(found))
 
 
