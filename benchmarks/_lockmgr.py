@@ -12,21 +12,23 @@ import statistics
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks import _handover
-from lockmgr import LockManager, LockTable, Mode, Resource
+from lockmgr import InRange, LockManager, LockTable, Mode, OneOf, Predicate, Resource
 
 __all__ = [
     "HELD",
     "acquire_release_per_s",
     "bytes_per_lock",
     "commit_us",
+    "declared_write_per_s",
     "handover_us",
     "inherit_ms",
     "is_compiled",
     "nested_per_s",
+    "predicate_lock_per_s",
 ]
 
 HELD = 100
@@ -34,6 +36,7 @@ HELD = 100
 
 _COMMITS = 200
 _COMMITTED_LOCKS = 10
+_PREDICATES = 100
 
 
 def is_compiled() -> bool:
@@ -71,6 +74,46 @@ def nested_per_s(transactions: int) -> float:
         manager.commit(tid + 1)
         manager.commit(tid)
     return transactions / (time.perf_counter() - started_s)
+
+
+def predicate_lock_per_s(locks: int) -> float:
+    """Return the predicates per second locked for reading, and released by commits of ten.
+
+    Another transaction has locked a hundred other predicates of the table.
+    """
+    manager = LockManager()
+    _lock_wards(manager, 1, range(-_PREDICATES, 0))
+    transactions = max(1, locks // _COMMITTED_LOCKS)
+    started_s = time.perf_counter()
+    for tid in range(2, 2 + transactions):
+        _lock_wards(manager, tid, range(_COMMITTED_LOCKS))
+        manager.commit(tid)
+    return transactions * _COMMITTED_LOCKS / (time.perf_counter() - started_s)
+
+
+def declared_write_per_s(writes: int) -> float:
+    """Return the row writes per second that are compared with the locked predicates, and meet none.
+
+    Another transaction has locked a hundred predicates of the table.
+    """
+    manager = LockManager()
+    _lock_wards(manager, 1, range(-_PREDICATES, 0))
+    started_s = time.perf_counter()
+    for tid in range(2, 2 + writes):
+        manager.begin(tid)
+        manager.acquire(tid, ("rows",), Mode.IX)
+        manager.declare(tid, ("rows",), ())
+        manager.acquire(tid, ("rows", tid), Mode.X)
+        manager.declare(tid, ("rows",), [{"id": tid, "ward": 1, "level": 2}])
+        manager.commit(tid)
+    return writes / (time.perf_counter() - started_s)
+
+
+def _lock_wards(manager: LockManager, tid: int, wards: Iterable[int]) -> None:
+    manager.begin(tid)
+    for ward in wards:
+        predicate = Predicate([OneOf("ward", [ward]), InRange("level", 3, None)])
+        manager.acquire(tid, ("rows", predicate), Mode.S)
 
 
 def inherit_ms(locks: int) -> float:

@@ -16,6 +16,9 @@ Detection:
 - ``detect_queue_ms_at_N``: the newcomer stands behind N writers of one row.
 - ``detect_unreached_ms_at_N``: it waits for a running transaction while N others wait elsewhere.
 
+``predicate_lock_per_s`` counts predicates that are locked and released, ``declared_write_per_s``
+row writes that are compared with predicates; Berkeley DB has none.
+
 ``commit_growth`` is the time of a commit of ten locks among 200,000 locks of others over that among
 100. ``bytes_per_lock`` is without the path, which the caller has anyway, ``..._and_path`` with it;
 allocation is reproducible, so these are measured once.
@@ -51,6 +54,7 @@ class Sizes:
     acquired: int = 100_000
     nested: int = 30_000
     inherited: int = 1_000
+    predicates: int = 20_000
     handovers: int = 2_000
     detected: tuple[int, ...] = (10, 100, 1_000, 10_000)
     detected_by_both: int = 200
@@ -125,13 +129,16 @@ def _uncontended(
     sizes: Sizes, peer: Berkeley | None, build: str, ours: Callable[[str, int], float]
 ) -> list[Measurement]:
     def one(measured: str, size: int, name: str, unit: str) -> Measurement:
-        theirs = None if peer is None else partial(getattr(peer, measured), size)
+        own = getattr(peer, measured, None)
+        theirs = None if own is None else partial(own, size)
         return Measurement(name, unit, partial(ours, measured, size), theirs, unit == "ms")
 
     return [
         one("acquire_release_per_s", sizes.acquired, f"acquire_release{build}_per_s", "locks/s"),
         one("nested_per_s", sizes.nested, f"nested{build}_per_s", "transactions/s"),
         one("inherit_ms", sizes.inherited, f"inherit_{sizes.inherited}{build}_ms", "ms"),
+        one("predicate_lock_per_s", sizes.predicates, f"predicate_lock{build}_per_s", "locks/s"),
+        one("declared_write_per_s", sizes.predicates, f"declared_write{build}_per_s", "writes/s"),
     ]
 
 

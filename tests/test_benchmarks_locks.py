@@ -18,6 +18,7 @@ TINY = locks.Sizes(
     acquired=200,
     nested=3,
     inherited=5,
+    predicates=20,
     handovers=3,
     detected=(2, 4),
     detected_by_both=3,
@@ -33,6 +34,8 @@ COMPARED = {
     "detect_ms_at_3",
 }
 ALONE = {
+    "declared_write_per_s",
+    "predicate_lock_per_s",
     "detect_ms_at_2",
     "detect_ms_at_4",
     "deadlock_ms_at_4",

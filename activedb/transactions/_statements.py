@@ -50,16 +50,18 @@ def query(
     t: TransactionNode, statement: Any, parameters: Mapping[str, Any] | None = None
 ) -> list[Any]:
     """Return the rows of a SELECT; see `Transaction.query`."""
-    plan = plan_locks(statement)
+    plan = plan_locks(statement, parameters)
     if not isinstance(plan, LockingRead):
         return _select(t, plan, parameters)
     spec = t.forest.tables.spec(plan.table)
     if plan.nowait or plan.skip_locked:
         return _claim(t, spec, plan, parameters)
-    if not _lock_keys(t, spec, plan.plain, parameters):
+    keys = _keys(spec, plan.pinned)
+    if keys is None:
         found = _select(t, plan.keys(plan.limit), parameters, to_write=spec)
-        t.read_locked(spec, [spec.key(tuple(row)) for row in found])
-    return _select(t, plan.plain, parameters)
+        keys = [spec.key(tuple(row)) for row in found]
+    t.read_locked(spec, keys)
+    return _select(t, plan.plain, parameters, pinned=plan.pinned)
 
 
 def execute(t: TransactionNode, statement: Any, parameters: Parameters = None) -> Any:
@@ -69,7 +71,6 @@ def execute(t: TransactionNode, statement: Any, parameters: Parameters = None) -
     if plan.kind == "insert":
         versions = _inserted(t, plan, spec, parameters)
     else:
-        _lock_keys(t, spec, plan.select, parameters)
         versions = _changed(t, plan, spec, parameters)
     returned = None if plan.returning is None else _returned(t, plan, spec, versions)
     t.write_all(spec, versions)
@@ -84,6 +85,7 @@ def _select(
     statement: Any,
     parameters: Mapping[str, Any] | None = None,
     *,
+    pinned: PinnedKeys | None = None,
     to_write: TableSpec | None = None,
     unlocked: Collection[TableSpec] = (),
     instead: Mapping[TableSpec, Mapping[Key, Row | None]] = _NOTHING,
@@ -92,6 +94,8 @@ def _select(
 
     Parameters
     ----------
+    pinned : PinnedKeys, optional
+        Keys to which the statement restricts tables, if they are known already.
     to_write : TableSpec, optional
         Table to lock for writing: its rows if the statement needs but some, else the whole.
     unlocked : collection of TableSpec
@@ -100,7 +104,7 @@ def _select(
         Dirty rows of some tables, in place of the versions of the sphere.
     """
     tables = t.forest.tables
-    pinned = pinned_keys(statement, parameters)
+    pinned = pinned or pinned_keys(statement, parameters)
     if pinned.columns is not None and not (unlocked or instead):
         found = _rows_by_key(t, pinned)
         if found is not None:
@@ -260,16 +264,6 @@ def _keys(spec: TableSpec, pinned: PinnedKeys) -> list[Key] | None:
         return None  # the server decides what such values are equal to
 
 
-def _lock_keys(t: TransactionNode, spec: TableSpec, statement: Any, parameters: Any) -> bool:
-    """Lock the rows to which a statement is restricted, if these are known before it is sent."""
-    given = parameters if isinstance(parameters, Mapping) else None
-    keys = _keys(spec, pinned_keys(statement, given))
-    if keys is None:
-        return False
-    t.read_locked(spec, keys)
-    return True
-
-
 def _claim(
     t: TransactionNode, spec: TableSpec, plan: LockingRead, parameters: Mapping[str, Any] | None
 ) -> list[Any]:
@@ -319,7 +313,11 @@ def _changed(
     """Return the versions that an UPDATE or DELETE makes; locks the rows, writes none."""
     width = len(spec.key_columns)
     found: dict[Key, tuple[Any, ...]] = {}
-    for row in _select(t, plan.select, parameters, to_write=spec):
+    pinned = pinned_keys(plan.select, parameters if isinstance(parameters, Mapping) else None)
+    keys = _keys(spec, pinned)
+    if keys is not None:
+        t.read_locked(spec, keys)
+    for row in _select(t, plan.select, parameters, pinned=pinned, to_write=spec):
         values = tuple(row)
         key = spec.key(values[:width])
         if found.setdefault(key, values[width:]) != values[width:]:

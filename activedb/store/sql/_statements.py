@@ -89,17 +89,20 @@ class LockingRead:
         Table whose rows are locked.
     plain : SELECT
         The statement without its locks.
+    pinned : PinnedKeys
+        Keys to which it restricts tables.
     limit : int or None
         Maximum number of rows.
     skip_locked, nowait : bool
     """
 
-    def __init__(self, statement: Any, table: Table):
+    def __init__(self, statement: Any, table: Table, plain: Any, pinned: PinnedKeys):
         wish = statement._for_update_arg
         self.table = table
         self.skip_locked = bool(wish.skip_locked)
         self.nowait = bool(wish.nowait)
-        self.plain = _without_locks(statement)
+        self.plain = plain
+        self.pinned = pinned
         self._keys = _key_columns(statement, table)
         try:
             self.limit: int | None = statement._limit
@@ -128,10 +131,15 @@ class LockingRead:
         return whole.where(tuple_(*self._keys).in_(list(keys)))
 
 
-def plan_locks(statement: Any) -> LockingRead | Any:
+def plan_locks(statement: Any, parameters: Mapping[str, Any] | None = None) -> LockingRead | Any:
     """Analyse a SELECT … FOR UPDATE; return any other statement unchanged.
 
     FOR SHARE is left out: a query locks that way anyway.
+
+    Parameters
+    ----------
+    parameters : mapping, optional
+        Values of the statement's named parameters.
 
     Raises
     ------
@@ -144,8 +152,9 @@ def plan_locks(statement: Any) -> LockingRead | Any:
     if wish.read and not (wish.nowait or wish.skip_locked):
         return _without_locks(statement)
     froms: Sequence[Any] = ()
+    plain = _without_locks(statement)
+    pinned = pinned_keys(plain, parameters)
     if isinstance(statement, Select):
-        pinned = pinned_keys(_without_locks(statement))
         # Otherwise the statement would be compiled to find out.
         is_known = pinned.columns is not None
         froms = list(pinned.by_table) if is_known else statement.get_final_froms()
@@ -164,7 +173,7 @@ def plan_locks(statement: Any) -> LockingRead | Any:
         value = getattr(statement, part, None)
         if value is not None and value is not False and value != ():
             raise UnsupportedStatement(f"with_for_update() does not go together with {name}")
-    return LockingRead(statement, froms[0])
+    return LockingRead(statement, froms[0], plain, pinned)
 
 
 @dataclass(frozen=True, slots=True)
