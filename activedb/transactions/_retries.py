@@ -210,8 +210,9 @@ class Upgrades:
 
     def failed(self, run: Run, error: BaseException) -> None:
         """Learn from a try that has failed; the next one announces what this one has upgraded."""
-        is_race = isinstance(error, Deadlock | SerializationConflict)
-        if not (is_race and run.upgraded):
+        is_serializable = run.isolation == "serializable"
+        races = (Deadlock, SerializationConflict) if is_serializable else (Deadlock,)
+        if not (isinstance(error, races) and run.upgraded):
             return
         run.announced |= run.upgraded
         work = run.code or run.rule

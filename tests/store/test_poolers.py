@@ -6,6 +6,7 @@ Settings hold and deadlocks are seen, or an error says that they cannot be.
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +106,31 @@ def test_lock_timeout_behind_a_pooler_ends_a_wait(pooled_url: str) -> None:
             waiting = in_thread(db.run, lambda t: t.update(table, 1, n=1))
             with pytest.raises(LockTimeout):
                 waiting.result(PATIENCE_S)
+
+
+def test_write_skew_of_two_processes_behind_a_pooler_is_refused(pooled_url: str) -> None:
+    """Both read both rows before either writes: without SERIALIZABLE both would commit."""
+    databases = [adb.connect(pooled_url, isolation="serializable") for _ in range(2)]
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    tables = [rows_of(db) for db in databases]
+    tries = [0, 0]
+
+    def work(t: Transaction, at: int) -> None:
+        tries[at] += 1
+        seen = [(t.get(tables[at], key) or {})["n"] for key in (1, 2)]
+        if tries[at] == 1:
+            both.wait()
+        if sum(seen) == 0:
+            t.update(tables[at], at + 1, n=1)
+
+    ends = [in_thread(databases[at].run, work, at) for at in range(2)]
+    for end in ends:
+        end.result(PATIENCE_S)
+    with databases[0].transaction() as t:
+        assert sum((t.get(tables[0], key) or {})["n"] for key in (1, 2)) == 1
+    assert sorted(tries) == [1, 2]
+    for db in databases:
+        db.close()
 
 
 def test_deadlock_of_two_processes_behind_a_pooler_is_found(pooled_url: str) -> None:
