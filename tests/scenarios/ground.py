@@ -7,6 +7,9 @@
 ``apart``
     Each top-level transaction belongs to a database object of its own. They share no lock manager,
     so they meet on the server only, as the transactions of several processes do.
+``serializable``
+    As ``postgres``, but the server's SERIALIZABLE keeps hierarchies apart. Only for anomalies: the
+    other scenarios are about locks.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
     import activedb as adb
 
 T = TypeVar("T")
-MODES = ("memory", "postgres", "apart")
+LOCKING = ("memory", "postgres", "apart")
+MODES = (*LOCKING, "serializable")
 STRANDS_MAX = 64  # each holds its thread until it is told its next step
 DEADLOCK_TIMEOUT_MS = 25
 """Time after which the server looks for a deadlock; its own default is a second."""
@@ -101,7 +105,9 @@ class Ground:
         top : str
             Name of the transaction, or of one with which it shares the object.
         """
-        settings = self.settings
+        settings = dict(self.settings)
+        if self.mode == "serializable":
+            settings["isolation"] = "serializable"
         key = (top if self.mode == "apart" else "", *sorted(settings.items()))
         if key not in self._databases:
             db = self._place.open(**{"threads": 12, "retries_max": 0, **settings})
@@ -180,8 +186,8 @@ class Ground:
         """Notice for whom each flat transaction is opened."""
         acquire = store.acquire
 
-        def acquired() -> Any:
-            connection = acquire()
+        def acquired(**how: Any) -> Any:
+            connection = acquire(**how)
             top = getattr(self._playing, "top", "somebody")
             number = store.backend_of(connection)
             self._owners.pop(number, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.scenarios.ground import MODES, Ground
+from tests.scenarios.ground import LOCKING, MODES, Ground
 from tests.scenarios.script import modes_of, replay
 
 if TYPE_CHECKING:
@@ -25,11 +25,19 @@ FILES = {
     if not file.stem.endswith(OVERRIDES)
 }
 REWRITE = os.environ.get("ACTIVEDB_REWRITE_SCENARIOS") == "1"
+
+
+def modes_for(name: str, steps: str) -> tuple[str, ...]:
+    """The modes in which a scenario is played, the one of its file first."""
+    default = MODES if name.startswith("anomalies/") else LOCKING
+    return tuple(modes_of(steps) or default)
+
+
 PLAYED = [
     pytest.param(mode, name, id=f"{name}-{mode}")
     for mode in MODES
     for name, file in FILES.items()
-    if mode in (modes_of(file.read_text(encoding="utf-8")) or MODES)
+    if mode in modes_for(name, file.read_text(encoding="utf-8"))
 ]
 
 
@@ -61,7 +69,7 @@ def test_scenario_replayed_reads_the_same(
     assert "as no serial order" not in actual, actual
     if not REWRITE:
         assert actual == expected
-    elif mode == (modes_of(steps) or MODES)[0]:
+    elif mode == modes_for(name, steps)[0]:
         FILES[name].write_text(actual, encoding="utf-8")
     elif actual == steps:
         own.unlink(missing_ok=True)
