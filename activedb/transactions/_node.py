@@ -1000,10 +1000,12 @@ class TransactionNode:
             changed_s = self.forest.detectors.get(rule)
             if changed_s is not None and changed_s >= session.began_s:
                 self.hierarchy.run.detectors.add(rule)
-                raise SerializationConflict(
+                conflict = SerializationConflict(
                     f"rule {rule}: another transaction has fed its detector after the snapshot of "
                     f"{self.path}; retry the transaction"
                 )
+                self.top.mark_rollback_only(conflict)  # whoever catches it
+                raise conflict
 
     def lock_rows_of(self, spec: TableSpec) -> None:
         """Take the intention lock to lock single rows of a table for writing."""

@@ -407,6 +407,30 @@ def test_detector_that_was_fed_after_the_snapshot_is_a_conflict(bank: Bank) -> N
     assert seen == [11], "what follows FIRST sees what was written with it"
 
 
+def test_conflict_of_a_detector_that_is_caught_ends_the_transaction_all_the_same(
+    bank: Bank,
+) -> None:
+    db = bank.db
+
+    @db.rule(on=adb.seq(adb.event("FIRST"), adb.event("SECOND")).context("chronicle"))
+    def notice(t: Transaction, e: adb.Occurrence) -> None:
+        t.insert(bank.notes, {"text": "both"})
+
+    tries = []
+
+    def late(t: Transaction) -> None:
+        tries.append(balance(bank, t, 2))  # the snapshot
+        if len(tries) == 1:
+            in_thread(db.run, lambda u: db.signal("FIRST")).result(PATIENCE_S)
+        with suppress(SerializationConflict), t.subtransaction():
+            db.signal("SECOND")
+        t.update(bank.accounts, 1, balance=99)
+
+    db.run(late)
+    assert len(tries) == 2
+    assert bank.committed_notes() == ["both"]
+
+
 # -- rules ---------------------------------------------------------------------------------------
 
 
