@@ -793,6 +793,7 @@ class Detector:
             "advanced_us": self._shared.advanced_us,
             "arrival": arrival,
             "dropped": self.dropped,
+            "is_bounded": self._shared.fresh is not None,
             "nodes": nodes,
             "timers": [
                 [us, index, encode_params({"called": _listed(called)})["called"]]
@@ -846,6 +847,8 @@ class Detector:
         shared.advanced_us = state.get("advanced_us", shared.advanced_us)
         shared.arrivals = count(state["arrival"])
         self.dropped = state["dropped"]
+        if state.get("is_bounded") and self._partials_max is not None and shared.fresh is None:
+            self._track()  # it forgets at once what is not needed any longer
         for us, index, called in state["timers"]:
             name = _tupled(decode_params({"called": called})["called"])
             shared.timers.set((us, index, name), [])

@@ -105,6 +105,37 @@ def test_restored_detector_at_every_cut_goes_on_as_the_original(expression: Expr
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("on_full", ["drop_oldest", "refuse"])
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
+def test_restored_detector_with_a_bound_keeps_what_the_original_keeps(
+    expression: Expression, on_full: str
+) -> None:
+    def told(detector: Detector, step: Occurrence | int) -> tuple[Any, ...]:
+        """What a step makes, and what is kept then, and after all older events are past."""
+        try:
+            made = tell(detector, step)
+        except PartialsExceeded:
+            made = ["refused"]
+        kept = detector.partials
+        detector.trim(step if isinstance(step, int) else step.us)
+        return made, kept, detector.partials, detector.dropped
+
+    worlds = Worlds(6 * SCALE, "restored with a bound", expression, on_full)
+    for random in worlds:
+        steps = history(random, 16)
+        options: dict[str, Any] = {"partials_max": random.randint(1, 4), "on_full": on_full}
+        original = Detector(expression, **options)
+        states, expected = [], []
+        for step in steps:
+            states.append(json.loads(json.dumps(original.state())))
+            expected.append(told(original, step))
+        for cut, state in enumerate(states):
+            restored = Detector(expression, **options)
+            restored.restore(state)
+            assert [told(restored, step) for step in steps[cut:]] == expected[cut:], (cut, steps)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
 def test_withdrawn_events_are_as_if_never_fed(expression: Expression) -> None:
     for random in Worlds(12 * SCALE, "withdrawn", expression):

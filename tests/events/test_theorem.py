@@ -563,8 +563,8 @@ IN_STATE = (
     *("gone", "follows", "needs"),
 )
 """Fields of `DetectorState` that a detector's state holds unchanged."""
-OTHERWISE_IN_STATE = ("arrivals", "awaited", "doubtful", "timers")
-NOT_IN_STATE = ("bound", "decided", "fresh", "misses", "policy")
+OTHERWISE_IN_STATE = ("arrivals", "awaited", "doubtful", "fresh", "timers")
+NOT_IN_STATE = ("bound", "decided", "misses", "policy")
 """Given to a new detector, or of one step."""
 
 
