@@ -357,7 +357,10 @@ class Calls(ABC):
         first = args[0] if args else named.get("table", named.get("statement", _UNKNOWN))
         match name:
             case "get" | "get_many":
-                to_write = "for_update" in named
+                to_write = any(
+                    each.arg == "for_update" and not _is_constant(each.value, False)
+                    for each in node.keywords
+                )
                 self.found.reads_rows(node, first, f"{name}()", is_for_update=to_write)
             case "insert" | "delete":
                 self.found.changes_rows(node, first, name)
@@ -612,6 +615,14 @@ _WRITTEN: dict[type[ast.AST], str] = {
 _GROWING = {"append", "add", "insert", "extend", "update", "setdefault", "appendleft"}
 
 
+def _is_constant(node: ast.AST, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def _is_none(node: ast.AST) -> bool:
+    return _is_constant(node, None)
+
+
 class Expressions(Calls):
     """Evaluator of expressions to sets of atoms, which also reads the calls in them."""
 
@@ -655,8 +666,8 @@ class Expressions(Calls):
                 return self._comprehension(node, frame)
             case ast.Compare(left=left, ops=operators, comparators=others):
                 operands = [self.value(each, frame) for each in (left, *others)]
-                is_chain = len(operators) > 1
-                made = compared(operands, "" if is_chain else _WRITTEN.get(type(operators[0]), ""))
+                is_plain = len(operators) == 1 and not any(map(_is_none, (left, *others)))
+                made = compared(operands, _WRITTEN.get(type(operators[0]), "") if is_plain else "")
                 return _DATA if made is None else frozenset((made,))
             case ast.BinOp(left=left, right=right, op=operator):
                 operands = [self.value(left, frame), self.value(right, frame)]

@@ -259,6 +259,8 @@ class Sql:
         True if the rows that it finds are locked for writing.
     column : Column or None
         Column that it is, and nothing else.
+    is_query : bool
+        True if it is a SELECT, whose conditions say nothing of the statement around it.
     """
 
     kind: str = "read"
@@ -270,6 +272,7 @@ class Sql:
     is_restricted: bool = False
     is_for_update: bool = False
     column: Column | None = None
+    is_query: bool = False
 
     @classmethod
     def of(cls, place: Table | Column) -> Sql:
@@ -416,28 +419,10 @@ _TAKE_TABLES = {
 }
 _WRITES = {"insert", "update", "delete"}
 # Their arguments' conditions hold for each row; of all others they may not.
-_RESTRICT = {
-    "where",
-    "filter",
-    "and_",
-    "select",
-    "select_from",
-    "join",
-    "exists",
-    "scalar_subquery",
-}
-_RESTRICT |= {
-    "order_by",
-    "limit",
-    "offset",
-    "group_by",
-    "with_for_update",
-    "values",
-    "distinct",
-    "&",
-}
+_RESTRICT = {"where", "and_", "&", "join"}
 # Their arguments may be conditions.
 _CHOOSE = {"where", "filter", "filter_by", "having", "join", "outerjoin", "join_from", "and_"}
+_QUERIES = {"select", "exists"}
 _COMBINE = {"union", "union_all", "intersect", "intersect_all", "except_", "except_all"}
 _EQUALITIES = {"==", "in_"}
 _IN_ORDER = {"<", "<=", ">", ">=", "between"}
@@ -455,11 +440,14 @@ def built(name: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
         return _of_text_value(args)
     if name in _WRITES and args:
         return _write(name, args[0])
-    return _merged(Sql(), name, [*args, *named.values()])
+    made = _merged(Sql(), name, [*args, *named.values()])
+    return replace(made, is_query=True) if name in _QUERIES else made
 
 
 def chained(sql: Sql, method: str, args: list[Value], named: Mapping[str, Value]) -> Sql:
     """Return the result of a statement's method, such as ``.where(…)`` or ``.values(…)``."""
+    if method == "join" and named.keys() & {"isouter", "full"}:
+        method = "outerjoin"
     merged = _merged(sql, method, [*args, *named.values()])
     if method in ("in_", "between"):
         return _condition(merged, method, [frozenset((sql,)), *args])
@@ -557,7 +545,8 @@ def of_table(table: Table, method: str, args: list[Value], named: Mapping[str, V
     """Return the result of a table's method, such as ``table.select()`` or ``table.join(…)``."""
     if method in _WRITES:
         return _with_columns(Sql(method, target=table), named, is_all=True)
-    return _merged(Sql(reads=frozenset((table,))), method, [*args, *named.values()])
+    made = _merged(Sql(reads=frozenset((table,))), method, [*args, *named.values()])
+    return replace(made, is_query=True) if method in _QUERIES else made
 
 
 def of_object(thing: Any) -> Sql | None:
@@ -612,9 +601,11 @@ def _merged(sql: Sql, name: str, values: Iterable[Value]) -> Sql:
             reads |= part.reads
             problem = problem or part.problem
             is_for_update |= part.is_for_update
-            is_restricted |= part.is_restricted or (name in _CHOOSE and not part.conditions)
-            if name in _RESTRICT:
+            is_restricted |= part.is_restricted or part.is_query
+            if name in _RESTRICT and part.conditions and not part.is_query:
                 conditions |= part.conditions
+            else:
+                is_restricted |= name in _CHOOSE
     if name in _COMBINE:
         conditions, is_restricted = set(), True
     return replace(

@@ -246,14 +246,9 @@ class Forest:
         work.is_retried = True
         self._upgrades.begin(work)
 
-        def body(t: TransactionNode) -> T:
-            for rule in sorted(work.detectors):
-                t.lock_detector(rule)
-            return function(t)
-
         def attempt() -> T:
             try:
-                return self._top_level(work, limit).call(body if work.detectors else function)
+                return self._top_level(work, limit).call(function)
             except BaseException as error:
                 self._upgrades.failed(work, error)
                 on_failed()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from activedb.config import Isolation
+from activedb.errors import ConstraintViolation, SerializationConflict
 from activedb.store.flush import Change
 from activedb.store.server import PatientLatch
 from activedb.store.session import Durable, Session, answer_changed
@@ -324,6 +325,8 @@ class Run:
     detectors : set of str
         Rules whose detectors a try under SERIALIZABLE has locked too late; see
         `TransactionNode.lock_detector`.
+    is_refused : bool
+        True if the server has refused a row of a try under SERIALIZABLE.
     tries : int
         Number of top-level transactions begun for it in this process.
     called : str
@@ -349,6 +352,7 @@ class Run:
     announced: frozenset[TableSpec] = frozenset()
     isolation: Isolation = "locks"
     detectors: set[str] = field(default_factory=set)
+    is_refused: bool = False
     tries: int = 0
     called: str = ""
     code: object = None
@@ -435,9 +439,14 @@ class Hierarchy:
                 if absent:
                     self._guard(spec, absent, exclusive=True)
                 return base.rows(spec, keys)
-            rows = self._locked(spec, unread, absent, exclusive=exclusive)
+            rows: dict[Key, Row | None] = {}
+            if inserting and self.session.is_serializable:
+                rows = dict.fromkeys(self.session.absent_now(spec, unread))
+                unread = [key for key in unread if key not in rows]
+            if unread:
+                rows |= self._locked(spec, unread, absent, exclusive=exclusive)
             if None in rows.values():
-                absent = [key for key in unread if rows[key] is None]
+                absent = [key for key, row in rows.items() if row is None]
                 absent = self._unguarded(spec, absent, exclusive=exclusive)
                 if absent:
                     # Another transaction may have inserted them before they were guarded.
@@ -664,7 +673,23 @@ class Hierarchy:
             asked = self.base.asked_tables()
             if asked and self.session.relies_on_locks:
                 self._confirm_answers(asked, versions)
-            self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
+            try:
+                self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
+            except ConstraintViolation as refused:
+                self._try_once_more(refused)
+                raise
+
+    def _try_once_more(self, refused: ConstraintViolation) -> None:
+        """Raise `SerializationConflict` if a row may be refused only because of the snapshot.
+
+        Under SERIALIZABLE, a function may have looked for the row that is in the way, which was
+        committed since. In the next try it sees it.
+        """
+        if self.session.is_serializable and self.run.is_retried and not self.run.is_refused:
+            self.run.is_refused = True
+            raise SerializationConflict(
+                f"{refused}; tried once more, as that may have been committed after the snapshot"
+            ) from refused
 
     def _confirm_answers(self, asked: Collection[TableSpec], versions: Workspace) -> None:
         """Check that no answer to a predicate has changed. REQUIRES: the latch.

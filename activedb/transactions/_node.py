@@ -291,7 +291,7 @@ class TransactionNode:
             self.observer.entered(self)
         if self.parent is None:
             try:
-                self.forest.listener.began(self)
+                self._begin_work()
             except BaseException as error:
                 self.__exit__(type(error), error, error.__traceback__)
                 raise
@@ -328,6 +328,12 @@ class TransactionNode:
             self._is_left = True
             _current.reset(self._token)
 
+    def _begin_work(self) -> None:
+        """Report the begin of a top-level transaction, after the detectors that it has to lock."""
+        for rule in sorted(self.hierarchy.run.detectors):
+            self.lock_detector(rule)
+        self.forest.listener.began(self)
+
     def _end_elsewhere(self) -> None:
         """Abort and raise `WrongThread`: the block ends on another thread than it began on.
 
@@ -360,7 +366,7 @@ class TransactionNode:
             self.observer.entered(self)
         try:
             if self.parent is None:
-                self.forest.listener.began(self)
+                self._begin_work()
             result = function(self)
             self.commit()
         except BaseException as error:
@@ -957,7 +963,7 @@ class TransactionNode:
     def lock_free(self, resource: tuple[object, ...]) -> bool:
         """Lock a row for writing if that needs no wait; return whether it was locked."""
         self.check_usable()
-        places = self._places(resource)
+        places = self._places(resource)[::-1]  # a sibling in the way costs nobody else anything
         if not all(self.forest.acquire_free(self, place, Mode.X) for place in places):
             return False
         self._held.update(dict.fromkeys(places, Mode.X))

@@ -207,12 +207,13 @@ class Upgrades:
                 known.left -= 1
                 if known.left >= 0:
                     run.announced = known.tables
+                    run.detectors |= known.detectors
 
     def failed(self, run: Run, error: BaseException) -> None:
         """Learn from a try that has failed; the next one announces what this one has upgraded."""
         is_serializable = run.isolation == "serializable"
         races = (Deadlock, SerializationConflict) if is_serializable else (Deadlock,)
-        if not (isinstance(error, races) and run.upgraded):
+        if not (isinstance(error, races) and (run.upgraded or run.detectors)):
             return
         run.announced |= run.upgraded
         work = run.code or run.rule
@@ -221,6 +222,7 @@ class Upgrades:
         with self._latch:
             known = self._known.setdefault(work, _Announced())
             known.tables |= run.upgraded
+            known.detectors |= run.detectors
             if known.left <= 0:
                 known.count = min(2 * known.count, _ANNOUNCED_MAX)
                 known.left = known.count
@@ -229,12 +231,16 @@ class Upgrades:
 
 
 class _Announced:
-    """Tables that a function announces, and for how many more of its transactions."""
+    """Tables that a function announces, and for how many more of its transactions.
 
-    __slots__ = ("count", "left", "tables")
+    Under SERIALIZABLE, also rules whose detectors it locks first.
+    """
+
+    __slots__ = ("count", "detectors", "left", "tables")
 
     def __init__(self) -> None:
         self.tables: frozenset[TableSpec] = frozenset()
+        self.detectors: frozenset[str] = frozenset()
         self.count = ANNOUNCED_MIN // 2
         self.left = 0
 

@@ -100,6 +100,40 @@ def by_union(t: Transaction, o: Occurrence) -> None:
     t.query(first.union_all(select(owners.c.id)))
 
 
+def by_get_to_read(t: Transaction, o: Occurrence) -> None:
+    t.get(accounts, o.params["n"], for_update=False)
+
+
+def by_a_column_that_compares(t: Transaction, o: Occurrence) -> None:
+    t.query(select(accounts.c.id == 1, accounts.c.balance))
+
+
+def by_an_order_that_compares(t: Transaction, o: Occurrence) -> None:
+    t.query(select(accounts).order_by(accounts.c.id == 1))
+
+
+def by_a_count_that_compares(t: Transaction, o: Occurrence) -> None:
+    t.query(select(func.count().filter(accounts.c.balance > 5)))
+
+
+def by_outer_join(t: Transaction, o: Occurrence) -> None:
+    both = and_(owners.c.id == 1, owners.c.id == accounts.c.owner)
+    t.query(select(owners.c.id, accounts.c.id).join(accounts, both, isouter=True))
+
+
+def by_filter(t: Transaction, o: Occurrence) -> None:
+    t.query(select(accounts).filter(accounts.c.id == 1))
+
+
+def by_null(t: Transaction, o: Occurrence) -> None:
+    t.query(select(accounts).where(accounts.c.owner == None))  # noqa: E711
+
+
+def by_subquery(t: Transaction, o: Occurrence) -> None:
+    rich = select(accounts.c.owner).where(accounts.c.balance > 5)
+    t.query(select(owners).where(owners.c.id.in_(rich)))
+
+
 def by_text(t: Transaction, o: Occurrence) -> None:
     t.query(text("SELECT balance FROM accounts WHERE id = 1"))
 
@@ -126,6 +160,14 @@ CLAIMS: dict[Callable[..., None], list[Claim]] = {
     by_negation: [("accounts", "unknown", False, ())],
     by_function: [("owners", "unknown", False, ())],
     by_union: [("owners", "unknown", False, ())],
+    by_get_to_read: [("accounts", "rows", False, ("id",))],
+    by_a_column_that_compares: [("accounts", "table", False, ())],
+    by_an_order_that_compares: [("accounts", "table", False, ())],
+    by_a_count_that_compares: [("accounts", "unknown", False, ())],
+    by_outer_join: [("accounts", "unknown", False, ()), ("owners", "unknown", False, ())],
+    by_filter: [("accounts", "unknown", False, ())],
+    by_null: [("accounts", "unknown", False, ())],
+    by_subquery: [("accounts", "unknown", False, ()), ("owners", "unknown", False, ())],
     by_text: [("accounts", "unknown", False, ())],
     by_statement: [("accounts", "predicate", True, ("owner",))],
 }

@@ -7,16 +7,29 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, func, insert, select, text, update
+from sqlalchemy import (
+    Column,
+    Integer,
+    String,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 
 import activedb as adb
 from activedb.errors import (
     ConfigurationError,
+    ConnectionLost,
     DefinitionError,
     LockNotAvailable,
     RowExists,
     SerializationConflict,
     TableOwned,
+    UniqueViolation,
 )
 from lockmgr import Mode
 from tests.databases import PATIENCE_S, in_thread, lock_waits, place
@@ -150,6 +163,113 @@ def test_what_a_reader_has_seen_counts_although_it_writes_nothing(bank: Bank) ->
     assert bank.committed() == {1: 10, 2: 40}
 
 
+def test_reader_whose_commit_was_lost_has_not_committed(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written; but with the connection the server forgets what was read."""
+    db = bank.db
+    backends: list[int | None] = []
+
+    def cut(point: str) -> None:
+        if point == "before commit" and backends:
+            with db.connection() as c:
+                c.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": backends.pop()})
+                c.commit()
+
+    monkeypatch.setattr(db._store, "trigger", cut)
+    with pytest.raises(ConnectionLost) as caught, db.transaction() as t:
+        balance(bank, t, 1)
+        backends.append(node_of(t).hierarchy.session.backend)
+    assert caught.value.committed is False
+    tries = []
+
+    def look(t: Transaction) -> int:
+        found = balance(bank, t, 1)
+        tries.append(found)
+        if len(tries) == 1:
+            backends.append(node_of(t).hierarchy.session.backend)
+        return found
+
+    assert db.run(look) == 10
+    assert len(tries) == 2
+
+
+def test_row_refused_because_of_the_snapshot_is_tried_again(shared: Place) -> None:
+    """Of two that look for a value and insert it, the second finds it in its next try.
+
+    The table is large and analysed, so that the server looks by the index of the constraint, and
+    sees no conflict other than the duplicate.
+    """
+    db = shared.open(isolation="serializable")
+    users = Table(
+        "users",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("email", String(20), unique=True),
+    )
+    db.create_all()
+    fill(db, users, [{"id": n, "email": f"u{n}"} for n in range(5_000)])
+    looked, inserted = threading.Event(), threading.Event()
+    tries = []
+
+    def register(t: Transaction) -> bool:
+        found = t.query(select(users.c.id).where(users.c.email == "new"))
+        tries.append(found)
+        if len(tries) == 1:
+            looked.set()
+            assert inserted.wait(PATIENCE_S)
+        if not found:
+            t.insert(users, {"id": 9_000, "email": "new"})
+        return not found
+
+    registering = in_thread(db.run, register)
+    assert looked.wait(PATIENCE_S)
+    db.run(lambda t: t.insert(users, {"id": 9_999, "email": "new"}))
+    inserted.set()
+    assert registering.result(PATIENCE_S) is False
+    assert tries == [[], [(9_999,)]]
+    for refused in (
+        lambda: db.run(lambda t: t.insert(users, {"id": 9_001, "email": "new"})),
+        lambda: insert_in_block(db, users),
+    ):
+        with pytest.raises(UniqueViolation, match="new"):
+            refused()
+
+
+def fill(db: adb.Database, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert rows as another program, and let the server know how many there are."""
+    with db.connection() as c:
+        c.execute(insert(table), rows)
+        c.execute(text(f"ANALYZE {table.name}"))
+        c.commit()
+
+
+def insert_in_block(db: adb.Database, users: Table) -> None:
+    with db.transaction() as t:
+        t.insert(users, {"id": 9_002, "email": "new"})
+
+
+def test_inserts_of_neighbouring_keys_do_not_conflict(bank: Bank) -> None:
+    """A read of an absent key would conflict with every insert beside it in the index."""
+    db = bank.db
+    fill(db, bank.accounts, [{"id": n, "balance": 0} for n in range(100, 5_000)])
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    tries = []
+
+    def add(t: Transaction, key: int) -> None:
+        tries.append(key)
+        t.insert(bank.accounts, {"id": key, "balance": key})
+        if len(tries) <= 2:
+            both.wait()
+        t.insert(bank.notes, {"text": str(key)})
+
+    for each in [in_thread(db.run, add, key) for key in (5_000, 5_001)]:
+        each.result(PATIENCE_S)
+    assert sorted(tries) == [5_000, 5_001]
+    with pytest.raises(RowExists):
+        db.run(add, 5_000)
+
+
 def test_locked_row_is_waited_for_here_before_the_snapshot_is_taken(bank: Bank) -> None:
     db, accounts = bank.db, bank.accounts
 
@@ -204,6 +324,26 @@ def test_rows_claimed_in_another_process_are_left_out(shared: Place) -> None:
             t = stack.enter_context(bank.db.transaction())
             found += t.query(claim.with_for_update(skip_locked=True))
     assert found == [(1,), (2,)]
+
+
+def test_row_that_cannot_be_claimed_is_locked_for_nobody(bank: Bank) -> None:
+    """A sibling has read it: the claim leaves it out, and other hierarchies may write it."""
+    claim = select(bank.accounts.c.id).order_by(bank.accounts.c.id).limit(1)
+    read, claimed = threading.Event(), threading.Event()
+
+    def reads(t: Transaction) -> None:
+        balance(bank, t, 1)
+        read.set()
+        assert claimed.wait(PATIENCE_S)
+
+    with bank.db.transaction() as t:
+        reading = t.spawn(reads)
+        assert read.wait(PATIENCE_S)
+        with t.subtransaction() as child:
+            assert child.query(claim.with_for_update(skip_locked=True)) == [(2,)]
+        in_thread(bank.db.run, lambda u: u.update(bank.accounts, 1, balance=11)).result(PATIENCE_S)
+        claimed.set()
+        reading.result()
 
 
 # -- within one hierarchy ----------------------------------------------------------------------
@@ -405,6 +545,31 @@ def test_detector_that_was_fed_after_the_snapshot_is_a_conflict(bank: Bank) -> N
     db.run(late)
     assert len(tries) == 2
     assert seen == [11], "what follows FIRST sees what was written with it"
+
+
+def test_detector_is_locked_before_rules_at_the_begin_read(bank: Bank) -> None:
+    db = bank.db
+
+    @db.rule(on=adb.began())
+    def look(t: Transaction, e: adb.Occurrence) -> None:
+        balance(bank, t, 2)  # the snapshot
+
+    @db.rule(on=adb.seq(adb.event("FIRST"), adb.event("SECOND")).context("chronicle"))
+    def notice(t: Transaction, e: adb.Occurrence) -> None:
+        t.insert(bank.notes, {"text": "both"})
+
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    tries = []
+
+    def signals(t: Transaction, name: str) -> None:
+        tries.append(name)
+        if len(tries) <= 2:
+            both.wait()
+        db.signal(name)
+
+    for each in [in_thread(db.run, signals, name) for name in ("FIRST", "FIRST")]:
+        each.result(PATIENCE_S)
+    assert len(tries) == 3, "the one that came second has locked the detector first"
 
 
 def test_conflict_of_a_detector_that_is_caught_ends_the_transaction_all_the_same(

@@ -117,18 +117,27 @@ class FlatTransaction:
         if threading.get_ident() != self._thread:
             self._is_parallel = True
         if self._is_parallel and not (self._has_written or self.is_serializable):
-            with self._store.reader() as side:
+            with self.beside(doing) as side:
                 if side is not None:
-                    driver_connection = side.connection.driver_connection
-                    self._call_begins(driver_connection)
-                    try:
-                        with translate_errors(doing):
-                            yield side
-                    finally:
-                        self._call_ends(driver_connection)
+                    yield side
                     return
         with Use(self, doing) as connection:
             yield connection
+
+    @contextmanager
+    def beside(self, doing: str) -> Iterator[Connection | None]:
+        """Yield another connection on which to run SELECTs; None if none is free."""
+        with self._store.reader() as side:
+            if side is None:
+                yield None
+                return
+            driver_connection = side.connection.driver_connection
+            self._call_begins(driver_connection)
+            try:
+                with translate_errors(doing):
+                    yield side
+            finally:
+                self._call_ends(driver_connection)
 
     def read_beside(self) -> None:
         """Run queries on pooled connections from now on, so that a query can be cancelled alone."""

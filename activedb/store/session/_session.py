@@ -110,6 +110,18 @@ class Session(FlatTransaction):
             statement = spec.exclusive_select if exclusive else shared
             return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
 
+    def absent_now(self, spec: TableSpec, keys: Sequence[Key]) -> list[Key]:
+        """Return the keys without a row, as a separate connection sees; none if none is free.
+
+        For a transaction under SERIALIZABLE that inserts them: a read of its own would conflict
+        with all that insert neighbours. One round trip.
+        """
+        with self.beside(f"look for rows of {spec.name}") as side:
+            if side is None:
+                return []
+            taken = rows_by_key(side, spec, spec.plain_select, keys)
+        return [key for key in keys if key not in taken]
+
     def lock_free_rows(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
         """Read as `lock_rows` with `exclusive`, but leave out keys locked by others; never wait.
 
@@ -453,6 +465,12 @@ class Session(FlatTransaction):
         if self._number is None:
             if self._flushed:
                 raise lost  # before the first write
+            if self.is_serializable:
+                raise ConnectionLost(
+                    f"{lost}; nothing was written, and what was read was not confirmed: retry the "
+                    f"transaction",
+                    committed=False,
+                ) from lost
             return  # there was nothing to write
         committed = self._store.outcome(self._number)
         if committed:
