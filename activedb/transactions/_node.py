@@ -963,7 +963,7 @@ class TransactionNode:
     def lock_free(self, resource: tuple[object, ...]) -> bool:
         """Lock a row for writing if that needs no wait; return whether it was locked."""
         self.check_usable()
-        places = self._places(resource)[::-1]  # a sibling in the way costs nobody else anything
+        places = self._places(resource)[::-1]  # a sibling in the way costs no other hierarchy
         if not all(self.forest.acquire_free(self, place, Mode.X) for place in places):
             return False
         self._held.update(dict.fromkeys(places, Mode.X))

@@ -111,7 +111,7 @@ def test_restored_detector_with_a_bound_keeps_what_the_original_keeps(
     expression: Expression, on_full: str
 ) -> None:
     def told(detector: Detector, step: Occurrence | int) -> tuple[Any, ...]:
-        """What a step makes, and what is kept then, and after all older events are past."""
+        """Return what a step makes and keeps, and what is kept once older events are past."""
         try:
             made = tell(detector, step)
         except PartialsExceeded:

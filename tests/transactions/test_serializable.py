@@ -166,7 +166,7 @@ def test_what_a_reader_has_seen_counts_although_it_writes_nothing(bank: Bank) ->
 def test_reader_whose_commit_was_lost_has_not_committed(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was written; but with the connection the server forgets what was read."""
+    """With the connection, the server forgets what was read, though nothing was written."""
     db = bank.db
     backends: list[int | None] = []
 
@@ -195,7 +195,7 @@ def test_reader_whose_commit_was_lost_has_not_committed(
 
 
 def test_row_refused_because_of_the_snapshot_is_tried_again(shared: Place) -> None:
-    """Of two that look for a value and insert it, the second finds it in its next try.
+    """Two look for a value and insert it: the second finds it in its next try.
 
     The table is large and analysed, so that the server looks by the index of the constraint, and
     sees no conflict other than the duplicate.
