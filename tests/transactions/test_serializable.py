@@ -166,7 +166,7 @@ def test_what_a_reader_has_seen_counts_although_it_writes_nothing(bank: Bank) ->
 def test_reader_whose_commit_was_lost_has_not_committed(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the connection, the server forgets what was read, though nothing was written."""
+    """The server forgets what was read with the connection, though nothing was written."""
     db = bank.db
     backends: list[int | None] = []
 
