@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -50,9 +50,8 @@ def mask_url(url: str) -> str:
 
 def checked_isolation(name: str) -> Isolation:
     """Return the name of an isolation policy; raise `ConfigurationError` if there is none."""
-    for known in get_args(Isolation):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args returns Any
+    if name in get_args(Isolation):
+        return cast("Isolation", name)
     raise ConfigurationError(f"isolation is 'locks' or 'serializable', not {name!r}")
 
 

@@ -367,7 +367,7 @@ class Calls(ABC):
             case "update":
                 self.found.changes_rows(node, first, name, None if "**" in named else named)
                 if is_used:  # the update's return value is a row
-                    self.found.reads_rows(node, first, f"{name}()")
+                    self.found.reads_rows(node, first, f"{name}()", is_for_update=True)
             case "query":
                 self.found.reads_statement(node, first)
             case "execute":

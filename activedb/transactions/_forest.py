@@ -329,7 +329,7 @@ class Forest:
         if parent is None:
             if self.new_log is not None:
                 if hierarchy.session.is_serializable:
-                    self.settings.check_recordable("serializable")
+                    self.settings.check_recordable(hierarchy.run.isolation)
                 node.log = self.new_log(hierarchy.run)
             if hierarchy.session.is_serializable:
                 hierarchy.space = f" of {number}"

@@ -262,7 +262,6 @@ class _CallerTransaction:
     ):
         self._joined = joined
         self._session = session
-        self._isolation = isolation
         run = Run(isolation=isolation)
         self._hierarchy = Hierarchy(session, run, lends=False)
         label = f"caller {run.name}"  # firings are named after it
@@ -282,10 +281,11 @@ class _CallerTransaction:
 
     def block(self, limit: Limit | None, isolation: Isolation) -> TransactionNode:
         self._check_no_open_block("open another one")
-        if self._isolation != isolation:
+        had = self._hierarchy.run.isolation
+        if had != isolation:
             raise ConfigurationError(
-                f"the connection's transaction has had blocks with isolation={self._isolation!r}; "
-                f"all of them need the same one"
+                f"the connection's transaction has had blocks with isolation={had!r}; all of them "
+                f"need the same one"
             )
         self._hierarchy.forget()  # the caller may have written anything since
         self._block = self._innermost().begin_inside(_Block, limit)

@@ -949,7 +949,6 @@ class TransactionNode:
 
         REQUIRES: predicates have been asked for in the table.
         """
-        self._declares.add(spec)
         run = self.hierarchy.run
         if spec not in run.upgraded and self.hierarchy.has_answered(spec, rows):
             run.upgraded.add(spec)
@@ -959,6 +958,7 @@ class TransactionNode:
             self.lock(table, Mode.IX, everywhere=True)
             while (found := self.forest.declare(self, table, known, first=first)) is not None:
                 self.lock((*table, found), Mode.IX, everywhere=True)
+        self._declares.add(spec)
 
     def lock_free(self, resource: tuple[object, ...]) -> bool:
         """Lock a row for writing if that needs no wait; return whether it was locked."""

@@ -126,12 +126,22 @@ def by_filter(t: Transaction, o: Occurrence) -> None:
 
 
 def by_null(t: Transaction, o: Occurrence) -> None:
-    t.query(select(accounts).where(accounts.c.owner == None))  # noqa: E711
+    t.query(select(accounts).where(accounts.c.owner == None))  # noqa: E711  # IS NULL
 
 
 def by_subquery(t: Transaction, o: Occurrence) -> None:
     rich = select(accounts.c.owner).where(accounts.c.balance > 5)
     t.query(select(owners).where(owners.c.id.in_(rich)))
+
+
+def by_used_update(t: Transaction, o: Occurrence) -> None:
+    row = t.update(accounts, 1, balance=6)
+    assert row is not None
+
+
+def by_join_from_a_predicate(t: Transaction, o: Occurrence) -> None:
+    joined = select(owners, accounts).join(accounts, accounts.c.owner == owners.c.id)
+    t.query(joined.where(accounts.c.balance >= 5))
 
 
 def by_text(t: Transaction, o: Occurrence) -> None:
@@ -166,6 +176,11 @@ CLAIMS: dict[Callable[..., None], list[Claim]] = {
     by_a_count_that_compares: [("accounts", "unknown", False, ())],
     by_outer_join: [("accounts", "unknown", False, ()), ("owners", "unknown", False, ())],
     by_filter: [("accounts", "unknown", False, ())],
+    by_used_update: [("accounts", "rows", True, ("id",))],
+    by_join_from_a_predicate: [
+        ("accounts", "predicate", False, ("balance",)),
+        ("owners", "rows", False, ("id",)),
+    ],
     by_null: [("accounts", "unknown", False, ())],
     by_subquery: [("accounts", "unknown", False, ()), ("owners", "unknown", False, ())],
     by_text: [("accounts", "unknown", False, ())],

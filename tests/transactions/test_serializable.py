@@ -32,12 +32,11 @@ from activedb.errors import (
     UniqueViolation,
 )
 from lockmgr import Mode
-from tests.databases import PATIENCE_S, in_thread, lock_waits, place
+from tests.databases import PATIENCE_S, in_thread, lock_waits
 from tests.nodes import node_of
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Future
 
     from activedb import Transaction
@@ -45,15 +44,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def shared(postgres_url: str) -> Iterator[Place]:
-    with place(postgres_url) as where:
-        yield where
-
-
-@pytest.fixture
-def bank(shared: Place) -> Bank:
+def bank(there: Place) -> Bank:
     """Accounts 1 and 2 with balances 10 and 20, in a database with this policy."""
-    return open_bank(shared.open(isolation="serializable"), {1: 10, 2: 20})
+    return open_bank(there.open(isolation="serializable"), {1: 10, 2: 20})
 
 
 def balance(bank: Bank, t: Transaction, key: int, *, for_update: bool = False) -> int:
@@ -89,7 +82,7 @@ class Meeting:
 # -- between hierarchies -----------------------------------------------------------------------
 
 
-def test_reader_sees_its_snapshot_and_waits_for_nobody(bank: Bank) -> None:
+def test_reader_sees_its_snapshot_and_never_waits(bank: Bank) -> None:
     with bank.db.transaction() as reader:
         assert balance(bank, reader, 1) == 10
         bank.db.run(lambda t: t.update(bank.accounts, 1, balance=11))
@@ -194,13 +187,13 @@ def test_reader_whose_commit_was_lost_has_not_committed(
     assert len(tries) == 2
 
 
-def test_row_refused_because_of_the_snapshot_is_tried_again(shared: Place) -> None:
+def test_row_refused_because_of_the_snapshot_is_tried_again(there: Place) -> None:
     """Two look for a value and insert it: the second finds it in its next try.
 
     The table is large and analysed, so that the server looks by the index of the constraint, and
     sees no conflict other than the duplicate.
     """
-    db = shared.open(isolation="serializable")
+    db = there.open(isolation="serializable")
     users = Table(
         "users",
         db.metadata,
@@ -314,9 +307,9 @@ def test_claimed_rows_are_left_out_by_others(bank: Bank) -> None:
             look.result(PATIENCE_S)
 
 
-def test_rows_claimed_in_another_process_are_left_out(shared: Place) -> None:
-    banks = [open_bank(shared.open(isolation="serializable"), {1: 10, 2: 20})]
-    banks.append(open_bank(shared.open(isolation="serializable")))
+def test_rows_claimed_in_another_process_are_left_out(there: Place) -> None:
+    banks = [open_bank(there.open(isolation="serializable"), {1: 10, 2: 20})]
+    banks.append(open_bank(there.open(isolation="serializable")))
     found = []
     with ExitStack() as stack:
         for bank in banks:
@@ -326,7 +319,7 @@ def test_rows_claimed_in_another_process_are_left_out(shared: Place) -> None:
     assert found == [(1,), (2,)]
 
 
-def test_row_that_cannot_be_claimed_is_locked_for_nobody(bank: Bank) -> None:
+def test_row_that_cannot_be_claimed_stays_open_to_other_hierarchies(bank: Bank) -> None:
     """A sibling has read it: the claim leaves it out, and other hierarchies may write it."""
     claim = select(bank.accounts.c.id).order_by(bank.accounts.c.id).limit(1)
     read, claimed = threading.Event(), threading.Event()
@@ -398,8 +391,8 @@ def test_child_sees_its_parents_writes_and_its_abort_undoes_its_own(bank: Bank) 
 # -- per transaction, and what is refused ------------------------------------------------------
 
 
-def test_policy_is_chosen_by_transaction(shared: Place) -> None:
-    bank = open_bank(shared.open(), {1: 10, 2: 20})
+def test_policy_is_chosen_by_transaction(there: Place) -> None:
+    bank = open_bank(there.open(), {1: 10, 2: 20})
     level = text("SELECT current_setting('transaction_isolation')")
     with bank.db.transaction() as t:
         assert t.query(level) == [("read committed",)]
@@ -412,9 +405,9 @@ def test_policy_is_chosen_by_transaction(shared: Place) -> None:
     assert back.run(lambda t: t.query(level)) == [("read committed",)]
 
 
-def test_writer_beside_it_waits_for_what_a_transaction_has_locked(shared: Place) -> None:
+def test_writer_beside_it_waits_for_what_a_transaction_has_locked(there: Place) -> None:
     """Transactions that lock are protected from those that do not; the reverse is not promised."""
-    bank = open_bank(shared.open(), {1: 10, 2: 20})
+    bank = open_bank(there.open(), {1: 10, 2: 20})
     with bank.db.transaction() as t:
         assert balance(bank, t, 1) == 10
         writer = in_thread(
@@ -460,10 +453,10 @@ def test_table_in_this_process_memory_is_refused(bank: Bank) -> None:
     bank.db.with_isolation("locks").run(lambda t: t.update(bank.accounts, 1, balance=1))
 
 
-def test_recording_is_refused(shared: Place) -> None:
+def test_recording_is_refused(there: Place) -> None:
     with pytest.raises(ConfigurationError, match="recording='off'"):
-        shared.open(recording="full", isolation="serializable")
-    bank = open_bank(shared.open(recording="full"), {1: 10, 2: 20})
+        there.open(recording="full", isolation="serializable")
+    bank = open_bank(there.open(recording="full"), {1: 10, 2: 20})
     with pytest.raises(ConfigurationError, match="recording='off'"):
         bank.db.with_isolation("serializable").run(lambda t: t.get(bank.accounts, 1))
     bank.db.run(lambda t: t.update(bank.accounts, 1, balance=1))
@@ -474,10 +467,10 @@ def test_recording_is_refused(shared: Place) -> None:
 
 @pytest.mark.parametrize("isolation", [None, "serializable"])
 def test_caller_with_the_servers_serializable_is_welcome(
-    shared: Place, postgres_url: str, isolation: Any
+    there: Place, postgres_url: str, isolation: Any
 ) -> None:
     settings = {} if isolation else {"isolation": "serializable"}
-    bank = open_bank(shared.open(**settings), {1: 10, 2: 20})
+    bank = open_bank(there.open(**settings), {1: 10, 2: 20})
     path = f"-c search_path={bank.db._store.schema}"
     engine = create_engine(
         postgres_url, isolation_level="SERIALIZABLE", connect_args={"options": path}
@@ -505,9 +498,9 @@ def test_caller_with_the_servers_serializable_is_welcome(
     ],
 )
 def test_caller_with_another_level_is_told_what_to_do(
-    shared: Place, postgres_url: str, level: str, isolation: Any
+    there: Place, postgres_url: str, level: str, isolation: Any
 ) -> None:
-    db = shared.open()
+    db = there.open()
     path = f"-c search_path={db._store.schema}"
     engine = create_engine(postgres_url, isolation_level=level, connect_args={"options": path})
     with (
@@ -641,12 +634,12 @@ def test_detached_rules_of_a_detached_rule_leave_no_records(bank: Bank) -> None:
         assert connection.scalar(text("SELECT count(*) FROM activedb_pending_firings")) == 0
 
 
-def test_exclusive_rule_is_refused_with_what_to_do(shared: Place) -> None:
+def test_exclusive_rule_is_refused_with_what_to_do(there: Place) -> None:
     with pytest.raises(DefinitionError, match="isolation='locks'"):
-        shared.open(isolation="serializable").rule(
+        there.open(isolation="serializable").rule(
             on=adb.event("E"), coupling="exclusive", name="compensate"
         )(lambda t, e: None)
-    db = shared.open()
+    db = there.open()
     db.rule(on=adb.event("E"), coupling="exclusive", name="compensate")(lambda t, e: None)
     with pytest.raises(ConfigurationError, match="isolation='locks'"):
         db.with_isolation("serializable").run(lambda t: db.signal("E"))

@@ -80,7 +80,8 @@ class ExternalSession(Session):
         store: Store,
         latch: Latch,
         connection: Connection,
-        isolation: Isolation = "locks",
+        isolation: Isolation,
+        began_s: float,
         *,
         is_followed: bool = False,
     ):
@@ -93,6 +94,7 @@ class ExternalSession(Session):
         self._busy_since_s: float | None = None
         self._doubtful: dict[TableSpec, set[Key]] = {}
         super().__init__(store, latch, isolation)
+        self.began_s = began_s
         self._has_written = True  # the caller may have: so all reads go to this connection
 
     @property
@@ -382,11 +384,9 @@ def borrow(store: Store, connection: Connection, isolation: Isolation) -> Extern
             level, age_s, is_followed = connection.execute(FOLLOWED).one()
         _check_level(level.upper(), isolation)
         began_s -= age_s
-    session = ExternalSession(
-        store, store.latch_of(connection), connection, isolation, is_followed=is_followed
+    return ExternalSession(
+        store, store.latch_of(connection), connection, isolation, began_s, is_followed=is_followed
     )
-    session.began_s = began_s
-    return session
 
 
 def _check_level(level: str, isolation: Isolation) -> None:
