@@ -20,7 +20,8 @@ from activedb.analysis._effects import (
     SignalEffect,
     Unresolved,
 )
-from activedb.analysis._reading import FunctionInterpreter, Recorder
+from activedb.analysis._reading import FunctionInterpreter
+from activedb.analysis._recorder import Recorder
 from activedb.analysis._values import DATA, TRANSACTION, BoundFunction, Known, Value, emitted, known
 from activedb.events import (
     MATCHES_MAX,

@@ -60,7 +60,6 @@ __all__ = [
     "compared",
     "elements",
     "emitted",
-    "grains",
     "is_database",
     "is_of_sqlalchemy",
     "items_of",
@@ -491,45 +490,6 @@ def _condition(merged: Sql, operator: str, operands: Sequence[Value]) -> Sql:
             if other is not None:
                 found.add(RowCondition(column, other, True))
     return replace(merged, conditions=frozenset(found))
-
-
-def grains(sql: Sql, keys: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return at which grain a statement locks each of its tables, and by which columns.
-
-    Rows of a table are found by their keys, too, if these are compared with columns of tables whose
-    rows are restricted. See `LockEffect`.
-
-    Parameters
-    ----------
-    keys : mapping of str to tuple of str
-        Primary key of each table; empty if it is not known.
-    """
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
-    of_values: dict[str, dict[str, bool]] = {name: {} for name in keys}
-    for each in sql.conditions:
-        if each.other is None and each.column.table in of_values:
-            compared = of_values[each.column.table]
-            compared[each.column.name] = compared.get(each.column.name, False) or each.is_equality
-    for name, key in keys.items():
-        compared = of_values[name]
-        if key and all(compared.get(column) for column in key):
-            found[name] = ("rows", key)
-        elif compared:
-            found[name] = ("predicate", tuple(sorted(compared)))
-    is_more = True
-    while is_more:
-        is_more = False
-        for name, key in keys.items():
-            pinned = {column for column, is_equality in of_values[name].items() if is_equality}
-            for each in sql.conditions:
-                other = each.other
-                if each.column.table == name and other is not None and other.table in found:
-                    pinned.add(each.column.name)
-            if key and pinned.issuperset(key) and found.get(name, ("",))[0] != "rows":
-                found[name] = ("rows", key)
-                is_more = True
-    coarsest = "unknown" if sql.is_restricted else "table"
-    return {name: found.get(name, (coarsest, ())) for name in sorted(keys)}
 
 
 def _one_column(value: Value) -> Column | None:

@@ -14,10 +14,9 @@ from sqlalchemy import Column, Integer, Table
 from activedb.store.flush import Change
 from activedb.store.sql import TableSpec
 from activedb.store.sql._key_locks import guard_number
-from tests.databases import PATIENCE_S, in_thread, place, until
+from tests.databases import PATIENCE_S, in_thread, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from activedb.store.session import Store
@@ -65,23 +64,17 @@ def test_guard_of_a_long_number_does_not_depend_on_the_threads_precision() -> No
     assert len(numbers) == 1
 
 
-@pytest.fixture
-def shared(postgres_url: str) -> Iterator[Place]:
-    with place(postgres_url) as where:
-        yield where
-
-
 def test_guard_holds_between_a_schema_named_and_one_found_on_the_path(
-    shared: Place, postgres_url: str
+    there: Place, postgres_url: str
 ) -> None:
     import activedb as adb
 
-    db = shared.open()
+    db = there.open()
     table = Table("rows", db.metadata, Column("id", Integer, primary_key=True))
     db.create_all()
-    assert shared._schema is not None
+    assert there._schema is not None
     with adb.connect(postgres_url) as other:
-        theirs = table.to_metadata(other.metadata, schema=shared._schema)
+        theirs = table.to_metadata(other.metadata, schema=there._schema)
         with db.transaction() as t:
             assert t.get(table, 1) is None
             inserting = in_thread(lambda: other.run(lambda u: u.insert(theirs, {"id": 1})))

@@ -24,20 +24,13 @@ from sqlalchemy.exc import OperationalError
 import activedb as adb
 from activedb.store.session._processes import Backend, backends, publish
 from activedb.transactions._crossing import cycle_through
-from tests.databases import PATIENCE_S, in_thread, place, until
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.histories.processes import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Future
 
     from tests.databases import Place
-
-
-@pytest.fixture
-def shared(postgres_url: str) -> Iterator[Place]:
-    with place(postgres_url) as where:
-        yield where
 
 
 def accounts(db: adb.Database) -> Table:
@@ -105,15 +98,15 @@ def crossing(*databases: adb.Database) -> int:
     return sum(db.admin.counters().get("deadlocks_crossing", 0) for db in databases)
 
 
-def test_cycle_of_a_local_wait_and_two_at_the_server_is_broken(shared: Place) -> None:
-    one, other = (shared.open() for _ in range(2))
+def test_cycle_of_a_local_wait_and_two_at_the_server_is_broken(there: Place) -> None:
+    one, other = (there.open() for _ in range(2))
     tries = Ring([one, one, other]).run_all()
     assert sum(tries) == 4
     assert crossing(one, other) == 1
 
 
-def test_cycle_with_local_waits_in_two_processes_is_broken(shared: Place) -> None:
-    one, other = (shared.open() for _ in range(2))
+def test_cycle_with_local_waits_in_two_processes_is_broken(there: Place) -> None:
+    one, other = (there.open() for _ in range(2))
     tries = Ring([one, one, other, other]).run_all()
     assert sum(tries) == 5
     assert crossing(one, other) == 1
@@ -168,15 +161,15 @@ def test_victim_of_a_cycle_with_a_plain_program_is_the_transaction(patient_url: 
         assert crossing(db) == 1
 
 
-def test_cycle_of_local_waits_alone_is_left_to_the_lock_manager(shared: Place) -> None:
-    one = shared.open()
+def test_cycle_of_local_waits_alone_is_left_to_the_lock_manager(there: Place) -> None:
+    one = there.open()
     tries = Ring([one, one, one]).run_all()
     assert sum(tries) == 4
     assert crossing(one) == 0
 
 
-def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Place) -> None:
-    db = shared.open()
+def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(there: Place) -> None:
+    db = there.open()
     table = accounts(db)
     kept = Table("kept", db.metadata, Column("id", Integer, primary_key=True))
     db.create_all()
@@ -218,9 +211,9 @@ def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Pl
 
 @pytest.mark.parametrize("is_youngest", [False, True])
 def test_cycle_through_a_statement_of_the_callers_own_is_broken(
-    shared: Place, is_youngest: bool
+    there: Place, is_youngest: bool
 ) -> None:
-    db = shared.open()
+    db = there.open()
     table = accounts(db)
     db.create_all()
     db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2, 3)])
@@ -264,9 +257,9 @@ def test_cycle_through_a_statement_of_the_callers_own_is_broken(
 
 
 def test_watcher_goes_on_after_an_unexpected_error(
-    shared: Place, monkeypatch: pytest.MonkeyPatch
+    there: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = shared.open()
+    db = there.open()
     crossing = db._forest.crossing
     has_failed, goes_on = threading.Event(), threading.Event()
 
@@ -284,8 +277,8 @@ def test_watcher_goes_on_after_an_unexpected_error(
     assert goes_on.is_set()
 
 
-def test_what_is_published_names_whole_processes_that_still_are_the_same(shared: Place) -> None:
-    db = shared.open()
+def test_what_is_published_names_whole_processes_that_still_are_the_same(there: Place) -> None:
+    db = there.open()
     with db.connection() as waiter, db.connection() as waited_for:
         number = db._store.backend_of(waited_for)
         assert number is not None
@@ -301,8 +294,8 @@ def test_what_is_published_names_whole_processes_that_still_are_the_same(shared:
         assert not _published(db)
 
 
-def test_waits_of_other_roles_are_seen_without_any_rights(shared: Place) -> None:
-    db = shared.open()
+def test_waits_of_other_roles_are_seen_without_any_rights(there: Place) -> None:
+    db = there.open()
     table = accounts(db)
     db.create_all()
     db.run(lambda t: t.insert(table, {"id": 1, "balance": 0}))
@@ -315,7 +308,7 @@ def test_waits_of_other_roles_are_seen_without_any_rights(shared: Place) -> None
             waiting = in_thread(lambda: other.execute(update(table).values(balance=2)))
             numbers = db._store.backend_of(one), db._store.backend_of(other)
             until(lambda: (numbers[1], numbers[0]) in _waits(db._store.backends()))
-            engine = create_engine(make_url(shared._url).set(username=role, password="x"))
+            engine = create_engine(make_url(there._url).set(username=role, password="x"))
             with engine.connect() as ordinary:
                 assert (numbers[1], numbers[0]) in _waits(backends(ordinary))
             engine.dispose()
@@ -336,8 +329,8 @@ def _published(db: adb.Database) -> set[int]:
     return {number for backend in db._store.backends() for number in backend.waits_for}
 
 
-def test_wait_that_is_over_is_published_no_longer(shared: Place) -> None:
-    db = shared.open()
+def test_wait_that_is_over_is_published_no_longer(there: Place) -> None:
+    db = there.open()
     table = accounts(db)
     db.create_all()
     db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2, 3)])

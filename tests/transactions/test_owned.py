@@ -36,7 +36,7 @@ from activedb.errors import (
     TableOwned,
     TransactionTimeout,
 )
-from tests.databases import PATIENCE_S, in_thread, place, until
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.nodes import node_of
 
 if TYPE_CHECKING:
@@ -57,12 +57,6 @@ def declare(db: adb.Database) -> Table:
     )
     db.create_all()
     return table
-
-
-@pytest.fixture
-def shared(postgres_url: str) -> Iterator[Place]:
-    with place(postgres_url) as where:
-        yield where
 
 
 def test_owned_table_reads_and_writes_like_any_other(where: Place) -> None:
@@ -91,8 +85,8 @@ def test_owned_table_reads_and_writes_like_any_other(where: Place) -> None:
     assert db.run(lambda t: t.get(stock, 2)) is None
 
 
-def test_owned_rows_are_read_without_the_server(shared: Place) -> None:
-    db = shared.open()
+def test_owned_rows_are_read_without_the_server(there: Place) -> None:
+    db = there.open()
     stock = declare(db)
     db.run(lambda t: [t.insert(stock, {"id": n, "count": n}) for n in range(10)])
     db.admin.own(stock)
@@ -217,8 +211,8 @@ def test_rows_that_the_server_changes_as_it_stores_them_are_read_back(where: Pla
     assert db.run(lambda t: t.get(table, 4)) is None
 
 
-def test_table_whose_rows_the_server_deletes_by_itself_cannot_be_owned(shared: Place) -> None:
-    db = shared.open()
+def test_table_whose_rows_the_server_deletes_by_itself_cannot_be_owned(there: Place) -> None:
+    db = there.open()
     declare(db)
     lines = Table(
         "lines",
@@ -232,22 +226,22 @@ def test_table_whose_rows_the_server_deletes_by_itself_cannot_be_owned(shared: P
     db.run(lambda t: t.insert(lines, {"id": 1}))  # it can be used
 
 
-def test_owned_table_declared_twice_is_refused(shared: Place) -> None:
-    db = shared.open()
+def test_owned_table_declared_twice_is_refused(there: Place) -> None:
+    db = there.open()
     stock = declare(db)
-    assert shared._schema is not None
-    again = stock.to_metadata(MetaData(), schema=shared._schema)
+    assert there._schema is not None
+    again = stock.to_metadata(MetaData(), schema=there._schema)
     db.admin.own(stock)
     with pytest.raises(DefinitionError, match="declared twice"):
         db.run(lambda t: t.get(again, 1))
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 1}))
 
 
-def test_owning_a_table_used_through_another_declaration_is_refused(shared: Place) -> None:
-    db = shared.open()
+def test_owning_a_table_used_through_another_declaration_is_refused(there: Place) -> None:
+    db = there.open()
     stock = declare(db)
-    assert shared._schema is not None
-    again = stock.to_metadata(MetaData(), schema=shared._schema)
+    assert there._schema is not None
+    again = stock.to_metadata(MetaData(), schema=there._schema)
     db.run(lambda t: t.get(again, 1))
     with pytest.raises(DefinitionError, match="declared twice"):
         db.admin.own(stock)
@@ -265,8 +259,8 @@ def test_owning_waits_for_those_who_use_the_table_here(where: Place) -> None:
     assert db.run(lambda t: t.get(stock, 1))["count"] == 5  # type: ignore[index]
 
 
-def test_table_that_another_process_owns_is_refused(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_table_that_another_process_owns_is_refused(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     one.admin.own(mine)
     for use in (
@@ -283,8 +277,8 @@ def test_table_that_another_process_owns_is_refused(shared: Place) -> None:
     other.admin.own(yours)
 
 
-def test_table_that_another_process_uses_cannot_be_owned(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_table_that_another_process_uses_cannot_be_owned(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     other.run(lambda t: t.get(yours, 1))
     one.run(lambda t: t.get(mine, 1))
@@ -297,8 +291,8 @@ def test_table_that_another_process_uses_cannot_be_owned(shared: Place) -> None:
     one.admin.own(mine)
 
 
-def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     one.admin.own(mine)
@@ -326,8 +320,8 @@ def lose_the_locks(of: adb.Database, seen_by: adb.Database) -> None:
         until(lambda: not plain.scalar(text(f"SELECT count(*) FROM pg_locks WHERE pid = {pid}")))
 
 
-def test_owner_that_lost_its_lock_to_a_mere_user_is_told_before_it_writes(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_owner_that_lost_its_lock_to_a_mere_user_is_told_before_it_writes(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     one.admin.own(mine)
@@ -347,9 +341,9 @@ def test_owner_that_lost_its_lock_to_a_mere_user_is_told_before_it_writes(shared
 
 @pytest.mark.parametrize("when", ["between", "within"])
 def test_user_that_lost_its_lock_to_an_owner_is_told_before_it_writes(
-    shared: Place, when: str
+    there: Place, when: str
 ) -> None:
-    one, other = shared.open(), shared.open()
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
 
@@ -376,8 +370,8 @@ def test_user_that_lost_its_lock_to_an_owner_is_told_before_it_writes(
     one.run(add)
 
 
-def test_user_that_lost_its_lock_takes_it_again(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_user_that_lost_its_lock_takes_it_again(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     lose_the_locks(one, other)
@@ -388,8 +382,8 @@ def test_user_that_lost_its_lock_takes_it_again(shared: Place) -> None:
         other.admin.own(yours)
 
 
-def test_owner_that_lost_its_lock_and_was_told_stays_out(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_owner_that_lost_its_lock_and_was_told_stays_out(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     one.admin.own(mine)
@@ -403,8 +397,8 @@ def test_owner_that_lost_its_lock_and_was_told_stays_out(shared: Place) -> None:
     assert found["count"] == 1
 
 
-def test_callers_commit_is_refused_when_the_table_is_not_ours_any_more(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_callers_commit_is_refused_when_the_table_is_not_ours_any_more(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     one.admin.own(mine)
@@ -422,8 +416,8 @@ def test_callers_commit_is_refused_when_the_table_is_not_ours_any_more(shared: P
     assert found["count"] == 1
 
 
-def test_new_user_waits_for_the_commit_of_an_owner_that_lost_its_lock(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_new_user_waits_for_the_commit_of_an_owner_that_lost_its_lock(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     log, theirs = (
         Table("log", db.metadata, Column("id", Integer, primary_key=True)) for db in (one, other)
@@ -452,8 +446,8 @@ def test_new_user_waits_for_the_commit_of_an_owner_that_lost_its_lock(shared: Pl
     assert other.run(lambda t: t.get(theirs, 1)) == {"id": 1}
 
 
-def test_owner_keeps_its_table_when_another_connection_is_lost(shared: Place) -> None:
-    one, other = shared.open(), shared.open()
+def test_owner_keeps_its_table_when_another_connection_is_lost(there: Place) -> None:
+    one, other = there.open(), there.open()
     mine, yours = declare(one), declare(other)
     log = Table("log", one.metadata, Column("id", Integer, primary_key=True))
     one.create_all()
@@ -502,8 +496,8 @@ def owned_stock(db: adb.Database) -> OwnedTable:
     return owned
 
 
-def test_rows_committed_while_a_table_is_loaded_are_not_lost(shared: Place) -> None:
-    db = shared.open()
+def test_rows_committed_while_a_table_is_loaded_are_not_lost(there: Place) -> None:
+    db = there.open()
     owned = owned_stock(db)
     newer = {"id": 1, "count": 9, "name": None}
     owned.forget()
@@ -516,9 +510,9 @@ def test_rows_committed_while_a_table_is_loaded_are_not_lost(shared: Place) -> N
 @pytest.mark.parametrize("first", ["all", "one"])
 @pytest.mark.parametrize("then", ["all", "one"])
 def test_rows_in_doubt_while_a_table_is_loaded_are_read_again(
-    shared: Place, first: str, then: str
+    there: Place, first: str, then: str
 ) -> None:
-    db = shared.open()
+    db = there.open()
     owned = owned_stock(db)
 
     def doubt(which: str) -> None:
@@ -538,8 +532,8 @@ def test_rows_in_doubt_while_a_table_is_loaded_are_read_again(
     assert owned.rows([(1,)])[(1,)]["count"] == 5
 
 
-def test_time_limit_ends_a_wait_for_another_thread_that_loads_a_table(shared: Place) -> None:
-    db = shared.open()
+def test_time_limit_ends_a_wait_for_another_thread_that_loads_a_table(there: Place) -> None:
+    db = there.open()
     owned = owned_stock(db)
     owned.forget()
     with loading(db, owned):
@@ -548,8 +542,8 @@ def test_time_limit_ends_a_wait_for_another_thread_that_loads_a_table(shared: Pl
     assert type(ended) is TransactionTimeout, ended
 
 
-def test_rows_are_read_anew_after_a_commit_of_unknown_outcome(shared: Place) -> None:
-    db = shared.open()
+def test_rows_are_read_anew_after_a_commit_of_unknown_outcome(there: Place) -> None:
+    db = there.open()
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 1}))
     db.admin.own(stock)
@@ -576,12 +570,12 @@ sys.stdin.readline()
 
 
 @pytest.mark.crash
-def test_table_of_a_killed_owner_can_be_owned_with_all_it_committed(shared: Place) -> None:
-    db = shared.open()
+def test_table_of_a_killed_owner_can_be_owned_with_all_it_committed(there: Place) -> None:
+    db = there.open()
     stock = declare(db)
-    assert shared._schema is not None
+    assert there._schema is not None
     owner = subprocess.Popen(
-        [sys.executable, "-c", OWN_AND_WAIT, shared._url, shared._schema],
+        [sys.executable, "-c", OWN_AND_WAIT, there._url, there._schema],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
