@@ -187,6 +187,27 @@ def test_no_import_inside_a_function_hides_a_circle_of_rooms() -> None:
     assert not found, "\n".join(found)
 
 
+def run_by_import(tree: ast.Module) -> Iterator[ast.AST]:
+    """The parts of a module that its import runs: those outside of functions."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            left += ast.iter_child_nodes(node)
+
+
+def test_no_test_module_opens_a_database_when_it_is_imported() -> None:
+    """Prevent leaks: Python 3.13 reports one in whichever test collects the garbage."""
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in sorted(ROOT.joinpath("tests").rglob("*.py"))
+        for node in run_by_import(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "connect"
+    ]
+    assert not found
+
+
 def loaded(tree: ast.Module) -> Iterator[str]:
     """The modules of ours that a module imports when it runs, also inside of functions."""
     for_types = {

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, Table, and_, func, or_, select, text, update
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    and_,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
 
 import activedb as adb
 from activedb.analysis import explain
@@ -16,7 +28,7 @@ if TYPE_CHECKING:
 
     from activedb import Occurrence, Transaction
 
-metadata = adb.connect("memory://").metadata
+metadata = MetaData()
 accounts = Table(
     "accounts",
     metadata,
