@@ -168,7 +168,7 @@ class ProgramTable:
         """Write rows in a transaction, with a constant number of steps."""
         spec = self.kept.spec
         t.lock_table(spec, Mode.X)  # one table lock instead of row locks
-        old = t.read_locked(spec, list(rows))
+        old = t.read_locked(spec, list(rows), to_write=True)
         t.write_all(spec, [(key, old[key], new) for key, new in rows.items() if old[key] != new])
 
 

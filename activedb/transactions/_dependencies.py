@@ -101,7 +101,13 @@ class CausalHierarchy(Hierarchy):
     # -- reading, through the cause while it is live -----------------------------------------
 
     def read(
-        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
+        self,
+        spec: TableSpec,
+        keys: Sequence[Key],
+        *,
+        exclusive: bool,
+        inserting: bool = False,
+        to_write: bool = False,
     ) -> dict[Key, Row | None]:
         """Return rows as the cause sees them, locked on the server for its hierarchy."""
         return self.lend(self, spec, keys, exclusive=exclusive, inserting=inserting)

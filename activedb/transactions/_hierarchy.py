@@ -9,15 +9,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from activedb.config import Isolation
 from activedb.errors import ConstraintViolation, SerializationConflict
-from activedb.store.flush import Change
+from activedb.store.flush import Change, answer_changed
 from activedb.store.server import PatientLatch
-from activedb.store.session import Durable, Session, answer_changed
-from activedb.store.sql import Key, LockedRows, Row, Tables, TableSpec
+from activedb.store.session import Durable, Session
+from activedb.store.sql import KEYS_PINNED_MAX, Key, LockedRows, Row, Tables, TableSpec
 from lockmgr import Predicate
 
 __all__ = ["Base", "Hierarchy", "Kin", "Lending", "Run", "Workspace"]
@@ -33,10 +32,11 @@ _NOTHING: Any = object()
 class _TableEntries:
     """Rows, locks and guards of one table."""
 
-    __slots__ = ("answers", "exclusive", "guards", "has_absent", "predicates", "rows")
+    __slots__ = ("answers", "exclusive", "guards", "has_absent", "predicates", "rows", "written")
 
     def __init__(self) -> None:
-        self.predicates: dict[Predicate, bool] = {}
+        self.predicates: dict[Predicate, frozenset[Key]] = {}
+        self.written: dict[Key, bool] = {}
         self.answers: dict[Key, bool] = {}
         self.rows: dict[Key, Row | None] = {}
         self.exclusive: dict[Key, bool] = {}
@@ -72,6 +72,10 @@ class Base:
         """Return whether the key has no known row: it is unfetched, or was fetched as absent."""
         return self._of(spec).rows.get(key) is None
 
+    def may_be(self, spec: TableSpec, key: Key) -> bool:
+        """Return whether there may be a row with the key: it has not been fetched as absent."""
+        return self._of(spec).rows.get(key, _NOTHING) is not None
+
     def is_shared(self, spec: TableSpec, key: Key) -> bool:
         """Return whether the row was fetched and is locked for reading only."""
         table = self._of(spec)
@@ -99,7 +103,10 @@ class Base:
 
     def written(self, spec: TableSpec, key: Key, row: Row | None) -> None:
         """Note the version of a row that this hierarchy has written on the server."""
-        self._put(self._tables[spec].rows, {key: row})
+        table = self._tables[spec]
+        for where in (table.exclusive, table.written):
+            self._put(where, {key: True})
+        self._put(table.rows, {key: row})
 
     def absent(self, but: Mapping[TableSpec, Collection[Key]]) -> dict[TableSpec, list[Key]]:
         """Return the keys read as absent, per table, except the keys of `but`."""
@@ -114,10 +121,11 @@ class Base:
 
     # -- predicates ------------------------------------------------------------------------
 
-    def asked(self, spec: TableSpec, predicate: Predicate, keys: Iterable[Key]) -> None:
+    def asked(self, spec: TableSpec, predicate: Predicate, keys: Collection[Key]) -> None:
         """Note that all rows which satisfy a predicate have been fetched, and are locked."""
         table = self._of(spec)
-        self._put(table.predicates, {predicate: True})
+        known = table.predicates.get(predicate, frozenset())
+        self._put(table.predicates, {predicate: known.union(keys)})
         self._put(table.answers, dict.fromkeys(keys, True))
 
     def predicates(self, spec: TableSpec) -> Collection[Predicate]:
@@ -129,10 +137,16 @@ class Base:
         table = self._of(spec)
         return table.rows.get(key) is not None or key in table.answers
 
-    def asked_tables(self) -> list[TableSpec]:
-        """Return the tables with such predicates, in order."""
-        found = (spec for spec, table in self._tables.items() if table.predicates)
-        return sorted(found, key=lambda spec: spec.name)
+    def asked_of(self) -> dict[TableSpec, Mapping[Predicate, Collection[Key]]]:
+        """Return the predicates by table, each with the keys of all rows that may satisfy it.
+
+        A row that was fetched since, and is not among them, does not: see `Hierarchy.read`.
+        """
+        return {
+            spec: {each: keys.union(t.written) for each, keys in t.predicates.items()}
+            for spec, t in self._tables.items()
+            if t.predicates
+        }
 
     # -- locks -----------------------------------------------------------------------------
 
@@ -169,6 +183,7 @@ class Base:
         for table in self._tables.values():
             table.rows.clear()
             table.exclusive.clear()
+            table.written.clear()
             table.has_absent = False
             if locks:
                 table.guards.clear()
@@ -418,7 +433,13 @@ class Hierarchy:
         self.lending: Lending | None = None
 
     def read(
-        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
+        self,
+        spec: TableSpec,
+        keys: Sequence[Key],
+        *,
+        exclusive: bool,
+        inserting: bool = False,
+        to_write: bool = False,
     ) -> dict[Key, Row | None]:
         """Return committed rows, locked on the server once per hierarchy and mode.
 
@@ -430,11 +451,16 @@ class Hierarchy:
         ----------
         inserting : bool
             True if the keys are probably absent, and about to be inserted.
+        to_write : bool
+            True if the rows are about to be written. Those that are locked for reading are locked
+            for writing along with the write, in the same round trip; under SERIALIZABLE at once,
+            so that a conflict shows early.
         """
         base = self.base
+        is_late = to_write and self.session.locks_late(spec)
         with self.latch:
             absent = [key for key in keys if base.is_absent(spec, key)] if inserting else []
-            unread = base.unread(spec, keys, exclusive=exclusive)
+            unread = base.unread(spec, keys, exclusive=exclusive and not is_late)
             if not unread:
                 if absent:
                     self._guard(spec, absent, exclusive=True)
@@ -464,7 +490,24 @@ class Hierarchy:
                 and len(self.base.predicates(spec)) < _PREDICATES_MAX
             )
 
-    def asked(self, spec: TableSpec, predicate: Predicate, keys: Iterable[Key]) -> None:
+    def free_rows_covered(
+        self, spec: TableSpec, predicate: Predicate, *, exclusive: bool
+    ) -> list[Key]:
+        """Read the free rows that satisfy a predicate, locked; return the keys of all that do.
+
+        One round trip; at most one more than `KEYS_PINNED_MAX`, and none are noted then.
+        """
+        base = self.base
+        with self.latch:
+            rows, keys = self.session.free_rows_covered(spec, predicate, exclusive=exclusive)
+            if len(keys) <= KEYS_PINNED_MAX:
+                # A key that was read as absent stays absent, which the commit checks.
+                read = {key: row for key, row in rows.items() if base.may_be(spec, key)}
+                self._check_answers(spec, read)
+                base.fetched(spec, read, exclusive=exclusive)
+            return keys
+
+    def asked(self, spec: TableSpec, predicate: Predicate, keys: Collection[Key]) -> None:
         """Note that all rows which satisfy a predicate have been read; see `commit`."""
         with self.latch:
             self.base.asked(spec, predicate, keys)
@@ -577,13 +620,13 @@ class Hierarchy:
         """Return the answer to a question that reads no rows: the next key of a table, say."""
         return question(self.session)
 
-    def changes(self, workspace: Rows) -> list[Change]:
+    def changes(self, workspace: Rows) -> Sequence[Change]:
         """Return the write set of a workspace relative to the committed rows."""
         with self.latch:
             return [
-                Change(spec, key, committed[key], new)
+                Change(spec, key, committed[key], new, locks and self.base.is_shared(spec, key))
                 for spec, rows in workspace.items()
-                for committed in (self.base.of(spec),)
+                for committed, locks in ((self.base.of(spec), self.session.locks_rows(spec)),)
                 for key, new in rows.items()
             ]
 
@@ -670,11 +713,14 @@ class Hierarchy:
         with self.latch:
             changes = self.changes(versions.rows)
             self.session.confirm_absent(self.base.absent(but=versions.rows))
-            asked = self.base.asked_tables()
-            if asked and self.session.relies_on_locks:
-                self._confirm_answers(asked, versions)
             try:
-                self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
+                self.session.commit(
+                    changes,
+                    versions.log,
+                    self.durable,
+                    asked=self.base.asked_of(),
+                    lazily=self.run.lazily,
+                )
             except ConstraintViolation as refused:
                 self._try_once_more(refused)
                 raise
@@ -690,18 +736,6 @@ class Hierarchy:
             raise SerializationConflict(
                 f"{refused}; tried once more, as that may have been committed after the snapshot"
             ) from refused
-
-    def _confirm_answers(self, asked: Collection[TableSpec], versions: Workspace) -> None:
-        """Check that no answer to a predicate has changed. REQUIRES: the latch.
-
-        All tables that the commit needs are locked in one order first, so that no two commits wait
-        for each other.
-        """
-        for spec in sorted({*asked, *versions.rows}, key=lambda spec: spec.name):
-            self.session.lock_for_commit(spec, asked=spec in asked, writing=spec in versions.rows)
-        for spec in asked:
-            is_known = partial(self.base.is_known, spec)
-            self.session.confirm_answers(spec, self.base.predicates(spec), is_known)
 
 
 # -- latch and pauses shared by the transactions of one hierarchy ------------------------------

@@ -1019,10 +1019,19 @@ class TransactionNode:
         self.will_declare(spec)
 
     def read_locked(
-        self, spec: TableSpec, keys: Sequence[Key], *, inserting: bool = False
+        self,
+        spec: TableSpec,
+        keys: Sequence[Key],
+        *,
+        inserting: bool = False,
+        to_write: bool = False,
     ) -> dict[Key, Row | None]:
-        """Return rows by key, locked for writing, in a few round trips for any number of keys."""
-        return self.read(spec, spec.in_order(keys), Mode.X, inserting=inserting)
+        """Return rows by key, locked for writing, in a few round trips for any number of keys.
+
+        See `Hierarchy.read`.
+        """
+        keys = spec.in_order(keys)
+        return self.read(spec, keys, Mode.X, inserting=inserting, to_write=to_write)
 
     def write_all(self, spec: TableSpec, versions: Sequence[Version]) -> None:
         """Write rows that are locked and checked, then show them to the rules."""
@@ -1041,7 +1050,13 @@ class TransactionNode:
         self.forest.listener.changed_all(self, spec, versions)
 
     def read(
-        self, spec: TableSpec, keys: list[Key], mode: Mode, *, inserting: bool = False
+        self,
+        spec: TableSpec,
+        keys: list[Key],
+        mode: Mode,
+        *,
+        inserting: bool = False,
+        to_write: bool = False,
     ) -> dict[Key, Row | None]:
         mode = self._announced(spec, keys, mode)
         if mode is Mode.X and keys:
@@ -1050,11 +1065,19 @@ class TransactionNode:
             self.lock((spec.name, key), mode)
         if self.log is not None:
             self.log.operated(self, "read", spec.name, keys)
-        base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
+        base = self.hierarchy.read(
+            spec, keys, exclusive=mode is Mode.X, inserting=inserting, to_write=to_write
+        )
         return {key: self.visible(spec, key, base) for key in keys}
 
     def read_row(
-        self, spec: TableSpec, key: Key, mode: Mode, *, inserting: bool = False
+        self,
+        spec: TableSpec,
+        key: Key,
+        mode: Mode,
+        *,
+        inserting: bool = False,
+        to_write: bool = False,
     ) -> Row | None:
         """Return one row, locked; see `Hierarchy.read`. O(depth)."""
         mode = self._announced(spec, (key,), mode)
@@ -1069,8 +1092,9 @@ class TransactionNode:
             if rows is not None and key in rows:
                 return rows[key]  # its writer, in this hierarchy, has locked it on the server
             node = node.parent
-        is_exclusive = mode is Mode.X
-        return self.hierarchy.read(spec, [key], exclusive=is_exclusive, inserting=inserting)[key]
+        return self.hierarchy.read(
+            spec, [key], exclusive=mode is Mode.X, inserting=inserting, to_write=to_write
+        )[key]
 
     def _announced(self, spec: TableSpec, keys: Iterable[Key], mode: Mode) -> Mode:
         """Return the mode in which to lock rows; note it if they were locked for reading before."""

@@ -58,6 +58,9 @@ def query(
         return _claim(t, spec, plan, parameters)
     keys = _keys(spec, plan.pinned)
     if keys is None:
+        answer = _rows_by_predicate(t, plan.pinned, to_write=True) if plan.limit is None else None
+        if answer is not None:
+            return answer
         found = _select(t, plan.keys(plan.limit), parameters, to_write=spec)
         keys = [spec.key(tuple(row)) for row in found]
     t.read_locked(spec, keys)
@@ -106,9 +109,11 @@ def _select(
     tables = t.forest.tables
     pinned = pinned or pinned_keys(statement, parameters)
     if pinned.columns is not None and not (unlocked or instead):
-        found = _rows_by_key(t, pinned)
+        if pinned.predicate is None:
+            found = _rows_by_key(t, pinned)
+        else:
+            found = _rows_by_predicate(t, pinned, to_write=to_write is not None)
         if found is not None:
-            t.forest.counters.add(_QUERIES["rows"])
             return found
 
     def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
@@ -230,8 +235,14 @@ def _covered_rows(
     if is_last and not t.hierarchy.session.relies_on_locks and t.log is None:
         t.hierarchy.asked(spec, predicate, ())
         return []
-    chosen = keys_covered(spec, [predicate]).limit(KEYS_PINNED_MAX + 1)
-    keys = [spec.key(tuple(row)) for row in _select(t, chosen, unlocked=(spec,))]
+    if _locks(t, spec):
+        exclusive = mode is Mode.SIX or spec in t.hierarchy.run.announced
+        committed = t.hierarchy.free_rows_covered(spec, predicate, exclusive=exclusive)
+        mine = (k for k, row in t.dirty(spec).items() if row is not None and predicate.covers(row))
+        keys = list(dict.fromkeys([*committed, *mine]))
+    else:
+        chosen = keys_covered(spec, [predicate]).limit(KEYS_PINNED_MAX + 1)
+        keys = [spec.key(tuple(row)) for row in _select(t, chosen, unlocked=(spec,))]
     if len(keys) > KEYS_PINNED_MAX:
         return None
     keys = spec.in_order(keys)
@@ -248,11 +259,52 @@ def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:
     # The values of rows that are not written yet may look different at the server.
     if keys is None or t.hierarchy.base.is_locked(spec) or t.dirty(spec, keys):
         return None
+    rows = t.read(spec, keys, Mode.S)
+    t.forest.counters.add(_QUERIES["rows"])
+    return _shown(spec, pinned, rows.values())
+
+
+def _rows_by_predicate(
+    t: TransactionNode, pinned: PinnedKeys, *, to_write: bool
+) -> list[Any] | None:
+    """Return the rows of a SELECT of plain columns by predicate; None if only the server knows."""
+    predicate, columns = pinned.predicate, pinned.columns
+    if predicate is None or columns is None:
+        return None
+    spec = t.forest.tables.spec(columns[0].table)
+    compared = {condition.column for condition in predicate.conditions}
+    if any(compared.issuperset(unique) for unique in spec.unique_keys) or not _locks(t, spec):
+        return None
+
+    def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
+        found.update(t.read_locked(spec, keys) if to_write else t.read(spec, keys, Mode.S))
+        return found.values()
+
+    found: dict[Key, Row | None] = {}
+    mode = Mode.SIX if to_write else Mode.S
+    if _covered_rows(t, spec, predicate, mode, read, is_last=True) is None:
+        return None
+    # The values of rows that are not written yet may look different at the server.
+    for key, row in t.dirty(spec).items():
+        if key in found or (row is not None and predicate.covers(row)):
+            return None
+    t.forest.counters.add(_QUERIES["predicates"])
+    return _shown(spec, pinned, (row for row in found.values() if row and predicate.covers(row)))
+
+
+def _shown(spec: TableSpec, pinned: PinnedKeys, rows: Iterable[Row | None]) -> list[Any]:
+    """Return the columns of rows that a statement selects."""
     columns = pinned.columns
     assert columns is not None
     names = [column.name for column in columns]
-    rows = [spec.shown(row) for row in t.read(spec, keys, Mode.S).values() if row is not None]
-    return named_rows(names, [tuple([row[name] for name in names]) for row in rows], columns)
+    shown = [spec.shown(row) for row in rows if row is not None]
+    return named_rows(names, [tuple([row[name] for name in names]) for row in shown], columns)
+
+
+def _locks(t: TransactionNode, spec: TableSpec) -> bool:
+    """Return whether rows are locked on the server when they are read."""
+    session = t.hierarchy.session
+    return session.relies_on_locks and session.locks_rows(spec)
 
 
 def _keys(spec: TableSpec, pinned: PinnedKeys) -> list[Key] | None:
@@ -316,7 +368,7 @@ def _changed(
     pinned = pinned_keys(plan.select, parameters if isinstance(parameters, Mapping) else None)
     keys = _keys(spec, pinned)
     if keys is not None:
-        t.read_locked(spec, keys)
+        t.read_locked(spec, keys, to_write=True)
     for row in _select(t, plan.select, parameters, pinned=pinned, to_write=spec):
         values = tuple(row)
         key = spec.key(values[:width])
@@ -325,7 +377,7 @@ def _changed(
                 f"the update of {spec.name} finds several new values for the row {key!r}: make "
                 f"its condition join one row at most"
             )
-    old = t.read_locked(spec, list(found))
+    old = t.read_locked(spec, list(found), to_write=True)
     if plan.kind == "delete":
         return [(key, old[key], None) for key in found]
     missing = {n: d for n, d in spec.onupdates.items() if n not in plan.columns}

@@ -465,7 +465,7 @@ def _got(
 
 def _existing(node: TransactionNode, spec: TableSpec, key: Any) -> tuple[Key, Row]:
     wanted = spec.key(key)
-    row = node.read_row(spec, wanted, Mode.X)
+    row = node.read_row(spec, wanted, Mode.X, to_write=True)
     if row is None:
         raise RowNotFound(f"table {spec.name}: no row has the key {wanted!r}")
     return wanted, row

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, select
 
 from activedb.store.flush._bulk import Array, ServerColumn, server_table, unnest
-from activedb.store.flush._write_set import Change, refuse, write
+from activedb.store.flush._change import Change
+from activedb.store.flush._write_set import refuse, write
 from activedb.store.server import driver_cursor
 from activedb.store.sql import TableSpec
 

@@ -22,7 +22,7 @@ from activedb.errors import ConstraintViolation, ForeignKeyViolation, UniqueViol
 from activedb.store.sql import Row, TableSpec
 
 if TYPE_CHECKING:
-    from activedb.store.flush._write_set import Change
+    from activedb.store.flush._change import Change
 
 __all__ = ["named"]
 

@@ -37,26 +37,25 @@ from sqlalchemy.sql.dml import UpdateBase
 
 from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
 from activedb.store.flush import _bulk
+from activedb.store.flush._change import Change
+from activedb.store.flush._opening import Opening
 from activedb.store.flush._violations import named
-from activedb.store.server import StepFailed, run, takes_messages, together, translate_error
+from activedb.store.server import (
+    StepFailed,
+    run,
+    takes_messages,
+    together,
+    translate_error,
+)
 from activedb.store.sql import Key, Row, TableSpec
 
-__all__ = ["Change", "Log", "refuse", "write", "write_step_by_step"]
+__all__ = ["Log", "refuse", "write", "write_step_by_step"]
 
 _TOGETHER_MAX = _bulk.COPY_ROWS_MIN
 """Number of changes from which they are not sent as one message: bulk writes may be faster."""
 
 Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
 """Versions in the order in which they were written; None is a tombstone."""
-
-
-class Change(NamedTuple):
-    """Row of a write set: `old` is the committed row, `new` the new one; None: no row."""
-
-    spec: TableSpec
-    key: Key
-    old: Row | None
-    new: Row | None
 
 
 class _TableChanges:
@@ -131,6 +130,7 @@ def write(
     metadata: MetaData,
     inside: Callable[[], object] = _nothing,
     *,
+    opening: Opening | None = None,
     committing: Callable[[], object] | None = None,
 ) -> bool:
     """Write `changes`: deletes, children of foreign keys first, then the rest, parents first.
@@ -144,6 +144,8 @@ def write(
     inside : callable
         Called between the writes to the first table and to the others; before the message if
         everything is sent as one.
+    opening : Opening, optional
+        Run before the writes, in the same message if everything is sent as one.
     committing : callable, optional
         Called before the message, which then also commits the transaction.
 
@@ -157,12 +159,14 @@ def write(
     ConstraintViolation, InvalidRow
         If the server refuses a row; the connection's transaction is unusable then.
     SerializationConflict
-        If another process inserted one of the keys meanwhile.
+        If another process inserted one of the keys meanwhile, or `opening` says so.
     """
     steps = _steps(changes, metadata)
     if len(changes) < _TOGETHER_MAX and takes_messages(connection):
         inside()
-        return _write_together(connection, changes, steps, committing)
+        return _write_together(connection, changes, steps, opening, committing)
+    if opening is not None:
+        opening.run(connection)
     first: Table | None = None
     is_reached = False
     for parts_of, group in steps:
@@ -187,7 +191,7 @@ def _steps(changes: Sequence[Change], metadata: MetaData) -> Sequence[_Step]:
     """Return the changes grouped by table and kind, in the order in which to write them."""
     if len(changes) == 1:
         # Skipping grouping and sorting saves a twentieth of a small transaction's time.
-        _, _, old, new = changes[0]
+        _, _, old, new, _ = changes[0]
         if old is None and new is None:
             return []
         kind = _inserted if old is None else _deleted if new is None else _updated
@@ -207,11 +211,13 @@ def _write_together(
     connection: Connection,
     changes: Sequence[Change],
     steps: Sequence[_Step],
+    opening: Opening | None,
     committing: Callable[[], object] | None,
 ) -> bool:
     """Write a few changes as one message; raise as `write` does."""
     parts = [part for parts_of, group in steps for part in parts_of(group)]
-    message = [(part.statement, values) for part in parts for values in part.values()]
+    first = [] if opening is None else opening.steps()
+    message = [*first, *((part.statement, v) for part in parts for v in part.values())]
     if not message:
         return False
     if committing is not None:
@@ -219,7 +225,10 @@ def _write_together(
     try:
         together(connection, message, last=committing is not None)
     except StepFailed as failed:
-        at = failed.at
+        at = failed.at - len(first)
+        if at < 0 and opening is not None:
+            opening.refuse(failed.at, failed.error)
+            raise failed.error from None
         for part in parts:
             if at < len(part.changes):
                 _refuse_part(failed.error, connection, part)
@@ -241,7 +250,7 @@ def _refuse_part(error: BaseException, connection: Connection, part: _StatementC
 
 def _raise_if_first(error: UniqueViolation, part: _StatementChanges) -> None:
     """Raise `SerializationConflict` if a key that was absent is now refused as a duplicate."""
-    spec, _, old, _ = part.changes[0]
+    spec, _, old, *_ = part.changes[0]
     if old is None and (
         error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns)
     ):
@@ -258,7 +267,7 @@ def _grouped(changes: Iterable[Change]) -> dict[Table, _TableChanges]:
     last: TableSpec | None = None
     group = _TableChanges()
     for change in changes:
-        spec, _, old, new = change
+        spec, _, old, new, _ = change
         if spec is not last:
             last = spec
             group = groups.setdefault(spec.table, _TableChanges())
@@ -276,7 +285,7 @@ def _grouped(changes: Iterable[Change]) -> dict[Table, _TableChanges]:
 
 def write_step_by_step(
     connection: Connection,
-    changes: Iterable[Change],
+    changes: Sequence[Change],
     log: Log,
     metadata: MetaData,
     inside: Callable[[], object] = _nothing,
@@ -364,7 +373,7 @@ def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[
     """Group `changed`, all of one table, by the columns that change; by column, for speed."""
     spec = changed[0].spec
     if len(changed) == 1:
-        _, _, was, now = changed[0]
+        _, _, was, now, _ = changed[0]
         assert was is not None
         assert now is not None
         names = tuple([n for n in spec.written if was[n] is not now[n] and _differ(was[n], now[n])])

@@ -38,6 +38,7 @@ from psycopg.waiting import Ready, Wait
 from sqlalchemy import Connection, Dialect, Select
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.dml import UpdateBase
 
 from activedb.store.server._driver_errors import is_lost
@@ -113,12 +114,13 @@ PREPARE_THRESHOLD = None
 
 _AGE_S_MAX = 1.0
 _INFO = "activedb prepared"
+_DROP = b"DEALLOCATE ALL"
 _INFERRED = frozenset({0, 20, 21, 23})
 """Types that the server may infer from the context: text, and integers of any size."""
 
 _DOLLARS = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
-Statement: TypeAlias = Select[Any] | UpdateBase
+Statement: TypeAlias = ClauseElement
 Step: TypeAlias = tuple[Statement, Mapping[str, Any]]
 """A statement, and values for all of its parameters."""
 
@@ -161,12 +163,29 @@ class _PreparedStatement:
 
     __slots__ = ("formats", "loaders", "names", "parameters", "statement", "text", "transformer")
 
-    def __init__(self, statement: Statement, sql: _SQL, transformer: Any):
+    def __init__(self, statement: Statement | None, sql: _SQL, transformer: Any):
         self.statement = statement
         self.text, self.parameters, self.formats = sql
         self.names: dict[tuple[int, ...], bytes] = {}
         self.transformer = transformer
         self.loaders: list[tuple[int, Callable[[Any], Any]]] | None = None
+
+
+class _Call(NamedTuple):
+    """Call of libpq that puts something into a message.
+
+    Attributes
+    ----------
+    step : int
+        Index of the step that it belongs to; -1 before the first one.
+    plan : _PreparedStatement or None
+        The statement, if it is executed.
+    """
+
+    send: Callable[..., object]
+    arguments: tuple[Any, ...]
+    step: int
+    plan: _PreparedStatement | None = None
 
 
 class Prepared:
@@ -188,21 +207,22 @@ class Prepared:
         self._low = driver.pgconn
         self._dialect = dialect
         self._plans: dict[Statement, _PreparedStatement] = {}
-        self._ends: tuple[bytes, bytes] | None = None
+        self._begin = _PreparedStatement(None, _SQL(b"BEGIN", [], []), None)
+        self._commit = _PreparedStatement(None, _SQL(b"COMMIT", [], []), None)
         self._numbers = itertools.count()
         self._since_s = time.monotonic()
 
     def renew(self) -> None:
         """Drop plans that are too old; one round trip, at most once a second."""
-        now_s = time.monotonic()
-        if now_s - self._since_s > _AGE_S_MAX:
-            self._plans.clear()
-            self._ends = None
-            self._driver.execute("DEALLOCATE ALL")  # psycopg has prepared none here
-            self._since_s = now_s
+        if self._is_old():
+            self._forget()
+            self._driver.execute(_DROP.decode())  # psycopg has prepared none here
 
     def execute(self, steps: Sequence[Step], *, last: bool = False) -> list[list[tuple[Any, ...]]]:
         """Execute statements one after another and return the rows of each; one round trip.
+
+        A statement is prepared right before it is executed for the first time, in the same message:
+        to prepare an UPDATE locks its table, which is not to happen before the rows are locked.
 
         Parameters
         ----------
@@ -214,50 +234,78 @@ class Prepared:
         StepFailed
             If a step fails; no later step has been executed then.
         """
+        low = self._low
+        calls: list[_Call] = []
         at = 0
-        bound: list[tuple[_PreparedStatement, bytes, Any]] = []
         try:
-            self.renew()
+            if self._is_old():
+                self._forget()
+                calls.append(_Call(low.send_query_params, (_DROP, None), -1))
+            if low.transaction_status == TransactionStatus.IDLE:
+                self._add(calls, self._begin, (), None, -1)
             for statement, values in steps:
                 plan = self._plans.get(statement) or self._plan(statement)
                 cells = [values[k] if p is None else p(values[k]) for k, p in plan.parameters]
                 parameters = plan.transformer.dump_sequence(cells, plan.formats)
-                name = plan.names.get(plan.transformer.types) or self._name(plan)
-                bound.append((plan, name, parameters))
+                self._add(calls, plan, plan.transformer.types, parameters, at)
                 at += 1
-            is_first = self._low.transaction_status == TransactionStatus.IDLE
-            at = -is_first
-            results = self._sent(bound, is_first=is_first, last=last)
-            for result in results:
+            if last:
+                self._add(calls, self._commit, (), None, at)
+            results = self._sent(calls, last=last)
+            for result, call in zip(results, calls, strict=False):
+                at = call.step
                 if result.status == ExecStatus.FATAL_ERROR:
-                    self._since_s = 0.0  # the cause may have been a stale plan
                     checked(self._driver, [result])
-                at += 1
-            if at != len(bound) + last:
+            if len(results) < len(calls):
+                at = calls[len(results)].step
                 raise _lost()
         except Exception as error:
+            self._since_s = 0.0  # the cause may have been a stale plan, or some are not prepared
             raise StepFailed(max(at, 0), error) from error
-        if is_first:
-            del results[0]
-        return [
-            self._rows(plan, result) if result.ntuples else []
-            for (plan, _, _), result in zip(bound, results, strict=False)
-        ]
+        except BaseException:
+            self._since_s = 0.0
+            raise
+        rows: list[list[tuple[Any, ...]]] = []
+        for result, call in zip(results, calls, strict=True):
+            if call.plan is not None and 0 <= call.step < len(steps):
+                rows.append(self._rows(call.plan, result) if result.ntuples else [])
+        return rows
 
-    def _sent(
-        self, bound: Sequence[tuple[_PreparedStatement, bytes, Any]], *, is_first: bool, last: bool
-    ) -> list[Any]:
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._since_s > _AGE_S_MAX
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._begin.names.clear()
+        self._commit.names.clear()
+        self._since_s = time.monotonic()
+
+    def _add(
+        self,
+        calls: list[_Call],
+        plan: _PreparedStatement,
+        came: tuple[int, ...],
+        parameters: Any,
+        step: int,
+    ) -> None:
+        """Add the execution of a statement for parameters of some types; first its preparation."""
+        name = plan.names.get(came)
+        if name is None:
+            types = tuple([0 if oid in _INFERRED else oid for oid in came])
+            name = plan.names.get(types)
+            if name is None:
+                name = plan.names[types] = b"activedb_%d" % next(self._numbers)
+                calls.append(_Call(self._low.send_prepare, (name, plan.text, types), step))
+            plan.names[came] = name
+        calls.append(_Call(self._low.send_query_prepared, (name, parameters), step, plan))
+
+    def _sent(self, calls: Sequence[_Call], *, last: bool) -> list[Any]:
         """Send a message and return the server's results; fewer results if one fails."""
         low = self._low
-        begin, commit = self._ends or self._prepare_ends()
         low.enter_pipeline_mode()
         try:
-            if is_first:
-                low.send_query_prepared(begin, None)
-            for _, name, parameters in bound:
-                low.send_query_prepared(name, parameters)
-            if last:
-                low.send_query_prepared(commit, None)
+            for call in calls:
+                call.send(*call.arguments)
             low.pipeline_sync()
             return self._driver.wait(_results(low, self._commits if last else self._others))
         finally:
@@ -281,25 +329,6 @@ class Prepared:
         )
         self._plans[statement] = plan
         return plan
-
-    def _name(self, plan: _PreparedStatement) -> bytes:
-        """Return the prepared name of a statement for the types its transformer has just dumped."""
-        came = plan.transformer.types
-        types = tuple([0 if oid in _INFERRED else oid for oid in came])
-        if types not in plan.names:
-            plan.names[types] = self._prepared(plan.text, types)
-        plan.names[came] = plan.names[types]
-        return plan.names[types]
-
-    def _prepare_ends(self) -> tuple[bytes, bytes]:
-        self._ends = self._prepared(b"BEGIN"), self._prepared(b"COMMIT")
-        return self._ends
-
-    def _prepared(self, text: bytes, types: tuple[int, ...] = ()) -> bytes:
-        name = b"activedb_%d" % next(self._numbers)
-        self._low.send_prepare(name, text, types)
-        checked(self._driver, self._driver.wait(generators.execute(self._low)))
-        return name
 
     def _leave_pipeline(self) -> None:
         try:

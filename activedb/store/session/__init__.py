@@ -9,7 +9,7 @@ from activedb.store.session._external_transaction import (
 )
 from activedb.store.session._plain_use import UserConnection
 from activedb.store.session._processes import Backend, Wakeups, send_wakeup
-from activedb.store.session._session import Durable, Session, answer_changed
+from activedb.store.session._session import Durable, Session
 from activedb.store.session._store import TRIGGER_POINTS, Store
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Store",
     "UserConnection",
     "Wakeups",
-    "answer_changed",
     "borrow",
     "connection_of",
     "listen_to",

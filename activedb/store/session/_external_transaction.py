@@ -23,12 +23,12 @@ from sqlalchemy.orm import Session as ORMSession
 
 from activedb.config import Isolation
 from activedb.errors import ConfigurationError, ConnectionLost, TransactionStateError
-from activedb.store.flush import Change, Log
+from activedb.store.flush import Asked, Change, Log
 from activedb.store.replication import FOLLOWED, set_local_mark
 from activedb.store.server import translate_errors
 from activedb.store.session._flat import Latch, Use
 from activedb.store.session._ownership import OwnedTable
-from activedb.store.session._session import Durable, Session
+from activedb.store.session._session import NOTHING_ASKED, Durable, Session
 from activedb.store.sql import Key, Row, TableSpec
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class ExternalSession(Session):
         log: Log = (),
         durable: Iterable[Durable] = (),
         *,
+        asked: Asked = NOTHING_ASKED,
         lazily: bool = False,
     ) -> None:
         """Write the remaining changes; the caller commits."""

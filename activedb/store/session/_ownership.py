@@ -42,9 +42,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from activedb.errors import DefinitionError, TableOwned
 from activedb.store.server import PatientLatch, close_for_good, translate_errors
-from activedb.store.session._by_key import rows_by_key
 from activedb.store.session._processes import has_news
-from activedb.store.sql import Key, Row, TableSpec, guard_number
+from activedb.store.sql import Key, Row, TableSpec, guard_number, rows_by_key
 from activedb.store.system import owned_tables
 
 __all__ = ["NoOwnership", "OwnedTable", "Ownership"]

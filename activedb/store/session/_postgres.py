@@ -51,6 +51,7 @@ from activedb.store.sql import (
     Key,
     TableSpec,
     guard_number,
+    lock_table,
 )
 
 __all__ = ["PostgresStore"]
@@ -303,8 +304,7 @@ class PostgresStore(Store):
         cache.give_back(connection)
 
     def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
-        name = connection.dialect.identifier_preparer.format_table(spec.table)
-        connection.exec_driver_sql(f"LOCK TABLE {name} IN {mode} MODE", {})  # % is doubled already
+        connection.execute(lock_table(spec, mode))
 
     def guard(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Executable
@@ -23,10 +24,17 @@ from activedb.errors import (
     TableOwned,
     UnsupportedStatement,
 )
-from activedb.store.flush import Change, Log, refuse, write, write_step_by_step
+from activedb.store.flush import (
+    Asked,
+    Change,
+    Log,
+    Opening,
+    refuse,
+    write,
+    write_step_by_step,
+)
 from activedb.store.replication import session_mark, set_local_mark
 from activedb.store.server import translate_errors
-from activedb.store.session._by_key import lock_row, rows_by_key
 from activedb.store.session._flat import FlatTransaction, Latch, Use
 from activedb.store.session._ownership import OwnedTable
 from activedb.store.sql import (
@@ -38,9 +46,11 @@ from activedb.store.sql import (
     Tables,
     TableSpec,
     Unlocked,
+    free_rows_covered,
     free_to_insert,
     guard_number,
-    keys_covered,
+    lock_row,
+    rows_by_key,
     rows_of,
     table_guard_number,
 )
@@ -49,9 +59,9 @@ if TYPE_CHECKING:
     from activedb.store.session._store import Store
     from lockmgr import Predicate
 
-__all__ = ["Durable", "Session", "answer_changed"]
+__all__ = ["NOTHING_ASKED", "Durable", "Session"]
 
-_PREDICATES_AT_ONCE = 8  # in one statement, whose parameters the protocol counts in 16 bits
+NOTHING_ASKED: Asked = MappingProxyType({})
 
 Durable: TypeAlias = Callable[[Connection], None]
 """Function whose writes, on the given connection, become durable together with a commit."""
@@ -91,15 +101,15 @@ class Session(FlatTransaction):
                 if guarding:
                     name = self._store.ownership.name_of(spec)
                     guard = table_guard_number(name), guard_number(name, key)
-                numbered = exclusive and self._store.tells_outcomes
+                plain = self.is_serializable and not exclusive
                 row, number = lock_row(
                     connection,
                     spec,
                     key,
                     exclusive=exclusive,
-                    numbered=numbered,
+                    numbered=self._store.tells_outcomes and not plain,
                     guard=guard,
-                    plain=self.is_serializable and not exclusive,
+                    plain=plain,
                 )
                 if number is not None and self._number is None:
                     self._number = self._store.named(connection, number)
@@ -109,6 +119,14 @@ class Session(FlatTransaction):
             shared = spec.plain_select if self.is_serializable else spec.shared_select
             statement = spec.exclusive_select if exclusive else shared
             return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
+
+    def locks_rows(self, spec: TableSpec) -> bool:
+        """Return whether rows are locked on the server: not if only this process uses them."""
+        return self.is_shared and self._owned(spec, loads=False) is None
+
+    def locks_late(self, spec: TableSpec) -> bool:
+        """Return whether rows locked for reading may be locked for writing along with the write."""
+        return not self.is_serializable and self._owned(spec, loads=False) is None
 
     def absent_now(self, spec: TableSpec, keys: Sequence[Key]) -> list[Key]:
         """Return the keys without a row, as a separate connection sees; none if none is free.
@@ -237,51 +255,21 @@ class Session(FlatTransaction):
                         f"as absent; retry the transaction"
                     )
 
-    def lock_for_commit(self, spec: TableSpec, *, asked: bool, writing: bool) -> None:
-        """Lock a table for the end of a commit that checks answers; one round trip.
+    def free_rows_covered(
+        self, spec: TableSpec, predicate: Predicate, *, exclusive: bool
+    ) -> tuple[dict[Key, Row], list[Key]]:
+        """Lock the rows that satisfy a predicate and are free; return them and the keys of all.
 
-        Parameters
-        ----------
-        asked : bool
-            True to block writes of other processes, because answers from the table are checked.
-        writing : bool
-            True if the commit writes rows of the table.
+        One round trip. REQUIRES: `locks_rows`.
         """
-        if self._owned(spec, loads=False) is None:
-            # Two transactions in SHARE that both write would wait for each other.
-            mode = "SHARE" if not writing else "SHARE ROW EXCLUSIVE" if asked else "ROW EXCLUSIVE"
-            with Use(self, f"lock table {spec.name}") as connection:
-                self._store.lock_table(connection, spec, mode)
-
-    def confirm_answers(
-        self, spec: TableSpec, predicates: Iterable[Predicate], is_known: Callable[[Key], bool]
-    ) -> None:
-        """Check at commit that no further rows satisfy predicates; a round trip per eight of them.
-
-        REQUIRES: `lock_for_commit`.
-
-        Parameters
-        ----------
-        predicates : iterable of Predicate
-            Predicates of which all rows were read.
-        is_known : callable
-            Return whether a row was read, and is locked since.
-
-        Raises
-        ------
-        SerializationConflict
-            If another process has written such a row meanwhile.
-        """
-        if self._owned(spec, loads=False) is not None:
-            return
-        waiting = list(predicates)
-        with Use(self, f"check answers from {spec.name}") as connection:
-            while waiting:
-                some, waiting = waiting[:_PREDICATES_AT_ONCE], waiting[_PREDICATES_AT_ONCE:]
-                for row in connection.execute(keys_covered(spec, some)):
-                    key = spec.key(tuple(row))
-                    if not is_known(key):
-                        raise answer_changed(spec, key)
+        with Use(self, f"read rows of {spec.name}") as connection:
+            numbered = self._store.tells_outcomes
+            rows, keys, number = free_rows_covered(
+                connection, spec, predicate, exclusive=exclusive, numbered=numbered
+            )
+            if number is not None and self._number is None:
+                self._number = self._store.named(connection, number)
+            return rows, keys
 
     def rewrites(self, spec: TableSpec) -> None:
         """Note that a `Durable` of this commit will write rows of a table directly.
@@ -307,6 +295,7 @@ class Session(FlatTransaction):
         """
         self._store.trigger("before flush")
         with Use(self, "write the rows of a commit", writing=True) as connection:
+            Opening(changes, {}, self.locks_rows).run(connection)
             self._about_to_write(connection, changes)
             self._write(connection, changes, log, lambda: self._store.trigger("inside flush"))
             for also in durable:
@@ -319,6 +308,7 @@ class Session(FlatTransaction):
         log: Log = (),
         durable: Iterable[Durable] = (),
         *,
+        asked: Asked = NOTHING_ASKED,
         lazily: bool = False,
     ) -> None:
         """Write the remaining changes, as `flush` does, commit, and return the connection.
@@ -330,37 +320,46 @@ class Session(FlatTransaction):
 
         Parameters
         ----------
+        asked : mapping of TableSpec to (predicate to keys)
+            `changes` are written only if no other rows satisfy the predicates.
         lazily : bool
             Do not wait for the disk: safe where work that a server crash may lose is replayed.
 
         Raises
         ------
-        ConstraintViolation, InvalidRow, SerializationConflict
+        ConstraintViolation, InvalidRow
             If the server refuses a row.
+        SerializationConflict
+            If another process has changed an answer, or inserted the key of a row.
         ConnectionLost
             With `committed` False: nothing was committed. With None: the outcome is unknown.
         """
         with self._latch:
             try:
                 last: Sequence[Change] = ()
+                opening = Opening(changes, asked if self.relies_on_locks else {}, self.locks_rows)
                 if changes and not (
                     self._flushed or durable or lazily or _depend_on_order(changes)
                 ):
                     last = changes
                     self._store.trigger("before flush")
-                elif changes or durable:
-                    self.flush(changes, log, durable)
+                else:
+                    if opening:
+                        with Use(self, "check the answers of a commit") as connection:
+                            opening.run(connection)
+                    if changes or durable:
+                        self.flush(changes, log, durable)
                 if (
                     last
                     or self._has_written
                     or self._may_have_written
                     or (self.is_serializable and self._connection is not None)
                 ):
-                    self._commit(last, lazily=lazily)
+                    self._commit(last, opening, lazily=lazily)
             finally:
                 self.close()
 
-    def _commit(self, last: Sequence[Change], *, lazily: bool) -> None:
+    def _commit(self, last: Sequence[Change], opening: Opening, *, lazily: bool) -> None:
         """Commit, along with the last, still unwritten changes if there are any."""
         try:
             with Use(self, "commit", writing=bool(last)) as connection:
@@ -372,6 +371,7 @@ class Session(FlatTransaction):
                         last,
                         self._store.metadata,
                         lambda: self._store.trigger("inside flush"),
+                        opening=opening,
                         committing=lambda: self._store.trigger("before commit"),
                     )
                 if not is_committed:
@@ -509,14 +509,6 @@ class Session(FlatTransaction):
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
         return owned
-
-
-def answer_changed(spec: TableSpec, key: Key) -> SerializationConflict:
-    """Return the error about a row that has changed the answer to a question."""
-    return SerializationConflict(
-        f"table {spec.name}: another process wrote the row {key!r} after a query that would have "
-        f"found it; retry the transaction"
-    )
 
 
 def _depend_on_order(changes: Sequence[Change]) -> bool:

@@ -21,13 +21,11 @@ from sqlalchemy import (
     Table,
     TextClause,
     Update,
-    and_,
     delete,
     func,
     insert,
     inspect,
     literal,
-    or_,
     select,
     text,
     tuple_,
@@ -57,7 +55,7 @@ from activedb.errors import UnsupportedStatement
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX, form_of, is_plain
 from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import InRange, OneOf, Predicate
+from lockmgr import OneOf, Predicate
 
 __all__ = [
     "LockingRead",
@@ -69,7 +67,6 @@ __all__ = [
     "delete_of",
     "insert_of",
     "insert_of_rows",
-    "keys_covered",
     "numbering",
     "pinned_keys",
     "plan_locks",
@@ -156,8 +153,8 @@ def plan_locks(statement: Any, parameters: Mapping[str, Any] | None = None) -> L
     pinned = pinned_keys(plain, parameters)
     if isinstance(statement, Select):
         # Otherwise the statement would be compiled to find out.
-        is_known = pinned.columns is not None
-        froms = list(pinned.by_table) if is_known else statement.get_final_froms()
+        known = pinned.columns
+        froms = [known[0].table] if known else statement.get_final_froms()
     if len(froms) != 1 or not isinstance(froms[0], Table):
         raise UnsupportedStatement(
             "with_for_update() takes a select() from one table, without joins; lock rows of the "
@@ -187,8 +184,10 @@ class PinnedKeys:
         the table in the statement's own FROM clause; there is only one, unless the table is also
         read under an alias or in a subquery.
     columns : tuple of Column or None
-        Columns that the statement returns, if it returns plain columns of all rows with the keys of
-        its only table, and does nothing else.
+        Columns that the statement returns, if it returns plain columns of all rows of its only
+        table that have the keys, or satisfy the predicate, and does nothing else.
+    predicate : Predicate or None
+        With `columns`: the condition of the statement, if that is not about keys.
     may_restrict : bool
         False if the statement is not worth a look at the text that is sent: it has no condition.
     """
@@ -196,6 +195,7 @@ class PinnedKeys:
     by_table: Mapping[Table, list[tuple[Any, ...]]]
     columns: tuple[Column[Any], ...] | None
     may_restrict: bool
+    predicate: Predicate | None = None
 
 
 def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> PinnedKeys:
@@ -215,6 +215,7 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     single: dict[Table, dict[str, Sequence[Any]]] = {}
     found: dict[Table, list[tuple[Any, ...]]] = {}
     conditions = 0
+    equations: list[tuple[Column[Any], Sequence[Any]]] = []
     for condition in _conjuncts(statement._where_criteria):
         conditions += 1
         equated, values = _equation(condition, given, used)
@@ -226,6 +227,8 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
             continue  # an alias, or a subquery
         names = [column.name for column in equated]
         key = [column.name for column in table.primary_key.columns]
+        if len(equated) == 1:
+            equations.append((equated[0], values))
         if len(names) == 1 and names[0] in key:
             single.setdefault(table, {})[names[0]] = values
         elif sorted(names) == sorted(key):
@@ -237,13 +240,29 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
             found[table] = list(product(*pinned))
     found = {table: keys for table, keys in found.items() if len(keys) <= KEYS_PINNED_MAX}
     columns: tuple[Column[Any], ...] | None = None
+    predicate: Predicate | None = None
     # Further parameters may be meant for values that SQLAlchemy has named.
     if len(found) == 1 and used.issuperset(given):
         (table,) = found
         if conditions == (len(single[table]) if table in single else 1):  # there is no other one
             columns = _plain_columns(statement, table)
+    elif not found and conditions == len(equations) and used.issuperset(given):
+        predicate = _predicate(equations)
+        if predicate is not None:
+            columns = _plain_columns(statement, equations[0][0].table)
     may_restrict = conditions > 0 or any(map(_compares, visitors.iterate(statement)))
-    return PinnedKeys(found, columns, may_restrict)
+    return PinnedKeys(found, columns, may_restrict, None if columns is None else predicate)
+
+
+def _predicate(equations: Sequence[tuple[Column[Any], Sequence[Any]]]) -> Predicate | None:
+    """Return equations of columns of one table as a predicate; None if they are not that simple."""
+    columns = {column.name: column for column, _ in equations}
+    if len(columns) < len(equations) or len({column.table for column, _ in equations}) != 1:
+        return None
+    for column, values in equations:
+        if column.computed is not None or not 0 < len(values) <= KEYS_PINNED_MAX:
+            return None
+    return Predicate(OneOf(column.name, values) for column, values in equations)
 
 
 _CLAUSES = {name for name, _ in Select._traverse_internals} - {
@@ -256,8 +275,9 @@ _CLAUSES = {name for name, _ in Select._traverse_internals} - {
 
 def _plain_columns(statement: Select[Any], table: Table) -> tuple[Column[Any], ...] | None:
     """Return the selected columns if they are plain columns of a table, and nothing else is."""
-    if any(value and name in _CLAUSES for name, value in vars(statement).items()):
-        return None
+    for name, value in vars(statement).items():
+        if name in _CLAUSES and (isinstance(value, ClauseElement) or value):
+            return None
     if statement._label_style is not LABEL_STYLE_DEFAULT:
         return None
     chosen: list[Any] = []
@@ -329,28 +349,6 @@ def _compares(condition: Any) -> bool:
         and condition.operator in _COMPARING
         and any(isinstance(side, ColumnClause) for side in (condition.left, condition.right))
     )
-
-
-def keys_covered(spec: TableSpec, predicates: Iterable[Predicate]) -> Select[Any]:
-    """Return a SELECT of the keys of the rows that satisfy one of some predicates."""
-    conditions = [
-        and_(*(_condition(spec, each) for each in predicate.conditions)) for predicate in predicates
-    ]
-    keys = (spec.table.columns[name] for name in spec.key_columns)
-    return select(*keys).where(or_(*conditions))
-
-
-def _condition(spec: TableSpec, condition: OneOf | InRange) -> Any:
-    column = spec.table.columns[condition.column]
-    if isinstance(condition, OneOf):
-        return column.in_(list(condition.values))
-    low, high = condition.low, condition.high
-    bounds: list[Any] = []
-    if low is not None:
-        bounds.append(column >= low if condition.with_low else column > low)
-    if high is not None:
-        bounds.append(column <= high if condition.with_high else column < high)
-    return and_(*bounds)
 
 
 def _without_locks(statement: Any) -> Any:

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Text, and_, bindparam, cast, func, select
 
 from activedb.store.server import Step, fetch
-from activedb.store.sql import (
+from activedb.store.sql._key_locks import (
     GUARD_ABSENT_ONE,
     GUARD_TO_INSERT_ONE,
     GUARD_TO_INSERT_ONE_ALONE,
-    Key,
-    Row,
-    TableSpec,
 )
+from activedb.store.sql._tables import Key, Row, TableSpec
 
-__all__ = ["lock_row", "rows_by_key"]
+__all__ = ["lock_row", "locking_step", "rows_by_key"]
 
 _KEYS_MAX = 10_000  # in one statement; below every bound on parameters
 
@@ -38,7 +36,7 @@ def lock_row(
     Parameters
     ----------
     numbered : bool
-        Whether to return the transaction's number; only with `exclusive`, and on Postgres.
+        Whether to return the transaction's number; not with `plain`, and only on Postgres.
     guard : (int, int), optional
         Numbers of the guards of the table and of the key, which are taken before the row is read.
     plain : bool
@@ -49,12 +47,12 @@ def lock_row(
     row : Row or None
         None if there is no such row.
     number : str or None
-        The server's number of the transaction, which an exclusive lock assigns anyway; None if it
+        The server's number of the transaction, which a lock on a row assigns anyway; None if it
         was not requested, if there is neither row nor guard, or without a server.
     """
-    exclusive = exclusive and connection.dialect.name == "postgresql"
-    values = {f"key_{n}": value for n, value in enumerate(key)}
-    numbered = numbered and exclusive
+    is_postgres = connection.dialect.name == "postgresql"
+    exclusive, numbered = exclusive and is_postgres, numbered and is_postgres
+    values = _values(key)
     steps: list[Step] = [(_statement(spec, exclusive, numbered, plain), values)]
     if guard is not None:
         one = GUARD_ABSENT_ONE
@@ -64,10 +62,15 @@ def lock_row(
     answers = fetch(connection, steps)
     found = answers[-1]
     if not found:
-        return None, answers[0][0][-1] if guard is not None and numbered else None
+        return None, answers[0][0][-1] if guard is not None and numbered and exclusive else None
     if numbered:
         return spec.row(found[0][:-1]), found[0][-1]
     return spec.row(found[0]), None
+
+
+def locking_step(spec: TableSpec, key: Key) -> Step:
+    """Return a step of a message that locks a row for writing, on Postgres."""
+    return _locking(spec), _values(key)
 
 
 def rows_by_key(
@@ -86,13 +89,25 @@ def rows_by_key(
     return found
 
 
+def _values(key: Key) -> dict[str, Any]:
+    return {f"key_{n}": value for n, value in enumerate(key)}
+
+
+def _same_key(spec: TableSpec) -> ColumnElement[bool]:
+    c = spec.table.c
+    return and_(*(c[name] == bindparam(f"key_{n}") for n, name in enumerate(spec.key_columns)))
+
+
+@lru_cache(maxsize=1_024)
+def _locking(spec: TableSpec) -> Select[Any]:
+    keys = [spec.table.c[name] for name in spec.key_columns]
+    return select(*keys).where(_same_key(spec)).with_for_update(key_share=True)
+
+
 @lru_cache(maxsize=1_024)
 def _statement(spec: TableSpec, exclusive: bool, numbered: bool, plain: bool) -> Select[Any]:
-    c = spec.table.c
-    same_key = and_(*(c[name] == bindparam(f"key_{n}") for n, name in enumerate(spec.key_columns)))
-    if not exclusive:
-        found = select(*spec.table.columns).where(same_key)
-        return found if plain else found.with_for_update(read=True)
     number = [cast(func.pg_current_xact_id(), Text)] if numbered else []
-    found = select(*spec.table.columns, *number).where(same_key)
-    return found.with_for_update(key_share=True)
+    found = select(*spec.table.columns, *number).where(_same_key(spec))
+    if plain:
+        return found
+    return found.with_for_update(key_share=True) if exclusive else found.with_for_update(read=True)

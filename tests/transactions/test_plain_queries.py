@@ -1,0 +1,185 @@
+"""SELECTs of plain columns by key or by equations: answered from locked rows, or by the server.
+
+Whichever it is, the answer is that of a list of dictionaries, whatever the transaction has written,
+and whatever clauses the statement has besides.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import (
+    LABEL_STYLE_TABLENAME_PLUS_COL,
+    Boolean,
+    Column,
+    Computed,
+    Date,
+    Integer,
+    String,
+    Table,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+)
+
+import activedb as adb
+from tests.drawing import SCALE, Worlds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from random import Random
+
+    from tests.databases import Place
+
+    Rows = dict[int, dict[str, Any]]
+
+KEYS = range(1, 10)
+VALUES: dict[str, list[Any]] = {
+    "number": [0, 1, 2, None],
+    "text": ["a", "A", "a ", "", "it's %s :x", None],
+    "truth": [True, False, None],
+    "day": [date(2026, 1, 1), date(2026, 1, 2), None],
+}
+
+
+def things_of(db: adb.Database) -> Table:
+    things = Table(
+        "things",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("number", Integer),
+        Column("text", String(12)),
+        Column("truth", Boolean),
+        Column("day", Date),
+        Column("code", Integer, unique=True),
+        Column("double", Integer, Computed("number * 2")),
+    )
+    db.create_all()
+    return things
+
+
+def a_row(chance: Random, key: int) -> dict[str, Any]:
+    return {"id": key, **{name: chance.choice(all_) for name, all_ in VALUES.items()}, "code": key}
+
+
+def an_equation(chance: Random, things: Table) -> tuple[Any, Callable[[dict[str, Any]], bool]]:
+    name = chance.choice([*VALUES, "id", "code", "double"])
+    kept = VALUES.get(name) or ([0, 2, 4] if name == "double" else list(KEYS))
+    values = [value for value in kept if value is not None]
+    chosen = chance.sample(values, min(len(values), chance.choice([1, 1, 2, 3])))
+    column = things.c[name]
+    condition = column == chosen[0] if len(chosen) == 1 else column.in_(chosen)
+    if chance.random() < 0.1:
+        condition = literal(chosen[0], column.type) == column if len(chosen) == 1 else condition
+    return condition, lambda row: row[name] in chosen and row[name] is not None
+
+
+def shown(rows: Rows) -> Iterator[dict[str, Any]]:
+    for row in rows.values():
+        number = row["number"]
+        yield {**row, "double": None if number is None else 2 * number}
+
+
+def write(t: adb.Transaction, things: Table, rows: Rows, chance: Random) -> None:
+    """Change a row, here and in the model."""
+    key = chance.choice(KEYS)
+    if key not in rows:
+        rows[key] = a_row(chance, key)
+        t.insert(things, rows[key])
+    elif chance.random() < 0.3:
+        del rows[key]
+        t.delete(things, key)
+    else:
+        changed = a_row(chance, key)
+        rows[key] = changed
+        t.update(things, key, **{name: changed[name] for name in VALUES})
+
+
+def test_answer_is_that_of_a_list_of_rows(where: Place) -> None:
+    db = where.open()
+    things = things_of(db)
+    worlds = Worlds(60 * SCALE, "plain queries", some=60, none=20, dirty=60)
+    for chance in worlds:
+        rows: Rows = {key: a_row(chance, key) for key in KEYS if chance.random() < 0.8}
+        with db.connection() as connection:
+            connection.execute(things.delete())
+            if rows:
+                connection.execute(insert(things), list(rows.values()))
+            connection.commit()
+        with db.transaction() as t:
+            for _ in range(6):
+                if chance.random() < 0.4:
+                    write(t, things, rows, chance)
+                    worlds.met["dirty"] += 1
+                equations = [an_equation(chance, things) for _ in range(chance.choice([1, 1, 2]))]
+                columns = chance.sample(list(things.c), chance.choice([1, 3, 7]))
+                statement = select(*columns).where(*(condition for condition, _ in equations))
+                if chance.random() < 0.2:
+                    statement = statement.with_for_update()
+                names = [column.name for column in columns]
+                wanted = [
+                    tuple(row[name] for name in names)
+                    for row in shown(rows)
+                    if all(holds(row) for _, holds in equations)
+                ]
+                found = t.query(statement)
+                assert sorted(map(repr, found)) == sorted(map(repr, wanted)), str(statement)
+                assert all(row._fields == tuple(names) for row in found)
+                worlds.met["some" if found else "none"] += 1
+            t.abort()
+
+
+CLAUSES: dict[str, Callable[[Any, Any], Any]] = {
+    "limit": lambda s, c: s.limit(1),
+    "limit of none": lambda s, c: s.limit(0),
+    "offset": lambda s, c: s.offset(1),
+    "order": lambda s, c: s.order_by(c.id.desc()),
+    "distinct": lambda s, c: s.distinct(),
+    "group": lambda s, c: s.group_by(c.id, c.number, c.text),
+    "having": lambda s, c: s.group_by(c.id, c.number, c.text).having(func.count() > 1),
+    "prefix": lambda s, c: s.prefix_with("ALL"),
+    "from": lambda s, c: s.select_from(c.id.table),
+    "join": lambda s, c: s.join(c.id.table.alias("o"), literal(True)),
+    "correlate": lambda s, c: s.correlate(None),
+    "options": lambda s, c: s.execution_options(x=1),
+    "label style": lambda s, c: s.set_label_style(LABEL_STYLE_TABLENAME_PLUS_COL),
+    "more columns": lambda s, c: s.add_columns(c.day, literal(1).label("one")),
+    "aggregate": lambda s, c: s.with_only_columns(func.count()),
+    "and": lambda s, c: s.where(and_(c.id > 0, c.number.is_not(None))),
+    "parameter": lambda s, c: s.where(c.id.in_(bindparam("keys", [1, 2, 3], expanding=True))),
+    "cte": lambda s, c: s.add_cte(select(literal(1)).cte("other", nesting=True)),
+}
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize("by", ["id", "ids", "number", "numbers", "code"])
+def test_further_clauses_are_left_to_the_server(where: Place, clause: str, by: str) -> None:
+    db = where.open()
+    things = things_of(db)
+    c: Any = things.c
+    conditions = {
+        "id": c.id == 2,
+        "ids": c.id.in_([1, 2, 3]),
+        "number": c.number == 1,
+        "numbers": c.number.in_([1, 2]),
+        "code": c.code == 2,
+    }
+    statement = CLAUSES[clause](select(c.id, c.number, c.text).where(conditions[by]), c)
+    with db.connection() as connection:
+        rows = [{"id": n, "number": 1 + n % 2, "text": "x", "code": n} for n in range(1, 7)]
+        connection.execute(insert(things), rows)
+        connection.commit()
+        wanted = connection.execute(statement).all()
+        connection.rollback()
+    with db.transaction() as t:
+        found = t.query(statement)
+        assert len(found) == len(wanted)
+        if clause not in ("limit", "offset"):
+            assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+        t.insert(things, {"id": 7, "number": 1, "text": "x", "code": 7})
+        t.query(statement)
