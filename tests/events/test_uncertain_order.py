@@ -68,7 +68,7 @@ def is_metric(expression: Expression) -> bool:
 def is_narrowed(events: list[Occurrence]) -> bool:
     """Return whether local clocks narrow an interval, so that some orders have no times."""
     return any(
-        precedes(a, b) and (b.low_us < a.low_us or a.high_us > b.high_us)
+        precedes(a, b) and (b.low_us <= a.low_us or a.high_us >= b.high_us)
         for a in events
         for b in events
     )
