@@ -122,11 +122,11 @@ class Session(FlatTransaction):
 
     def locks_rows(self, spec: TableSpec) -> bool:
         """Return whether rows are locked on the server: not if only this process uses them."""
-        return self.is_shared and self._owned(spec, loads=False) is None
+        return self.is_shared and self._store.ownership.owned(spec) is None
 
     def locks_late(self, spec: TableSpec) -> bool:
         """Return whether rows locked for reading may be locked for writing along with the write."""
-        return not self.is_serializable and self._owned(spec, loads=False) is None
+        return not self.is_serializable and self._store.ownership.owned(spec) is None
 
     def absent_now(self, spec: TableSpec, keys: Sequence[Key]) -> list[Key]:
         """Return the keys without a row, as a separate connection sees; none if none is free.
@@ -262,6 +262,7 @@ class Session(FlatTransaction):
 
         One round trip. REQUIRES: `locks_rows`.
         """
+        self._owned(spec)
         with Use(self, f"read rows of {spec.name}") as connection:
             numbered = self._store.tells_outcomes
             rows, keys, number = free_rows_covered(
@@ -337,7 +338,10 @@ class Session(FlatTransaction):
         with self._latch:
             try:
                 last: Sequence[Change] = ()
-                opening = Opening(changes, asked if self.relies_on_locks else {}, self.locks_rows)
+                checked = asked if self.relies_on_locks else NOTHING_ASKED
+                for spec in checked:
+                    self._owned(spec, loads=False)  # the lock may be lost since the read
+                opening = Opening(changes, checked, self.locks_rows)
                 if changes and not (
                     self._flushed or durable or lazily or _depend_on_order(changes)
                 ):
