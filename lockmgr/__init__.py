@@ -10,7 +10,7 @@ from __future__ import annotations
 from lockmgr._core import LockTable
 from lockmgr._manager import LockManager
 from lockmgr._modes import Mode, intention
-from lockmgr._predicates import InRange, OneOf, Predicate
+from lockmgr._predicates import Condition, InRange, IsNull, OneOf, Predicate
 from lockmgr._refusals import Deadlock, LockError, LockTimeout, LockUsageError, WaitCancelled
 from lockmgr._replies import (
     Blocked,
@@ -43,6 +43,7 @@ __all__ = [
     "Blocked",
     "Busy",
     "Census",
+    "Condition",
     "Counters",
     "Deadlock",
     "DeadlockReport",
@@ -56,6 +57,7 @@ __all__ = [
     "Granted",
     "InRange",
     "InvariantViolated",
+    "IsNull",
     "LockError",
     "LockManager",
     "LockTable",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["Columns", "InRange", "OneOf", "Predicate", "PredicateIndex"]
+__all__ = ["Columns", "Condition", "InRange", "IsNull", "OneOf", "Predicate", "PredicateIndex"]
 
 Columns: TypeAlias = Mapping[str, Any]
 """Row: the values of its columns by name."""
@@ -97,8 +97,8 @@ class InRange:
             if low is not None and (value < low if self.with_low else value <= low):
                 return False
             return high is None or not (value > high if self.with_high else value >= high)
-        except TypeError:
-            return True  # times with and without a zone
+        except (TypeError, ArithmeticError):
+            return True  # times with and without a zone; a decimal that is no number
 
     def parts(self) -> tuple[Any, ...]:
         """Return what it consists of, for comparisons."""
@@ -114,6 +114,39 @@ class InRange:
         return f"{above}{self.column} {'<=' if self.with_high else '<'} {show(high)}"
 
 
+class IsNull:
+    """Condition that a column has no value, or that it has one.
+
+    Parameters
+    ----------
+    column : str
+    negated : bool
+        True if it has a value.
+    """
+
+    __slots__ = ("column", "negated")
+
+    def __init__(self, column: str, *, negated: bool = False):
+        self.column = column
+        self.negated = negated
+
+    def holds(self, value: Any) -> bool:
+        """Return whether it holds for a value of the column; see `Predicate.covers`."""
+        return (value is None) is not self.negated
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return what it consists of, for comparisons."""
+        return ("is null", self.column, self.negated)
+
+    def text(self, show: Callable[[Any], str] = repr) -> str:
+        """Return the condition as text."""
+        return f"{self.column} is {'not ' if self.negated else ''}null"
+
+
+Condition: TypeAlias = OneOf | InRange | IsNull
+"""Condition on one column of a row."""
+
+
 class Predicate:
     """Conjunction of conditions; the last part of a resource's path, after that of the table.
 
@@ -122,8 +155,8 @@ class Predicate:
 
     __slots__ = ("_hash", "_parts", "conditions")
 
-    def __init__(self, conditions: Iterable[OneOf | InRange]):
-        self.conditions: tuple[OneOf | InRange, ...] = tuple(conditions)
+    def __init__(self, conditions: Iterable[Condition]):
+        self.conditions: tuple[Condition, ...] = tuple(conditions)
         if not self.conditions:
             raise ValueError("a predicate needs a condition; lock the table instead")
         self._parts = frozenset(condition.parts() for condition in self.conditions)
@@ -132,9 +165,9 @@ class Predicate:
     def covers(self, row: Columns) -> bool:
         """Return whether a row satisfies the predicate, or may do so.
 
-        As in SQL, None satisfies no condition. A value of another type than those of the condition
-        satisfies it, because what it is equal to at the database is unknown. A column that the row
-        does not have may have any value.
+        As in SQL, None satisfies no condition but `IsNull`. A value of another type than those of
+        the condition satisfies it, because what it is equal to at the database is unknown. A column
+        that the row does not have may have any value.
         """
         for condition in self.conditions:
             if condition.column in row and not condition.holds(row[condition.column]):

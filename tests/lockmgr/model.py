@@ -343,7 +343,7 @@ class Model:
 def satisfies(row: Row, predicate: Predicate) -> bool:
     """Return whether a row satisfies a predicate, by the letter of its text."""
     told = repr(predicate).strip("{}").replace(" = ", " == ")
-    told = re.sub(r" in ([^}a-z]*)", r" in (\1,)", told)
+    told = re.sub(r" in ([^}a-z]*)", r" in (\1,)", told).replace(" null", " None")
     try:
         return bool(eval(told, {}, dict(row)))
     except TypeError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockmgr import InRange, OneOf, Predicate
+from lockmgr import InRange, IsNull, OneOf, Predicate
 from lockmgr._predicates import PredicateIndex
 from tests.lockmgr.model import satisfies
 
@@ -25,6 +26,7 @@ CONDITIONS = st.one_of(
         with_high=st.booleans(),
     ),
     st.builds(InRange, st.sampled_from("xy"), high=VALUES, with_high=st.booleans()),
+    st.builds(IsNull, st.sampled_from("xy"), negated=st.booleans()),
 )
 PREDICATES = st.builds(Predicate, st.lists(CONDITIONS, min_size=1, max_size=3))
 ROWS = st.fixed_dictionaries({"x": st.none() | VALUES, "y": st.none() | VALUES})
@@ -71,6 +73,23 @@ def test_predicate_covers_values_of_unknown_meaning_but_not_null(value: object) 
         [] if value is None else [Predicate([OneOf("x", [2])])]
     )
     assert list(predicates.covering([{}]))
+
+
+@pytest.mark.parametrize("value", [None, 0, "", float("nan"), object()])
+def test_null_is_told_from_every_value(value: object) -> None:
+    null, some = IsNull("x"), IsNull("x", negated=True)
+    assert Predicate([null]).covers({"x": value}) == (value is None)
+    assert Predicate([some]).covers({"x": value}) == (value is not None)
+    assert Predicate([null]).covers({})
+    assert Predicate([some]).covers({})
+    assert Predicate([null]) != Predicate([some])
+    assert repr(Predicate([null, OneOf("y", [1])])) == "{x is null and y = 1}"
+    assert repr(Predicate([some])) == "{x is not null}"
+
+
+def test_decimal_that_is_no_number_may_be_anywhere() -> None:
+    for condition in InRange("x", Decimal(1)), InRange("x", high=Decimal(1)):
+        assert Predicate([condition]).covers({"x": Decimal("NaN")})
 
 
 def test_predicate_without_a_meaning_is_refused() -> None:

@@ -6,6 +6,7 @@ and whatever clauses the statement has besides.
 
 from __future__ import annotations
 
+import operator
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,9 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
+OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
 def things_of(db: adb.Database) -> Table:
     things = Table(
         "things",
@@ -73,6 +77,19 @@ def an_equation(chance: Random, things: Table) -> tuple[Any, Callable[[dict[str,
     values = [value for value in kept if value is not None]
     chosen = chance.sample(values, min(len(values), chance.choice([1, 1, 2, 3])))
     column = things.c[name]
+    kind = chance.random()
+    if kind < 0.15:
+        return column.is_(None), lambda row: row[name] is None
+    if kind < 0.3:
+        return column.is_not(None), lambda row: row[name] is not None
+    if kind < 0.6 and name != "truth" and name != "text":
+        told, compare = chance.choice(list(OPERATORS.items()))
+        return (
+            column.bool_op(told)(chosen[0])
+            if chance.random() < 0.2
+            else compare(column, chosen[0]),
+            lambda row: row[name] is not None and bool(compare(row[name], chosen[0])),
+        )
     condition = column == chosen[0] if len(chosen) == 1 else column.in_(chosen)
     if chance.random() < 0.1:
         condition = literal(chosen[0], column.type) == column if len(chosen) == 1 else condition

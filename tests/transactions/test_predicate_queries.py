@@ -7,16 +7,20 @@ import sys
 import threading
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy import (
+    JSON,
+    Boolean,
     Column,
     Computed,
     Date,
     DateTime,
+    Float,
     Integer,
     Numeric,
     String,
@@ -52,6 +56,16 @@ T = TypeVar("T")
 KEYS = range(1, 9)
 WARDS = ("A", "B", "C", None)
 LEVELS = (*range(5), None)
+FREE = (True, False, None)
+COSTS = (Decimal("0.5"), Decimal("1.25"), Decimal(2), None)
+DOSES = (-0.5, 0.1, 0.30000000000000004, 2.0, None)
+VALUES: dict[str, tuple[Any, ...]] = {
+    "ward": WARDS,
+    "level": LEVELS,
+    "free": FREE,
+    "cost": COSTS,
+    "dose": DOSES,
+}
 
 
 def beds_of(db: Database) -> Table:
@@ -61,6 +75,9 @@ def beds_of(db: Database) -> Table:
         Column("id", Integer, primary_key=True, autoincrement=False),
         Column("ward", String(9)),
         Column("level", Integer),
+        Column("free", Boolean),
+        Column("cost", Numeric(9, 2)),
+        Column("dose", Float),
     )
     db.create_all()
     return beds
@@ -74,7 +91,7 @@ def fill(db: Database, beds: Table, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def some_row(chance: Random, key: int) -> dict[str, Any]:
-    return {"id": key, "ward": chance.choice(WARDS), "level": chance.choice(LEVELS)}
+    return {"id": key, **{name: chance.choice(values) for name, values in VALUES.items()}}
 
 
 def held(t: adb.Transaction) -> dict[Any, Mode]:
@@ -120,10 +137,14 @@ def compares(name: str, told: str, value: Any, row: dict[str, Any]) -> bool:
     return row[name] is not None and bool(OPERATORS[told](row[name], value))
 
 
+def is_null_or_not(name: str, is_null: bool, row: dict[str, Any]) -> bool:
+    return (row[name] is None) is is_null
+
+
 class Question:
     """Random query of one table, and which rows it is about."""
 
-    def __init__(self, chance: Random, beds: Table):
+    def __init__(self, chance: Random, beds: Table, has_decimals: bool):
         self.names: list[str] = []
         holds: list[Holds] = []
         clauses: list[Any] = []
@@ -131,13 +152,29 @@ class Question:
         self.values: dict[str, Any] = {}
         aliased = beds.alias("b")
         for _ in range(chance.randint(1, 3)):
-            name = chance.choice(["ward", "level", "level"])
+            # The memory twin compares decimals as floating-point numbers.
+            names = ["ward", "level", "level", "free", "dose", *["cost"] * has_decimals]
+            name = chance.choice(names)
             column = aliased.c[name]
-            kind = chance.choice(["=", "in"] if name == "ward" else [*OPERATORS, "in", "between"])
-            choices = [v for v in (WARDS if name == "ward" else LEVELS) if v is not None]
+            kinds = {"ward": ["=", "in"], "free": ["is", "bare"], "level": [*OPERATORS, "in"]}
+            kind = chance.choice([*kinds.get(name, OPERATORS), "between", "null", "not null"])
+            if kind == "between" and name in ("ward", "free"):
+                kind = "null"
+            choices = [v for v in VALUES[name] if v is not None]
             one, two = chance.choice(choices), chance.choice(choices)
             p = f"p{len(self.values)}"
-            if kind == "in":
+            if kind in ("null", "not null"):
+                is_null = kind == "null"
+                clauses.append(column.is_(None) if is_null else column.is_not(None))
+                told.append(f"b.{name} IS {kind.upper()}")
+                holds.append(partial(is_null_or_not, name, is_null))
+            elif kind in ("is", "bare"):
+                is_true = column.is_(one) if kind == "is" else column if one else ~column
+                clauses.append(is_true)
+                bare = f"b.{name}" if one else f"NOT b.{name}"
+                told.append(f"b.{name} IS {one}" if kind == "is" else bare)
+                holds.append(partial(is_among, name, (one,)))
+            elif kind == "in":
                 clauses.append(column.in_([one, two]))
                 told.append(f"b.{name} IN (:{p}, :{p}x)")
                 self.values |= {p: one, f"{p}x": two}
@@ -189,7 +226,8 @@ def some_write(
         return None, new, lambda t, beds: t.insert(beds, new)
     if chance.random() < 0.3:
         return old, None, lambda t, beds: t.delete(beds, key)
-    return old, new, lambda t, beds: t.update(beds, key, ward=new["ward"], level=new["level"])
+    changed = {name: new[name] for name in VALUES}
+    return old, new, lambda t, beds: t.update(beds, key, **changed)
 
 
 @pytest.mark.parametrize("lock_escalation", [None, 3])
@@ -217,7 +255,7 @@ def test_write_waits_if_it_changes_the_answer_and_hardly_ever_otherwise(
     for chance in worlds:
         rows: Rows = {key: some_row(chance, key) for key in KEYS if chance.random() < 0.7}
         fill(db, beds, rows.values())
-        question = Question(chance, beds)
+        question = Question(chance, beds, not where.is_memory)
         old, new, write = some_write(chance, rows)
         with db.transaction() as t:
             before = question.ask(t)
@@ -339,7 +377,9 @@ def test_query_of_times_and_dates_locks_their_ranges(where: Place) -> None:
         (visits.c.at == noon, f"{{{noon!r} <= at <= {noon!r}}}"),
         (visits.c.local < naive, f"{{local < {naive!r}}}"),
         (visits.c.day.between(noon.date(), date(2026, 4, 1)), None),
-        (visits.c.price > 3, ""),
+        (visits.c.price > 3, "{price > Decimal('3')}"),
+        (visits.c.price == Decimal("1.5"), "{Decimal('1.5') <= price <= Decimal('1.5')}"),
+        (visits.c.price > 1.5, ""),
         (visits.c.twice == 4, ""),
         (text("at < CAST(:t AS TIMESTAMP)").bindparams(t=noon), ""),
     ]
@@ -367,6 +407,29 @@ def test_query_of_times_and_dates_locks_their_ranges(where: Place) -> None:
 
 
 # -- writes that are conditions ------------------------------------------------------------------
+
+
+def test_null_in_a_column_of_which_none_may_be_a_value_locks_the_table(where: Place) -> None:
+    db = where.open()
+    notes = Table(
+        "notes",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("data", JSON),
+        Column("done_at", DateTime(timezone=True)),
+    )
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(notes, {"id": 1, "data": None})
+        assert t.query(select(notes.c.id).where(notes.c.data.is_(None))) == []  # JSON's null
+        assert table_mode(t, notes) is Mode.SIX
+    with db.transaction() as t:
+        assert t.query(select(notes.c.id).where(notes.c.done_at.is_(None))) == [(1,)]
+        assert "{done_at is null}" in held(t)
+        assert table_mode(t, notes) is Mode.IS
+        late, waits = start(db, db.run, lambda t: t.insert(notes, {"id": 2, "data": 1}))
+        assert waits
+    late.result(PATIENCE_S)
 
 
 def test_update_and_delete_with_a_condition_lock_its_predicate(where: Place) -> None:

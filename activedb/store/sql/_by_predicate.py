@@ -33,7 +33,7 @@ from sqlalchemy.sql import ClauseElement, Executable
 from activedb.store.server import Step, fetch
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import OneOf, Predicate
+from lockmgr import IsNull, OneOf, Predicate
 
 __all__ = [
     "LockTable",
@@ -46,6 +46,7 @@ __all__ = [
 
 _Form: TypeAlias = tuple[tuple[str, int | str], ...]
 """Columns of a predicate, each with the number of its values, or with the comparisons."""
+_NULL, _NOT_NULL = "is null", "is not null"
 _MOST: ColumnElement[int] = literal_column(str(KEYS_PINNED_MAX + 1))
 _FOUND = "activedb: a row that satisfies a predicate"
 
@@ -143,6 +144,8 @@ def _parts(predicate: Predicate) -> tuple[_Form, list[Any]]:
         if isinstance(each, OneOf):
             form.append((each.column, len(each.values)))
             values += each.values
+        elif isinstance(each, IsNull):
+            form.append((each.column, _NOT_NULL if each.negated else _NULL))
         else:
             low = "" if each.low is None else ">=" if each.with_low else ">"
             high = "" if each.high is None else "<=" if each.with_high else "<"
@@ -198,7 +201,10 @@ def _keys(spec: TableSpec) -> list[ColumnElement[Any]]:
 
 
 def _operators(how: int | str) -> Sequence[str]:
-    return ["="] * how if isinstance(how, int) else how.split()
+    """Return the operators of a condition, one for each of its values."""
+    if isinstance(how, int):
+        return ["="] * how
+    return [] if how in (_NULL, _NOT_NULL) else how.split()
 
 
 def _conditions(
@@ -211,6 +217,8 @@ def _conditions(
         compared = list(zip(_operators(how), following, strict=False))
         if isinstance(how, int) and how > 1:
             yield column.in_([value for _, value in compared])
+        elif how in (_NULL, _NOT_NULL):
+            yield column.is_(None) if how == _NULL else column.is_not(None)
         else:
             for operator, value in compared:
                 yield column.bool_op(operator)(value)

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -30,7 +31,12 @@ from sqlalchemy import (
     BOOLEAN,
     DATE,
     DATETIME,
+    DECIMAL,
+    DOUBLE,
+    DOUBLE_PRECISION,
+    FLOAT,
     INTEGER,
+    NUMERIC,
     SMALLINT,
     TEXT,
     TIMESTAMP,
@@ -41,8 +47,11 @@ from sqlalchemy import (
     Column,
     Date,
     DateTime,
+    Double,
+    Float,
     Integer,
     LargeBinary,
+    Numeric,
     SmallInteger,
     String,
     Text,
@@ -58,7 +67,7 @@ from sqlglot.errors import SqlglotError
 from activedb.errors import InvalidRow
 from activedb.store.sql._sql_text import PlainText, folded, is_cte
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import InRange, OneOf, Predicate
+from lockmgr import Condition, InRange, IsNull, OneOf, Predicate
 
 __all__ = ["KEYS_PINNED_MAX", "Mention", "form_of", "is_plain", "mentions_of", "restricted_keys"]
 
@@ -84,7 +93,7 @@ class _Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    value: int | str
+    value: bool | int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +122,15 @@ class Mention:
         in every row that the statement takes here.
     values : callable
         Returns the values of a placeholder, by its number; None if they are unknown.
-    are_times_text : bool
-        True if the database compares times as text, in whatever form they were sent.
+    is_sqlite : bool
+        True if the database compares times as text, in whatever form they were sent, decimals as
+        floating-point numbers, and truths as 0 and 1.
     """
 
     spec: TableSpec | None
     comparisons: _Comparisons
     values: Callable[[int], Sequence[Any] | None]
-    are_times_text: bool = False
+    is_sqlite: bool = False
 
     def keys(self, values_at: _ValuesAt | None = None) -> list[Key] | None:
         """Return the keys of the only rows that may be taken here; None if they are unknown.
@@ -154,16 +164,25 @@ class Mention:
         """Return a predicate that all rows taken here satisfy; None if none is known."""
         if self.spec is None:
             return None
-        conditions: list[OneOf | InRange] = []
+        conditions: list[Condition] = []
         for column in self.spec.table.columns:
             if column.computed is not None:
                 continue  # rows that are written do not have its value yet
             values, bounds = self._values_in_range(column, values_at), self._range(column)
+            nulls = self._nulls(column) if keeps_null(column.type) else []
             if values:
                 conditions.append(OneOf(column.name, values))
             elif bounds is not None:
                 conditions.append(bounds)
+            if values or bounds is not None:
+                nulls = [each for each in nulls if not each.negated]
+            conditions += nulls
         return Predicate(conditions) if conditions else None
+
+    def _nulls(self, column: Column[Any]) -> list[IsNull]:
+        """Return whether a column must be null, or must not."""
+        told = {operator for name, operator, _ in self.comparisons if name == column.name}
+        return [IsNull(column.name, negated=n) for each, n in _NULLS.items() if each in told]
 
     def _range(self, column: Column[Any]) -> InRange | None:
         """Return the range in which a column is; None if unknown."""
@@ -195,14 +214,9 @@ class Mention:
             zone = operands[0].with_zone if isinstance(operands[0], _Placeholder) else None
             if zone is not None and zone != getattr(column.type, "timezone", None):
                 continue  # it is converted by the session's time zone
-            if values is None or len(values) != 1 or not is_ordered(values[0], column.type):
-                continue
-            if isinstance(values[0], datetime):
-                if self.are_times_text:
-                    continue
-                yield operator, instant(values[0])
-            else:
-                yield operator, values[0]
+            value = None if values is None or len(values) != 1 else ordered(values[0], column.type)
+            if value is not None and not (self.is_sqlite and isinstance(value, datetime | Decimal)):
+                yield operator, value
 
     def _is_empty(self, values_at: _ValuesAt) -> bool:
         """Return whether no row can be taken here, because a column can have no value."""
@@ -242,6 +256,8 @@ class Mention:
             found: dict[Any, None] = {}
             for operand in operands:
                 values = self._values(operand, values_at)
+                if self.is_sqlite and form_of(column.type) is bool and values in ([0], [1]):
+                    values = [bool(values[0])]
                 if values is None or not all(is_plain(value, column.type) for value in values):
                     break
                 found.update(dict.fromkeys(values))
@@ -398,17 +414,38 @@ def instant(time: datetime) -> datetime:
 
 
 _TIMES = (DateTime, DATETIME, TIMESTAMP)
+_DECIMALS = (Numeric, NUMERIC, DECIMAL)
+_DOUBLES = (Float, Double, FLOAT, DOUBLE, DOUBLE_PRECISION)
+_EXACT_MAX = 2**53  # up to which each whole number is a double
 
 
-def is_ordered(value: Any, kind: TypeEngine[Any]) -> bool:
-    """Return whether values of a SQL type have the same order here and at the server as `value`."""
+def ordered(value: Any, kind: TypeEngine[Any]) -> Any:
+    """Return a value in the form in which it is compared with those of a SQL type; None if unknown.
+
+    They have the same order here and at the server.
+    """
     if kind._variant_mapping:
-        return False
+        return None
     if type(kind) in _TIMES:
-        return type(value) is datetime and (value.tzinfo is not None) == getattr(
+        is_one = type(value) is datetime and (value.tzinfo is not None) == getattr(
             kind, "timezone", False
         )
-    return form_of(kind) in (int, date) and is_plain(value, kind)
+        return instant(value) if is_one else None
+    if type(kind) in _DECIMALS and getattr(kind, "asdecimal", False):
+        is_number = type(value) is int or (type(value) is Decimal and value.is_finite())
+        return Decimal(value) if is_number else None
+    if type(kind) in _DOUBLES and not (getattr(kind, "asdecimal", False) or kind.precision):  # type: ignore[attr-defined]
+        is_number = type(value) is float or (type(value) is int and abs(value) <= _EXACT_MAX)
+        return float(value) if is_number and value == value else None  # not NaN
+    return value if form_of(kind) in (int, date) and is_plain(value, kind) else None
+
+
+def keeps_null(kind: TypeEngine[Any]) -> bool:
+    """Return whether None is NULL at the database, and nothing else is: it may be JSON's null."""
+    return type(kind) in {*_FORMS, *_TIMES, *_DECIMALS, *_DOUBLES} and not kind._variant_mapping
+
+
+_NULLS = {"is null": False, "is not null": True}
 
 
 # -- the text --------------------------------------------------------------------------------------
@@ -572,6 +609,8 @@ class _Reader:
                 return None
         if isinstance(value, exp.Placeholder) and str(value.this).startswith(PlainText.MARK):
             return _Placeholder(int(str(value.this).removeprefix(PlainText.MARK)), with_zone)
+        if isinstance(value, exp.Boolean):
+            return _Constant(bool(value.this))
         if isinstance(value, exp.Literal):
             if value.is_string:
                 told = str(value.this)
@@ -603,7 +642,11 @@ class _Reader:
     def _compared(condition: exp.Expr) -> Iterator[tuple[exp.Column, str, Sequence[exp.Expr]]]:
         """Yield columns that a condition compares, with the operator and the values."""
         operator = _OPERATORS.get(type(condition))
-        if operator is not None:
+        if isinstance(condition, exp.Column):
+            yield condition, "=", [exp.true()]
+        elif isinstance(condition, exp.Is | exp.Not):
+            yield from _is_or_not(condition)
+        elif operator is not None:
             assert isinstance(condition, exp.Binary)
             left, right = condition.left, condition.right
             if isinstance(left, exp.Column):
@@ -620,6 +663,22 @@ class _Reader:
         ):
             yield condition.this, ">=", [condition.args["low"]]
             yield condition.this, "<=", [condition.args["high"]]
+
+
+def _is_or_not(condition: exp.Is | exp.Not) -> Iterator[tuple[exp.Column, str, list[exp.Expr]]]:
+    """Yield as `_Reader._compared` does, for IS, IS NOT, NOT … IS and NOT with a column."""
+    is_not = isinstance(condition, exp.Not)
+    inner = condition.this if is_not else condition
+    while isinstance(inner, exp.Paren):
+        inner = inner.this
+    if isinstance(inner, exp.Column) and is_not:
+        yield inner, "=", [exp.false()]
+    elif isinstance(inner, exp.Is) and isinstance(inner.this, exp.Column):
+        is_not ^= bool(inner.args.get("negate"))
+        if isinstance(inner.expression, exp.Null):
+            yield inner.this, "is not null" if is_not else "is null", []
+        elif not is_not and isinstance(inner.expression, exp.Boolean | exp.Literal):
+            yield inner.this, "=", [inner.expression]
 
 
 _OPERATORS: dict[type[exp.Expr], str] = {

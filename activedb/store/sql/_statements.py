@@ -7,8 +7,9 @@ values accompany the text as bound parameters, and are never part of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
@@ -40,6 +41,7 @@ from sqlalchemy.sql.elements import (
     BindParameter,
     BooleanClauseList,
     ClauseElement,
+    Null,
     Tuple,
 )
 from sqlalchemy.sql.selectable import (
@@ -52,10 +54,10 @@ from sqlalchemy.sql.selectable import (
 from sqlalchemy.types import TupleType
 
 from activedb.errors import UnsupportedStatement
-from activedb.store.sql._restrictions import KEYS_PINNED_MAX, form_of, is_plain
+from activedb.store.sql._restrictions import KEYS_PINNED_MAX, form_of, is_plain, keeps_null
 from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import OneOf, Predicate
+from lockmgr import Condition, InRange, IsNull, OneOf, Predicate
 
 __all__ = [
     "LockingRead",
@@ -215,10 +217,15 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
     single: dict[Table, dict[str, Sequence[Any]]] = {}
     found: dict[Table, list[tuple[Any, ...]]] = {}
     conditions = 0
-    equations: list[tuple[Column[Any], Sequence[Any]]] = []
+    compared: list[tuple[Column[Any], Condition]] = []
     for condition in _conjuncts(statement._where_criteria):
         conditions += 1
         equated, values = _equation(condition, given, used)
+        simple = _comparison(condition, given, used) if values is None else None
+        if simple is not None:
+            compared.append(simple)
+        elif values and len(equated) == 1:
+            compared.append((equated[0], OneOf(equated[0].name, values)))
         tables = {column.table for column in equated}
         if values is None or len(tables) != 1:
             continue
@@ -227,8 +234,6 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
             continue  # an alias, or a subquery
         names = [column.name for column in equated]
         key = [column.name for column in table.primary_key.columns]
-        if len(equated) == 1:
-            equations.append((equated[0], values))
         if len(names) == 1 and names[0] in key:
             single.setdefault(table, {})[names[0]] = values
         elif sorted(names) == sorted(key):
@@ -246,23 +251,25 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
         (table,) = found
         if conditions == (len(single[table]) if table in single else 1):  # there is no other one
             columns = _plain_columns(statement, table)
-    elif not found and conditions == len(equations) and used.issuperset(given):
-        predicate = _predicate(equations)
+    elif not found and conditions == len(compared) and used.issuperset(given):
+        predicate = _predicate(compared)
         if predicate is not None:
-            columns = _plain_columns(statement, equations[0][0].table)
+            columns = _plain_columns(statement, compared[0][0].table)
     may_restrict = conditions > 0 or any(map(_compares, visitors.iterate(statement)))
     return PinnedKeys(found, columns, may_restrict, None if columns is None else predicate)
 
 
-def _predicate(equations: Sequence[tuple[Column[Any], Sequence[Any]]]) -> Predicate | None:
-    """Return equations of columns of one table as a predicate; None if they are not that simple."""
-    columns = {column.name: column for column, _ in equations}
-    if len(columns) < len(equations) or len({column.table for column, _ in equations}) != 1:
+def _predicate(compared: Sequence[tuple[Column[Any], Condition]]) -> Predicate | None:
+    """Return conditions on columns of one table as a predicate; None if it is not that simple."""
+    names = {column.name for column, _ in compared}
+    tables: set[Any] = {column.table for column, _ in compared}
+    if len(names) < len(compared) or len(tables) != 1 or not isinstance(tables.pop(), Table):
         return None
-    for column, values in equations:
-        if column.computed is not None or not 0 < len(values) <= KEYS_PINNED_MAX:
+    for column, condition in compared:
+        is_long = isinstance(condition, OneOf) and len(condition.values) > KEYS_PINNED_MAX
+        if column.computed is not None or is_long:
             return None
-    return Predicate(OneOf(column.name, values) for column, values in equations)
+    return Predicate(condition for _, condition in compared)
 
 
 _CLAUSES = {name for name, _ in Select._traverse_internals} - {
@@ -293,6 +300,40 @@ def _conjuncts(conditions: Iterable[Any]) -> Iterator[Any]:
             yield from _conjuncts(condition.clauses)
         else:
             yield condition
+
+
+def _comparison(
+    condition: Any, parameters: Mapping[str, Any], used: set[str]
+) -> tuple[Column[Any], Condition] | None:
+    """Return a comparison of a column with NULL, or in the order of whole numbers or dates.
+
+    Adds the name of the parameter to `used`.
+    """
+    if not isinstance(condition, BinaryExpression) or not isinstance(condition.left, Column):
+        return None
+    column: Column[Any] = condition.left._deannotate()
+    right = condition.right
+    if condition.operator in (operators.is_, operators.is_not) and isinstance(right, Null):
+        if not keeps_null(column.type):
+            return None
+        return column, IsNull(column.name, negated=condition.operator is operators.is_not)
+    bounds = _BOUNDS.get(condition.operator)
+    if bounds is None or not isinstance(right, BindParameter):
+        return None
+    used.add(right.key)
+    value = parameters.get(right.key, right.effective_value)
+    form = form_of(column.type)
+    if form not in (int, date) or form_of(right.type) is not form:
+        return None
+    return (column, bounds(column.name, value)) if is_plain(value, column.type) else None
+
+
+_BOUNDS: Mapping[Any, Callable[[str, Any], InRange]] = {
+    operators.gt: lambda name, value: InRange(name, value, with_low=False),
+    operators.ge: lambda name, value: InRange(name, value),
+    operators.lt: lambda name, value: InRange(name, high=value, with_high=False),
+    operators.le: lambda name, value: InRange(name, high=value),
+}
 
 
 def _equation(
