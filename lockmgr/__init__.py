@@ -10,7 +10,7 @@ from __future__ import annotations
 from lockmgr._core import LockTable
 from lockmgr._manager import LockManager
 from lockmgr._modes import Mode, intention
-from lockmgr._predicates import Condition, InRange, IsNull, OneOf, Predicate
+from lockmgr._predicates import InRange, NullTest, OneOf, Predicate
 from lockmgr._refusals import Deadlock, LockError, LockTimeout, LockUsageError, WaitCancelled
 from lockmgr._replies import (
     Blocked,
@@ -43,7 +43,6 @@ __all__ = [
     "Blocked",
     "Busy",
     "Census",
-    "Condition",
     "Counters",
     "Deadlock",
     "DeadlockReport",
@@ -57,7 +56,6 @@ __all__ = [
     "Granted",
     "InRange",
     "InvariantViolated",
-    "IsNull",
     "LockError",
     "LockManager",
     "LockTable",
@@ -65,6 +63,7 @@ __all__ = [
     "LockUsageError",
     "LockView",
     "Mode",
+    "NullTest",
     "OneOf",
     "PartialSnapshot",
     "Predicate",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["Columns", "Condition", "InRange", "IsNull", "OneOf", "Predicate", "PredicateIndex"]
+__all__ = ["Columns", "InRange", "NullTest", "OneOf", "Predicate", "PredicateIndex"]
 
 Columns: TypeAlias = Mapping[str, Any]
 """Row: the values of its columns by name."""
@@ -114,7 +114,7 @@ class InRange:
         return f"{above}{self.column} {'<=' if self.with_high else '<'} {show(high)}"
 
 
-class IsNull:
+class NullTest:
     """Condition that a column has no value, or that it has one.
 
     Parameters
@@ -143,10 +143,6 @@ class IsNull:
         return f"{self.column} is {'not ' if self.negated else ''}null"
 
 
-Condition: TypeAlias = OneOf | InRange | IsNull
-"""Condition on one column of a row."""
-
-
 class Predicate:
     """Conjunction of conditions; the last part of a resource's path, after that of the table.
 
@@ -155,8 +151,8 @@ class Predicate:
 
     __slots__ = ("_hash", "_parts", "conditions")
 
-    def __init__(self, conditions: Iterable[Condition]):
-        self.conditions: tuple[Condition, ...] = tuple(conditions)
+    def __init__(self, conditions: Iterable[OneOf | InRange | NullTest]):
+        self.conditions: tuple[OneOf | InRange | NullTest, ...] = tuple(conditions)
         if not self.conditions:
             raise ValueError("a predicate needs a condition; lock the table instead")
         self._parts = frozenset(condition.parts() for condition in self.conditions)
@@ -165,7 +161,7 @@ class Predicate:
     def covers(self, row: Columns) -> bool:
         """Return whether a row satisfies the predicate, or may do so.
 
-        As in SQL, None satisfies no condition but `IsNull`. A value of another type than those of
+        As in SQL, None satisfies no condition but `NullTest`. A value of another type than those of
         the condition satisfies it, because what it is equal to at the database is unknown. A column
         that the row does not have may have any value.
         """

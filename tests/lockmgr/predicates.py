@@ -8,7 +8,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from lockmgr import Granted, InRange, IsNull, Mode, OneOf, Predicate, Reply, Resource, intention
+from lockmgr import Granted, InRange, Mode, NullTest, OneOf, Predicate, Reply, Resource, intention
 from tests.lockmgr.machine import NOBODY, LockMachine, Misuse, pick, some
 from tests.lockmgr.model import WRITING, Row
 
@@ -18,7 +18,7 @@ PREDICATES = [
     Predicate([OneOf("x", [0, 2]), InRange("y", 1)]),
     Predicate([InRange("y", 0, 1, with_low=False)]),
     Predicate([InRange("y", high=1, with_high=False), OneOf("x", [1, 2])]),
-    Predicate([IsNull("y"), IsNull("x", negated=True)]),
+    Predicate([NullTest("y"), NullTest("x", negated=True)]),
 ]
 ROWS = st.fixed_dictionaries({name: st.sampled_from([None, 0, 1, 2]) for name in "xy"})
 TABLE = ("t",)

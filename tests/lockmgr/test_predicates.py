@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockmgr import InRange, IsNull, OneOf, Predicate
+from lockmgr import InRange, NullTest, OneOf, Predicate
 from lockmgr._predicates import PredicateIndex
 from tests.lockmgr.model import satisfies
 
@@ -26,7 +26,7 @@ CONDITIONS = st.one_of(
         with_high=st.booleans(),
     ),
     st.builds(InRange, st.sampled_from("xy"), high=VALUES, with_high=st.booleans()),
-    st.builds(IsNull, st.sampled_from("xy"), negated=st.booleans()),
+    st.builds(NullTest, st.sampled_from("xy"), negated=st.booleans()),
 )
 PREDICATES = st.builds(Predicate, st.lists(CONDITIONS, min_size=1, max_size=3))
 ROWS = st.fixed_dictionaries({"x": st.none() | VALUES, "y": st.none() | VALUES})
@@ -77,7 +77,7 @@ def test_predicate_covers_values_of_unknown_meaning_but_not_null(value: object) 
 
 @pytest.mark.parametrize("value", [None, 0, "", float("nan"), object()])
 def test_null_is_told_from_every_value(value: object) -> None:
-    null, some = IsNull("x"), IsNull("x", negated=True)
+    null, some = NullTest("x"), NullTest("x", negated=True)
     assert Predicate([null]).covers({"x": value}) == (value is None)
     assert Predicate([some]).covers({"x": value}) == (value is not None)
     assert Predicate([null]).covers({})

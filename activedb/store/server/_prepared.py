@@ -171,7 +171,7 @@ class _PreparedStatement:
         self.loaders: list[tuple[int, Callable[[Any], Any]]] | None = None
 
 
-class _Call(NamedTuple):
+class _MessagePart(NamedTuple):
     """Call of libpq that puts something into a message.
 
     Attributes
@@ -235,12 +235,12 @@ class Prepared:
             If a step fails; no later step has been executed then.
         """
         low = self._low
-        calls: list[_Call] = []
+        calls: list[_MessagePart] = []
         at = 0
         try:
             if self._is_old():
                 self._forget()
-                calls.append(_Call(low.send_query_params, (_DROP, None), -1))
+                calls.append(_MessagePart(low.send_query_params, (_DROP, None), -1))
             if low.transaction_status == TransactionStatus.IDLE:
                 self._add(calls, self._begin, (), None, -1)
             for statement, values in steps:
@@ -282,7 +282,7 @@ class Prepared:
 
     def _add(
         self,
-        calls: list[_Call],
+        calls: list[_MessagePart],
         plan: _PreparedStatement,
         came: tuple[int, ...],
         parameters: Any,
@@ -295,11 +295,11 @@ class Prepared:
             name = plan.names.get(types)
             if name is None:
                 name = plan.names[types] = b"activedb_%d" % next(self._numbers)
-                calls.append(_Call(self._low.send_prepare, (name, plan.text, types), step))
+                calls.append(_MessagePart(self._low.send_prepare, (name, plan.text, types), step))
             plan.names[came] = name
-        calls.append(_Call(self._low.send_query_prepared, (name, parameters), step, plan))
+        calls.append(_MessagePart(self._low.send_query_prepared, (name, parameters), step, plan))
 
-    def _sent(self, calls: Sequence[_Call], *, last: bool) -> list[Any]:
+    def _sent(self, calls: Sequence[_MessagePart], *, last: bool) -> list[Any]:
         """Send a message and return the server's results; fewer results if one fails."""
         low = self._low
         low.enter_pipeline_mode()

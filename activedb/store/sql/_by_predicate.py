@@ -33,10 +33,10 @@ from sqlalchemy.sql import ClauseElement, Executable
 from activedb.store.server import Step, fetch
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import IsNull, OneOf, Predicate
+from lockmgr import NullTest, OneOf, Predicate
 
 __all__ = [
-    "LockTable",
+    "LockingOfTable",
     "checking_step",
     "free_rows_covered",
     "is_refused_by_check",
@@ -51,7 +51,7 @@ _MOST: ColumnElement[int] = literal_column(str(KEYS_PINNED_MAX + 1))
 _FOUND = "activedb: a row that satisfies a predicate"
 
 
-class LockTable(Executable, ClauseElement):
+class LockingOfTable(Executable, ClauseElement):
     """Statement that locks a table."""
 
     inherit_cache = False
@@ -61,15 +61,15 @@ class LockTable(Executable, ClauseElement):
         self.mode = mode
 
 
-@compiles(LockTable)
-def _compile_lock(element: LockTable, compiler: Any, **options: Any) -> str:
+@compiles(LockingOfTable)
+def _compile_lock(element: LockingOfTable, compiler: Any, **options: Any) -> str:
     return f"LOCK TABLE {compiler.preparer.format_table(element.table)} IN {element.mode} MODE"
 
 
 @lru_cache(maxsize=1_024)
-def lock_table(spec: TableSpec, mode: str) -> LockTable:
+def lock_table(spec: TableSpec, mode: str) -> LockingOfTable:
     """Return LOCK TABLE in a mode, such as SHARE; for Postgres."""
-    return LockTable(spec.table, mode)
+    return LockingOfTable(spec.table, mode)
 
 
 def free_rows_covered(
@@ -144,7 +144,7 @@ def _parts(predicate: Predicate) -> tuple[_Form, list[Any]]:
         if isinstance(each, OneOf):
             form.append((each.column, len(each.values)))
             values += each.values
-        elif isinstance(each, IsNull):
+        elif isinstance(each, NullTest):
             form.append((each.column, _NOT_NULL if each.negated else _NULL))
         else:
             low = "" if each.low is None else ">=" if each.with_low else ">"

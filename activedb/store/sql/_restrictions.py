@@ -67,9 +67,21 @@ from sqlglot.errors import SqlglotError
 from activedb.errors import InvalidRow
 from activedb.store.sql._sql_text import PlainText, folded, is_cte
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import Condition, InRange, IsNull, OneOf, Predicate
+from lockmgr import InRange, NullTest, OneOf, Predicate
 
-__all__ = ["KEYS_PINNED_MAX", "Mention", "form_of", "is_plain", "mentions_of", "restricted_keys"]
+__all__ = [
+    "KEYS_PINNED_MAX",
+    "Condition",
+    "Mention",
+    "form_of",
+    "is_plain",
+    "keeps_null",
+    "mentions_of",
+    "restricted_keys",
+]
+
+Condition: TypeAlias = OneOf | InRange | NullTest
+"""Condition on a column, as a part of a predicate."""
 
 KEYS_PINNED_MAX = 128
 """Upper bound on the rows that a query locks one by one; for more it locks the table."""
@@ -179,10 +191,10 @@ class Mention:
             conditions += nulls
         return Predicate(conditions) if conditions else None
 
-    def _nulls(self, column: Column[Any]) -> list[IsNull]:
+    def _nulls(self, column: Column[Any]) -> list[NullTest]:
         """Return whether a column must be null, or must not."""
         told = {operator for name, operator, _ in self.comparisons if name == column.name}
-        return [IsNull(column.name, negated=n) for each, n in _NULLS.items() if each in told]
+        return [NullTest(column.name, negated=n) for each, n in _NULLS.items() if each in told]
 
     def _range(self, column: Column[Any]) -> InRange | None:
         """Return the range in which a column is; None if unknown."""

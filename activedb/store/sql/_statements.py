@@ -54,10 +54,16 @@ from sqlalchemy.sql.selectable import (
 from sqlalchemy.types import TupleType
 
 from activedb.errors import UnsupportedStatement
-from activedb.store.sql._restrictions import KEYS_PINNED_MAX, form_of, is_plain, keeps_null
+from activedb.store.sql._restrictions import (
+    KEYS_PINNED_MAX,
+    Condition,
+    form_of,
+    is_plain,
+    keeps_null,
+)
 from activedb.store.sql._sql_text import Namespace
 from activedb.store.sql._tables import Key, Row, TableSpec
-from lockmgr import Condition, InRange, IsNull, OneOf, Predicate
+from lockmgr import InRange, NullTest, OneOf, Predicate
 
 __all__ = [
     "LockingRead",
@@ -316,7 +322,7 @@ def _comparison(
     if condition.operator in (operators.is_, operators.is_not) and isinstance(right, Null):
         if not keeps_null(column.type):
             return None
-        return column, IsNull(column.name, negated=condition.operator is operators.is_not)
+        return column, NullTest(column.name, negated=condition.operator is operators.is_not)
     bounds = _BOUNDS.get(condition.operator)
     if bounds is None or not isinstance(right, BindParameter):
         return None
