@@ -16,7 +16,7 @@ from activedb.errors import ConstraintViolation, SerializationConflict
 from activedb.store.flush import Change, answer_changed
 from activedb.store.server import PatientLatch
 from activedb.store.session import Durable, Session
-from activedb.store.sql import KEYS_PINNED_MAX, Key, LockedRows, Row, Tables, TableSpec
+from activedb.store.sql import Key, LockedRows, Row, Tables, TableSpec
 from lockmgr import Predicate
 
 __all__ = ["Base", "Hierarchy", "Kin", "Lending", "Run", "Workspace"]
@@ -490,21 +490,20 @@ class Hierarchy:
                 and len(self.base.predicates(spec)) < _PREDICATES_MAX
             )
 
-    def free_rows_covered(
-        self, spec: TableSpec, predicate: Predicate, *, exclusive: bool
-    ) -> list[Key]:
-        """Read the free rows that satisfy a predicate, locked; return the keys of all that do.
+    def read_single(self, spec: TableSpec, predicate: Predicate, *, exclusive: bool) -> list[Key]:
+        """Read the row that satisfies a predicate, locked, if it is the only one and free.
 
-        One round trip; at most one more than `KEYS_PINNED_MAX`, and none are noted then.
+        Returns the keys of all rows that do, at most one more than `KEYS_PINNED_MAX`. One round
+        trip.
         """
         base = self.base
         with self.latch:
-            rows, keys = self.session.free_rows_covered(spec, predicate, exclusive=exclusive)
-            if len(keys) <= KEYS_PINNED_MAX:
-                # A key that was read as absent stays absent, which the commit checks.
-                read = {key: row for key, row in rows.items() if base.may_be(spec, key)}
-                self._check_answers(spec, read)
-                base.fetched(spec, read, exclusive=exclusive)
+            row, keys = self.session.lock_single_row(spec, predicate, exclusive=exclusive)
+            key = None if row is None else spec.key_of(row)
+            # A key that was read as absent stays absent, which the commit checks.
+            if key is not None and base.may_be(spec, key):
+                self._check_answers(spec, {key: row})
+                base.fetched(spec, {key: row}, exclusive=exclusive)
             return keys
 
     def asked(self, spec: TableSpec, predicate: Predicate, keys: Collection[Key]) -> None:

@@ -1090,7 +1090,7 @@ class TransactionNode:
         while node is not None:
             rows = node.workspace.rows.get(spec)
             if rows is not None and key in rows:
-                return rows[key]  # its writer, in this hierarchy, has locked it on the server
+                return rows[key]  # the commit locks it on the server, if nothing has before
             node = node.parent
         return self.hierarchy.read(
             spec, [key], exclusive=mode is Mode.X, inserting=inserting, to_write=to_write

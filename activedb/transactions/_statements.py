@@ -225,9 +225,9 @@ def _covered_rows(
 ) -> list[Key] | None:
     """Lock a predicate, and the rows that satisfy it if other processes may write them.
 
-    Returns the keys of these rows; None if there are too many, the table is locked, or predicates
-    cannot be. What no other process can write needs no locks on the rows: if no other table is
-    restricted by them (`is_last`), no row is looked for.
+    Returns the keys of these rows, perhaps repeatedly; None if there are too many, the table is
+    locked, or predicates cannot be. What no other process can write needs no locks on the rows: if
+    no other table is restricted by them (`is_last`), no row is looked for.
     """
     if not t.hierarchy.may_ask(spec):
         return None
@@ -237,16 +237,16 @@ def _covered_rows(
         return []
     if _locks(t, spec):
         exclusive = mode is Mode.SIX or spec in t.hierarchy.run.announced
-        committed = t.hierarchy.free_rows_covered(spec, predicate, exclusive=exclusive)
-        mine = (k for k, row in t.dirty(spec).items() if row is not None and predicate.covers(row))
-        keys = list(dict.fromkeys([*committed, *mine]))
+        keys = t.hierarchy.read_single(spec, predicate, exclusive=exclusive)
+        dirty = t.dirty(spec).items()
+        keys += [key for key, row in dirty if row is not None and predicate.covers(row)]
     else:
         chosen = keys_covered(spec, [predicate]).limit(KEYS_PINNED_MAX + 1)
         keys = [spec.key(tuple(row)) for row in _select(t, chosen, unlocked=(spec,))]
     if len(keys) > KEYS_PINNED_MAX:
         return None
     keys = spec.in_order(keys)
-    read(spec, keys)
+    read(spec, list(dict.fromkeys(keys)))
     t.hierarchy.asked(spec, predicate, keys)
     return keys
 
@@ -254,7 +254,9 @@ def _covered_rows(
 def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:
     """Return the rows of a SELECT of plain columns by key; None if only the server knows them."""
     ((table, _),) = pinned.by_table.items()
-    spec = t.forest.tables.spec(table)
+    spec = _declared(t, table)
+    if spec is None:
+        return None
     keys = _keys(spec, pinned)
     # The values of rows that are not written yet may look different at the server.
     if keys is None or t.hierarchy.base.is_locked(spec) or t.dirty(spec, keys):
@@ -271,9 +273,14 @@ def _rows_by_predicate(
     predicate, columns = pinned.predicate, pinned.columns
     if predicate is None or columns is None:
         return None
-    spec = t.forest.tables.spec(columns[0].table)
+    spec = _declared(t, columns[0].table)
+    if spec is None or not _locks(t, spec):
+        return None
     compared = {condition.column for condition in predicate.conditions}
-    if any(compared.issuperset(unique) for unique in spec.unique_keys) or not _locks(t, spec):
+    if any(compared.issuperset(unique) for unique in spec.unique_keys):
+        return None
+    # The values of rows that are not written yet may look different at the server.
+    if any(row is not None and predicate.covers(row) for row in t.dirty(spec).values()):
         return None
 
     def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
@@ -282,14 +289,27 @@ def _rows_by_predicate(
 
     found: dict[Key, Row | None] = {}
     mode = Mode.SIX if to_write else Mode.S
-    if _covered_rows(t, spec, predicate, mode, read, is_last=True) is None:
+    keys = _covered_rows(t, spec, predicate, mode, read, is_last=True)
+    # Several rows with one key: those of tables that inherit. A row that is not there, or does not
+    # satisfy the predicate: row security, or a type at the server that is not the declared one.
+    if (
+        keys is None
+        or len(found) < len(keys)
+        or t.dirty(spec, keys)
+        or not all(row is not None and predicate.covers(row) for row in found.values())
+    ):
         return None
-    # The values of rows that are not written yet may look different at the server.
-    for key, row in t.dirty(spec).items():
-        if key in found or (row is not None and predicate.covers(row)):
-            return None
     t.forest.counters.add(_QUERIES["predicates"])
-    return _shown(spec, pinned, (row for row in found.values() if row and predicate.covers(row)))
+    return _shown(spec, pinned, found.values())
+
+
+def _declared(t: TransactionNode, table: Any) -> TableSpec | None:
+    """Return a table that is declared in the database's metadata; None for all others.
+
+    Another table may have the name of one, or be the server's own: see the text that is sent.
+    """
+    is_declared = t.forest.store.metadata.tables.get(table.key) is table
+    return t.forest.tables.spec(table) if is_declared else None
 
 
 def _shown(spec: TableSpec, pinned: PinnedKeys, rows: Iterable[Row | None]) -> list[Any]:

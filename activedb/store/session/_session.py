@@ -46,10 +46,10 @@ from activedb.store.sql import (
     Tables,
     TableSpec,
     Unlocked,
-    free_rows_covered,
     free_to_insert,
     guard_number,
     lock_row,
+    lock_single_row,
     rows_by_key,
     rows_of,
     table_guard_number,
@@ -255,22 +255,22 @@ class Session(FlatTransaction):
                         f"as absent; retry the transaction"
                     )
 
-    def free_rows_covered(
+    def lock_single_row(
         self, spec: TableSpec, predicate: Predicate, *, exclusive: bool
-    ) -> tuple[dict[Key, Row], list[Key]]:
-        """Lock the rows that satisfy a predicate and are free; return them and the keys of all.
+    ) -> tuple[Row | None, list[Key]]:
+        """Lock the row that satisfies a predicate, if it is the only one and free.
 
-        One round trip. REQUIRES: `locks_rows`.
+        Returns it, and the keys of all rows that do. One round trip. REQUIRES: `locks_rows`.
         """
         self._owned(spec)
         with Use(self, f"read rows of {spec.name}") as connection:
             numbered = self._store.tells_outcomes
-            rows, keys, number = free_rows_covered(
+            row, keys, number = lock_single_row(
                 connection, spec, predicate, exclusive=exclusive, numbered=numbered
             )
             if number is not None and self._number is None:
                 self._number = self._store.named(connection, number)
-            return rows, keys
+            return row, keys
 
     def rewrites(self, spec: TableSpec) -> None:
         """Note that a `Durable` of this commit will write rows of a table directly.
@@ -351,6 +351,7 @@ class Session(FlatTransaction):
                     if opening:
                         with Use(self, "check the answers of a commit") as connection:
                             opening.run(connection)
+                        changes = [change._replace(is_shared=False) for change in changes]
                     if changes or durable:
                         self.flush(changes, log, durable)
                 if (

@@ -3,9 +3,9 @@
 from activedb.store.sql._by_key import lock_row, locking_step, rows_by_key
 from activedb.store.sql._by_predicate import (
     checking_step,
-    free_rows_covered,
     is_refused_by_check,
     keys_covered,
+    lock_single_row,
     lock_table,
 )
 from activedb.store.sql._key_locks import (
@@ -59,7 +59,6 @@ __all__ = [
     "Unlocked",
     "checking_step",
     "delete_of",
-    "free_rows_covered",
     "free_to_insert",
     "guard_number",
     "insert_of",
@@ -69,6 +68,7 @@ __all__ = [
     "keys_covered",
     "listen_to_flushes",
     "lock_row",
+    "lock_single_row",
     "lock_table",
     "locking_step",
     "named_rows",

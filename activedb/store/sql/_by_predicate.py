@@ -12,6 +12,7 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Connection,
+    FromClause,
     Integer,
     Select,
     Table,
@@ -38,9 +39,9 @@ from lockmgr import NullTest, OneOf, Predicate
 __all__ = [
     "LockingOfTable",
     "checking_step",
-    "free_rows_covered",
     "is_refused_by_check",
     "keys_covered",
+    "lock_single_row",
     "lock_table",
 ]
 
@@ -72,31 +73,33 @@ def lock_table(spec: TableSpec, mode: str) -> LockingOfTable:
     return LockingOfTable(spec.table, mode)
 
 
-def free_rows_covered(
+def lock_single_row(
     connection: Connection,
     spec: TableSpec,
     predicate: Predicate,
     *,
     exclusive: bool,
     numbered: bool,
-) -> tuple[dict[Key, Row], list[Key], str | None]:
-    """Lock the committed rows that satisfy a predicate and that no other transaction has locked.
+) -> tuple[Row | None, list[Key], str | None]:
+    """Lock the committed row that satisfies a predicate, if it is the only one and free.
 
-    On Postgres; never waits. One round trip.
+    On Postgres; never waits. One round trip. Of several rows none is locked: they would not be
+    locked in the order of their keys, as everybody else locks them.
 
     Parameters
     ----------
     exclusive : bool
-        True to lock them for writing, False for reading.
+        True to lock it for writing, False for reading.
     numbered : bool
         Whether to return the transaction's number.
 
     Returns
     -------
-    rows : dict of Key to Row
-        The locked rows, at most one more than `KEYS_PINNED_MAX`.
+    row : Row or None
+        The row, if it is locked.
     keys : list of Key
-        The keys of all rows that satisfy it, as many at most.
+        The keys of all rows that satisfy the predicate, at most one more than `KEYS_PINNED_MAX`.
+        With inheritance there may be duplicates.
     number : str or None
         The server's number of the transaction, which a lock on a row assigns anyway; None if it
         was not requested, or no row is locked.
@@ -105,12 +108,11 @@ def free_rows_covered(
     cells = {f"value_{n}": value for n, value in enumerate(values)}
     locked, keys = fetch(
         connection,
-        [(_rows(spec, form, exclusive, numbered), cells), (_some_keys(spec, form), cells)],
+        [(_single_row(spec, form, exclusive, numbered), cells), (_some_keys(spec, form), cells)],
     )
     number = locked[0][-1] if locked and numbered else None
-    found = [row[:-1] for row in locked] if numbered else locked
-    rows = {spec.key_of(row): row for row in map(spec.row, found)}
-    return rows, list(dict.fromkeys([*rows, *map(spec.key, keys)])), number
+    row = spec.row(locked[0][:-1] if numbered else locked[0]) if locked else None
+    return row, list(map(spec.key, keys)), number
 
 
 def keys_covered(spec: TableSpec, predicates: Iterable[Predicate]) -> Select[Any]:
@@ -181,13 +183,19 @@ def _some_keys(spec: TableSpec, form: _Form) -> Select[Any]:
 
 
 @lru_cache(maxsize=1_024)
-def _rows(spec: TableSpec, form: _Form, exclusive: bool, numbered: bool) -> Select[Any]:
+def _single_row(spec: TableSpec, form: _Form, exclusive: bool, numbered: bool) -> Select[Any]:
     number = [cast(func.pg_current_xact_id(), Text)] if numbered else []
-    condition = and_(*_conditions(spec, form, _places(spec, form)))
-    rows = select(*spec.table.columns, *number).where(condition).limit(_MOST)
+    places = _places(spec, form)
+    other = spec.table.alias()
+    two: Select[Any] = select(literal_column("1")).select_from(other)
+    two = two.where(*_conditions(spec, form, places, other)).limit(literal_column("2"))
+    count = select(func.count()).select_from(two.subquery()).scalar_subquery()
+    row = select(*spec.table.columns, *number).where(
+        *_conditions(spec, form, places), count == literal_column("1")
+    )
     if exclusive:
-        return rows.with_for_update(key_share=True, skip_locked=True)
-    return rows.with_for_update(read=True, skip_locked=True)
+        return row.with_for_update(key_share=True, skip_locked=True, of=spec.table)
+    return row.with_for_update(read=True, skip_locked=True, of=spec.table)
 
 
 def _places(spec: TableSpec, form: _Form) -> list[BindParameter[Any]]:
@@ -208,12 +216,15 @@ def _operators(how: int | str) -> Sequence[str]:
 
 
 def _conditions(
-    spec: TableSpec, form: _Form, values: Iterable[Any]
+    spec: TableSpec, form: _Form, values: Iterable[Any], source: FromClause | None = None
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions of a predicate, with values or with parameters in their place."""
+    """Yield the conditions of a predicate, with values or with parameters in their place.
+
+    They are about the table, or about an alias of it.
+    """
     following = iter(values)
     for name, how in form:
-        column = spec.table.c[name]
+        column = (spec.table if source is None else source).c[name]
         compared = list(zip(_operators(how), following, strict=False))
         if isinstance(how, int) and how > 1:
             yield column.in_([value for _, value in compared])
