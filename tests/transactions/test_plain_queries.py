@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from datetime import date
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import (
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Computed,
     Date,
     Integer,
+    MetaData,
     String,
     Table,
     and_,
@@ -26,9 +28,11 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    text,
 )
 
 import activedb as adb
+from activedb.errors import DefinitionError, UnsupportedStatement
 from tests.drawing import SCALE, Worlds
 
 if TYPE_CHECKING:
@@ -200,3 +204,127 @@ def test_further_clauses_are_left_to_the_server(where: Place, clause: str, by: s
             assert sorted(map(repr, found)) == sorted(map(repr, wanted))
         t.insert(things, {"id": 7, "number": 1, "text": "x", "code": 7})
         t.query(statement)
+
+
+# -- what the server knows better ------------------------------------------------------------------
+
+
+def wards_of(metadata: MetaData, name: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("ward", String(5)),
+        Column("n", Integer),
+    )
+
+
+def test_second_table_of_the_same_name_shows_what_was_written_to_the_first(where: Place) -> None:
+    db = where.open()
+    first, second = wards_of(db.metadata, "wards"), wards_of(MetaData(), "wards")
+    db.create_all()
+    db.run(lambda t: [t.insert(first, {"id": n, "ward": "A", "n": 0}) for n in (1, 2)])
+    with db.transaction() as t:
+        t.update(first, 1, n=7)
+        assert t.query(select(second.c.n).where(second.c.id == 1)) == [(7,)]
+        found = t.query(select(second.c.id, second.c.n).where(second.c.ward == "A"))
+        assert sorted(found) == [(1, 7), (2, 0)]
+
+
+def test_second_table_of_the_same_name_with_other_columns_is_refused(where: Place) -> None:
+    db = where.open()
+    first = wards_of(db.metadata, "wards")
+    second = Table("wards", MetaData(), Column("id", Integer, primary_key=True))
+    db.create_all()
+    db.run(lambda t: t.insert(first, {"id": 1, "ward": "A", "n": 0}))
+    with db.transaction() as t, pytest.raises(DefinitionError, match="declare it once"):
+        t.get(second, 1)
+
+
+def test_relations_that_are_not_declared_are_refused_or_the_servers_own(there: Place) -> None:
+    db = there.open()
+    wards = wards_of(db.metadata, "wards")
+    db.create_all()
+    other = MetaData()
+    view = wards_of(other, "seen")
+    catalog = Table("pg_class", other, Column("relname", String, primary_key=True))
+    catalog.schema = "pg_catalog"
+    schema = Table(
+        "tables",
+        other,
+        Column("table_name", String, primary_key=True),
+        Column("table_type", String),
+        schema="information_schema",
+    )
+    with db.connection() as connection:
+        connection.execute(text("CREATE VIEW seen AS SELECT * FROM wards"))
+        connection.commit()
+    with db.transaction() as t:
+        t.insert(wards, {"id": 1, "ward": "A", "n": 0})
+        for column in (view.c.ward == "A", view.c.id == 1):
+            with pytest.raises(UnsupportedStatement, match=r"not known here|not a table"):
+                t.query(select(view.c.n).where(column))
+        views = select(schema.c.table_name).where(schema.c.table_type == "VIEW")
+        assert ("seen",) in t.query(views)
+        assert t.query(select(catalog.c.relname).where(catalog.c.relname == "seen")) == [("seen",)]
+
+
+def test_comparison_is_the_servers_if_its_type_is_another_one(there: Place) -> None:
+    db = there.open()
+    wards = wards_of(db.metadata, "wards")
+    db.create_all()
+    with db.connection() as connection:
+        connection.execute(text("ALTER TABLE wards ALTER ward TYPE char(5)"))
+        connection.execute(
+            text("INSERT INTO wards VALUES (1, 'ab', 0), (2, 'cd', 0), (3, 'cd', 1)")
+        )
+        connection.commit()
+    for ward, wanted in ("ab", [1]), ("cd", [2, 3]):
+        for statement in (
+            select(wards.c.id).where(wards.c.ward == ward),
+            select(wards.c.id).where(wards.c.ward == ward).with_for_update(),
+        ):
+            assert sorted(n for (n,) in db.run(lambda t, s: t.query(s), statement)) == wanted
+
+
+def test_rows_of_tables_that_inherit_may_have_one_key(there: Place) -> None:
+    db = there.open()
+    wards = wards_of(db.metadata, "wards")
+    db.create_all()
+    with db.connection() as connection:
+        connection.execute(text("CREATE TABLE more (PRIMARY KEY (id)) INHERITS (wards)"))
+        connection.execute(text("INSERT INTO wards VALUES (1, 'A', 1)"))
+        connection.execute(text("INSERT INTO more VALUES (1, 'A', 2), (2, 'A', 3)"))
+        connection.commit()
+    with db.transaction() as t:
+        found = t.query(select(wards.c.id, wards.c.n).where(wards.c.ward == "A"))
+        assert sorted(found) == [(1, 1), (1, 2), (2, 3)]
+
+
+def test_row_that_may_be_read_and_not_locked_is_in_the_answer(there: Place) -> None:
+    """Row security: FOR SHARE shows the rows that may be updated."""
+    db = there.open()
+    wards = wards_of(db.metadata, "wards")
+    db.create_all()
+    role = f"reader_{uuid4().hex}"
+    with db.connection() as connection:
+        schema = connection.execute(text("SELECT current_schema()")).scalar_one()
+        for sql in (
+            "INSERT INTO wards VALUES (1, 'A', 1), (2, 'A', 2), (3, 'B', 3)",
+            "ALTER TABLE wards ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE wards FORCE ROW LEVEL SECURITY",
+            "CREATE POLICY reading ON wards FOR SELECT USING (true)",
+            "CREATE POLICY writing ON wards FOR UPDATE USING (n = 1)",
+            f"CREATE ROLE {role} LOGIN",
+            f"GRANT ALL ON SCHEMA {schema} TO {role}",
+            f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}",
+        ):
+            connection.execute(text(sql))
+        connection.commit()
+        url = connection.engine.url.set(username=role).render_as_string(hide_password=False)
+    with adb.connect(url, db_schema=schema) as reader:
+        wards = wards_of(reader.metadata, "wards")
+        with reader.transaction() as t:
+            for ward, wanted in ("A", [1, 2]), ("B", [3]):
+                found = t.query(select(wards.c.id).where(wards.c.ward == ward))
+                assert sorted(n for (n,) in found) == wanted

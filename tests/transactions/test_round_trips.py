@@ -333,3 +333,34 @@ def test_row_that_another_program_has_locked_is_waited_for_and_not_left_out(ther
             )
         connection.commit()
     assert sorted(asked.result(PATIENCE_S)) == [(1, 5, 3), (4, 5, 0)]
+
+
+@pytest.mark.parametrize("to_write", [False, True])
+def test_rows_of_a_predicate_are_locked_in_the_order_of_their_keys(
+    there: Place, to_write: bool
+) -> None:
+    db = there.open()
+    beds = beds_of(db)
+    statement = select(beds).where(beds.c.ward == 5)
+    statement = statement.with_for_update() if to_write else statement
+
+    def lock(connection: Connection, key: int) -> None:
+        connection.execute(text(f"SELECT 1 FROM beds WHERE id = {key} FOR UPDATE NOWAIT"))
+
+    with db.connection() as connection, db.connection() as watch:
+        connection.execute(text("UPDATE beds SET ward = 5"))
+        connection.commit()
+        lock(connection, 2)
+        asked = in_thread(db.run, lambda t: t.query(statement))
+        until(
+            lambda: watch.execute(
+                text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            ).scalar_one()
+        )
+        lock(connection, 3)  # which the one that waits has not locked, as it would come later
+        with pytest.raises(OperationalError):
+            lock(watch, 1)
+        watch.rollback()
+        connection.commit()
+    assert sorted(asked.result(PATIENCE_S)) == [(n, 5, 0) for n in (1, 2, 3, 4)]
+    assert "retries_after_deadlocks" not in db.admin.counters()

@@ -76,19 +76,31 @@ class Tables:
     def spec(self, table: Any) -> TableSpec:
         """Return the spec of a SQLAlchemy Table or mapped class; O(1) after the first call.
 
+        Tables of one name, in several MetaData, have one spec.
+
         Raises
         ------
         DefinitionError
-            If it is neither, or has no primary key.
+            If it is neither, or has no primary key, or other columns than a table of the same name.
         """
         try:
             return self._specs[table]
         except (KeyError, TypeError):
             plain = _plain_table(table)
-            spec = self._specs.get(plain) or TableSpec(plain)
+            spec = self._specs.get(plain) or self._of_same_name(plain) or TableSpec(plain)
             self._specs[plain] = self._specs[table] = spec
             self._named[spec.name] = spec
             return spec
+
+    def _of_same_name(self, table: Table) -> TableSpec | None:
+        spec = self._named.get(table.fullname)
+        if spec is not None and set(spec.table.columns.keys()) != set(table.columns.keys()):
+            raise DefinitionError(
+                f"table {spec.name}: two Tables of this name have different columns, "
+                f"{', '.join(spec.table.columns.keys())} and {', '.join(table.columns.keys())}; "
+                f"declare it once"
+            )
+        return spec
 
     def named(self, name: str) -> TableSpec | None:
         """Return the spec of a table used before, by its full name, or None."""
