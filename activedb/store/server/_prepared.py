@@ -251,6 +251,7 @@ class Prepared:
                 at += 1
             if last:
                 self._add(calls, self._commit, (), None, at)
+            at = -1
             results = self._sent(calls, last=last)
             for result, call in zip(results, calls, strict=False):
                 at = call.step
