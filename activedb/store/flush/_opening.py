@@ -47,7 +47,7 @@ class Opening:
 
     Parameters
     ----------
-    changes : iterable of Change
+    changes : collection of Change
     asked : mapping of TableSpec to (predicate to keys)
         Predicates that only those rows may satisfy.
     is_shared : callable
@@ -56,7 +56,7 @@ class Opening:
 
     def __init__(
         self,
-        changes: Iterable[Change],
+        changes: Collection[Change],
         asked: Asked,
         is_shared: Callable[[TableSpec], bool],
     ):
