@@ -266,7 +266,8 @@ def test_relations_that_are_not_declared_are_refused_or_the_servers_own(there: P
                 t.query(select(view.c.n).where(column))
         views = select(schema.c.table_name).where(schema.c.table_type == "VIEW")
         assert ("seen",) in t.query(views)
-        assert t.query(select(catalog.c.relname).where(catalog.c.relname == "seen")) == [("seen",)]
+        named = select(catalog.c.relname).where(catalog.c.relname == "seen")  # in any schema
+        assert ("seen",) in t.query(named)
 
 
 def test_comparison_is_the_servers_if_its_type_is_another_one(there: Place) -> None:
