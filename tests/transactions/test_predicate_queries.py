@@ -367,6 +367,8 @@ def test_query_of_times_and_dates_locks_their_ranges(where: Place) -> None:
         Column("local", DateTime),
         Column("day", Date),
         Column("price", Numeric(9, 2)),
+        Column("dose", Float(53)),
+        Column("rough", Float(24)),
         Column("twice", Integer, Computed("id * 2")),
     )
     db.create_all()
@@ -380,6 +382,8 @@ def test_query_of_times_and_dates_locks_their_ranges(where: Place) -> None:
         (visits.c.price > 3, "{price > Decimal('3')}"),
         (visits.c.price == Decimal("1.5"), "{Decimal('1.5') <= price <= Decimal('1.5')}"),
         (visits.c.price > 1.5, ""),
+        (visits.c.dose > 1.5, "{dose > 1.5}"),
+        (visits.c.rough > 1.5, ""),  # its values are rounded at the server
         (visits.c.twice == 4, ""),
         (text("at < CAST(:t AS TIMESTAMP)").bindparams(t=noon), ""),
     ]

@@ -50,7 +50,7 @@ class Opening:
     changes : collection of Change
     asked : mapping of TableSpec to (predicate to keys)
         Predicates that only those rows may satisfy.
-    is_shared : callable
+    locks_rows : callable
         Return whether other processes may write a table.
     """
 
@@ -58,7 +58,7 @@ class Opening:
         self,
         changes: Collection[Change],
         asked: Asked,
-        is_shared: Callable[[TableSpec], bool],
+        locks_rows: Callable[[TableSpec], bool],
     ):
         rows: dict[TableSpec, list[Key]] = {}
         for change in changes:
@@ -68,7 +68,7 @@ class Opening:
         self._rest: list[tuple[TableSpec, Step, bool]] = []
         if asked:
             written = {change.spec for change in changes}
-            tables = [spec for spec in _in_order(written.union(asked)) if is_shared(spec)]
+            tables = [spec for spec in _in_order(written.union(asked)) if locks_rows(spec)]
             for spec in tables:
                 # Two transactions in SHARE that both write would wait for each other.
                 mode = "SHARE ROW EXCLUSIVE" if spec in asked else "ROW EXCLUSIVE"
@@ -92,7 +92,7 @@ class Opening:
         Raises
         ------
         SerializationConflict
-            If another process has written a row that an answer should have.
+            If another process has written a row that an answer should have had.
         """
         count = sum(len(keys) for _, keys in self._rows)
         if count > _AT_ONCE_MAX or not takes_messages(connection):

@@ -40,13 +40,7 @@ from activedb.store.flush import _bulk
 from activedb.store.flush._change import Change
 from activedb.store.flush._opening import Opening
 from activedb.store.flush._violations import named
-from activedb.store.server import (
-    StepFailed,
-    run,
-    takes_messages,
-    together,
-    translate_error,
-)
+from activedb.store.server import StepFailed, run, takes_messages, together, translate_error
 from activedb.store.sql import Key, Row, TableSpec
 
 __all__ = ["Log", "refuse", "write", "write_step_by_step"]

@@ -263,7 +263,7 @@ class Prepared:
         except Exception as error:
             self._since_s = 0.0  # the cause may have been a stale plan, or some are not prepared
             raise StepFailed(max(at, 0), error) from error
-        except BaseException:
+        except BaseException:  # interrupted: some that are taken for prepared may not be
             self._since_s = 0.0
             raise
         rows: list[list[tuple[Any, ...]]] = []

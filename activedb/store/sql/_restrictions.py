@@ -428,6 +428,7 @@ def instant(time: datetime) -> datetime:
 _TIMES = (DateTime, DATETIME, TIMESTAMP)
 _DECIMALS = (Numeric, NUMERIC, DECIMAL)
 _DOUBLES = (Float, Double, FLOAT, DOUBLE, DOUBLE_PRECISION)
+_DOUBLE_MIN = 25  # binary digits from which FLOAT(n) is a double at the server
 _EXACT_MAX = 2**53  # up to which each whole number is a double
 
 
@@ -446,7 +447,12 @@ def ordered(value: Any, kind: TypeEngine[Any]) -> Any:
     if type(kind) in _DECIMALS and getattr(kind, "asdecimal", False):
         is_number = type(value) is int or (type(value) is Decimal and value.is_finite())
         return Decimal(value) if is_number else None
-    if type(kind) in _DOUBLES and not (getattr(kind, "asdecimal", False) or kind.precision):  # type: ignore[attr-defined]
+    precision = getattr(kind, "precision", None) or _DOUBLE_MIN
+    if (
+        type(kind) in _DOUBLES
+        and precision >= _DOUBLE_MIN
+        and not getattr(kind, "asdecimal", False)
+    ):
         is_number = type(value) is float or (type(value) is int and abs(value) <= _EXACT_MAX)
         return float(value) if is_number and value == value else None  # not NaN
     return value if form_of(kind) in (int, date) and is_plain(value, kind) else None
