@@ -447,12 +447,8 @@ def ordered(value: Any, kind: TypeEngine[Any]) -> Any:
     if type(kind) in _DECIMALS and getattr(kind, "asdecimal", False):
         is_number = type(value) is int or (type(value) is Decimal and value.is_finite())
         return Decimal(value) if is_number else None
-    precision = getattr(kind, "precision", None) or _DOUBLE_MIN
-    if (
-        type(kind) in _DOUBLES
-        and precision >= _DOUBLE_MIN
-        and not getattr(kind, "asdecimal", False)
-    ):
+    is_double = (getattr(kind, "precision", None) or _DOUBLE_MIN) >= _DOUBLE_MIN
+    if type(kind) in _DOUBLES and is_double and not getattr(kind, "asdecimal", False):
         is_number = type(value) is float or (type(value) is int and abs(value) <= _EXACT_MAX)
         return float(value) if is_number and value == value else None  # not NaN
     return value if form_of(kind) in (int, date) and is_plain(value, kind) else None
