@@ -206,6 +206,43 @@ def test_further_clauses_are_left_to_the_server(where: Place, clause: str, by: s
         t.query(statement)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a.id FROM wards a LEFT JOIN beds b ON b.id = a.n WHERE b.ward IS NULL",
+        "SELECT a.id FROM beds b RIGHT JOIN wards a ON b.id = a.n WHERE b.ward IS NULL",
+        "SELECT a.id FROM wards a LEFT JOIN beds b ON b.id = a.n JOIN wards c ON c.id = a.id AND "
+        "b.ward IS NULL",
+        "SELECT a.id FROM wards a LEFT JOIN (beds b JOIN wards c ON c.id = b.id) ON b.id = a.n "
+        "WHERE b.ward IS NULL",
+        "SELECT a.id FROM wards a LEFT JOIN beds b ON b.id = a.n AND b.ward IS NOT NULL "
+        "WHERE b.id IS NULL AND a.n IS NOT NULL",
+        "SELECT a.id FROM wards a WHERE NOT EXISTS "
+        "(SELECT 1 FROM beds b WHERE b.id = a.n AND b.ward IS NOT NULL)",
+    ],
+)
+def test_null_of_an_outer_join_is_no_condition_on_the_rows_that_are_joined(
+    where: Place, sql: str
+) -> None:
+    db = where.open()
+    wards, beds = wards_of(db.metadata, "wards"), wards_of(db.metadata, "beds")
+    db.create_all()
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "ward": "A", "n": 2},
+        {"id": 2, "ward": None, "n": 1},
+        {"id": 3, "ward": "B", "n": 9},
+        {"id": 4, "ward": "C", "n": 3},
+    ]
+    with db.connection() as connection:
+        connection.execute(insert(wards), rows)
+        connection.execute(insert(beds), rows)
+        connection.commit()
+        wanted = sorted(map(tuple, connection.execute(text(sql))))
+        connection.rollback()
+    with db.transaction() as t:
+        assert sorted(map(tuple, t.query(text(sql)))) == wanted != []
+
+
 # -- what the server knows better ------------------------------------------------------------------
 
 

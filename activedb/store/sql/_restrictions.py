@@ -502,9 +502,13 @@ class _Reader:
 
     def comparisons(self) -> Iterator[_Comparisons]:
         found: list[list[tuple[str, str, tuple[_Operand, ...]]]] = [[] for _ in self._numbers]
+        # NULL may stand for a row without a partner, which says nothing of the rows that have one.
+        is_outer = any(join.side for join in self._tree.find_all(exp.Join))
         for select in self._tree.find_all(exp.Select):
             for condition, taken in self._conditions(select):
                 for column, operator, operands in self._compared(condition):
+                    if operator == "is null" and is_outer:
+                        continue
                     number = self._mention(column, select)
                     if number is not None and number in taken:
                         known = [self._operand(operand, select) for operand in operands]
