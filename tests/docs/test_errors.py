@@ -52,7 +52,6 @@ def test_errors_index_names_every_page() -> None:
     assert sorted(linked) == sorted(ERRORS)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("page", sorted(ERRORS))
 def test_error_page_says_what_it_means_why_it_comes_and_what_to_do(page: str) -> None:
     error = ERRORS[page]

@@ -105,7 +105,6 @@ def _named(call: ast.Call) -> str | None:
     return None
 
 
-@pytest.mark.long
 def test_what_can_become_code_is_known() -> None:
     found = {
         call

@@ -48,7 +48,6 @@ def test_what_only_looks_like_loopback_is_not(host: str) -> None:
     assert not is_loopback(host)
 
 
-@pytest.mark.long
 def test_there_is_one_check() -> None:
     """No other module asks an address whether it is loopback."""
     asking = set()

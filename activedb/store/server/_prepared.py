@@ -216,7 +216,7 @@ class Prepared:
         """Drop plans that are too old; one round trip, at most once a second."""
         if self._is_old():
             self._forget()
-            self._driver.execute(_DROP.decode())  # psycopg has prepared none here
+            self._driver.execute(_DROP)  # psycopg has prepared none here
 
     def execute(self, steps: Sequence[Step], *, last: bool = False) -> list[list[tuple[Any, ...]]]:
         """Execute statements one after another and return the rows of each; one round trip.
