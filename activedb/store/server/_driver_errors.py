@@ -94,7 +94,7 @@ def translate_error(error: BaseException, doing: str) -> ActiveDBError | None:
         )
     if isinstance(error, ResourceClosedError):
         return StoreError(f"cannot {doing}: the database object was closed; open it again")
-    if isinstance(error, UnicodeError):
+    if isinstance(error, UnicodeError | OverflowError):  # a text or number no driver can send
         return InvalidRow(f"cannot {doing}: {error}")
     if isinstance(error, StatementError):
         return InvalidRow(f"cannot {doing}: {error.orig or error}")
