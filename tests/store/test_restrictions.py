@@ -171,7 +171,7 @@ def test_restricted_keys_of_text(sql: str, expected: Any, dialect: str) -> None:
          {"a": [1], "b": None}),
         ("SELECT * FROM a WHERE id = 1::BIGINT", {"a": None}),
         ("SELECT * FROM a WHERE id = ANY (ARRAY[1, 2])", {"a": None}),
-        ("SELECT * FROM a WHERE id IS NOT DISTINCT FROM 1", {"a": None}),
+        ("SELECT * FROM a WHERE id IS NOT DISTINCT FROM 1", {"a": [1]}),
     ],
 )  # fmt: skip
 def test_restricted_keys_of_text_for_postgres(sql: str, expected: Any) -> None:

@@ -280,6 +280,8 @@ def test_write_waits_if_it_changes_the_answer_and_hardly_ever_otherwise(
 
 def asked(beds: Table) -> list[tuple[Any, str]]:
     b = beds.alias("x")
+    no_ward = select(b.c.id).where(b.c.ward.is_(None)).subquery()
+    free = select(b.c.id).where(b.c.free.is_(True)).subquery()
     return [
         (select(beds).where(beds.c.ward == "A"), "{ward = 'A'}"),
         (select(b.c.id).where(b.c.ward == "A", b.c.level >= 3), "{level >= 3 and ward = 'A'}"),
@@ -294,10 +296,13 @@ def asked(beds: Table) -> list[tuple[Any, str]]:
         ),
         (text("SELECT 1 WHERE EXISTS (SELECT 1 FROM beds z WHERE 'A' = z.ward)"), "{ward = 'A'}"),
         (select(beds).where(beds.c.id >= 7), "{id >= 7}"),
+        (select(func.max(no_ward.c.id)), "{ward is null}"),
+        (select(func.count()).select_from(free), "{free = True}"),
+        (select(beds).where(beds.c.free.is_(False)), "{free = False}"),
     ]
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(13))
 def test_query_locks_the_predicate_and_the_rows_that_satisfy_it(where: Place, number: int) -> None:
     db = where.open()
     beds = beds_of(db)

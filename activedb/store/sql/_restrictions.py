@@ -664,6 +664,11 @@ class _Reader:
             yield condition, "=", [exp.true()]
         elif isinstance(condition, exp.Is | exp.Not):
             yield from _is_or_not(condition)
+        elif isinstance(condition, exp.NullSafeEQ):  # IS 1 of SQLite
+            if isinstance(condition.this, exp.Column) and isinstance(
+                condition.expression, exp.Boolean | exp.Literal
+            ):
+                yield condition.this, "=", [condition.expression]
         elif operator is not None:
             assert isinstance(condition, exp.Binary)
             left, right = condition.left, condition.right

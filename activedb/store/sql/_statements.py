@@ -261,7 +261,7 @@ def pinned_keys(statement: Any, parameters: Mapping[str, Any] | None = None) -> 
         predicate = _predicate(compared)
         if predicate is not None:
             columns = _plain_columns(statement, compared[0][0].table)
-    may_restrict = conditions > 0 or any(map(_compares, visitors.iterate(statement)))
+    may_restrict = conditions > 0 or any(map(_restricts, visitors.iterate(statement)))
     return PinnedKeys(found, columns, may_restrict, None if columns is None else predicate)
 
 
@@ -389,12 +389,14 @@ _COMPARING = {
 }
 
 
-def _compares(condition: Any) -> bool:
-    """Return whether a condition compares a column with something, or may do so."""
-    return isinstance(condition, TextClause) or (
-        isinstance(condition, BinaryExpression)
-        and condition.operator in _COMPARING
-        and any(isinstance(side, ColumnClause) for side in (condition.left, condition.right))
+def _restricts(part: Any) -> bool:
+    """Return whether a part of a statement has conditions: a subquery, a join, a text."""
+    if isinstance(part, Select):
+        return bool(part._where_criteria)
+    return isinstance(part, TextClause) or (
+        isinstance(part, BinaryExpression)
+        and part.operator in _COMPARING
+        and any(isinstance(side, ColumnClause) for side in (part.left, part.right))
     )
 
 
