@@ -313,32 +313,26 @@ def test_value_that_only_the_server_refuses_is_an_invalid_row(where: Place) -> N
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**70])
 def test_number_beyond_64_bits_is_an_invalid_row(db: adb.Database, number: int) -> None:
-    beds = Table(
-        "beds",
-        db.metadata,
-        Column("id", Integer, primary_key=True),
-        Column("level", Integer),
-    )
-    db.create_all()
+    users = declare_users(db)
     with db.transaction() as t:
-        t.insert(beds, {"id": 1, "level": 1})
+        t.insert(users, {"id": 1, "age": 1})
     uses: list[Callable[[adb.Transaction], object]] = [
-        lambda t: t.insert(beds, {"id": 2, "level": number}),
-        lambda t: t.insert(beds, {"id": number}),
-        lambda t: t.update(beds, 1, level=number),
-        lambda t: t.get(beds, number),
-        lambda t: t.get_many(beds, [1, number]),
-        lambda t: t.delete(beds, number),
-        lambda t: t.query(select(beds).where(beds.c.id == number)),
-        lambda t: t.query(select(beds).where(beds.c.id.in_([1, number]))),
-        lambda t: t.query(select(beds).where(beds.c.level > number)),
-        lambda t: t.execute(update(beds).values(level=number)),
+        lambda t: t.insert(users, {"id": 2, "age": number}),
+        lambda t: t.insert(users, {"id": number}),
+        lambda t: t.update(users, 1, age=number),
+        lambda t: t.get(users, number),
+        lambda t: t.get_many(users, [1, number]),
+        lambda t: t.delete(users, number),
+        lambda t: t.query(select(users).where(users.c.id == number)),
+        lambda t: t.query(select(users).where(users.c.id.in_([1, number]))),
+        lambda t: t.query(select(users).where(users.c.age > number)),
+        lambda t: t.execute(update(users).values(age=number)),
     ]
     for use in uses:
         with pytest.raises(InvalidRow):
             db.run(use)
     with db.transaction() as t:
-        assert t.query(select(beds)) == [(1, 1)]
+        assert t.query(select(users.c.id, users.c.age)) == [(1, 1)]
 
 
 def test_many_rows_of_composite_keys_are_written_and_deleted(db: adb.Database) -> None:

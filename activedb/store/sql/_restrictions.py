@@ -662,13 +662,8 @@ class _Reader:
         operator = _OPERATORS.get(type(condition))
         if isinstance(condition, exp.Column):
             yield condition, "=", [exp.true()]
-        elif isinstance(condition, exp.Is | exp.Not):
+        elif isinstance(condition, exp.Is | exp.NullSafeEQ | exp.Not):
             yield from _is_or_not(condition)
-        elif isinstance(condition, exp.NullSafeEQ):  # IS 1 of SQLite
-            if isinstance(condition.this, exp.Column) and isinstance(
-                condition.expression, exp.Boolean | exp.Literal
-            ):
-                yield condition.this, "=", [condition.expression]
         elif operator is not None:
             assert isinstance(condition, exp.Binary)
             left, right = condition.left, condition.right
@@ -688,15 +683,20 @@ class _Reader:
             yield condition.this, "<=", [condition.args["high"]]
 
 
-def _is_or_not(condition: exp.Is | exp.Not) -> Iterator[tuple[exp.Column, str, list[exp.Expr]]]:
-    """Yield as `_Reader._compared` does, for IS, IS NOT, NOT … IS and NOT with a column."""
+def _is_or_not(
+    condition: exp.Is | exp.NullSafeEQ | exp.Not,
+) -> Iterator[tuple[exp.Column, str, list[exp.Expr]]]:
+    """Yield as `_Reader._compared` does, for IS, IS NOT, NOT … IS and NOT with a column.
+
+    SQLite's IS 1 is parsed as what the standard calls IS NOT DISTINCT FROM 1.
+    """
     is_not = isinstance(condition, exp.Not)
     inner = condition.this if is_not else condition
     while isinstance(inner, exp.Paren):
         inner = inner.this
     if isinstance(inner, exp.Column) and is_not:
         yield inner, "=", [exp.false()]
-    elif isinstance(inner, exp.Is) and isinstance(inner.this, exp.Column):
+    elif isinstance(inner, exp.Is | exp.NullSafeEQ) and isinstance(inner.this, exp.Column):
         is_not ^= bool(inner.args.get("negate"))
         if isinstance(inner.expression, exp.Null):
             yield inner.this, "is not null" if is_not else "is null", []

@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
     Column,
-    ColumnClause,
     Delete,
     Insert,
     Select,
@@ -48,6 +47,7 @@ from sqlalchemy.sql.selectable import (
     LABEL_STYLE_DEFAULT,
     CompoundSelect,
     FromClause,
+    Join,
     SelectBase,
     TextualSelect,
 )
@@ -378,26 +378,11 @@ def _equation(
     return [column._deannotate() for column in columns], values
 
 
-_COMPARING = {
-    operators.between_op,
-    operators.eq,
-    operators.ge,
-    operators.gt,
-    operators.in_op,
-    operators.le,
-    operators.lt,
-}
-
-
 def _restricts(part: Any) -> bool:
-    """Return whether a part of a statement has conditions: a subquery, a join, a text."""
+    """Return whether a part of a statement may have conditions on rows."""
     if isinstance(part, Select):
-        return bool(part._where_criteria)
-    return isinstance(part, TextClause) or (
-        isinstance(part, BinaryExpression)
-        and part.operator in _COMPARING
-        and any(isinstance(side, ColumnClause) for side in (part.left, part.right))
-    )
+        return bool(part._where_criteria or part._setup_joins)
+    return isinstance(part, Join | TextClause)
 
 
 def _without_locks(statement: Any) -> Any:
