@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Column, Float, Integer, Numeric, Table, func, select
 
 import activedb as adb
 from activedb.errors import (
@@ -64,6 +64,28 @@ def test_update_computes_from_columns_events_and_subqueries(ward: adb.Database) 
     )
     ward.signal("seen", who=2, note="it's :x % \\ 'y'")
     assert rows(ward, "workerStatus") == [(1, "safe?"), (2, "safe: it's :x % \\ 'y'")]
+
+
+@pytest.mark.parametrize("kind", [Integer(), Float(), Numeric(8, 2)])
+@pytest.mark.parametrize(
+    "action",
+    [
+        "UPDATE measured SET value = NULL",
+        "UPDATE measured SET value = NULL WHERE id = 1",
+        "INSERT INTO measured (id, value) VALUES (2, NULL)",
+        "INSERT INTO measured (id, value) SELECT 2, NULL FROM measured WHERE id = 1",
+    ],
+)
+def test_null_is_written_into_numbers(db: adb.Database, kind: Any, action: str) -> None:
+    measured = Table(
+        "measured", db.metadata, Column("id", Integer, primary_key=True), Column("value", kind)
+    )
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(measured, {"id": 1, "value": 1})
+    db.rules.load_text(f"CREATE RULE R ON lost BEGIN {action} END")
+    db.signal("lost")
+    assert rows(db, "measured")[-1][1] is None
 
 
 def test_insert_and_delete_write_rows(ward: adb.Database) -> None:

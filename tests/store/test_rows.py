@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import (
+    ARRAY,
     JSON,
     Boolean,
     CheckConstraint,
@@ -21,12 +22,19 @@ from sqlalchemy import (
     ForeignKey,
     Integer,
     LargeBinary,
+    MetaData,
     Numeric,
     String,
     Table,
+    Time,
     UniqueConstraint,
     Uuid,
+    bindparam,
+    delete,
     func,
+    insert,
+    literal,
+    null,
     select,
     table,
     text,
@@ -35,11 +43,13 @@ from sqlalchemy import (
 
 from activedb.errors import (
     ConstraintViolation,
+    DefinitionError,
     InvalidRow,
     RowExists,
     SerializationConflict,
     UnsupportedStatement,
 )
+from activedb.store.sql import TableSpec
 from lockmgr import LockManager, LockTable
 from tests.databases import (
     PATIENCE_S,
@@ -333,6 +343,113 @@ def test_number_beyond_64_bits_is_an_invalid_row(db: adb.Database, number: int) 
             db.run(use)
     with db.transaction() as t:
         assert t.query(select(users.c.id, users.c.age)) == [(1, 1)]
+
+
+@pytest.mark.parametrize("kind", [Integer(), Float(), Numeric(8, 2), Numeric(asdecimal=False)])
+def test_statements_write_null_into_numbers(db: adb.Database, kind: Any) -> None:
+    numbers = Table(
+        "numbers", db.metadata, Column("id", Integer, primary_key=True), Column("v", kind)
+    )
+    db.create_all()
+    given = {"x": None}
+    writes: list[tuple[Any, Any]] = [
+        (update(numbers).values(v=None), None),
+        (update(numbers).values(v=null()), None),
+        (update(numbers).values(v=bindparam("x")), given),
+        (update(numbers).values(v=func.nullif(numbers.c.v, numbers.c.v)), None),
+        (update(numbers).values(v=select(literal(None)).scalar_subquery()), None),
+        (insert(numbers).values(id=2, v=None), None),
+        (insert(numbers).values(id=2, v=null()), None),
+        (insert(numbers).values(id=2, v=bindparam("x")), given),
+        (insert(numbers).from_select(["id", "v"], select(literal(2), null())), None),
+    ]
+    for statement, parameters in writes:
+        with db.transaction() as t:
+            t.insert(numbers, {"id": 1, "v": 1})
+        with db.transaction() as t:
+            t.execute(statement, parameters)
+        with db.transaction() as t:
+            last = max(t.query(select(numbers)))
+            assert last.v is None, str(statement)
+            t.execute(delete(numbers))
+
+
+def test_aware_time_in_a_column_without_time_zone_is_an_invalid_row(db: adb.Database) -> None:
+    kinds = Table(
+        "kinds",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("plain", DateTime),
+        Column("instant", DateTime(timezone=True)),
+        Column("of_day", Time),
+    )
+    db.create_all()
+    aware = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    east = datetime.timezone(datetime.timedelta(hours=14))
+    refused: list[dict[str, Any]] = [
+        {"plain": aware},
+        {"instant": aware.replace(tzinfo=None)},
+        {"instant": datetime.datetime.min.replace(tzinfo=east)},  # in UTC: before the year 1
+        {"of_day": aware.timetz()},
+    ]
+    for values in refused:
+        with db.transaction() as t, pytest.raises(InvalidRow, match=f"column {next(iter(values))}"):
+            t.insert(kinds, {"id": 1, **values})
+    with db.transaction() as t:
+        t.insert(kinds, {"id": 1, "plain": aware.replace(tzinfo=None), "instant": aware})
+
+
+class Ward(enum.StrEnum):
+    EAST = "e"
+
+
+def test_values_are_as_the_database_returns_them_already_in_the_transaction_that_writes_them(
+    db: adb.Database,
+) -> None:
+    forms = Table(
+        "forms",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("ward", Enum(Ward)),
+        Column("letter", Enum("a", "b", name="letters")),
+        Column("found", JSON),
+        Column("data", LargeBinary),
+        Column("uid", Uuid(as_uuid=False)),
+    )
+    db.create_all()
+    number = uuid.UUID(int=7)
+    given: dict[str, Any] = {
+        "ward": Ward.EAST, "letter": "a", "found": {1: (2, 3)}, "data": bytearray(b"x"),
+        "uid": str(number).upper(),
+    }  # fmt: skip
+    kept = {"ward": Ward.EAST, "letter": "a", "found": {"1": [2, 3]}, "data": b"x"}
+    with db.transaction() as t:
+        t.insert(forms, {"id": 1, **given})
+        assert t.get(forms, 1) == {"id": 1, **kept, "uid": str(number)}
+        with pytest.raises(InvalidRow, match="column letter"):
+            t.update(forms, 1, letter="c")  # which could not be read any more
+    with db.transaction() as t:
+        assert t.get(forms, 1) == {"id": 1, **kept, "uid": str(number)}
+
+
+@pytest.mark.parametrize("kind", [JSON(), ARRAY(Integer)])
+def test_key_that_cannot_be_found_by_its_value_is_a_definition_error(kind: Any) -> None:
+    with pytest.raises(DefinitionError, match="use String"):
+        TableSpec(Table("keyed", MetaData(), Column("k", kind, primary_key=True)))
+
+
+def test_nan_is_no_key(db: adb.Database) -> None:
+    keyed = Table("keyed", db.metadata, Column("k", Float, primary_key=True, autoincrement=False))
+    db.create_all()
+    nan = float("nan")
+    uses: list[Callable[[adb.Transaction], object]] = [
+        lambda t: t.insert(keyed, {"k": nan}),
+        lambda t: t.get(keyed, nan),
+        lambda t: t.get_many(keyed, [nan]),
+    ]
+    for use in uses:
+        with pytest.raises(InvalidRow, match="cannot be NaN"):
+            db.run(use)
 
 
 def test_many_rows_of_composite_keys_are_written_and_deleted(db: adb.Database) -> None:

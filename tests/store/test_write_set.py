@@ -162,7 +162,6 @@ ON_SERVER: dict[str, tuple[Any, list[Any], str | None]] = {
     "numeric_long": (Numeric, [Decimal("1e-20"), Decimal("123456789012345678901.5")], COPIED),
     "numeric_special": (Numeric, [Decimal("NaN"), Decimal("0.00"), Decimal("1E+3")], COPIED),
     "real_too_large_for_it": (REAL, [float("inf"), 1.5], COPIED),
-    "instant_without_zone": (DateTime, [AWARE, ELSEWHERE.replace(year=2020)], SINGLY),
     "char": (CHAR(5), ["a", "abcde", None], COPIED),
     "jsonb": (JSONB, [{"b": 1, "a": [1.50, None]}, "x", None], COPIED),
     "integers": (ARRAY(Integer), [[1, None, 2**31 - 1], [], [[1, 2], [3, 4]], None], COPIED),

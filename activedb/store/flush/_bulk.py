@@ -42,7 +42,7 @@ from sqlalchemy import (
     text,
 )
 
-from activedb.store.server import driver_cursor, run
+from activedb.store.server import converting, driver_cursor, run
 from activedb.store.sql import Row, TableSpec
 
 __all__ = [
@@ -183,7 +183,10 @@ def _declared(spec: TableSpec, dialect: Dialect) -> dict[str, _DeclaredColumn]:
 def bound(spec: TableSpec, name: str, values: Sequence[Any], dialect: Dialect) -> Sequence[Any]:
     """Return `values` of a column as SQLAlchemy would bind them."""
     process = _declared(spec, dialect)[name].process
-    return values if process is None else list(map(process, values))
+    if process is None:
+        return values
+    with converting():
+        return list(map(process, values))
 
 
 def wire_format_of(
@@ -262,7 +265,7 @@ def copy_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> b
     if is_binary:
         statement += " (FORMAT BINARY)"
     statement = statement.replace("%%", "%")  # without parameters, psycopg doesn't unescape them
-    with driver_cursor(connection) as cursor, cursor.copy(statement) as copy:
+    with driver_cursor(connection) as cursor, converting(), cursor.copy(statement) as copy:
         if is_binary:
             copy.set_types([column.server.dumped_as for column in columns])
         write_row = copy.write_row
@@ -360,7 +363,8 @@ def _unnest(
     Arrays that are too long for one message are split in halves.
     """
     with driver_cursor(connection) as cursor:
-        arrays = [_array(column, cursor) for column in columns]
+        with converting():
+            arrays = [_array(column, cursor) for column in columns]
         size = len(columns[0].values)
         if size > 1 and sum(len(array.data) for array in arrays) > _ARRAY_BYTES_MAX:
             for part in (slice(None, size // 2), slice(size // 2, None)):

@@ -11,7 +11,7 @@ from activedb.store.server._connections import (
     ping_if_idle,
     track_sockets,
 )
-from activedb.store.server._driver_errors import translate_error, translate_errors
+from activedb.store.server._driver_errors import converting, translate_error, translate_errors
 from activedb.store.server._embedded import EmbeddedServer, check_programs, home_of
 from activedb.store.server._home import POSTGRES_VERSION
 from activedb.store.server._in_doubt_commits import commit_outcome, qualified_xid, xid_of
@@ -76,6 +76,7 @@ __all__ = [
     "check_programs",
     "close_for_good",
     "commit_outcome",
+    "converting",
     "cut",
     "driver_cursor",
     "drop_left_schemas",

@@ -22,7 +22,7 @@ from activedb.errors import (
     UniqueViolation,
 )
 
-__all__ = ["is_lost", "translate_error", "translate_errors"]
+__all__ = ["converting", "is_lost", "translate_error", "translate_errors"]
 
 _GIVEN_UP = {
     "40001": "a concurrent transaction of another process conflicts",
@@ -79,6 +79,29 @@ class translate_errors:  # noqa: N801  # used like a function
                 raise ours from error
 
 
+class converting:  # noqa: N801  # used like a function
+    """Context manager for code in which values are converted: ``with converting():``.
+
+    What a type's or the driver's conversion raises becomes a `StatementError`, as in SQLAlchemy.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(
+            error, TypeError | ValueError | AttributeError | ArithmeticError | LookupError
+        ):
+            raise StatementError(str(error), None, None, error) from error
+
+
 def translate_error(error: BaseException, doing: str) -> ActiveDBError | None:
     """Return the `ActiveDBError` for a driver's or SQLAlchemy's error; None for any other error."""
     if isinstance(error, DBAPIError):
@@ -94,8 +117,6 @@ def translate_error(error: BaseException, doing: str) -> ActiveDBError | None:
         )
     if isinstance(error, ResourceClosedError):
         return StoreError(f"cannot {doing}: the database object was closed; open it again")
-    if isinstance(error, UnicodeError | OverflowError):  # a text or number no driver can send
-        return InvalidRow(f"cannot {doing}: {error}")
     if isinstance(error, StatementError):
         return InvalidRow(f"cannot {doing}: {error.orig or error}")
     return None

@@ -41,7 +41,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.dml import UpdateBase
 
-from activedb.store.server._driver_errors import is_lost
+from activedb.store.server._driver_errors import converting, is_lost
 
 __all__ = [
     "PREPARE_THRESHOLD",
@@ -245,8 +245,9 @@ class Prepared:
                 self._add(calls, self._begin, (), None, -1)
             for statement, values in steps:
                 plan = self._plans.get(statement) or self._plan(statement)
-                cells = [values[k] if p is None else p(values[k]) for k, p in plan.parameters]
-                parameters = plan.transformer.dump_sequence(cells, plan.formats)
+                with converting():
+                    cells = [values[k] if p is None else p(values[k]) for k, p in plan.parameters]
+                    parameters = plan.transformer.dump_sequence(cells, plan.formats)
                 self._add(calls, plan, plan.transformer.types, parameters, at)
                 at += 1
             if last:
@@ -321,7 +322,8 @@ class Prepared:
             transformer.set_pgresult(result, set_loaders=False)
         rows: list[Any] = transformer.load_rows(0, result.ntuples, tuple)
         if plan.loaders:
-            rows = [_loaded(row, plan.loaders) for row in rows]
+            with converting():
+                rows = [_loaded(row, plan.loaders) for row in rows]
         return rows
 
     def _plan(self, statement: Statement) -> _PreparedStatement:
@@ -477,18 +479,20 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
     if prepared is not None:
         prepared.renew()
     sql, processors = _compiled_statement(statement, connection.dialect)
-    bound = [
-        {
-            name: row[key] if process is None else process(row[key])
-            for key, (name, process) in processors.items()
-        }
-        for row in rows
-    ]
+    with converting():
+        bound = [
+            {
+                name: row[key] if process is None else process(row[key])
+                for key, (name, process) in processors.items()
+            }
+            for row in rows
+        ]
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection
-        driver.executemany(sql, bound)
+        with converting():
+            driver.executemany(sql, bound)
         return
-    with driver_cursor(connection) as cursor:
+    with driver_cursor(connection) as cursor, converting():
         if len(bound) == 1:
             cursor.execute(sql, bound[0])
         else:
@@ -518,29 +522,28 @@ def _fetched(
 ) -> list[tuple[Any, ...]]:
     dialect = connection.dialect
     sql, processors = _compiled_statement(statement, dialect)
-    bound = {
-        name: values[key] if process is None else process(values[key])
-        for key, (name, process) in processors.items()
-    }
     rows: list[tuple[Any, ...]]
     kinds: tuple[int | None, ...]
-    if dialect.name == "sqlite":
-        driver: Any = connection.connection.driver_connection
-        cursor = driver.execute(sql, bound)
-        rows, kinds = cursor.fetchall(), (None,) * len(cursor.description)
-    else:
-        with driver_cursor(connection) as cursor:
-            rows = cursor.execute(sql, bound).fetchall()
-            kinds = tuple([column.type_code for column in cursor.description or ()])
-    if not rows:
-        return rows
-    loaders = _loaders(statement, dialect, kinds)
-    if not loaders:
-        return rows
-    return [
-        tuple([loaders[i](cell) if i in loaders else cell for i, cell in enumerate(row)])
-        for row in rows
-    ]
+    with converting():
+        bound = {
+            name: values[key] if process is None else process(values[key])
+            for key, (name, process) in processors.items()
+        }
+        if dialect.name == "sqlite":
+            driver: Any = connection.connection.driver_connection
+            cursor = driver.execute(sql, bound)
+            rows, kinds = cursor.fetchall(), (None,) * len(cursor.description)
+        else:
+            with driver_cursor(connection) as cursor:
+                rows = cursor.execute(sql, bound).fetchall()
+                kinds = tuple([column.type_code for column in cursor.description or ()])
+        loaders = _loaders(statement, dialect, kinds) if rows else {}
+        if not loaders:
+            return rows
+        return [
+            tuple([loaders[i](cell) if i in loaders else cell for i, cell in enumerate(row)])
+            for row in rows
+        ]
 
 
 def execute_alone(connection: Connection, statement: bytes, values: Sequence[bytes]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, bindparam, cast, func, select
 
-from activedb.store.server import Step, fetch
+from activedb.store.server import Step, converting, fetch
 from activedb.store.sql._key_locks import (
     GUARD_ABSENT_ONE,
     GUARD_TO_INSERT_ONE,
@@ -84,7 +84,9 @@ def rows_by_key(
     for start in range(0, len(keys), at_once):
         part = keys[start : start + at_once]
         wanted = [key[0] for key in part] if is_single else list(part)
-        for row in map(spec.row, connection.execute(statement, {"keys": wanted})):
+        with converting():
+            rows = connection.execute(statement, {"keys": wanted}).all()
+        for row in map(spec.row, rows):
             found[spec.key_of(row)] = row
     return found
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import LoaderCallableStatus, Session, sessionmaker
 from sqlalchemy.orm import Session as ORMSession
 
 from activedb.errors import ConfigurationError
+from activedb.store.server import converting
 
 __all__ = ["Flushed", "listen_to_flushes", "named_rows", "rows_of"]
 
@@ -30,16 +31,18 @@ def rows_of(
     """
     values = dict(parameters or {})
     if not _is_mapped(statement):
-        return list(connection.execute(statement, values).all())
+        with converting():
+            return list(connection.execute(statement, values).all())
     if not connection.in_transaction():
         connection.begin()  # otherwise the ORM session would begin its own, and end it
     orm = ORMSession(connection, autoflush=False, join_transaction_mode="rollback_only")
     try:
-        result = orm.execute(statement, values)
-        if result._unique_filter_state is not None:
-            # A collection loaded by a join repeats its owner, and requires this call.
-            result = result.unique()
-        return list(result.all())
+        with converting():
+            result = orm.execute(statement, values)
+            if result._unique_filter_state is not None:
+                # A collection loaded by a join repeats its owner, and requires this call.
+                result = result.unique()
+            return list(result.all())
     finally:
         orm.expunge_all()
         orm.close()

@@ -53,6 +53,7 @@ from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
 from sqlalchemy.types import TypeEngine
 
 from activedb.errors import UnsupportedStatement
+from activedb.store.server import converting
 from activedb.store.sql._restrictions import Mention, mentions_of
 from activedb.store.sql._sql_text import (
     Edit,
@@ -190,7 +191,9 @@ class Shadow:
         )
         typed = [column(str(c.name), c.type) for c in self._columns]
         target = table(name, *typed, column(_GONE, Boolean), schema="temp")
-        connection.execute(insert(target), [self._record(key, row) for key, row in dirty.items()])
+        with converting():
+            records = [self._record(key, row) for key, row in dirty.items()]
+            connection.execute(insert(target), records)
 
     # -- inside ----------------------------------------------------------------------------
 

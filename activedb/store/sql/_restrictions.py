@@ -24,7 +24,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from sqlalchemy import (
     BIGINT,
@@ -268,7 +268,7 @@ class Mention:
             found: dict[Any, None] = {}
             for operand in operands:
                 values = self._values(operand, values_at)
-                if self.is_sqlite and form_of(column.type) is bool and values in ([0], [1]):
+                if self.is_sqlite and form_of(column.type) is bool and _is_bit(values):
                     values = [bool(values[0])]
                 if values is None or not all(is_plain(value, column.type) for value in values):
                     break
@@ -420,6 +420,10 @@ def is_plain(value: Any, kind: TypeEngine[Any]) -> bool:
     return -(1 << bits) <= value < 1 << bits
 
 
+def _is_bit(values: Sequence[Any] | None) -> TypeGuard[Sequence[int]]:
+    return values is not None and len(values) == 1 and type(values[0]) is int and 0 <= values[0] < 2
+
+
 def instant(time: datetime) -> datetime:
     """Return a time in the form in which equal times are equal: in UTC if it has a zone."""
     return time.replace(fold=0) if time.tzinfo is None else time.astimezone(UTC)
@@ -443,7 +447,10 @@ def ordered(value: Any, kind: TypeEngine[Any]) -> Any:
         is_one = type(value) is datetime and (value.tzinfo is not None) == getattr(
             kind, "timezone", False
         )
-        return instant(value) if is_one else None
+        try:
+            return instant(value) if is_one else None
+        except OverflowError:  # before the first year of UTC, or after its last
+            return None
     if type(kind) in _DECIMALS and getattr(kind, "asdecimal", False):
         is_number = type(value) is int or (type(value) is Decimal and value.is_finite())
         return Decimal(value) if is_number else None

@@ -16,7 +16,10 @@ from typing import Any, Literal, TypeAlias
 from sqlalchemy import (
     Column,
     Delete,
+    Dialect,
+    Float,
     Insert,
+    Numeric,
     Select,
     Table,
     TextClause,
@@ -32,7 +35,7 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.exc import CompileError
+from sqlalchemy.exc import CompileError, InvalidRequestError
 from sqlalchemy.orm.context import FromStatement
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import (
@@ -51,7 +54,7 @@ from sqlalchemy.sql.selectable import (
     SelectBase,
     TextualSelect,
 )
-from sqlalchemy.types import TupleType
+from sqlalchemy.types import TupleType, TypeDecorator, TypeEngine
 
 from activedb.errors import UnsupportedStatement
 from activedb.store.sql._restrictions import (
@@ -461,7 +464,9 @@ def insert_of(
     table: Table, columns: Sequence[str], select: SqlPiece, values: Mapping[str, Any]
 ) -> Any:
     """Build an INSERT of a SELECT's rows, for `execute`."""
-    found = select.bound(values, brackets=False).columns(*(table.c[name] for name in columns))
+    found = select.bound(values, brackets=False).columns(
+        *(Column(name, _written_type(table.c[name])) for name in columns)
+    )
     return insert(table).from_select(list(columns), found)
 
 
@@ -649,8 +654,43 @@ def _assigned(statement: Update, table: Table, mapper: Any) -> dict[str, Any]:
         element = value if isinstance(value, ClauseElement) else literal(value)
         if isinstance(element, BindParameter) and not element.required and name in table.c:
             element = literal(element.effective_value, type_=table.c[name].type)
-        assigned[name] = element
+        assigned[name] = _computed(element, table, name)
     return assigned
+
+
+class _NumberOrNull(TypeDecorator[Any]):
+    """Type of a number that the database computes, and may not know to be one.
+
+    For Postgres a mere NULL is text, of which psycopg's types of numbers take nothing.
+    """
+
+    impl = Numeric
+    cache_ok = True
+
+    def __init__(self, kind: TypeEngine[Any]):
+        super().__init__()
+        self.kind = kind
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(self.kind)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        try:
+            return super().result_processor(dialect, coltype)
+        except InvalidRequestError:
+            return None
+
+
+def _written_type(column: Column[Any]) -> TypeEngine[Any]:
+    is_number = isinstance(column.type, Numeric | Float)
+    return _NumberOrNull(column.type) if is_number else column.type
+
+
+def _computed(element: Any, table: Table, name: str) -> Any:
+    """Return a value for a column, which the database computes."""
+    if name not in table.c or not isinstance(table.c[name].type, Numeric | Float):
+        return element
+    return type_coerce(element, _written_type(table.c[name]))
 
 
 def _plan_insert(
@@ -687,7 +727,8 @@ def _plan_insert(
         raise UnsupportedStatement(
             f"an insert() of values takes {_EXPRESSIONS_MAX} expressions at most; use from_select()"
         )
-    computed = select(*(_cell(rows[i][j]) for i, j in places)) if places else None
+    cells = [_computed(_cell(rows[i][j]), table, columns[j]) for i, j in places]
+    computed = select(*cells) if places else None
     return StatementPlan("insert", table, columns, computed, rows, places, returning)
 
 

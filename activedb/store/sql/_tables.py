@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -12,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
+    ARRAY,
     CHAR,
     JSON,
     REAL,
@@ -24,11 +26,13 @@ from sqlalchemy import (
     Enum,
     Float,
     Integer,
+    Interval,
     LargeBinary,
     Numeric,
     Select,
     String,
     Table,
+    Time,
     UniqueConstraint,
     Uuid,
     bindparam,
@@ -63,6 +67,11 @@ _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (String, str),
     (DateTime, datetime.datetime),
     (Date, datetime.date),
+    (Time, datetime.time),
+    (Interval, datetime.timedelta),
+    (LargeBinary, (bytes, bytearray, memoryview)),
+    (Uuid, (uuid.UUID, str)),
+    (ARRAY, (list, tuple)),
 )
 
 
@@ -164,37 +173,35 @@ class TableSpec:
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
         self._renamed = next((c for c in table.columns if c.key != c.name), None)
         self._types = {str(c.name): _python_types(c) for c in table.columns}
-        self.has_mutable = None in self._types.values()
+        self.has_mutable = None in self._types.values() or any(
+            isinstance(c.type, ARRAY) for c in table.columns
+        )
         self._has_int_key = [self._types[name] for name in self.key_columns] == [int]
         if any(isinstance(c.type, CHAR) for c in table.primary_key.columns):
             raise DefinitionError(
                 f"table {table.fullname}: a CHAR key comes back padded and does not equal "
                 f"itself; use String or Text"
             )
-        # Types that accept several Python types, of which the database returns one.
-        self._normal: dict[str, type[Any]] = {
-            str(c.name): Decimal if c.type.asdecimal else float
-            for c in table.columns
-            if isinstance(c.type, Numeric | Float)
-        }
-        self._steps = {
-            str(c.name): Decimal(1).scaleb(-c.type.scale)
-            for c in table.columns
-            if isinstance(c.type, Numeric) and c.type.asdecimal and c.type.scale is not None
-        }
+        for column in table.primary_key.columns:
+            if isinstance(column.type, JSON | ARRAY):
+                raise DefinitionError(
+                    f"table {table.fullname}: rows are found by their keys, and a value of "
+                    f"{column.type!r} can be no key of a dict; use String"
+                )
         self.depends_on_order = (
             bool(table.foreign_keys)
             or any(isinstance(c, UniqueConstraint | ExcludeConstraint) for c in table.constraints)
             or any(index.unique for index in table.indexes)
         )
-        self._singles = {str(c.name): s for c in table.columns if (s := _single(c.type))}
-        self._plain_times = {
-            str(c.name)
-            for c in table.primary_key.columns
-            if isinstance(c.type, DateTime) and not c.type.timezone
+        self._forms = {
+            str(c.name): form
+            for c in table.columns
+            if (form := _form(c.type, self._types[str(c.name)])) is not None
         }
-        self._zoned = {
-            str(c.name) for c in table.columns if isinstance(c.type, DateTime) and c.type.timezone
+        self._has_zone = {
+            str(c.name): c.type.timezone
+            for c in table.columns
+            if isinstance(c.type, DateTime | Time)
         }
         auto = table.autoincrement_column
         self.generated = str(auto.name) if auto is not None else None
@@ -234,6 +241,12 @@ class TableSpec:
         if type(key) is int and self._has_int_key:
             return (key,)  # the common case
         values = key if isinstance(key, tuple) else (key,)
+        try:
+            hash(values)
+        except TypeError as error:
+            raise InvalidRow(
+                f"table {self.name}: {key!r} can be no key of a row: {error}"
+            ) from error
         if len(values) != len(self.key_columns):
             raise InvalidRow(
                 f"table {self.name}: the key is ({', '.join(self.key_columns)}), so give "
@@ -350,58 +363,56 @@ class TableSpec:
     def _checked_value(self, name: str, value: Any) -> Any:
         """Return `value`, as the type that the database would return, if the column accepts it."""
         wanted = self._types[name]
-        if wanted is None:
-            single = self._singles.get(name)
-            if single is not None and isinstance(value, str):
-                return self._as_one(name, value, single)
-            return value if type(value) in IMMUTABLE else self._as_own(name, value)
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        if wanted is not None:
+            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+                raise InvalidRow(
+                    f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
+                    f"not {type(value).__name__} {value!r}"
+                )
+            if isinstance(value, str) and not is_storable(value):
+                raise InvalidRow(
+                    f"table {self.name}: column {name} cannot keep {value!r}: NUL and halves of "
+                    f"surrogate pairs are not text to a database"
+                )
+            if name in self._has_zone:
+                self._check_zone(name, value)
+            if wanted is datetime.date and isinstance(value, datetime.datetime):
+                raise InvalidRow(
+                    f"table {self.name}: column {name} is a date; give {value!r}.date()"
+                )
+        form = self._forms.get(name)
+        if form is None:
+            return value
+        try:
+            value = form(value)
+        except Exception as error:
             raise InvalidRow(
-                f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
-                f"not {type(value).__name__} {value!r}"
-            )
-        if isinstance(value, str) and not is_storable(value):
-            raise InvalidRow(
-                f"table {self.name}: column {name} cannot keep {value!r}: NUL and halves of "
-                f"surrogate pairs are not text to a database"
-            )
-        if isinstance(value, datetime.datetime) and value.tzinfo is None and name in self._zoned:
+                f"table {self.name}: column {name} takes {self._columns[name].type!r}, not "
+                f"{value!r} ({type(error).__name__}: {error})"
+            ) from error
+        if name in self.key_columns and isinstance(value, float | Decimal) and value != value:
+            raise InvalidRow(f"table {self.name}: key column {name} cannot be NaN")
+        return value
+
+    def _check_zone(self, name: str, value: datetime.datetime | datetime.time) -> None:
+        """Check that a time has a time zone where the column has one, and is a time in UTC too."""
+        has_zone = self._has_zone[name]
+        if has_zone and value.tzinfo is None:
             raise InvalidRow(
                 f"table {self.name}: column {name} is an instant; give {value!r} a time zone"
             )
-        if isinstance(value, datetime.datetime) and value.tzinfo and name in self._plain_times:
+        if value.tzinfo is not None and not has_zone:
             raise InvalidRow(
                 f"table {self.name}: column {name} has no time zone; give {value!r} without one"
             )
-        if wanted is datetime.date and isinstance(value, datetime.datetime):
-            raise InvalidRow(f"table {self.name}: column {name} is a date; give {value!r}.date()")
-        normal = self._normal.get(name)
-        if normal is not None and type(value) is not normal:
-            value = normal(str(value))
-        step = self._steps.get(name)
-        return value if step is None else _rounded(value, step)
-
-    def _as_own(self, name: str, value: Any) -> Any:
-        """Return a copy of `value`, so that no other code changes it in place."""
-        if isinstance(value, memoryview):
-            return bytes(value)  # as the database returns it
-        try:
-            return copied(value)
-        except Exception as error:
-            raise InvalidRow(
-                f"table {self.name}: column {name} takes values that can be copied, not "
-                f"{type(value).__name__} ({type(error).__name__}: {error})"
-            ) from error
-
-    def _as_one(self, name: str, value: str, single: Callable[[str], Any]) -> Any:
-        """Return the canonical form of `value`, so that keys compare here as in the database."""
-        try:
-            return single(value)
-        except (KeyError, ValueError) as error:
-            raise InvalidRow(
-                f"table {self.name}: column {name} takes {self._columns[name].type!r}, not "
-                f"{value!r}"
-            ) from error
+        if has_zone and isinstance(value, datetime.datetime):
+            try:
+                value.astimezone(datetime.UTC)
+            except OverflowError as error:
+                raise InvalidRow(
+                    f"table {self.name}: column {name} cannot keep {value!r}, which lies outside "
+                    f"the years 1 to 9999 of UTC"
+                ) from error
 
     def in_order(self, keys: Iterable[Key]) -> list[Key]:
         """Return `keys` sorted, the same way in every process. O(n log n)."""
@@ -417,13 +428,68 @@ class TableSpec:
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
 
 
-def _single(kind: Any) -> Callable[[str], Any] | None:
-    """Return a function from text to its canonical value, for types that accept variant text."""
-    if isinstance(kind, Enum) and kind.enum_class is not None:
-        return kind.enum_class.__getitem__
+def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
+    """Return a function from a value to the one that the database returns for it.
+
+    So values compare here as there, and no other code changes them in place. None where it is the
+    value itself. The function raises an exception for a value that the type cannot keep.
+    """
+    if isinstance(kind, Enum):
+        if kind.enum_class is None:
+            return {text: text for text in kind.enums}.__getitem__
+        members = kind.enum_class
+        return lambda value: value if isinstance(value, members) else members[value]
     if isinstance(kind, Uuid):
-        return uuid.UUID if kind.as_uuid else lambda value: str(uuid.UUID(value))
-    return None
+        if kind.as_uuid:
+            return lambda value: value if isinstance(value, uuid.UUID) else uuid.UUID(value)
+        return lambda value: str(uuid.UUID(str(value)))
+    if isinstance(kind, LargeBinary):
+        return bytes
+    if isinstance(kind, Numeric | Float):
+        if not kind.asdecimal:
+            return _float
+        step = None if kind.scale is None else Decimal(1).scaleb(-kind.scale)
+        return _decimal if step is None else lambda value: _rounded(_decimal(value), step)
+    if isinstance(kind, ARRAY):
+        return lambda value: _nested(copied(value), tuple if kind.as_tuple else list)
+    if isinstance(kind, JSON):
+        return _json
+    return _own if python_types is None else None
+
+
+def _own(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else copied(value)
+
+
+def _nested(value: Any, kind: type[list[Any] | tuple[Any, ...]]) -> Any:
+    return kind(_nested(each, kind) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _json(value: Any) -> Any:
+    if type(value) is str:
+        return value
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):  # an engine may have a serializer of its own
+        return copied(value)
+
+
+def _float(value: float | Decimal) -> float:
+    if type(value) is float:
+        return value
+    found = float(value)
+    if math.isinf(found) and not (isinstance(value, Decimal) and value.is_infinite()):
+        raise OverflowError(f"{value!r} is beyond a double")
+    return found
+
+
+def _decimal(value: float | Decimal) -> Decimal:
+    found = (
+        value if type(value) is Decimal else Decimal(str(value) if type(value) is float else value)
+    )
+    if found.is_snan():
+        raise ValueError("a signaling NaN is no number to a database")
+    return found
 
 
 def _picker(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -486,7 +552,7 @@ def _plain_table(table: Any) -> Table:
 def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | None:
     """Return the Python types a column accepts, or None where only the database can tell."""
     if isinstance(column.type, Enum):
-        return None
+        return str if column.type.enum_class is None else (column.type.enum_class, str)
     if type(column.type).__module__.startswith("sqlalchemy."):
         for sql_type, python_types in _CHECKED:
             if isinstance(column.type, sql_type):
@@ -559,11 +625,6 @@ class KeyedValues:
                     "Enum, LargeBinary or JSON"
                 )
         self._json = {str(c.name) for c in spec.table.columns if isinstance(c.type, JSON)}
-        self._plain_times = {
-            str(c.name)
-            for c in spec.table.columns
-            if isinstance(c.type, DateTime) and not c.type.timezone
-        }
 
     @property
     def holds_floats(self) -> bool:
@@ -624,10 +685,6 @@ class KeyedValues:
                 raise InvalidRow(
                     f"table {spec.name}: column {name} cannot keep {given!r}: {error}"
                 ) from error
-        if isinstance(given, datetime.datetime) and given.tzinfo and name in self._plain_times:
-            raise InvalidRow(
-                f"table {spec.name}: column {name} has no time zone; give {given!r} without one"
-            )
         if given != kept and given == given:  # NaN is unequal to itself, but is kept
             raise InvalidRow(
                 f"table {spec.name}: column {name} would return {kept!r} for {given!r}; write what "
