@@ -8,6 +8,7 @@ import uuid
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pytest
 from sqlalchemy import (
     ARRAY,
@@ -397,6 +398,26 @@ def test_aware_time_in_a_column_without_time_zone_is_an_invalid_row(db: adb.Data
             t.insert(kinds, {"id": 1, **values})
     with db.transaction() as t:
         t.insert(kinds, {"id": 1, "plain": aware.replace(tzinfo=None), "instant": aware})
+
+
+def test_numbers_of_numpy_and_the_null_of_json_are_kept(db: adb.Database) -> None:
+    kept = Table(
+        "kept",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("double", Float),
+        Column("decimal", Numeric(8, 3)),
+        Column("found", JSON(none_as_null=True)),
+    )
+    db.create_all()
+    tenth = numpy.float64(0.1)
+    with db.transaction() as t:
+        t.insert(kept, {"id": 1, "double": tenth, "decimal": tenth, "found": JSON.NULL})
+    with db.transaction() as t:
+        row = t.get(kept, 1)
+        assert row == {"id": 1, "double": 0.1, "decimal": Decimal("0.100"), "found": None}
+        assert t.query(select(kept.c.id).where(kept.c.found.is_not(None))) == [(1,)]
+        t.update(kept, 1, double=numpy.float64("inf"))
 
 
 class Ward(enum.StrEnum):

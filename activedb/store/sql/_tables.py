@@ -434,6 +434,9 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
     So values compare here as there, and no other code changes them in place. None where it is the
     value itself. The function raises an exception for a value that the type cannot keep.
     """
+    if python_types is None:
+        is_json = isinstance(kind, JSON) and type(kind).__module__.startswith("sqlalchemy.")
+        return _json if is_json else _own
     if isinstance(kind, Enum):
         if kind.enum_class is None:
             return {text: text for text in kind.enums}.__getitem__
@@ -452,9 +455,7 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
         return _decimal if step is None else lambda value: _rounded(_decimal(value), step)
     if isinstance(kind, ARRAY):
         return lambda value: _nested(copied(value), tuple if kind.as_tuple else list)
-    if isinstance(kind, JSON):
-        return _json
-    return _own if python_types is None else None
+    return None
 
 
 def _own(value: Any) -> Any:
@@ -466,7 +467,7 @@ def _nested(value: Any, kind: type[list[Any] | tuple[Any, ...]]) -> Any:
 
 
 def _json(value: Any) -> Any:
-    if type(value) is str:
+    if type(value) is str or value is JSON.NULL:
         return value
     try:
         return json.loads(json.dumps(value))
@@ -475,18 +476,14 @@ def _json(value: Any) -> Any:
 
 
 def _float(value: float | Decimal) -> float:
-    if type(value) is float:
-        return value
     found = float(value)
-    if math.isinf(found) and not (isinstance(value, Decimal) and value.is_infinite()):
-        raise OverflowError(f"{value!r} is beyond a double")
+    if math.isinf(found) and found != value:
+        raise OverflowError("beyond a double")
     return found
 
 
 def _decimal(value: float | Decimal) -> Decimal:
-    found = (
-        value if type(value) is Decimal else Decimal(str(value) if type(value) is float else value)
-    )
+    found = Decimal(str(float(value))) if isinstance(value, float) else Decimal(value)
     if found.is_snan():
         raise ValueError("a signaling NaN is no number to a database")
     return found
