@@ -73,6 +73,7 @@ _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (Uuid, (uuid.UUID, str)),
     (ARRAY, (list, tuple)),
 )
+_SINGLE_BITS = 24  # a float of at most this precision is a float4
 
 
 class Tables:
@@ -177,17 +178,10 @@ class TableSpec:
             isinstance(c.type, ARRAY) for c in table.columns
         )
         self._has_int_key = [self._types[name] for name in self.key_columns] == [int]
-        if any(isinstance(c.type, CHAR) for c in table.primary_key.columns):
-            raise DefinitionError(
-                f"table {table.fullname}: a CHAR key comes back padded and does not equal "
-                f"itself; use String or Text"
-            )
         for column in table.primary_key.columns:
-            if isinstance(column.type, JSON | ARRAY):
-                raise DefinitionError(
-                    f"table {table.fullname}: rows are found by their keys, and a value of "
-                    f"{column.type!r} can be no key of a dict; use String"
-                )
+            why = _unfit_for_keys(column.type)
+            if why is not None:
+                raise DefinitionError(f"table {table.fullname}, key column {column.name}: {why}")
         self.depends_on_order = (
             bool(table.foreign_keys)
             or any(isinstance(c, UniqueConstraint | ExcludeConstraint) for c in table.constraints)
@@ -428,6 +422,25 @@ class TableSpec:
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
 
 
+def _unfit_for_keys(kind: Any) -> str | None:
+    """Return why rows cannot be found by values of a type, and what to do; None if they can."""
+    if isinstance(kind, CHAR):
+        return "a CHAR comes back padded and does not equal itself; use String or Text"
+    if isinstance(kind, JSON | ARRAY):
+        return f"a value of {kind!r} can be no key of a dict; use String"
+    if _is_single(kind):
+        return f"a value of {kind!r} is rounded, and does not equal what was given; use Double"
+    return None
+
+
+def _is_single(kind: Any) -> bool:
+    """Return whether a column is a float4 at the server."""
+    is_short = getattr(kind, "precision", None) is not None and kind.precision <= _SINGLE_BITS
+    return isinstance(kind, REAL) or (
+        isinstance(kind, Float) and is_short and not isinstance(kind, Double)
+    )
+
+
 def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
     """Return a function from a value to the one that the database returns for it.
 
@@ -580,7 +593,6 @@ def _default(column: Column[Any], default: Any) -> Callable[[], Any] | Select[An
 
 
 _EXACT = (Boolean, Date, DateTime, Enum, Integer, JSON, LargeBinary, String, Uuid)
-_SINGLE_BITS = 24  # a float of at most this precision is a float4
 
 
 class KeyedValues:
@@ -695,10 +707,7 @@ def _is_exact(column: Column[Any]) -> bool:
     if column.computed is not None or not type(kind).__module__.startswith("sqlalchemy."):
         return False
     if isinstance(kind, Float):
-        is_single = isinstance(kind, REAL) or (
-            kind.precision is not None and kind.precision <= _SINGLE_BITS
-        )
-        return not kind.asdecimal and (isinstance(kind, Double) or not is_single)
+        return not kind.asdecimal and not _is_single(kind)
     if isinstance(kind, Numeric):
         return kind.asdecimal
     return isinstance(kind, _EXACT) and not isinstance(kind, CHAR)
