@@ -147,7 +147,13 @@ class Transaction:
         node = self._node
         node.check_usable()
         spec = node.forest.tables.spec(table)
-        wanted = {key: spec.key(key) for key in keys}
+        try:
+            wanted = {key: spec.key(key) for key in keys}
+        except TypeError as error:
+            raise InvalidRow(
+                f"table {spec.name}: get_many() returns rows by key, so give keys that a dict can "
+                f"have: {error}"
+            ) from error
         rows = _got(
             node, spec, spec.in_order(wanted.values()), for_update=for_update, nowait=nowait
         )

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from tests.databases import Place
 
 
+# Memory asks sqlite3 to convert dates in text queries, which newer Pythons warn of.
+pytestmark = pytest.mark.filterwarnings("ignore:The default (date|datetime) adapter")
+
+
 class Colour(enum.Enum):
     RED = "red"
 
@@ -92,7 +96,7 @@ KINDS: dict[str, Any] = {
 }
 """Types of columns."""
 
-NO_KEYS = {"json", "array"}
+NO_KEYS = {"json", "array", "numeric_as_float"}
 
 VALUES: tuple[Any, ...] = (
     None,
@@ -201,10 +205,11 @@ def test_some_value_is_taken_or_refused_and_what_is_taken_is_kept(where: Place, 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_value_is_taken_or_refused_and_what_is_taken_is_kept(where: Place, kind: str) -> None:
-    check_values(where, kind, VALUES)
+    assert any(value is not None for value in check_values(where, kind, VALUES))
 
 
-def check_values(where: Place, kind: str, values: Sequence[Any]) -> None:
+def check_values(where: Place, kind: str, values: Sequence[Any]) -> list[Any]:
+    """Check all calls with these values; return those that the column has kept."""
     if kind == "array" and where.is_memory:
         pytest.skip("memory has no arrays")
     db = where.open()
@@ -220,6 +225,7 @@ def check_values(where: Place, kind: str, values: Sequence[Any]) -> None:
     )
     db.create_all()
     wrong: list[tuple[str, Any, object]] = []
+    taken = []
 
     def clean(t: adb.Transaction) -> None:
         for table in (things, keyed):
@@ -250,7 +256,9 @@ def check_values(where: Place, kind: str, values: Sequence[Any]) -> None:
             continue
         if not all(is_same(seen[0], other, as_double=where.is_memory) for other in seen):
             wrong.append(("kept", value, seen))
+        taken.append(value)
     assert not wrong
+    return taken
 
 
 def refused(db: adb.Database, call: Callable[[adb.Transaction], object]) -> Exception | None:

@@ -388,7 +388,10 @@ def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[
 
 def _differ(a: Any, b: Any) -> bool:
     """Return whether a database tells two values apart; True and 1, equal in Python, it does."""
-    return bool(a != b) or repr(a) != repr(b)
+    try:
+        return bool(a != b) or repr(a) != repr(b)
+    except Exception:  # of a class of the user's, which may not compare
+        return True
 
 
 @lru_cache(maxsize=1_024)

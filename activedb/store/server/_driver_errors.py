@@ -45,6 +45,14 @@ _VIOLATIONS: dict[str, type[ConstraintViolation]] = {
     "23001": ForeignKeyViolation,
     "23503": ForeignKeyViolation,
 }
+_OF_CONVERSIONS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
 _SQLITE_REFERENCE = "FOREIGN KEY constraint failed"  # also RESTRICT, reported as a trigger's error
 
 
@@ -96,10 +104,8 @@ class converting:  # noqa: N801  # used like a function
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(
-            error, TypeError | ValueError | AttributeError | ArithmeticError | LookupError
-        ):
-            raise StatementError(str(error), None, None, error) from error
+        if isinstance(error, _OF_CONVERSIONS):
+            raise StatementError(f"{type(error).__name__}: {error}", None, None, error) from error
 
 
 def translate_error(error: BaseException, doing: str) -> ActiveDBError | None:
@@ -117,6 +123,8 @@ def translate_error(error: BaseException, doing: str) -> ActiveDBError | None:
         )
     if isinstance(error, ResourceClosedError):
         return StoreError(f"cannot {doing}: the database object was closed; open it again")
+    if isinstance(error, UnicodeError | OverflowError):  # a text or number no driver can send
+        return InvalidRow(f"cannot {doing}: {error}")
     if isinstance(error, StatementError):
         return InvalidRow(f"cannot {doing}: {error.orig or error}")
     return None

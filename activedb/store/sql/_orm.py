@@ -39,10 +39,10 @@ def rows_of(
     try:
         with converting():
             result = orm.execute(statement, values)
-            if result._unique_filter_state is not None:
-                # A collection loaded by a join repeats its owner, and requires this call.
-                result = result.unique()
-            return list(result.all())
+        if result._unique_filter_state is not None:
+            # A collection loaded by a join repeats its owner, and requires this call.
+            result = result.unique()
+        return list(result.all())  # errors of the classes' own code are theirs
     finally:
         orm.expunge_all()
         orm.close()

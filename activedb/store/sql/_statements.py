@@ -465,7 +465,7 @@ def insert_of(
 ) -> Any:
     """Build an INSERT of a SELECT's rows, for `execute`."""
     found = select.bound(values, brackets=False).columns(
-        *(Column(name, _written_type(table.c[name])) for name in columns)
+        *(Column(name, _computed_type(table.c[name])) for name in columns)
     )
     return insert(table).from_select(list(columns), found)
 
@@ -658,10 +658,11 @@ def _assigned(statement: Update, table: Table, mapper: Any) -> dict[str, Any]:
     return assigned
 
 
-class _NumberOrNull(TypeDecorator[Any]):
-    """Type of a number that the database computes, and may not know to be one.
+class _ComputedNumber(TypeDecorator[Any]):
+    """Type of a number that the database computes, whichever type the database gives it.
 
-    For Postgres a mere NULL is text, of which psycopg's types of numbers take nothing.
+    It may be a double where the column keeps decimals, which SQLAlchemy would round, and for
+    Postgres a mere NULL is text, of which SQLAlchemy makes no number.
     """
 
     impl = Numeric
@@ -675,22 +676,25 @@ class _NumberOrNull(TypeDecorator[Any]):
         return dialect.type_descriptor(self.kind)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        if getattr(self.kind, "asdecimal", False) and not isinstance(self.kind, TypeDecorator):
+            return None  # a row takes any number (`TableSpec.complete`)
         try:
             return super().result_processor(dialect, coltype)
         except InvalidRequestError:
             return None
 
 
-def _written_type(column: Column[Any]) -> TypeEngine[Any]:
-    is_number = isinstance(column.type, Numeric | Float)
-    return _NumberOrNull(column.type) if is_number else column.type
+def _computed_type(column: Column[Any]) -> TypeEngine[Any]:
+    kind: Any = column.type
+    while isinstance(kind, TypeDecorator):
+        kind = kind.impl_instance
+    return _ComputedNumber(column.type) if isinstance(kind, Numeric | Float) else column.type
 
 
 def _computed(element: Any, table: Table, name: str) -> Any:
     """Return a value for a column, which the database computes."""
-    if name not in table.c or not isinstance(table.c[name].type, Numeric | Float):
-        return element
-    return type_coerce(element, _written_type(table.c[name]))
+    kind = _computed_type(table.c[name]) if name in table.c else None
+    return type_coerce(element, kind) if isinstance(kind, _ComputedNumber) else element
 
 
 def _plan_insert(

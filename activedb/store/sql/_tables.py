@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import reprlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -73,6 +74,7 @@ _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (Uuid, (uuid.UUID, str)),
     (ARRAY, (list, tuple)),
 )
+_OUTERMOST_YEARS = (datetime.MINYEAR, datetime.MAXYEAR)
 _SINGLE_BITS = 24  # a float of at most this precision is a float4
 
 
@@ -173,7 +175,7 @@ class TableSpec:
         self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
         self._renamed = next((c for c in table.columns if c.key != c.name), None)
-        self._types = {str(c.name): _python_types(c) for c in table.columns}
+        self._types = {str(c.name): _python_types_of(c.type) for c in table.columns}
         self.has_mutable = None in self._types.values() or any(
             isinstance(c.type, ARRAY) for c in table.columns
         )
@@ -203,6 +205,7 @@ class TableSpec:
         self.overrides_identity = identity is not None and bool(identity.always)
         self._computed = {str(c.name) for c in table.columns if c.computed is not None}
         self.written = tuple(name for name in self._columns if name not in self._computed)
+        self._given = frozenset(self.written)
         self.values_of = _picker(self.written)
         self.defaults = {
             str(c.name): _default(c, c.default if c.default is not None else c.server_default)
@@ -235,12 +238,6 @@ class TableSpec:
         if type(key) is int and self._has_int_key:
             return (key,)  # the common case
         values = key if isinstance(key, tuple) else (key,)
-        try:
-            hash(values)
-        except TypeError as error:
-            raise InvalidRow(
-                f"table {self.name}: {key!r} can be no key of a row: {error}"
-            ) from error
         if len(values) != len(self.key_columns):
             raise InvalidRow(
                 f"table {self.name}: the key is ({', '.join(self.key_columns)}), so give "
@@ -280,7 +277,8 @@ class TableSpec:
         InvalidRow
             On an unknown column.
         """
-        self._checked(values)
+        if not values.keys() <= self._given:
+            self._checked(values)
         return [name for name in self.defaults if name not in values]
 
     def complete(self, values: Mapping[str, Any]) -> Row:
@@ -321,7 +319,7 @@ class TableSpec:
             On an unknown column, a wrong type, NULL in a NOT NULL column or a change of the key.
         """
         for name in self.key_columns:
-            if name in values and values[name] != row[name]:
+            if name in values and self._checked({name: values[name]})[name] != row[name]:
                 raise InvalidRow(
                     f"table {self.name}: an update cannot change key column {name}; "
                     f"delete the row and insert another"
@@ -361,7 +359,7 @@ class TableSpec:
             if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
                 raise InvalidRow(
                     f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
-                    f"not {type(value).__name__} {value!r}"
+                    f"not {type(value).__name__} {_shown(value)}"
                 )
             if isinstance(value, str) and not is_storable(value):
                 raise InvalidRow(
@@ -378,20 +376,21 @@ class TableSpec:
         if form is None:
             return value
         try:
-            value = form(value)
+            kept = form(value)
+            is_nan = name in self.key_columns and hash(kept) is not None and kept != kept
         except Exception as error:
             raise InvalidRow(
                 f"table {self.name}: column {name} takes {self._columns[name].type!r}, not "
-                f"{value!r} ({type(error).__name__}: {error})"
+                f"{_shown(value)} ({type(error).__name__}: {error})"
             ) from error
-        if name in self.key_columns and isinstance(value, float | Decimal) and value != value:
+        if is_nan:
             raise InvalidRow(f"table {self.name}: key column {name} cannot be NaN")
-        return value
+        return kept
 
     def _check_zone(self, name: str, value: datetime.datetime | datetime.time) -> None:
         """Check that a time has a time zone where the column has one, and is a time in UTC too."""
-        has_zone = self._has_zone[name]
-        if has_zone and value.tzinfo is None:
+        has_zone, is_instant = self._has_zone[name], isinstance(value, datetime.datetime)
+        if has_zone and is_instant and value.tzinfo is None:
             raise InvalidRow(
                 f"table {self.name}: column {name} is an instant; give {value!r} a time zone"
             )
@@ -399,7 +398,7 @@ class TableSpec:
             raise InvalidRow(
                 f"table {self.name}: column {name} has no time zone; give {value!r} without one"
             )
-        if has_zone and isinstance(value, datetime.datetime):
+        if has_zone and isinstance(value, datetime.datetime) and value.year in _OUTERMOST_YEARS:
             try:
                 value.astimezone(datetime.UTC)
             except OverflowError as error:
@@ -427,18 +426,23 @@ def _unfit_for_keys(kind: Any) -> str | None:
     if isinstance(kind, CHAR):
         return "a CHAR comes back padded and does not equal itself; use String or Text"
     if isinstance(kind, JSON | ARRAY):
-        return f"a value of {kind!r} can be no key of a dict; use String"
-    if _is_single(kind):
+        return f"a value of {kind!r} cannot be a key, as it may be a list; use String"
+    is_rounded = (
+        kind.asdecimal
+        if isinstance(kind, Float)
+        else isinstance(kind, Numeric) and not kind.asdecimal and kind.scale is not None
+    )
+    if is_rounded or _is_single(kind):
         return f"a value of {kind!r} is rounded, and does not equal what was given; use Double"
     return None
 
 
 def _is_single(kind: Any) -> bool:
     """Return whether a column is a float4 at the server."""
-    is_short = getattr(kind, "precision", None) is not None and kind.precision <= _SINGLE_BITS
-    return isinstance(kind, REAL) or (
-        isinstance(kind, Float) and is_short and not isinstance(kind, Double)
-    )
+    if not isinstance(kind, Float) or isinstance(kind, Double):
+        return False
+    is_short = kind.precision is not None and kind.precision <= _SINGLE_BITS
+    return isinstance(kind, REAL) or is_short
 
 
 def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
@@ -454,7 +458,10 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
         if kind.enum_class is None:
             return {text: text for text in kind.enums}.__getitem__
         members = kind.enum_class
-        return lambda value: value if isinstance(value, members) else members[value]
+        known = dict(members.__members__)
+        if len(kind.enums) == len(members):
+            known = dict(zip(kind.enums, members, strict=True)) | known
+        return lambda value: value if isinstance(value, members) else known[value]
     if isinstance(kind, Uuid):
         if kind.as_uuid:
             return lambda value: value if isinstance(value, uuid.UUID) else uuid.UUID(value)
@@ -467,7 +474,11 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
         step = None if kind.scale is None else Decimal(1).scaleb(-kind.scale)
         return _decimal if step is None else lambda value: _rounded(_decimal(value), step)
     if isinstance(kind, ARRAY):
-        return lambda value: _nested(copied(value), tuple if kind.as_tuple else list)
+        is_number = isinstance(kind.item_type, Numeric | Float)  # the server rounds these
+        item_types = _python_types_of(kind.item_type)
+        of_item = None if is_number else _form(kind.item_type, item_types)
+        into = tuple if kind.as_tuple else list
+        return lambda value: _nested(value, into, of_item or copied, kind.dimensions)
     return None
 
 
@@ -475,16 +486,38 @@ def _own(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else copied(value)
 
 
-def _nested(value: Any, kind: type[list[Any] | tuple[Any, ...]]) -> Any:
-    return kind(_nested(each, kind) for each in value) if isinstance(value, list | tuple) else value
+def _nested(
+    value: Any,
+    into: type[list[Any] | tuple[Any, ...]],
+    of_item: Callable[[Any], Any],
+    depth: int | None,
+) -> Any:
+    """Return an array's value; without a declared number of dimensions, all lists are arrays."""
+    if value is None:
+        return None
+    if depth == 0 or not isinstance(value, list | tuple):
+        return of_item(value)
+    deeper = None if depth is None else depth - 1
+    return into(_nested(each, into, of_item, deeper) for each in value)
+
+
+_JSON_ATOMS = frozenset({bool, float, int, str, type(None)})
 
 
 def _json(value: Any) -> Any:
-    if type(value) is str or value is JSON.NULL:
+    """Return JSON as it comes back: tuples are lists, and names are text."""
+    kind = type(value)
+    if kind in _JSON_ATOMS or value is JSON.NULL:
         return value
+    if kind is list or kind is tuple:
+        return [item if type(item) in _JSON_ATOMS else _json(item) for item in value]
+    if kind is dict and all(type(name) is str for name in value):
+        return {
+            name: item if type(item) in _JSON_ATOMS else _json(item) for name, item in value.items()
+        }
     try:
         return json.loads(json.dumps(value))
-    except (TypeError, ValueError):  # an engine may have a serializer of its own
+    except (TypeError, ValueError):  # a caller's connection may have a serializer of its own
         return copied(value)
 
 
@@ -559,15 +592,20 @@ def _plain_table(table: Any) -> Table:
     return mapped
 
 
-def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | None:
+def _python_types_of(kind: Any) -> type[Any] | tuple[type[Any], ...] | None:
     """Return the Python types a column accepts, or None where only the database can tell."""
-    if isinstance(column.type, Enum):
-        return str if column.type.enum_class is None else (column.type.enum_class, str)
-    if type(column.type).__module__.startswith("sqlalchemy."):
+    if isinstance(kind, Enum):
+        return str if kind.enum_class is None else (kind.enum_class, str)
+    if type(kind).__module__.startswith("sqlalchemy."):
         for sql_type, python_types in _CHECKED:
-            if isinstance(column.type, sql_type):
+            if isinstance(kind, sql_type):
                 return python_types
     return None
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 80
+_shown = _short.repr
 
 
 def _default(column: Column[Any], default: Any) -> Callable[[], Any] | Select[Any]:
