@@ -487,11 +487,10 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
             }
             for row in rows
         ]
-    if connection.dialect.name == "sqlite":
-        driver: Any = connection.connection.driver_connection
-        with converting():
+        if connection.dialect.name == "sqlite":
+            driver: Any = connection.connection.driver_connection
             driver.executemany(sql, bound)
-        return
+            return
     with driver_cursor(connection) as cursor, converting():
         if len(bound) == 1:
             cursor.execute(sql, bound[0])

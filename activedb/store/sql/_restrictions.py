@@ -449,7 +449,7 @@ def ordered(value: Any, kind: TypeEngine[Any]) -> Any:
         )
         try:
             return instant(value) if is_one else None
-        except (NotImplementedError, OverflowError):  # outside the years 1 to 9999 of UTC
+        except (NotImplementedError, OverflowError):  # no offset, or outside the years of UTC
             return None
     if type(kind) in _DECIMALS and getattr(kind, "asdecimal", False):
         is_number = type(value) is int or (type(value) is Decimal and value.is_finite())

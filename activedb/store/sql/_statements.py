@@ -685,6 +685,7 @@ class _ComputedNumber(TypeDecorator[Any]):
 
 
 def _computed_type(column: Column[Any]) -> TypeEngine[Any]:
+    """Return the type with which a computed value for a column is read."""
     kind: Any = column.type
     while isinstance(kind, TypeDecorator):
         kind = kind.impl_instance

@@ -377,14 +377,15 @@ class TableSpec:
             return value
         try:
             kept = form(value)
-            is_nan = name in self.key_columns and hash(kept) is not None and kept != kept
+            if name in self.key_columns:
+                hash(kept)  # rows are found by it
+                if kept != kept:
+                    raise ValueError("a key cannot be NaN")
         except Exception as error:
             raise InvalidRow(
                 f"table {self.name}: column {name} takes {self._columns[name].type!r}, not "
                 f"{_shown(value)} ({type(error).__name__}: {error})"
             ) from error
-        if is_nan:
-            raise InvalidRow(f"table {self.name}: key column {name} cannot be NaN")
         return kept
 
     def _check_zone(self, name: str, value: datetime.datetime | datetime.time) -> None:
