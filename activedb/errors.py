@@ -78,7 +78,8 @@ attached as ``__cause__``::
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 __all__ = [
@@ -269,12 +270,18 @@ class WorkflowCycle(WorkflowError):
         Each comes before the next one, and the last before the first.
     """
 
-    def __init__(self, programs: Iterable[str]):
+    def __init__(self, message: str, *, programs: Iterable[str] = ()):
+        super().__init__(message)
         self.programs = tuple(programs)
-        super().__init__(
-            "these programs would come before themselves: "
-            + " before ".join([*self.programs, self.programs[0]])
-            + "; take one of their reads= or after= away"
+
+    @classmethod
+    def of(cls, programs: Sequence[str]) -> Self:
+        """Return the error for a cycle of programs."""
+        cycle = " before ".join([*programs, programs[0]])
+        return cls(
+            f"these programs would come before themselves: {cycle}; "
+            "remove one of their reads= or after=",
+            programs=programs,
         )
 
 
@@ -516,19 +523,20 @@ class FiringsLeft(RuleError):
         ended, and starts its firings once activedb knows whether it has committed.
     """
 
-    left: Mapping[str, str]
+    def __init__(self, message: str, *, left: Mapping[str, str] = MappingProxyType({})):
+        super().__init__(message)
+        self.left = dict(left)
 
     @classmethod
     def of(cls, left: Mapping[str, str]) -> Self:
         """Return the error for these names and reasons."""
         shown = [f"{name} ({why})" for name, why in sorted(left.items())[:_LEFT_SHOWN]]
         more = f"; and {len(left) - len(shown)} more" if len(left) > len(shown) else ""
-        error = cls(
+        return cls(
             f"{len(left)} of the rules that were waited for have not ended: {'; '.join(shown)}"
-            f"{more}; they continue by themselves: wait again, outside of transactions"
+            f"{more}; they continue by themselves: wait again, outside of transactions",
+            left=left,
         )
-        error.left = dict(left)
-        return error
 
 
 class StreamError(ActiveDBError):
@@ -690,8 +698,8 @@ class HistoryForgotten(CompensationError):
 class Interferes(CompensationError):
     """The completion of other batches would be affected; ``plan.interference`` lists them.
 
-    Also if a non-intrusive compensation would do nothing, because other batches need everything:
-    ``plan.kept`` lists what they need.
+    It is also raised if a non-intrusive compensation would do nothing, because other batches need
+    every transaction; ``plan.kept`` lists what they need.
     """
 
 

@@ -1,4 +1,8 @@
-"""Coupling modes, their meanings, and the transactions that each pair of modes needs."""
+"""Coupling modes, their meanings, and the transactions that each pair of modes needs.
+
+`plan` is an executable specification: activedb runs rules by itself, and tests compare it with the
+plan.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ class Start(StrEnum):
 
     AT_EVENT = "at the event"
     AT_COMMIT_POINT = "at the commit point"
-    """Commit point of the triggering transaction, in its deferred cycles."""
+    """Commit point of the triggering transaction, in its deferred cycles; see `Planned`."""
     AFTER_COMMIT = "after the triggering commit"
     AT_EVENT_OR_ABORT = "at the event or the abort"
     """Event or abort of the triggering transaction, whichever the caller chooses."""
@@ -188,7 +192,8 @@ class Planned:
     parent : Role or None
         None for a top-level transaction.
     starts : Start
-        `Start.AT_COMMIT_POINT` refers to the commit point of its parent.
+        `Start.AT_COMMIT_POINT` refers to the commit point of the triggering transaction; for a
+        deferred action, to that of its parent.
     durability : Durability
     """
 

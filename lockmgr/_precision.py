@@ -42,7 +42,7 @@ class PredicateLocks:
     def added(self, entry: Entry) -> None:
         """Lock a predicate that is new in the table for the writers of rows that it covers.
 
-        Those that have not declared their rows may have written any. O(transactions that have
+        A writer that has not declared its rows may have written any row. O(transactions that have
         locked the table + rows declared).
         """
         predicate, table = entry.resource[-1], entry.resource[:-1]
@@ -75,7 +75,13 @@ class PredicateLocks:
     def declare(
         self, owner: LockOwner, table: Resource, rows: Sequence[Columns] | None, *, first: bool
     ) -> Predicate | None:
-        """Declare rows; return a predicate to lock before, and None once they are declared."""
+        """Declare rows that `owner` will write.
+
+        Returns
+        -------
+        Predicate or None
+            A predicate that it must lock first; None if the rows are declared now.
+        """
         predicates = self._by_table.get(table)
         if predicates is not None and not self._holds_all(owner, table):
             for predicate in predicates.covering(rows):
@@ -96,7 +102,10 @@ class PredicateLocks:
         return None
 
     def bequeath(self, owner: LockOwner, heir: LockOwner) -> None:
-        """Pass on the rows that an ending transaction has declared. REQUIRES: it has its locks."""
+        """Pass the declared rows of an ending transaction to its heir.
+
+        REQUIRES: `owner` still has its locks.
+        """
         if heir.declared is None:
             heir.declared = {}
         for table in heir.declared:

@@ -221,7 +221,8 @@ class Cover:
             f"{listed(self.of)}: derived from {listed(self.derivation)}.",
             f"The cover is {listed(self.sources)}, "
             + ("independent" if self.is_independent else "not independent")
-            + f"; its construction is {self.closing} after {len(self.rounds)} rounds.",
+            + f"; its construction is {self.closing} after {len(self.rounds)} "
+            + ("round." if len(self.rounds) == 1 else "rounds."),
         ]
         return [*lines, *self.reasons]
 
@@ -328,8 +329,8 @@ def independent_scover(
         sources = scover(lineage, given, consecutive=consecutive)
         reasons = (
             *reasons,
-            "However much is dropped, others will be dropped in part, so the least cover is "
-            f"chosen: {listed(sources)}.",
+            "Dropping more batches would always leave others dropped in part, so the least cover "
+            f"is chosen: {listed(sources)}.",
         )
     return Cover(
         given,
@@ -419,7 +420,8 @@ def _closing(lineage: Lineage, visited: set[str]) -> tuple[Closing, tuple[str, .
         )
     if waiting:
         return Closing.GROWING, tuple(
-            f"It will grow: {id} waits to be an input of {name} together with others."
+            f"The cover will grow: {id} waits to be merged with other batches into an input of "
+            f"{name}."
             for name, id in waiting.items()
         )
     return Closing.CLOSED, ()

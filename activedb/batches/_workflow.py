@@ -360,4 +360,4 @@ def _in_order(graph: nx.DiGraph) -> list[str]:
     try:
         return list(nx.lexicographical_topological_sort(graph, key=list(graph).index))
     except nx.NetworkXUnfeasible:
-        raise WorkflowCycle(edge[0] for edge in nx.find_cycle(graph)) from None
+        raise WorkflowCycle.of([edge[0] for edge in nx.find_cycle(graph)]) from None

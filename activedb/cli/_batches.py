@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,7 +28,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Id = Annotated[str, typer.Argument(help="Id of the batch, as ls prints it: calls#3.")]
+Id = Annotated[
+    str, typer.Argument(help="Id of a batch, as ls prints it (calls#3), or of a transaction.")
+]
 File = Annotated[
     Path | None,
     typer.Argument(help="Python file that opens the database, instead of --url."),
@@ -44,10 +46,8 @@ def ls(
     file: File = None,
     workflow: Which = None,
     state: Annotated[
-        str | None,
-        typer.Option(
-            help="Only batches that are whole, 'partially dropped', dropped or withdrawn."
-        ),
+        Literal["whole", "partially dropped", "dropped", "withdrawn"] | None,
+        typer.Option(help="List only batches in this state."),
     ] = None,
     derived: Annotated[
         bool,
@@ -142,7 +142,8 @@ def compensate(
         typer.Argument(help="Python file that defines the workflow; not needed with --plan."),
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="Mode: full, non-intrusive or 'independent cover'.")
+        Literal["full", "non-intrusive", "independent cover"],
+        typer.Option(help="What to compensate."),
     ] = "full",
     plan: Annotated[
         bool, typer.Option("--plan", help="Only print the plan; compensate nothing.")
@@ -178,10 +179,13 @@ def compensate(
         history = db.workflows.history(name)
         found = history.plan(id, mode)
         _draw(svg, history, id, plan=found)
+        is_allowed = allow_interference or not found.is_interfering
+        can_run = found.is_possible and is_allowed and not found.is_empty
         if not plan:
-            db.create_all()
-            if not yes:
-                _ask(found)
+            if can_run:
+                if not yes:
+                    _ask(found)
+                db.create_all()
             db.workflows.open(name).compensate(plan=found, allow_interference=allow_interference)
     reporter.rows(
         f"plan for {id}" if plan else f"{id} is compensated",
@@ -189,8 +193,7 @@ def compensate(
         [(line,) for line in found.explain()],
         {"workflow": name, "done": not plan, "plan": found.record()},
     )
-    is_allowed = allow_interference or not found.is_interfering
-    if plan and (found.is_empty or not (found.is_possible and is_allowed)):
+    if plan and not can_run:
         raise typer.Exit(1)
 
 
@@ -228,7 +231,7 @@ def _name(db: Database, workflow: str | None) -> str:
     names = db.workflows.recorded()
     if len(names) != 1:
         raise ConfigurationError(
-            f"say with --workflow which one is meant: there are {', '.join(names)}"
+            f"there are several workflows ({', '.join(names)}); choose one with --workflow"
             if names
             else "no batches of any workflow are recorded in this database"
         )

@@ -82,11 +82,15 @@ _HANDLES_MORE = 256  # besides the connections: Spark, files, pipes
 _DISK_MIN = 200 * 2**20  # bytes
 _DISK_SCARCE = 2 * 2**30
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*;\s*extra == ['\"]([\w-]+)['\"]")
-_FOR_PEOPLE = ("dev", "bench", "berkeleydb", "docs")  # extras for developers of activedb
+_FOR_DEVELOPERS = ("dev", "bench", "berkeleydb", "docs", "pyright", "test")
+"""Extras for those who develop activedb itself."""
 
 
 def connections_max(settings: Settings) -> int:
-    """Return the maximum number of connections of one process."""
+    """Return the number of connections that one process usually needs at most.
+
+    Causal rules under ``isolation="serializable"`` may need another ``2 * threads + 10``.
+    """
     return 6 * settings.threads + 25
 
 
@@ -128,7 +132,7 @@ def _extras() -> Iterator[Finding]:
         if found and not found[1].lower().startswith("activedb"):
             wanted[found[2]].append(found[1])
     for extra, names in sorted(wanted.items()):
-        if extra in _FOR_PEOPLE:
+        if extra in _FOR_DEVELOPERS:
             continue
         versions = {name: _version(name) for name in names}
         missing = [name for name, version in versions.items() if version is None]
@@ -404,7 +408,7 @@ def _skew(facts: ServerFacts, settings: Settings) -> Finding:
     said = f"the server's clock is {abs(facts.ahead_s):,.3f} s {way} this computer's"
     said += f" (± {facts.uncertain_s:,.3f} s)"
     if apart > min(settings.future_max_s, 60.0):
-        advice = "correct the wrong clock: else events are refused as being from the future"
+        advice = "correct the wrong clock; otherwise events are refused as being from the future"
         return Finding("clocks", "problem", said, advice)
     if apart > _SKEW_S_MAX:
         advice = "if times of several machines are compared, synchronise both clocks (NTP)"
@@ -418,8 +422,8 @@ def _listening(facts: ServerFacts, settings: Settings) -> Finding:
         return Finding(
             "sessions",
             "problem",
-            f"{why} before the server does not keep sessions, which leases, locks and "
-            "notifications need",
+            f"{why} between this program and the server does not keep sessions; leases, locks and "
+            "notifications need them",
             "connect to the server directly, or set the pooler to session pooling",
         )
     return Finding("sessions", "ok", "kept; LISTEN and NOTIFY work")
@@ -463,7 +467,7 @@ CHECKS: tuple[Callable[[ServerFacts, Settings], Finding], ...] = (
     _room,
     _log,
 )
-"""Diagnostics that need only the facts."""
+"""Checks of the server, from its facts and the settings."""
 
 
 def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:

@@ -144,20 +144,23 @@ def top(
 
 
 def _follow(state: Callable[[int], dict[str, Any]], console: Console, every_s: float) -> None:
-    """Look repeatedly, until Ctrl-C."""
-    before = state(0)
-    rows = max(_LEAST_ROWS, min(_ROWS_MAX, (console.height - _FIXED_LINES) // 4 - 3))
-    shown = screen(before, None, rows)
+    """Refresh the display until Ctrl-C."""
     try:
+        before = state(0)
+        shown = screen(before, None, _rows_of(console))
         with Live(shown, console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
                 now = state(before["last_seq"])
-                rows = max(_LEAST_ROWS, min(_ROWS_MAX, (console.height - _FIXED_LINES) // 4 - 3))
-                live.update(screen(now, before, rows), refresh=True)
+                live.update(screen(now, before, _rows_of(console)), refresh=True)
                 before = now
     except KeyboardInterrupt:
         return
+
+
+def _rows_of(console: Console) -> int:
+    """Return how many rows of each table fit."""
+    return max(_LEAST_ROWS, min(_ROWS_MAX, (console.height - _FIXED_LINES) // 4 - 3))
 
 
 def screen(state: Mapping[str, Any], before: Mapping[str, Any] | None, rows: int) -> RenderableType:
@@ -166,10 +169,13 @@ def screen(state: Mapping[str, Any], before: Mapping[str, Any] | None, rows: int
     Parameters
     ----------
     before : mapping, optional
-        The state of an earlier look, for rates per second. None: since the process began.
+        The state of an earlier look, for rates per second. None, or of an earlier process at the
+        same address: since the process began.
     rows : int
         Maximum number of rows of each table.
     """
+    if before is not None and before["process"]["started_s"] != state["process"]["started_s"]:
+        before = None
     parts: list[RenderableType] = [_head(state), _rates(state, before)]
     parts += _transactions(state, rows)
     parts += _waits(state, rows)
@@ -192,10 +198,8 @@ def _head(state: Mapping[str, Any]) -> Text:
 
 
 def _rates(state: Mapping[str, Any], before: Mapping[str, Any] | None) -> Text:
-    process = state["process"]
-    since_s = process["started_s"] if before is None else before["process"]["now_s"]
     counted = {} if before is None else before["counters"]
-    seconds = max(process["now_s"] - since_s, 1e-9)
+    seconds = _seconds(state, before)
     parts = []
     for label, name in _RATES:
         total = state["counters"].get(name, 0)
@@ -203,6 +207,13 @@ def _rates(state: Mapping[str, Any], before: Mapping[str, Any] | None) -> Text:
     deadlocks = state["deadlocks"][-1]["n"] if state["deadlocks"] else 0
     parts.append(f"deadlocks {deadlocks:,}")
     return Text(", ".join(parts))
+
+
+def _seconds(state: Mapping[str, Any], before: Mapping[str, Any] | None) -> float:
+    """Return the seconds between two looks; without an earlier one, since the process began."""
+    process = state["process"]
+    since_s = process["started_s"] if before is None else before["process"]["now_s"]
+    return float(max(process["now_s"] - since_s, 1e-9))
 
 
 def _transactions(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
@@ -259,9 +270,7 @@ def _rules(
     if not state["rules"]:
         return []
     counted = {} if before is None else {r["name"]: r["fired"] for r in before["rules"]}
-    process = state["process"]
-    since_s = process["started_s"] if before is None else before["process"]["now_s"]
-    seconds = max(process["now_s"] - since_s, 1e-9)
+    seconds = _seconds(state, before)
 
     def rate(rule: Mapping[str, Any]) -> float:
         return float((rule["fired"] - counted.get(rule["name"], 0)) / seconds)

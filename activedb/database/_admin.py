@@ -89,7 +89,6 @@ class Admin:
 
     def __init__(
         self,
-        metadata: Any,
         *,
         internals: Internals,
         recording: Recording | None,
@@ -97,7 +96,6 @@ class Admin:
     ):
         self.internals = internals
         self._monitor = monitor
-        self._metadata = metadata
         self._recording = recording
 
     @property
@@ -108,10 +106,10 @@ class Admin:
     def counters(self) -> dict[str, int]:
         """Return counts since opening: transactions by outcome, matches, rules fired.
 
-        Three further values describe the present state: ``partials``, the occurrences that the
-        detectors of all rules keep for later matches; ``partials_dropped``, the occurrences that
-        these detectors forgot because there were too many; and ``events_waiting``, the events of
-        streams that neither punctuation nor producers have passed. O(rules).
+        ``partials_dropped`` counts the occurrences that the detectors of all rules forgot because
+        there were too many. Two further values describe the present state: ``partials``, the
+        occurrences that these detectors keep for later matches; and ``events_waiting``, the events
+        of streams that neither punctuation nor producers have passed. O(rules).
         """
         kept = [
             e.subscription for e in self.internals.catalog.entries() if e.subscription.is_stateful
@@ -192,6 +190,4 @@ class Admin:
 
         Tables that are declared already stay as they are declared.
         """
-        self._metadata.reflect(
-            self.internals.store.engine, only=lambda name, _: not name.startswith("activedb_")
-        )
+        self.internals.store.declare_existing()

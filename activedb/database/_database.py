@@ -283,7 +283,6 @@ class Database:
             self._launcher.journal, self._catalog, self._triggering, self._forest
         )
         self.admin = Admin(
-            self.metadata,
             internals=Internals(
                 self._store,
                 self._catalog,

@@ -23,7 +23,7 @@ class TransactionFilter(logging.Filter):
 
     Add it to a handler, not to a logger, so that it sees the records of all loggers. With a
     ``QueueHandler``, add it to that handler, as the listener at the other end runs on another
-    thread.
+    thread. A ``QueueHandler`` appends an exception's traceback and text to the message.
 
     Attributes of a record (each None if it does not apply; values given by ``extra=`` are kept):
 
@@ -33,8 +33,8 @@ class TransactionFilter(logging.Filter):
     ``path``           its place in the hierarchy, the same whenever the work is tried again
     ``rule``           name of the rule that runs in it, or in the nearest superior
     ``coupling``       the mode in which that rule was triggered
-    ``trace_id``       of OpenTelemetry's current span, in hexadecimal digits
-    ``span_id``        the same
+    ``trace_id``       trace id of OpenTelemetry's current span, in hexadecimal digits
+    ``span_id``        span id of that span, in hexadecimal digits
     ================== ==========================================================================
     """
 
@@ -62,14 +62,17 @@ class JsonFormatter(logging.Formatter):
     """Formatter that writes one JSON object per record, on one line.
 
     An object has ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``thread``, the
-    attributes that `TransactionFilter` has added and that are not None, and those of ``extra=``.
-    For an exception ``error`` lists kinds and places, from the raised exception to its first cause.
+    attributes that `TransactionFilter` has added and that are not None, and those of ``extra=``; a
+    value of ``extra=`` with the name of another field has the prefix ``extra_``. For an exception
+    ``error`` lists kinds and places, from the raised exception to its first cause; with
+    ``stack_info=True`` there is a ``stack``.
 
     Parameters
     ----------
     values : bool
         Write the texts of exceptions, too. They may quote rows and keys, so by default they are
-        left out. A message is always written as it is.
+        left out. A message is always written as it is, with the text that a ``QueueHandler`` has
+        appended.
     """
 
     def __init__(self, *, values: bool = False):
@@ -87,10 +90,12 @@ class JsonFormatter(logging.Formatter):
             "thread": record.threadName,
         }
         for name, value in vars(record).items():
-            if name not in _KEPT and name not in found and value is not None:
-                found[name] = value
+            if name not in _KEPT and value is not None:
+                found[f"extra_{name}" if name in found else name] = value
         if record.exc_info and record.exc_info[1] is not None:
             found["error"] = list(self._told(record.exc_info[1]))
+        if record.stack_info:
+            found["stack"] = record.stack_info
         return _as_json(found)
 
     def _told(self, error: BaseException) -> Iterator[dict[str, Any]]:
@@ -124,12 +129,15 @@ def json_handler(stream: TextIO | None = None, *, values: bool = False) -> loggi
 
 
 def _as_json(found: dict[str, Any]) -> str:
-    """Return JSON for any ``extra=`` values; a value that JSON cannot hold appears as its repr."""
+    """Return JSON for any ``extra=`` values; a value that JSON cannot hold appears as its repr.
+
+    The JSON is ASCII: lone surrogates can be written, and no character is taken for a line's end.
+    """
     try:
-        return json.dumps(found, ensure_ascii=False, allow_nan=False, default=repr)
+        return json.dumps(found, allow_nan=False, default=repr)
     except (TypeError, ValueError, RecursionError):  # a key, a number, or a cyclic value
         texts = {name: _held(value) for name, value in found.items()}
-        return json.dumps(texts, ensure_ascii=False)
+        return json.dumps(texts)
 
 
 def _held(value: Any) -> Any:
@@ -151,8 +159,8 @@ def _in_rule(t: TransactionNode) -> TransactionNode | None:
 
 def _of_span() -> tuple[str | None, str | None]:
     """Return the ids of trace and span, if the program uses OpenTelemetry."""
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None or not hasattr(trace, "format_span_id"):  # absent, or being imported
         return None, None
     found = trace.get_current_span().get_span_context()
     if not found.is_valid:

@@ -147,7 +147,11 @@ def _covers(declared: Ref, ref: Ref) -> bool:
 
 
 def _is_within(bounds: Range, key: Any) -> bool:
-    return (bounds.low is None or bounds.low <= key) and (bounds.high is None or key < bounds.high)
+    try:
+        is_high_enough = bounds.low is None or bounds.low <= key
+        return bool(is_high_enough and (bounds.high is None or key < bounds.high))
+    except TypeError:  # keys of several types
+        return False
 
 
 class Access:
@@ -213,8 +217,7 @@ class Access:
         checked_function(function, f"the function of a WRITE of table {target.table.name}")
         sources: tuple[Ref, ...] = (target,)
         if reads is not None:
-            sources = tuple(reads)
-            _check_refs(sources)
+            sources = _refs(reads)
         self.operations.append(Write(target, sources, function, args))
 
     def body(
@@ -225,12 +228,20 @@ class Access:
         writes: Iterable[Ref],
     ) -> None:
         """Record the short form: a function that reads and writes within declared access sets."""
-        may_read, may_write = tuple(reads), tuple(writes)
-        _check_refs((*may_read, *may_write))
+        may_read, may_write = _refs(reads), _refs(writes)
         for target in may_write:
             if target.window_us is not None:
                 raise DefinitionError(f"{target!r} is read, not written: declare the key itself")
         self.operations.append(ShortFormBody(function, params, may_read, may_write))
+
+
+def _refs(given: Iterable[Ref]) -> tuple[Ref, ...]:
+    """Return several accesses as a tuple."""
+    if isinstance(given, Ref) or not isinstance(given, Iterable):
+        raise DefinitionError(f"reads and writes are written [accounts[7]], not {given!r}")
+    refs = tuple(given)
+    _check_refs(refs)
+    return refs
 
 
 def _check_refs(refs: Iterable[object]) -> None:

@@ -960,13 +960,17 @@ class TransactionNode:
                 self.lock((*table, found), Mode.IX, everywhere=True)
         self._declares.add(spec)
 
-    def lock_free(self, resource: tuple[object, ...]) -> bool:
-        """Lock a row for writing if that needs no wait; return whether it was locked."""
+    def lock_free(self, resource: tuple[object, ...], mode: Mode = Mode.X) -> bool:
+        """Lock a row or table for writing if that needs no wait; return whether it was locked."""
         self.check_usable()
         places = self._places(resource)[::-1]  # a sibling in the way costs no other hierarchy
-        if not all(self.forest.acquire_free(self, place, Mode.X) for place in places):
-            return False
-        self._held.update(dict.fromkeys(places, Mode.X))
+        for place in places:
+            held = self._held.get(place)
+            if held is not None and _covers(held, mode):
+                continue
+            if not self.forest.acquire_free(self, place, mode):
+                return False
+            self._held[place] = mode
         return True
 
     def _places(self, resource: tuple[object, ...]) -> list[tuple[object, ...]]:
@@ -1036,6 +1040,8 @@ class TransactionNode:
     def write_all(self, spec: TableSpec, versions: Sequence[Version]) -> None:
         """Write rows that are locked and checked, then show them to the rules."""
         self.check_may_write(spec)
+        if any(new is None for _, _, new in versions):
+            self._lock_cascades(spec)
         if spec in self.forest.asked:
             self._declare(spec, [row for _, *both in versions for row in both if row is not None])
         with self.kin.latch:
@@ -1119,6 +1125,8 @@ class TransactionNode:
     def write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
         if self.forest.writers:
             self.check_may_write(spec)
+        if new is None:
+            self._lock_cascades(spec)
         if spec in self.forest.asked:
             self._declare(spec, [row for row in (old, new) if row is not None])
         with self.kin.latch:
@@ -1128,6 +1136,11 @@ class TransactionNode:
         if self.observer is not None:
             self.observer.wrote(self, _kind(old, new), spec.name, key)
         self.forest.listener.changed(self, spec, old, new)
+
+    def _lock_cascades(self, spec: TableSpec) -> None:
+        """Lock the tables in which a delete changes rows; a server locks these rows itself."""
+        for table in self.forest.store.cascades_from(spec.table):
+            self.lock((self.forest.tables.spec(table).name,), Mode.X)
 
     def check_may_write(self, spec: TableSpec) -> None:
         writers = self.forest.writers

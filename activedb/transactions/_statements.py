@@ -405,7 +405,11 @@ def _changed(
     versions: list[Version] = []
     for (key, values), more in zip(found.items(), filled, strict=True):
         before = old[key]
-        assert before is not None, "a row found under a lock exists"
+        if before is None:
+            raise UnsupportedStatement(
+                f"table {spec.name}: the row {key!r} is visible, but cannot be locked: the row "
+                f"security's policies hide it from changes; use one policy for all commands"
+            )
         new = spec.changed(before, {**dict(zip(plan.columns, values, strict=True)), **more})
         versions.append((key, before, new))
     return versions
@@ -515,6 +519,8 @@ def lock_free_rows(
 
     Keys locked by another transaction, here or in another process, are left out. Never waits.
     """
+    if spec in t.forest.asked and not t.lock_free((spec.name,), Mode.IX):
+        return {}
     t.will_declare(spec)
     free = [key for key in keys if t.lock_free((spec.name, key))]
     base = t.hierarchy.read_free(spec, free)

@@ -81,7 +81,7 @@ def test_workflow_that_cannot_be_is_refused(
 
 def test_workflow_cycle_is_refused_and_told() -> None:
     programs = [Program("p", ["a", "r"]), Program("q", "p"), Program("r", after="q")]
-    with pytest.raises(WorkflowCycle, match=r"take one of their reads= or after= away") as caught:
+    with pytest.raises(WorkflowCycle, match=r"remove one of their reads= or after=") as caught:
         Workflow(programs, sources="a")
     assert sorted(caught.value.programs) == ["p", "q", "r"]
     with pytest.raises(WorkflowCycle, match="p before p"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 import activedb as adb
-from activedb.cli._doctor import Finding, machine_checks, server_checks
+from activedb.cli._doctor import _FOR_DEVELOPERS, Finding, machine_checks, server_checks
 from activedb.store.server import ServerFacts, server_facts
 from tests.cli.calling import Caller, Said
 
@@ -45,6 +46,14 @@ def test_doctor_on_a_good_server_finds_no_problem(call: Caller, database_url: st
     shown = call("doctor", "--url", database_url)
     assert shown.status == 0
     assert "no problems" in shown.out.splitlines()[-1]
+
+
+def test_each_extra_is_for_users_or_for_developers() -> None:
+    project = tomllib.loads(
+        (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
+    for_users = {"spark", "columnar", "dashboard", "otel"}
+    assert set(project["optional-dependencies"]) == for_users | set(_FOR_DEVELOPERS)
 
 
 def test_doctor_changes_nothing(call: Caller, database_url: str, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import create_engine, select, text
 
 import activedb as adb
-from activedb.errors import RuleFailed
+from activedb.errors import RuleFailed, StoreError
 from tests.databases import place
 from tests.ledger import Ledger, at, declare, event, open_ledger
 
@@ -68,3 +69,23 @@ def test_stream_runs_on_a_plain_server(ledger: Ledger) -> None:
     stream.feed([])
     assert ledger.known() == {"f1": 10, "f3": 30}
     assert [x["error"] for x in ledger.letters()] == ["UniqueViolation"]
+
+
+def test_existing_tables_are_declared_or_the_lost_connection_is_told(
+    plain_postgres_url: str,
+) -> None:
+    with place(plain_postgres_url) as where:
+        open_ledger(where.open(), {1: 10})
+        db = where.open()
+        plain = create_engine(plain_postgres_url, isolation_level="AUTOCOMMIT")
+        with plain.connect() as connection:
+            connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                    "WHERE pid <> pg_backend_pid() AND application_name LIKE 'activedb%'"
+                )
+            )
+        plain.dispose()
+        while "accounts" not in {table.name for table in db.metadata.tables.values()}:
+            with contextlib.suppress(StoreError):
+                db.admin.declare_existing()

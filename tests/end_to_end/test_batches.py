@@ -137,6 +137,8 @@ def test_batches_wrong_arguments_exit_with_2(call: Callable[..., Done]) -> None:
         (("ls", "--workflow", "uses"), "did you mean 'usage'"),
         (("compensate", "calls#1"), "name the FILE"),
         (("compensate", "calls#1", "job.py", "--mode", "independent cover"), "pass --yes"),
+        (("compensate", "calls#1", "job.py", "--mode", "some"), "'some' is not one of 'full'"),
+        (("ls", "--state", "whol"), "'whol' is not one of 'whole'"),
     ):
         done = call(*arguments)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
@@ -148,6 +150,8 @@ def test_batches_compensate_plans_refuses_and_does_it_once(call: Callable[..., D
     assert json.loads(planned.stdout)["plan"]["is_interfering"]
     refused = call("compensate", "calls#1", "job.py", "--yes")
     assert (refused.returncode, "calls#2 would lose bill#1" in refused.stderr) == (1, True)
+    unasked = call("compensate", "calls#1", "job.py")  # what cannot run need not be confirmed
+    assert (unasked.returncode, "calls#2 would lose bill#1" in unasked.stderr) == (1, True)
     assert set(listed(call).values()) == {"whole"}
     mode = ("--mode", "independent cover")
     assert call("compensate", "calls#1", *mode, "--plan").returncode == 0

@@ -6,8 +6,11 @@ import io
 import json
 import logging
 import logging.handlers
+import os
 import queue
+import sys
 from datetime import datetime
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +21,7 @@ from activedb.monitor import JsonFormatter, TransactionFilter, json_handler, tra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from activedb import Occurrence, Transaction
 
@@ -162,3 +166,35 @@ def test_filter_at_a_queue_handler_sees_the_thread_that_logs(db: adb.Database) -
     finally:
         LOG.removeHandler(handler)
     assert records.get_nowait().transaction == t.id  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", [os.fsdecode(b"\xff"), "one\u2028two\u0085three", "tör"])
+def test_any_text_is_one_line_that_can_be_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log"
+    with path.open("w", encoding="utf-8") as stream:
+        handler = json_handler(stream)
+        LOG.addHandler(handler)
+        try:
+            LOG.warning("%s", text, extra={"more": text, 7: text})
+            LOG.warning("%s", text, extra={"more": {1j: text}})
+        finally:
+            LOG.removeHandler(handler)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["message"] for line in lines] == [text, text]
+
+
+def test_no_extra_value_is_lost_and_the_stack_is_written(lines: Any) -> None:
+    LOG.info("here", extra={"time": 1, "level": "mine", "logger": "x"}, stack_info=True)
+    (line,) = lines()
+    assert (line["extra_time"], line["extra_level"], line["extra_logger"]) == (1, "mine", "x")
+    assert line["level"] == "INFO"
+    assert "test_no_extra_value_is_lost" in line["stack"]
+
+
+def test_record_is_written_while_opentelemetry_is_being_imported(
+    lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
+    LOG.info("here")
+    (line,) = lines()
+    assert "trace_id" not in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import subprocess
@@ -60,6 +61,16 @@ def test_screen_shows_waits_rules_and_rates(memory: Callable[..., Watched]) -> N
     one.result(PATIENCE_S)
     other.result(PATIENCE_S)
     assert "0 live transactions" in shown(watched.state())
+
+
+def test_rates_after_a_restart_are_since_the_new_process_began(
+    memory: Callable[..., Watched],
+) -> None:
+    now = memory().state()
+    before = copy.deepcopy(now)
+    before["process"]["started_s"] -= 100
+    before["counters"]["transactions_committed"] += 50_000
+    assert shown(now, before) == shown(now)
 
 
 def test_screen_shows_no_more_rows_than_there_is_room_for(memory: Callable[..., Watched]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import enum
-import math
 import uuid
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -273,11 +272,6 @@ def refused(db: adb.Database, call: Callable[[adb.Transaction], object]) -> Exce
 
 
 def is_same(a: Any, b: Any, *, as_double: bool) -> bool:
-    if (
-        as_double
-        and isinstance(a, int | float | Decimal)
-        and (b is None or isinstance(b, float | Decimal))
-    ):
-        # SQLite's numbers are doubles, and NaN is NULL.
-        a, b = float(str(a)), math.nan if b is None else float(b)
+    if as_double and isinstance(a, int | float | Decimal) and isinstance(b, float | Decimal):
+        a, b = float(str(a)), float(b)  # SQLite's numbers are doubles
     return bool(a == b or (a != a and b != b))

@@ -136,7 +136,7 @@ def _reason(use: KeyUse, column: Column, row: int) -> str:
         table.check_key(column[row] if column.dtype == object else column.item(row))
     except AccessError as error:
         return f"AccessError: {error}"
-    raise AssertionError("a key was refused that is one")
+    raise AssertionError("a valid key was refused")
 
 
 # -- snapshots of tables before rows run, restored if the rows are interrupted ---------------------

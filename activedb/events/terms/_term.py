@@ -17,7 +17,7 @@ from activedb.clock import timedelta_us
 from activedb.errors import BadEvent, PatternError
 from activedb.events._names import seconds_text
 from activedb.events._occurrence import Occurrence
-from activedb.events.terms._values import CALCULATIONS, COMPARISONS, equal
+from activedb.events.terms._values import CALCULATIONS, COMPARISONS, equal, negated
 
 __all__ = [
     "AND",
@@ -187,7 +187,7 @@ class Term(ABC):
             value = self.compiled(subject, None, reader)
         if value is None or value is True or value is False:
             return value is True
-        raise BadEvent(f"{self!r} is {value!r}, and not true, false or unknown: compare it")
+        raise _no_condition(self, value)
 
     # -- structure -------------------------------------------------------------------------
 
@@ -505,7 +505,7 @@ class Comparison(Term):
                 if type(p) is tuple:
                     p = p[-1]
                 a, b = o.params[left_name], p.params[right_name]
-            except (KeyError, IndexError):
+            except (KeyError, IndexError, AttributeError):
                 return otherwise(parts, this, reader)
             kind = type(a)
             if kind is type(b) and kind in _ALIKE:
@@ -620,7 +620,7 @@ class Negative(Term):
             if value is None:
                 return None
             try:
-                return -value
+                return negated(value)
             except (TypeError, ArithmeticError):
                 raise BadEvent(f"{self!r}: {_shown(value, self.operand)} has no negative") from None
 
@@ -794,7 +794,7 @@ class IsNull(NegatedInside):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class In(NegatedInside):
-    """Condition that a value equals one of several. If it does not but one is NULL, unknown.
+    """Condition that a value equals one of several; unknown if only a NULL among them could be.
 
     Attributes
     ----------
@@ -814,7 +814,9 @@ class In(NegatedInside):
     def of(cls, operand: Term, choices: Iterable[object]) -> In:
         """Build from an operand and an iterable of values or terms."""
         if isinstance(choices, str | bytes | Term) or not isinstance(choices, Iterable):
-            raise PatternError(f"in_() takes several values, not {choices!r}: write in_([…])")
+            raise PatternError(
+                f"in_() takes an iterable of values, not {choices!r}: write in_([…])"
+            )
         return cls(operand, tuple(map(as_term, choices)))
 
     @property
@@ -910,20 +912,27 @@ class Like(NegatedInside):
 
 @lru_cache(maxsize=256)
 def _expression_of(like: str) -> re.Pattern[str] | None:
-    found, characters = "", iter(like)
+    segments, characters = [""], iter(like)
     for character in characters:
         if character == "%":
-            found += ".*"
+            segments.append("")
         elif character == "_":
-            found += "."
+            segments[-1] += "."
         elif character == "\\":
             taken = next(characters, None)
             if taken is None:
                 return None
-            found += re.escape(taken)
+            segments[-1] += re.escape(taken)
         else:
-            found += re.escape(character)
-    return re.compile(found, re.DOTALL)
+            segments[-1] += re.escape(character)
+    first, *others = segments
+    if not others:
+        return re.compile(first, re.DOTALL)
+    *middle, last = others
+    # If any place suits a middle segment, its first one does: without the atomic groups, the time
+    # would grow exponentially with the number of segments.
+    found = "".join(f"(?>.*?{segment})" for segment in middle if segment)
+    return re.compile(f"{first}{found}.*{last}", re.DOTALL)
 
 
 def _equal(term: Term, a: Value, b: Value) -> bool:
@@ -934,4 +943,6 @@ def _equal(term: Term, a: Value, b: Value) -> bool:
 
 
 def _no_condition(term: Term, value: Value) -> BadEvent:
-    return BadEvent(f"{term!r} is {value!r}, and not true, false or unknown: compare it")
+    return BadEvent(
+        f"{term!r} is {value!r}, which is not true, false or unknown: write a comparison"
+    )

@@ -10,7 +10,15 @@ from numbers import Number
 from operator import add, ge, gt, le, lt, mul, sub
 from typing import Any
 
-__all__ = ["CALCULATIONS", "COMPARISONS", "NotComparable", "divided", "equal", "remainder"]
+__all__ = [
+    "CALCULATIONS",
+    "COMPARISONS",
+    "NotComparable",
+    "divided",
+    "equal",
+    "negated",
+    "remainder",
+]
 
 # Sums and products of decimals are exact up to 10,000 digits; quotients are rounded to 38.
 _EXACT = Context(prec=10_000)
@@ -86,6 +94,22 @@ def remainder(a: Any, b: Any) -> Any:
             raise ZeroDivisionError
         return math.fmod(a, b)
     return a % b
+
+
+def negated(value: Any) -> Any:
+    """Return the negative of a non-NULL number or duration.
+
+    Raises
+    ------
+    NotComparable
+        If `value` is neither.
+    """
+    if isinstance(value, bool) or not isinstance(value, Number | timedelta):
+        raise NotComparable
+    if isinstance(value, Decimal):
+        with localcontext(_EXACT):
+            return -value
+    return -value  # type: ignore[operator]
 
 
 def _checked(operation: Callable[[Any, Any], Any], context: Context) -> Callable[[Any, Any], Any]:

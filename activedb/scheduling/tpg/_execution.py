@@ -466,9 +466,13 @@ class Speculation:
         record = guess.read
 
         def recorded(ref: Ref) -> Any:
-            if type(ref.key) is not Range:
-                ref = Ref(ref.table, at_key(ref, recorded), ref.window_us)
-            value = read(ref)
+            try:
+                if type(ref.key) is not Range:
+                    ref = Ref(ref.table, at_key(ref, recorded), ref.window_us)
+                value = read(ref)
+            except Exception:
+                guess.has_failed_read = True
+                raise
             record.append((ref, copied(value)))
             return value
 
@@ -484,6 +488,8 @@ class Speculation:
         """Return and forget the result of a speculative run; None if its reads are outdated."""
         guess, vertex.guess = vertex.guess, None
         assert guess is not None
+        if guess.has_failed_read:
+            return None
         read = self._state.reader(vertex.node.transaction.at)
         refs, values = [ref for ref, _ in guess.read], [value for _, value in guess.read]
         try:

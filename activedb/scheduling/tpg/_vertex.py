@@ -115,12 +115,16 @@ class GraphTransaction:
 
 
 class Guess:
-    """Result of a speculative run of an operation, and the values that it has read."""
+    """Result of a speculative run of an operation, and the values that it has read.
 
-    __slots__ = ("effect", "error", "read")
+    If one of its reads has failed, the result never counts.
+    """
+
+    __slots__ = ("effect", "error", "has_failed_read", "read")
 
     def __init__(self) -> None:
         self.read: list[tuple[Ref, object]] = []
+        self.has_failed_read = False
         self.effect: Effect | None = None
         self.error: Exception | None = None
 

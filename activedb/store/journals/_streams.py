@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, tuple_
 
 from activedb.store.flush import ColumnRows, insert_rows
 from activedb.store.server import translate_errors
@@ -130,7 +130,10 @@ class ColumnJournal:
     def forget_notes(
         self, connection: Connection, *notes: ColumnNote, before_us: int | None = None
     ) -> None:
-        """Delete the given kinds of notes, or all, up to a time if one is given; one statement."""
+        """Delete notes of the given kinds, or of all kinds, by one statement.
+
+        With `before_us`, only those whose latest item is earlier are deleted.
+        """
         c = kept_columns.c
         names = notes or tuple(ColumnNote)
         statement = delete(kept_columns).where(c.stream == self._stream, c.name.in_(names))
@@ -413,15 +416,9 @@ class StreamJournal:
         if keep:
             rows = [{"stamp": None, **record, "stream": self._stream} for record in keep]
             insert_rows(connection, _STREAM_EVENTS, rows)
-        for us, batch_id, position in drop:
-            connection.execute(
-                delete(stream_events).where(
-                    c.stream == self._stream,
-                    c.us == us,
-                    c.batch_id == batch_id,
-                    c.position == position,
-                )
-            )
+        if drop:
+            dropped = tuple_(c.us, c.batch_id, c.position).in_(drop)
+            connection.execute(delete(stream_events).where(c.stream == self._stream, dropped))
         if late:
             head = {
                 "stream": self._stream,

@@ -16,7 +16,10 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Dialect,
+    Float,
     MetaData,
+    Numeric,
+    Table,
     create_engine,
     event,
     func,
@@ -42,6 +45,7 @@ __all__ = ["MemoryStore"]
 
 _LOOK_EVERY_S = 0.1  # to check whether the awaited turn can still come
 _CLOSE_S_MAX = 5.0
+_CASCADES = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
 _BUSY = "other work kept the one connection of memory://"
 
 
@@ -64,7 +68,12 @@ class MemoryStore(Store):
             connect_args={"check_same_thread": False, "isolation_level": None},
             hide_parameters=True,
         )
-        engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
+        engine.dialect.colspecs = {
+            **engine.dialect.colspecs,
+            DateTime: _Instant,
+            Float: _Float,
+            Numeric: _Numeric,
+        }
         super().__init__(engine, metadata)
         self.lease = NoLease()
         self._patience_s = settings.lock_timeout_ms / 1_000
@@ -72,6 +81,7 @@ class MemoryStore(Store):
         self._kept: UserConnection | None = None  # the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _ConnectionTurn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
+        self._cascades: dict[Table, tuple[int, Sequence[Table]]] = {}
         # One for all flat transactions, which their turns keep apart: opening a connection takes
         # longer than a small transaction.
         self._flat = engine.connect()
@@ -86,6 +96,14 @@ class MemoryStore(Store):
                 super().close()
             finally:
                 self._turn.release()
+
+    def cascades_from(self, table: Table) -> Sequence[Table]:
+        count = len(self.metadata.tables)
+        known = self._cascades.get(table)
+        if known is None or known[0] != count:
+            tables = list(self.metadata.tables.values())
+            known = self._cascades[table] = (count, _cascades_from(table, tables))
+        return known[1]
 
     def migrate(self) -> None:
         with self.short() as connection:
@@ -213,7 +231,7 @@ class MemoryStore(Store):
         if connection.in_transaction():  # for SQLAlchemy, which has seen some statements
             connection.rollback()
 
-    def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         """Do nothing: there is no other process."""
 
     def guard(
@@ -257,6 +275,49 @@ class _Instant(sqlite.DATETIME):
         if not self.timezone:
             return load
         return lambda value: None if value is None else load(value).replace(tzinfo=UTC)
+
+
+def _cascades_from(table: Table, tables: Sequence[Table]) -> Sequence[Table]:
+    """Return the tables in which SQLite changes rows if one of `table` is deleted."""
+    found: dict[Table, None] = {}
+    deleted = [table]
+    for parent in deleted:  # grows
+        for child in tables:
+            for foreign in child.foreign_key_constraints:
+                answer = (foreign.ondelete or "").upper()
+                if foreign.referred_table is parent and answer in _CASCADES:
+                    found[child] = None
+                    if answer == "CASCADE" and child not in deleted:
+                        deleted.append(child)
+    return list(found)
+
+
+class _Float(Float[Any]):
+    """Number that SQLite does not turn into another one, or into NULL."""
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        store: Any = super().bind_processor(dialect)  # type: ignore[no-untyped-call]
+        return _storing(store)
+
+
+class _Numeric(Numeric[Any]):
+    """As `_Float`."""
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        store: Any = super().bind_processor(dialect)  # type: ignore[no-untyped-call]
+        return _storing(store)
+
+
+def _storing(store: Any) -> Any:
+    """Return `store` with a check of what SQLite would keep."""
+
+    def stored(value: Any) -> Any:
+        kept = value if store is None else store(value)
+        if isinstance(kept, float) and not math.isfinite(kept) and kept != value:
+            raise ValueError(f"memory:// cannot keep {value!r}")
+        return kept
+
+    return stored
 
 
 def _driver(connection: Connection) -> Any:

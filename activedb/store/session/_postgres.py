@@ -303,8 +303,8 @@ class PostgresStore(Store):
         cache = self._flat if connection.engine is self.engine else self._serializable
         cache.give_back(connection)
 
-    def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
-        connection.execute(lock_table(spec, mode))
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
+        connection.execute(lock_table(spec, "SHARE"))
 
     def guard(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, MetaData, func, select
+from sqlalchemy import Connection, Engine, MetaData, Table, func, select
 
 from activedb.config import Isolation
 from activedb.store.replication import Slot
@@ -80,6 +80,11 @@ class Store(ABC):
         """Create the users' tables that are missing."""
         with translate_errors("create the tables"), self.short() as connection:
             self.metadata.create_all(connection)
+
+    def declare_existing(self) -> None:
+        """Declare the tables that exist and are not declared, except activedb's own."""
+        with translate_errors("read the declarations of the tables"), self.short() as connection:
+            self.metadata.reflect(connection, only=lambda name, _: not name.startswith("activedb_"))
 
     def row_counts(self) -> dict[str, int]:
         """Return the number of committed rows of each of the users' tables, by name."""
@@ -215,8 +220,12 @@ class Store(ABC):
         """Roll back uncommitted changes and return the connection."""
 
     @abstractmethod
-    def lock_table(self, connection: Connection, spec: TableSpec, mode: str = "SHARE") -> None:
-        """Lock a table against other processes, in a mode of LOCK TABLE; SHARE blocks writes."""
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
+        """Block writes of other processes to a table."""
+
+    def cascades_from(self, table: Table) -> Sequence[Table]:
+        """Return the tables whose rows, changed by cascades of deletes, nobody else locks."""
+        return ()
 
     @abstractmethod
     def guard(

@@ -95,12 +95,12 @@ class _Placeholder:
     ----------
     number : int
         Its number in the text.
-    with_zone : bool or None
-        Whether it is cast to a time with a zone or to one without; None if to neither.
+    kind : sqlglot.exp.DType or None
+        Type to which it is cast; None if to none.
     """
 
     number: int
-    with_zone: bool | None = None
+    kind: exp.DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Mention:
             if name != column.name or len(operands) != 1:
                 continue
             values = self._values(operands[0], None)
-            zone = operands[0].with_zone if isinstance(operands[0], _Placeholder) else None
+            zone = _ZONES.get(operands[0].kind) if isinstance(operands[0], _Placeholder) else None
             if zone is not None and zone != getattr(column.type, "timezone", None):
                 continue  # it is converted by the session's time zone
             value = None if values is None or len(values) != 1 else ordered(values[0], column.type)
@@ -281,7 +281,11 @@ class Mention:
         if isinstance(operand, _Constant):
             return [operand.value]
         if isinstance(operand, _Placeholder):
-            return self.values(operand.number)
+            values, kind = self.values(operand.number), operand.kind
+            if kind is None or values is None:
+                return values
+            # A value of another type is changed by the cast: 1.4 becomes an integer, say.
+            return values if all(type(each) is _KEEPING[kind] for each in values) else None
         return None if values_at is None else values_at(operand.mention, operand.column)
 
 
@@ -346,6 +350,8 @@ def restricted_keys(
         column = None if spec is None else spec.table.columns.get(name)
         if number not in keys or spec is None or column is None or form_of(column.type) is None:
             return None
+        if column.computed is not None:
+            return None  # rows that are written do not have its value yet
         if number not in rows:
             rows[number] = [row for row in read(spec, keys[number]) if row is not None]
         return [value for row in rows[number] if (value := row[name]) is not None]
@@ -625,15 +631,15 @@ class _Reader:
         return None if is_renamed else self._numbers.get(id(source))
 
     def _operand(self, value: exp.Expr, select: exp.Select) -> _Operand | None:
-        with_zone: bool | None = None
+        kind: exp.DType | None = None
         # A server with strict types refuses a comparison for which a cast would matter otherwise.
         if isinstance(value, exp.Cast) and self._dialect == "postgres" and _keeps_values(value.to):
-            with_zone = _ZONES.get(value.to.this)
+            kind = value.to.this
             value = value.this
             if not isinstance(value, exp.Placeholder):
                 return None
         if isinstance(value, exp.Placeholder) and str(value.this).startswith(PlainText.MARK):
-            return _Placeholder(int(str(value.this).removeprefix(PlainText.MARK)), with_zone)
+            return _Placeholder(int(str(value.this).removeprefix(PlainText.MARK)), kind)
         if isinstance(value, exp.Boolean):
             return _Constant(bool(value.this))
         if isinstance(value, exp.Literal):
@@ -788,19 +794,23 @@ def _own_name(source: exp.Expr) -> Any:
     return None
 
 
-_ZONES = {exp.DataType.Type.TIMESTAMP: False, exp.DataType.Type.TIMESTAMPTZ: True}
-_KEEPING = {
-    *_ZONES,
-    exp.DataType.Type.BIGINT,
-    exp.DataType.Type.BOOLEAN,
-    exp.DataType.Type.DATE,
-    exp.DataType.Type.INT,
-    exp.DataType.Type.SMALLINT,
-    exp.DataType.Type.TEXT,
-    exp.DataType.Type.UUID,
-    exp.DataType.Type.VARBINARY,
-    exp.DataType.Type.VARCHAR,
+_ZONES: dict[exp.DType | None, bool] = {
+    exp.DType.TIMESTAMP: False,
+    exp.DType.TIMESTAMPTZ: True,
 }
+_KEEPING: dict[exp.DType, type[Any]] = {
+    **dict.fromkeys((exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ), datetime),
+    exp.DType.BIGINT: int,
+    exp.DType.BOOLEAN: bool,
+    exp.DType.DATE: date,
+    exp.DType.INT: int,
+    exp.DType.SMALLINT: int,
+    exp.DType.TEXT: str,
+    exp.DType.UUID: uuid.UUID,
+    exp.DType.VARBINARY: bytes,
+    exp.DType.VARCHAR: str,
+}
+"""Types of casts that leave the values of one Python type as they are, and that type."""
 
 
 def _keeps_values(kind: exp.DataType) -> bool:

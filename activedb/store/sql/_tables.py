@@ -8,7 +8,8 @@ import math
 import reprlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -44,7 +45,14 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy import Sequence as Numbers
-from sqlalchemy.dialects.postgresql import ExcludeConstraint
+from sqlalchemy.dialects.postgresql import (
+    CIDR,
+    CITEXT,
+    INET,
+    MACADDR,
+    MACADDR8,
+    ExcludeConstraint,
+)
 from sqlalchemy.exc import NoInspectionAvailable
 
 from activedb.errors import DefinitionError, InvalidRow, UnknownColumn
@@ -75,20 +83,30 @@ _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (ARRAY, (list, tuple)),
 )
 _OUTERMOST_YEARS = (datetime.MINYEAR, datetime.MAXYEAR)
+_LONGEST = Context(prec=150_000)  # digits: more than a NUMERIC has
+_MICROSECONDS = 6
 _SINGLE_BITS = 24  # a float of at most this precision is a float4
 
 
 class Tables:
-    """Tables used so far, by Table or mapped class."""
+    """Tables used so far, by Table or mapped class.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    schema : str
+        Schema of tables that are declared without one.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self._prefix = f"{schema}."
         self._specs: dict[Any, TableSpec] = {}
         self._named: dict[str, TableSpec] = {}
 
     def spec(self, table: Any) -> TableSpec:
         """Return the spec of a SQLAlchemy Table or mapped class; O(1) after the first call.
 
-        Tables of one name, in several MetaData, have one spec.
+        Tables of one name, in several MetaData, have one spec; so have those with and without the
+        name of the default schema.
 
         Raises
         ------
@@ -101,11 +119,11 @@ class Tables:
             plain = _plain_table(table)
             spec = self._specs.get(plain) or self._of_same_name(plain) or TableSpec(plain)
             self._specs[plain] = self._specs[table] = spec
-            self._named[spec.name] = spec
+            self._named[self._bare(spec.name)] = spec
             return spec
 
     def _of_same_name(self, table: Table) -> TableSpec | None:
-        spec = self._named.get(table.fullname)
+        spec = self._named.get(self._bare(table.fullname))
         if spec is not None and set(spec.table.columns.keys()) != set(table.columns.keys()):
             raise DefinitionError(
                 f"table {spec.name}: two Tables of this name have different columns, "
@@ -116,7 +134,11 @@ class Tables:
 
     def named(self, name: str) -> TableSpec | None:
         """Return the spec of a table used before, by its full name, or None."""
-        return self._named.get(name)
+        return self._named.get(self._bare(name))
+
+    def _bare(self, name: str) -> str:
+        """Return a full name without that of the default schema."""
+        return name.removeprefix(self._prefix)
 
 
 class TableSpec:
@@ -428,6 +450,13 @@ def _unfit_for_keys(kind: Any) -> str | None:
         return "a CHAR comes back padded and does not equal itself; use String or Text"
     if isinstance(kind, JSON | ARRAY):
         return f"a value of {kind!r} cannot be a key, as it may be a list; use String"
+    if isinstance(kind, CITEXT | INET | CIDR | MACADDR | MACADDR8):
+        return f"values of {kind!r} that differ here may be equal to the server; use String"
+    precision = getattr(kind, "precision", None)
+    if isinstance(kind, DateTime | Time) and precision is not None and precision < _MICROSECONDS:
+        return f"a value of {kind!r} is rounded, and does not equal what was given; use DateTime"
+    if isinstance(kind, Time) and kind.timezone:
+        return "times of day in several zones may be equal to the server; use DateTime"
     is_rounded = (
         kind.asdecimal
         if isinstance(kind, Float)
@@ -472,8 +501,13 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
     if isinstance(kind, Numeric | Float):
         if not kind.asdecimal:
             return _float
-        step = None if kind.scale is None else Decimal(1).scaleb(-kind.scale)
+        scale = kind.scale
+        if scale is None and kind.precision is not None and not isinstance(kind, Float):
+            scale = 0  # NUMERIC(10) is NUMERIC(10, 0)
+        step = None if scale is None else Decimal(1).scaleb(-scale)
         return _decimal if step is None else lambda value: _rounded(_decimal(value), step)
+    if isinstance(kind, String) and kind.length is not None and not isinstance(kind, CHAR):
+        return partial(_cut, kind.length)
     if isinstance(kind, ARRAY):
         is_number = isinstance(kind.item_type, Numeric | Float)  # the server rounds these
         item_types = _python_types_of(kind.item_type)
@@ -545,9 +579,14 @@ def _picker(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 def _rounded(value: Decimal, step: Decimal) -> Decimal:
     """Return `value` as a column of this scale stores it."""
     try:
-        return value.quantize(step, ROUND_HALF_UP)
+        return value.quantize(step, ROUND_HALF_UP, _LONGEST)
     except InvalidOperation:
         return value  # NaN, an infinity, or too long: left to the database
+
+
+def _cut(length: int, text: str) -> str:
+    """Return a text without the blanks at its end that exceed the length, as VARCHAR stores it."""
+    return text[:length] if len(text) > length and not text[length:].strip(" ") else text
 
 
 def is_storable(text: str) -> bool:

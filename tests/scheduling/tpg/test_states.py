@@ -12,11 +12,12 @@ from activedb.scheduling.tpg import Decision, OperationState
 from activedb.scheduling.tpg._execution import GraphExecution
 from activedb.scheduling.tpg._parts import outcome_of
 from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex
-from tests.scheduling.tpg.ledger import operations, s_transaction, write
+from tests.scheduling.tpg.ledger import operations, read, s_transaction, write
 from tests.scheduling.tpg.simulation import Simulation, planned
 
 Moves = list[tuple[str, str]]
 accounts = SharedTable("accounts", key=str, initial=0)
+mixed = SharedTable("mixed", initial=0)
 A, B, C, D = (accounts[key] for key in "ABCD")
 
 
@@ -28,7 +29,7 @@ def started(
     *transactions: STransaction, decision: Decision | None = None, workers: int = 2
 ) -> tuple[Simulation, SharedState, list[Vertex], Moves]:
     """A simulation, its operations, and the moves that were made: ("O1", "T2")."""
-    state, graph, moves = SharedState([accounts]), planned(*transactions), []
+    state, graph, moves = SharedState([accounts, mixed]), planned(*transactions), []
     names = {vertex: f"O{n}" for n, vertex in enumerate(operations(graph), 1)}
 
     def on_move(vertex: Vertex, old: OperationState, new: OperationState, name: str) -> None:
@@ -280,3 +281,27 @@ def test_speculation_that_was_wrong_is_run_again() -> None:
     simulation.run(min)
     assert moves[-1] == ("O2", "T2")
     assert state.of(accounts).newest() == {"A": 2}
+
+
+def test_speculation_whose_read_failed_is_run_again() -> None:
+    simulation, state, (_, o2, o3, o4), _ = started(
+        s_transaction(1, write(mixed[5])),
+        s_transaction(2, write(mixed["x"]), write(A, function=fails)),
+        s_transaction(3, read(mixed.range(0, 10))),
+        decision=Decision(speculative=True),
+        workers=3,
+    )
+    simulation.step(0)
+    taken(simulation, 1, o2)
+    ended(simulation, 1)
+    taken(simulation, 1, o3)
+    taken(simulation, 2, o4)  # fails, as "x" and 10 do not compare
+    assert o4.guessing
+    ended(simulation, 2)
+    ended(simulation, 1)
+    simulation.step(1)  # aborts: "x" is gone
+    assert not state.of(mixed).newest()
+    ended(simulation, 0)
+    simulation.run(min)
+    outcome = outcome_of(o4.node, state)
+    assert (outcome.reason, outcome.results) == (None, ({5: 1},))
