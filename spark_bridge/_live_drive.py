@@ -14,7 +14,7 @@ from spark_bridge._batch_size import BatchSize, write_limit
 from spark_bridge._checkpoint import has_ended, next_batch_id, read_offsets
 from spark_bridge._failures import is_late_python
 from spark_bridge._recording import RecordedFiles
-from spark_bridge._session import session
+from spark_bridge._session import PACKAGES, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,7 +188,9 @@ class LiveDrive:
 
     def _settings(self) -> Mapping[str, str]:
         if isinstance(self._source, Kafka) and self._source.connector is not None:
-            return {**self._spark, "spark.jars.packages": self._source.connector}
+            given = self._spark.get(PACKAGES, "").split(",")
+            packages = dict.fromkeys(filter(None, (*given, self._source.connector)))
+            return {**self._spark, PACKAGES: ",".join(packages)}
         return self._spark
 
     def _find_recording(self, input: Path | None) -> Path | None:

@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 from activedb.errors import ConfigurationError, FeedFailed, JavaNotFound
 from spark_bridge._failures import take_down
 
+PACKAGES = "spark.jars.packages"
+"""Setting with the packages that Spark loads, separated by commas."""
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -168,7 +171,9 @@ def running() -> SparkSession | None:
 def _check_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
     conf = spark.sparkContext.getConf()
     for name, value in settings.items():
-        if conf.get(name) != value:
+        found = conf.get(name)
+        is_there = found is not None and set(value.split(",")) <= set(found.split(","))
+        if not (is_there if name == PACKAGES else found == value):
             raise ConfigurationError(
                 f"Spark runs already, without {name}={value}; give it to the first: "
                 f"spark_bridge.session({{{name!r}: {value!r}}})"

@@ -81,6 +81,11 @@ def _plain(column: Any) -> list[Any]:
     return [_value(value) for value in column.to_pylist(maps_as_pydicts="strict")]
 
 
+def _key(key: Any) -> str:
+    """Return the key of a map as text, in the form that a value has."""
+    return str(key).lower() if isinstance(key, bool) else str(_value(key))
+
+
 def _value(value: Any) -> Any:
     """Return a value as JSON represents it and Postgres accepts it for a column of its type."""
     match value:
@@ -89,7 +94,7 @@ def _value(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else str(value)
         case dict():
-            return {str(key): _value(part) for key, part in value.items()}
+            return {_key(key): _value(part) for key, part in value.items()}
         case list():
             return [_value(part) for part in value]
         case bytes():

@@ -190,7 +190,7 @@ def _add_steps(root: Tree, steps: tuple[ExplanationStep, ...]) -> None:
         left_out = f" ({step.left_out})" if step.left_out else ""
         label = f"{step.turn}. {step.rule} [{step.coupling}{priority}]{left_out}{why}"
         branch = above.add(_line(label))
-        for lock in () if step.left_out == "told before" else step.locks:
+        for lock in () if step.left_out == "shown above" else step.locks:
             branch.add(_line(f"{lock}{f' ({lock.place})' if lock.place else ''}"))
         waiting += [(branch, each) for each in step.then][::-1]
 

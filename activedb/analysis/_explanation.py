@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class ExplanationStep:
     then : tuple of ExplanationStep
         Steps that this rule may trigger in turn; also empty if they are left out.
     left_out : str
-        Reason why `then` is left out: ``"told before"``, shown at an earlier step; ``"too deep"``,
+        Reason why `then` is left out: ``"shown above"``, at an earlier step; ``"too deep"``,
         nested below 64 rules. Empty if nothing is left out.
     """
 
@@ -85,7 +85,7 @@ class Explanation:
         Rules that the passing of time may trigger after the event.
     contributes, forbids : tuple of str
         Rules for which the event is another part of the pattern, or prevents the pattern.
-    decisions : mapping of str to LeftOpen
+    decisions : mapping of str to OpenDecisions
         Open decisions of these rules, for rules that have any.
     """
 
@@ -128,7 +128,7 @@ def explain(
         passing of time.
     columns : mapping of str to collection of str, optional
         Columns of each declared table.
-    decisions : mapping of str to LeftOpen, optional
+    decisions : mapping of str to OpenDecisions, optional
         Open decisions of each rule that has any.
 
     Raises
@@ -157,7 +157,7 @@ def explain(
     told: set[str] = set()
     triggered = [(by_name[name], "") for name in hearing[EventRole.COMPLETES]]
     steps = _steps(triggered, by_name, leaving, told)
-    concerned = told.union(*hearing.values())
+    concerned = set(_named(steps)).union(*hearing.values())
     return Explanation(
         event=_shown(effect),
         steps=steps,
@@ -238,13 +238,21 @@ def _unfolded(
     next_ones = [(by_name[edge.target], edge.reason) for edge in leaving.get(name, ())]
     left_out = ""
     if next_ones and (name in told or depth == _DEPTH_MAX):
-        left_out = "told before" if name in told else "too deep"
-    told.add(name)
+        left_out = "shown above" if name in told else "too deep"
+    if left_out != "too deep":
+        told.add(name)
     then = () if left_out else _steps(next_ones, by_name, leaving, told, depth + 1)
     locks = profile.effects.locks
     return ExplanationStep(
         name, profile.coupling, profile.priority, turn, reason, locks, then, left_out
     )
+
+
+def _named(steps: Iterable[ExplanationStep]) -> Iterator[str]:
+    """Yield the names of the rules in steps, at any depth."""
+    for step in steps:
+        yield step.rule
+        yield from _named(step.then)
 
 
 def _effect(analysis: Analysis, event: str) -> ChangeEffect | Outside | SignalEffect:

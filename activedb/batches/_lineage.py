@@ -193,7 +193,13 @@ def stream_of(program: Program, pieces: tuple[Piece, ...], batch: Callable[[str]
     if len(set(pieces)) < len(pieces):
         raise LineageError(f"an input batch of {program.name!r} would have a piece twice")
     streams = set()
+    cuts: dict[str, int] = {}
     for piece in pieces:
+        if cuts.setdefault(piece.batch, piece.parts) != piece.parts:
+            raise LineageError(
+                f"an input batch of {program.name!r} would have pieces of {piece.batch} cut in "
+                f"{cuts[piece.batch]} and in {piece.parts}"
+            )
         found = batch(piece.batch)
         if found.kind is BatchKind.INPUT:
             raise LineageError(

@@ -462,10 +462,15 @@ def _rule(rule: Value, is_writable: bool) -> Row:
     return row
 
 
-def decisions(found: Sequence[Value]) -> list[Row]:
-    """Return the candidates of the first open decisions, each with a button."""
+def decisions(found: Sequence[Value]) -> tuple[list[Row], int]:
+    """Return the candidates of the first open decisions, each with a button; how many decisions.
+
+    A decision is shown with all of its candidates, or not at all; the first one always.
+    """
     rows: list[Row] = []
-    for each in found:
+    for shown, each in enumerate(found):
+        if rows and len(rows) + len(each["texts"]) > DECISIONS_SHOWN:
+            return rows, shown
         for n, candidate in enumerate(each["texts"]):
             why = each["why"][n] if n < len(each["why"]) else ""
             rows.append(
@@ -480,7 +485,7 @@ def decisions(found: Sequence[Value]) -> list[Row]:
                     "act": "Decide",
                 }
             )
-    return rows[:DECISIONS_SHOWN]
+    return rows, len(found)
 
 
 DECISIONS_SHOWN = EVENTS_SHOWN = 200

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from activedb.errors import DefinitionError
@@ -10,7 +11,7 @@ from activedb.scheduling._operations import Outcome, STransaction, Writes, check
 from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Ref
 
-__all__ = ["Scheduler", "SerialOrder", "check_threads", "evaluate", "run_alone"]
+__all__ = ["Scheduler", "SerialOrder", "check_threads", "evaluate", "run_alone", "wait_for"]
 
 
 class Scheduler(Protocol):
@@ -39,6 +40,25 @@ class Scheduler(Protocol):
     def discard(self) -> None:
         """Discard s-transactions that were added and not run."""
         ...
+
+
+def wait_for(threads: Sequence[threading.Thread], stop: Callable[[BaseException], None]) -> None:
+    """Wait until threads have ended, even if the user interrupts this one again and again.
+
+    Parameters
+    ----------
+    threads : sequence of Thread
+        Some may not have been started.
+    stop : callable
+        Gets what interrupts the wait, and makes the threads end soon.
+    """
+    while any(thread.is_alive() for thread in threads):
+        try:
+            for thread in threads:
+                if thread.is_alive():
+                    thread.join()
+        except BaseException as error:
+            stop(error)
 
 
 def check_threads(threads: int) -> int:

@@ -62,7 +62,7 @@ def query(
         if answer is not None:
             return answer
         found = _select(t, plan.keys(plan.limit), parameters, to_write=spec)
-        keys = [spec.key(tuple(row)) for row in found]
+        keys = [spec.key(plan.key(row)) for row in found]
     t.read_locked(spec, keys)
     return _select(t, plan.plain, parameters, pinned=plan.pinned)
 
@@ -353,7 +353,7 @@ def _claim(
     size = None if plan.limit is None else plan.limit + _AT_ONCE
     while True:
         found = _select(t, plan.keys(size), parameters, unlocked=(spec,))
-        fresh = [key for row in found if (key := spec.key(tuple(row))) not in seen]
+        fresh = [key for row in found if (key := spec.key(plan.key(row))) not in seen]
         while fresh and (plan.limit is None or len(claimed) < plan.limit):
             count = len(fresh) if plan.limit is None else plan.limit - len(claimed)
             batch, fresh = fresh[: min(count, _KEYS_MAX)], fresh[min(count, _KEYS_MAX) :]
@@ -367,7 +367,7 @@ def _claim(
             if locked:
                 again = plan.keys_among(list(locked))
                 rows = _select(t, again, parameters, unlocked=(spec,))
-                claimed += [spec.key(tuple(row)) for row in rows]
+                claimed += [spec.key(plan.key(row)) for row in rows]
         if size is None or len(found) < size or len(claimed) >= (plan.limit or 0):
             break
         size *= 4

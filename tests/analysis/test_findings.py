@@ -234,7 +234,7 @@ def test_event_is_explained_by_coupling_turn_and_what_follows() -> None:
     assert [step.rule for step in inner] == ["next", "pattern"]
     assert inner[0].reason == "raises F"
     again = [step for step in inner[0].then if step.rule == "high"]
-    assert [step.left_out for step in again] == ["told before"]
+    assert [step.left_out for step in again] == ["shown above"]
     assert explanation.contributes == ("pattern",)
     assert "1. high [immediate, priority 3]" in explained(explanation)
 
@@ -409,3 +409,14 @@ def test_rule_on_any_of_several_events_is_triggered_by_each() -> None:
     )
     assert [edge.source for edge in analysis.edges] == ["raises", "updates"]
     assert all(edge.triggers for edge in analysis.edges)
+
+
+def test_rule_that_was_too_deep_at_first_is_explained_where_there_is_room() -> None:
+    chain = [rule(f"r{n:02}", event(f"E{n}"), raises=[f"E{n + 1}"]) for n in range(70)]
+    chain[0] = rule("r00", event("E0"), raises=["E1", "E64"], priority=1)
+    found = explain(analyze(chain), "E0")
+
+    def named(steps: Any) -> set[str]:
+        return {s.rule for s in steps}.union(*(named(s.then) for s in steps))
+
+    assert named(found.steps) == {f"r{n:02}" for n in range(70)}

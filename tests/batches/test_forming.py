@@ -10,6 +10,7 @@ from activedb.batches import (
     Due,
     Forming,
     Grouping,
+    Lineage,
     Piece,
     Program,
     Workflow,
@@ -128,3 +129,10 @@ def test_forming_state_of_another_workflow_is_refused() -> None:
         LineageError, match="state belongs to another workflow, with the programs p"
     ):
         Forming(other, one(merged(2)).state())
+
+
+def test_input_batch_of_pieces_of_several_cuts_is_refused() -> None:
+    lineage = Lineage(Workflow([Program("p", {"s": Grouping(parts=2)})], sources="s"))
+    batch = lineage.arrive("s").id
+    with pytest.raises(LineageError, match="cut in 2 and in 1"):
+        lineage.form("p", [Piece(batch, 1, 2), Piece(batch, 1, 1)])

@@ -158,3 +158,14 @@ def test_graph_is_bounded_and_leaves_out_edges_to_what_is_not_drawn() -> None:
 def test_graph_of_a_single_transaction_is_drawn_in_the_middle() -> None:
     (series,) = graph_options({7: ""}, [])["series"]
     assert (series["data"][0]["x"], series["data"][0]["y"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("candidates", [1, 3, 500])
+def test_decisions_are_shown_whole_and_the_others_are_counted(candidates: int) -> None:
+    found = [
+        {"id": str(n), "rule": "r", "us": n, "texts": ["c"] * candidates, "why": []}
+        for n in range(300)
+    ]
+    rows, shown = _tables.decisions(found)
+    assert len(rows) == shown * candidates
+    assert shown == max(1, min(300, _tables.DECISIONS_SHOWN // candidates))

@@ -175,7 +175,7 @@ def test_any_text_is_one_line_that_can_be_read(tmp_path: Path, text: str) -> Non
         handler = json_handler(stream)
         LOG.addHandler(handler)
         try:
-            LOG.warning("%s", text, extra={"more": text, 7: text})
+            LOG.warning("%s", text, extra={"more": text})
             LOG.warning("%s", text, extra={"more": {1j: text}})
         finally:
             LOG.removeHandler(handler)

@@ -448,3 +448,20 @@ def test_definition_that_cannot_be_is_refused(define: Callable[[], Any]) -> None
 def test_second_state_access_for_a_type_is_refused(shop: Shop) -> None:
     with pytest.raises(DefinitionError, match="has a state access for ADD already"):
         shop.program.transaction("ADD")(lambda t, e: None)
+
+
+def test_access_declared_without_a_list_is_refused() -> None:
+    table = SharedTable("unkeyed")
+    access = Access()
+    with pytest.raises(DefinitionError, match=r"written \[accounts\[7\]\]"):
+        access.write(table[1], lambda value: value, reads=table[2])  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"written \[accounts\[7\]\]"):
+        access.body(lambda t, e: 1, {}, table[1], ())  # type: ignore[arg-type]
+    assert not access.operations
+
+
+def test_key_that_does_not_compare_with_the_declared_range_is_refused() -> None:
+    table = SharedTable("unkeyed")
+    view = View(lambda ref: None, (table.range(1, 5),), ())
+    with pytest.raises(AccessError):
+        view.read(table["a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from activedb.errors import BadEvent
 from activedb.events import Occurrence, event, many, occurrence, seq
 from activedb.scheduling import Access, Outcome, Program, ProgramRun, SharedTable, View
+from activedb.scheduling._scheduler import wait_for
+from tests.patience import PATIENCE_S
 from tests.scheduling.test_schedulers import SCHEDULERS
 
 WHERE = ("iterable", "pre", "access", "operation", "rule", "post")
@@ -174,3 +177,35 @@ def test_punctuation_that_is_no_time_is_refused(given: dict[str, Any], says: str
     with pytest.raises(BadEvent, match=says):
         run.feed(EVENTS, **given)
     assert (run.waiting, run.punctuation_us) == (0, None)
+
+
+class Interrupting(threading.Thread):
+    """A thread; the first attempts to wait for it are interrupted."""
+
+    left = 2
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.left:
+            self.left -= 1
+            raise KeyboardInterrupt
+        super().join(timeout)
+
+
+def test_wait_for_threads_ends_with_the_last_however_often_it_is_interrupted() -> None:
+    go_on = threading.Event()
+    seen: list[BaseException] = []
+    workers = [
+        kind(target=go_on.wait, args=(PATIENCE_S,)) for kind in (Interrupting, threading.Thread)
+    ]
+    never_started = threading.Thread(target=go_on.wait)
+
+    def stop(error: BaseException) -> None:
+        seen.append(error)
+        if len(seen) == 2:
+            go_on.set()
+
+    for worker in workers:
+        worker.start()
+    wait_for([*workers, never_started], stop)
+    assert [type(each) for each in seen] == [KeyboardInterrupt] * 2
+    assert not any(worker.is_alive() for worker in workers)

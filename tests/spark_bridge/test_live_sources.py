@@ -380,6 +380,9 @@ def test_kafka_without_its_connector_says_how_to_get_it(playground: Any, clicks:
     wants = clicks(source=Kafka("127.0.0.1:9092", "clicks", connector="a:b:1"))
     with pytest.raises(ConfigurationError, match=r"without spark\.jars\.packages=a:b:1; give it"):
         SparkFeed(wants, None, playground.checkpoint).run(playground.batches.append)
+    more = SparkFeed(wants, None, playground.checkpoint, spark={"spark.jars.packages": "c:d:1"})
+    with pytest.raises(ConfigurationError, match=r"packages=c:d:1,a:b:1; give it"):
+        more.run(playground.batches.append)
 
 
 def test_kafka_limit_that_no_longer_fits_begins_the_query_anew(

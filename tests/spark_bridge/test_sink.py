@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -22,7 +23,10 @@ from activedb.streams import Staged
 
 pytest.importorskip("pyspark", reason="no Spark: make test-all installs it")
 
+import pyarrow as pa
+
 from spark_bridge import SparkFeed, events, feed, register_sources, session
+from spark_bridge._sink import json_pieces
 from tests.databases import Place, place, until
 
 pytestmark = pytest.mark.spark
@@ -463,3 +467,18 @@ def test_guide_runs_as_it_stands(
         rows = connection.exec_driver_sql("SELECT gate, at FROM passes ORDER BY n").all()
     assert rows[0] == ("north", datetime(2026, 1, 1, 8, tzinfo=UTC))
     assert len(rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "text"),
+    [
+        (pa.binary(), b"ab", r"\x6162"),
+        (pa.bool_(), True, "true"),
+        (pa.timestamp("us"), datetime(2026, 1, 1), "2026-01-01T00:00:00"),
+        (pa.int64(), 7, "7"),
+    ],
+)
+def test_keys_of_maps_have_the_form_of_values(kind: Any, key: Any, text: str) -> None:
+    maps = pa.array([[(key, 1)]], type=pa.map_(kind, pa.int64()))
+    (piece,) = json_pieces(pa.RecordBatch.from_arrays([maps], ["m"]))
+    assert json.loads(piece) == [{"m": {text: 1}}]

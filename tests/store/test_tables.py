@@ -25,6 +25,7 @@ from sqlalchemy import (
     Uuid,
     insert,
 )
+from sqlalchemy.dialects.postgresql import CITEXT, INET, TIME, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from activedb.errors import DefinitionError, InvalidRow, PatternError
@@ -201,3 +202,19 @@ def test_row_keeps_its_key() -> None:
     assert spec.changed(row, {"a": 1, "n": 5}) == {"a": 1, "b": "x", "n": 5}
     with pytest.raises(InvalidRow, match="an update cannot change key column b"):
         spec.changed(row, {"b": "y"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (CITEXT(), "may be equal to the server"),
+        (INET(), "may be equal to the server"),
+        (TIMESTAMP(precision=0), "is rounded"),
+        (TIME(precision=3), "is rounded"),
+        (TIME(timezone=True), "in several zones"),
+    ],
+)
+def test_key_of_which_equal_values_look_different_is_refused(kind: Any, why: str) -> None:
+    table = Table("odd", MetaData(), Column("id", kind, primary_key=True), Column("n", kind))
+    with pytest.raises(DefinitionError, match=f"key column id: .*{why}"):
+        TableSpec(table)

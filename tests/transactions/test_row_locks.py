@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, Table, func, select, update
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    bindparam,
+    desc,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import activedb as adb
 from activedb.errors import LockNotAvailable, UnsupportedStatement
-from tests.databases import PATIENCE_S, Place, in_thread, lock_waits, until
+from tests.databases import (
+    PATIENCE_S,
+    Place,
+    in_thread,
+    lock_waits,
+    until,
+    waits_at_the_server,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -298,3 +319,131 @@ def test_row_is_locked_on_the_server_as_strongly_as_here(desk: Desk, use: str) -
             assert plain.execute(exclusive).all() == []
         with desk.here._store.short() as plain:
             assert bool(plain.execute(shared).all()) is use.startswith("get")
+
+
+# -- what is declared, and what a server would do --------------------------------------------------
+
+
+def test_rows_are_locked_in_the_order_of_a_name_in_the_statement(where: Place) -> None:
+    db, table = numbered(where)
+    ordered = select(table.c.id, (-table.c.n).label("last")).order_by("last")
+    newest = select(table.c.id).order_by(desc("n")).limit(1).with_for_update(skip_locked=True)
+    with db.transaction() as t:
+        assert t.query(ordered.with_for_update()) == [(3, -3), (2, -2), (1, -1)]
+        assert t.query(ordered.limit(1).with_for_update(nowait=True)) == [(3, -3)]
+        assert t.query(newest.with_only_columns(table.c.id, table.c.n)) == [(3, 3)]
+
+
+def test_parameters_inside_expressions_of_an_insert_are_theirs(where: Place) -> None:
+    db, table = numbered(where)
+    one = insert(table).values(id=10, n=func.abs(bindparam("x")))
+    with db.transaction() as t:
+        t.execute(one, {"x": -5})
+        t.execute(insert(table).values(id=bindparam("i"), n=7), [{"i": 11}, {"i": 12}])
+        t.execute(
+            insert(table).values(n=func.abs(bindparam("x"))),
+            [{"id": 13, "x": -1}, {"id": 14, "x": 2}],
+        )
+        with pytest.raises(UnsupportedStatement, match="give a value for the parameter x"):
+            t.execute(one, {"y": 1})
+        found = t.query(select(table).where(table.c.id >= 10).order_by(table.c.id))
+        assert found == [(10, 5), (11, 7), (12, 7), (13, 1), (14, 2)]
+
+
+@pytest.mark.parametrize("ondelete", ["CASCADE", "SET NULL"])
+def test_rows_that_cascades_change_are_locked(where: Place, ondelete: str) -> None:
+    db = where.open()
+    parents = Table("parents", db.metadata, Column("id", Integer, primary_key=True))
+    children = Table(
+        "children",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("parent", ForeignKey("parents.id", ondelete=ondelete)),
+    )
+    notes = Table("notes", db.metadata, Column("id", Integer, primary_key=True))
+    db.create_all()
+    with db.transaction() as t:
+        for number in (1, 2, 3):
+            t.insert(parents, {"id": number})
+            t.insert(children, {"id": number, "parent": number})
+
+    def remove(t: adb.Transaction, number: int) -> None:
+        t.delete(parents, number)
+
+    def is_waiting(waits: int) -> bool:
+        return lock_waits(db) > waits or waits_at_the_server(db)
+
+    queries = [
+        select(func.count(children.c.parent)),
+        select(func.count(children.c.parent)).where(children.c.id.in_([1, 2, 3])),
+    ]
+    for number, query in enumerate(queries, 1):
+        deleted = None
+        try:
+            with db.transaction() as t:
+                before = t.query(query)
+                waits = lock_waits(db)
+                deleted = in_thread(db.run, remove, number)
+                until(partial(is_waiting, waits))
+                assert t.query(query) == before
+                t.insert(notes, {"id": number})
+        finally:
+            if deleted is not None:
+                deleted.result(PATIENCE_S)
+
+
+def test_one_table_declared_with_and_without_its_schema_is_one(where: Place) -> None:
+    db = where.open()
+    table = Table(
+        "twin", db.metadata, Column("id", Integer, primary_key=True), Column("n", Integer)
+    )
+    db.create_all()
+    twin = Table(
+        "twin",
+        MetaData(),
+        Column("id", Integer, primary_key=True),
+        Column("n", Integer),
+        schema=db._store.schema,
+    )
+    with db.transaction() as t:
+        t.insert(table, {"id": 1, "n": 0})
+
+    def add(t: adb.Transaction, which: Table) -> None:
+        row = t.get(which, 1, for_update=True)
+        assert row is not None
+        t.update(which, 1, n=row["n"] + 1)
+
+    with db.transaction() as t:
+        with t.subtransaction() as s:
+            add(s, table)
+        add(t, twin)
+        assert t.query(select(twin.c.n)) == t.query(select(table.c.n)) == [(2,)]
+
+
+def test_nothing_waits_for_a_table_with_nowait(where: Place) -> None:
+    db, table = numbered(where)
+    with db.transaction() as t:
+        t.query(select(table).where(table.c.n == 3))  # predicates are asked for from now on
+    with db.transaction() as t:
+        t.query(select(func.count()).select_from(table))
+        waits = lock_waits(db)
+
+        def claim(t: adb.Transaction) -> None:
+            t.get(table, 1, for_update=True, nowait=True)
+
+        with pytest.raises(LockNotAvailable):
+            in_thread(db.run, claim).result(PATIENCE_S)
+        assert lock_waits(db) == waits
+
+
+def numbered(where: Place) -> tuple[adb.Database, Table]:
+    """A table with the rows 1 to 3."""
+    db = where.open()
+    table = Table(
+        "numbered", db.metadata, Column("id", Integer, primary_key=True), Column("n", Integer)
+    )
+    db.create_all()
+    with db.transaction() as t:
+        for number in (1, 2, 3):
+            t.insert(table, {"id": number, "n": number})
+    return db, table

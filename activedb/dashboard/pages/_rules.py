@@ -111,7 +111,7 @@ class _DecisionSection:
             if problem:
                 text("p", problem, "adb-alarm")
                 return
-            more = self._found["total"] - len(self._found["decisions"])
+            more = self._found["total"] - _tables.decisions(self._found["decisions"])[1]
             if more > 0:
                 said = (
                     f"{count(more)} more are not shown; activedb decisions list --json lists all."
@@ -120,7 +120,7 @@ class _DecisionSection:
             live.table(
                 "Open decisions",
                 (*_tables.DECISIONS, *([_RESOLVE] if self._is_writable else [])),
-                lambda _: _tables.decisions(self._found["decisions"]),
+                lambda _: _tables.decisions(self._found["decisions"])[0],
                 empty="No open decisions.",
                 on_act=self._ask if self._is_writable else None,
                 shared=False,

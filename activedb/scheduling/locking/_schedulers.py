@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from activedb.scheduling._operations import At, STransaction, Writes
-from activedb.scheduling._scheduler import SerialOrder, check_threads, evaluate
+from activedb.scheduling._scheduler import SerialOrder, check_threads, evaluate, wait_for
 from activedb.scheduling._state import SharedState
 from activedb.scheduling._tables import Computed, Ref, at_key
 from activedb.scheduling.locking._gate import Choose, Gate, Stopped, TurnGate
@@ -139,18 +139,16 @@ class RunThreads:
                 raise Stopped
 
     def _on_threads(self, threads: int, loop: Callable[[], None]) -> None:
-        started: list[threading.Thread] = []
+        workers = [
+            threading.Thread(target=loop, name=f"s-transactions {number}")
+            for number in range(1, threads + 1)
+        ]
         try:
-            for number in range(1, threads + 1):
-                worker = threading.Thread(target=loop, name=f"s-transactions {number}")
+            for worker in workers:
                 worker.start()
-                started.append(worker)
-            for worker in started:
-                worker.join()
         except BaseException as error:  # a thread cannot be started, or Ctrl-C
             self._fail(error)
-            for worker in started:
-                worker.join()
+        wait_for(workers, self._fail)
 
     def _fail(self, error: BaseException) -> None:
         with self._latch:

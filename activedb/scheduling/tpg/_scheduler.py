@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Effect, STransaction
-from activedb.scheduling._scheduler import check_threads
+from activedb.scheduling._scheduler import check_threads, wait_for
 from activedb.scheduling._state import SharedState
 from activedb.scheduling.tpg._execution import GraphExecution, OnMove
 from activedb.scheduling.tpg._exploration import Take
@@ -337,8 +337,7 @@ class _Crew:
             self._stop(error)
         finally:
             watch = Stopwatch()
-            for thread in threads:
-                self._join(thread)
+            wait_for(threads, self._stop)
             self._times[0].wait_s += watch.lap_s()
 
     def times(self) -> PhaseTimes:
@@ -349,14 +348,6 @@ class _Crew:
         found.abort_s = sum(execution.aborts.seconds for execution in self._executions)
         found.explore_s = max(found.explore_s - found.abort_s, 0.0)  # explore_s includes aborts
         return found
-
-    def _join(self, thread: threading.Thread) -> None:
-        """Wait for the end of a thread, even if the user interrupts this one."""
-        while thread.is_alive():
-            try:
-                thread.join()
-            except BaseException as error:
-                self._stop(error)
 
     def _work(self, worker: int) -> None:
         times, ran_s = self._times[worker], time.perf_counter()

@@ -112,27 +112,37 @@ class LockingRead:
         self.plain = plain
         self.pinned = pinned
         self._keys = _key_columns(statement, table)
+        # A column by whose name rows are ordered is selected, too.
+        self._others: Sequence[Any] = ()
+        if any(
+            each.__visit_name__ == "textual_label_reference"
+            for clause in statement._order_by_clauses
+            for each in visitors.iterate(clause)
+        ):
+            self._others = list(plain.selected_columns)
         try:
             self.limit: int | None = statement._limit
         except CompileError as error:
             raise UnsupportedStatement("with_for_update() takes a number as limit()") from error
 
     def keys(self, limit: int | None) -> Any:
-        """Return a SELECT of the primary keys of the first rows, in the statement's order."""
+        """Return a SELECT of the first rows, in the statement's order; `key` reads their keys."""
         return self._only_keys(self.plain).limit(limit)
 
     def keys_among(self, keys: Sequence[Key]) -> Any:
-        """Return a SELECT of those `keys` whose rows the statement selects."""
-        return self._only_keys(self._among(keys))
+        """Return a SELECT of those `keys` whose rows the statement selects; `key` reads them."""
+        return self._only_keys(self.rows(keys))
+
+    def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the key at the end of a row that `keys` or `keys_among` selects."""
+        return tuple(row)[-len(self._keys) :]
+
+    def _only_keys(self, statement: Any) -> Any:
+        columns = (*self._others, *self._keys)
+        return statement.with_only_columns(*columns, maintain_column_froms=True)
 
     def rows(self, keys: Sequence[Key]) -> Any:
         """Return the statement restricted to the rows with these keys."""
-        return self._among(keys)
-
-    def _only_keys(self, statement: Any) -> Any:
-        return statement.with_only_columns(*self._keys, maintain_column_froms=True)
-
-    def _among(self, keys: Sequence[Key]) -> Any:
         whole = self.plain.limit(None)
         if len(self._keys) == 1:
             return whole.where(self._keys[0].in_([key[0] for key in keys]))
@@ -711,8 +721,8 @@ def _plan_insert(
         names = [_name(c, table, mapper) for c in statement._select_names or ()]
         return StatementPlan("insert", table, names, select=statement.select, returning=returning)
     named = [
-        {_name(key, table, mapper): value for key, value in record.items()}
-        for record in _records(statement, parameters)
+        {_name(key, table, mapper): _plain(value, given) for key, value in record.items()}
+        for record, given in _records(statement, parameters)
     ]
     if mapper is not None and mapper.polymorphic_on is not None:
         kind = str(mapper.polymorphic_on.name)
@@ -720,8 +730,7 @@ def _plan_insert(
     columns = list(named[0]) if named else []
     if any(record.keys() != named[0].keys() for record in named):
         raise UnsupportedStatement("every row of an insert() needs the same columns")
-    values = parameters if isinstance(parameters, Mapping) else {}
-    rows = [[_plain(record[name], values) for name in columns] for record in named]
+    rows = [[record[name] for name in columns] for record in named]
     places = [
         (i, j)
         for i, row in enumerate(rows)
@@ -737,31 +746,45 @@ def _plan_insert(
     return StatementPlan("insert", table, columns, computed, rows, places, returning)
 
 
-def _records(statement: Insert, parameters: Parameters) -> Iterator[dict[Any, Any]]:
-    """Yield the rows of an INSERT … VALUES, or those passed as parameters."""
+def _records(
+    statement: Insert, parameters: Parameters
+) -> Iterator[tuple[dict[Any, Any], Mapping[str, Any]]]:
+    """Yield the rows of an INSERT … VALUES, or those passed as parameters.
+
+    Each comes with the values of the named parameters that it may use.
+    """
+    given = parameters if isinstance(parameters, Mapping) else {}
     multiple = [dict(record) for group in statement._multi_values for record in group]
+    for record in multiple:
+        yield record, given
     if multiple:
-        yield from multiple
         return
     common = dict(statement._values or {})
-    required = {v.key for v in common.values() if isinstance(v, BindParameter) and v.required}
-    if isinstance(parameters, Mapping):
-        yield common | {n: v for n, v in parameters.items() if n not in required}
-    elif parameters is None:
-        yield common
-    else:
-        for record in parameters:
-            yield common | dict(record)
+    used = {each.key for value in common.values() for each in _required(value)}
+    for each in parameters if isinstance(parameters, Sequence) else [given]:
+        yield common | {name: value for name, value in each.items() if name not in used}, each
+
+
+def _required(value: Any) -> list[BindParameter[Any]]:
+    """Return the parameters in a value or expression that have no value yet."""
+    parts = visitors.iterate(value) if isinstance(value, ClauseElement) else ()
+    return [part for part in parts if isinstance(part, BindParameter) and part.required]
 
 
 def _plain(value: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return a value, or an expression whose parameters have values."""
+    used = {each.key for each in _required(value)}
+    missing = sorted(used - parameters.keys())
+    if missing:
+        raise UnsupportedStatement(f"give a value for the parameter {missing[0]}")
     if isinstance(value, BindParameter):
-        if value.required:
-            if value.key not in parameters:
-                raise UnsupportedStatement(f"give a value for the parameter {value.key}")
-            return parameters[value.key]
-        return value.effective_value
-    return value
+        return parameters[value.key] if used else value.effective_value
+
+    def given(element: Any, **_: Any) -> Any:
+        is_open = isinstance(element, BindParameter) and element.required
+        return literal(parameters[element.key], element.type) if is_open else None
+
+    return visitors.replacement_traverse(value, {}, given) if used else value
 
 
 def _cell(value: Any) -> Any:

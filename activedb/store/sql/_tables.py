@@ -93,11 +93,11 @@ class Tables:
 
     Parameters
     ----------
-    schema : str
+    schema : str, optional
         Schema of tables that are declared without one.
     """
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str = "") -> None:
         self._prefix = f"{schema}."
         self._specs: dict[Any, TableSpec] = {}
         self._named: dict[str, TableSpec] = {}
