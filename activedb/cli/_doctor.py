@@ -467,7 +467,7 @@ CHECKS: tuple[Callable[[ServerFacts, Settings], Finding], ...] = (
     _room,
     _log,
 )
-"""Checks of the server, from its facts and the settings."""
+"""Diagnostics of the server, from its facts and the settings."""
 
 
 def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:

@@ -245,8 +245,9 @@ class Transaction:
 
             ``with_for_update()`` locks the rows of a SELECT from one table for writing. With
             ``skip_locked=True`` it leaves out rows locked by other transactions; with
-            ``nowait=True`` it fails at once if there are any. Neither takes the lock on the
-            table, as job queues need it, so phantoms may appear.
+            ``nowait=True`` it fails at once if there are any. Neither locks the whole table, as job
+            queues need it, so phantoms may appear; but with ``skip_locked=True`` it waits while
+            another transaction has the whole table, as in plain SQL.
         parameters : mapping of str to value, optional
             Values for parameters in the statement.
 

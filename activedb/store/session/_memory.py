@@ -301,7 +301,7 @@ class _Float(Float[Any]):
 
 
 class _Numeric(Numeric[Any]):
-    """As `_Float`."""
+    """Decimal that SQLite does not turn into another number, or into NULL."""
 
     def bind_processor(self, dialect: Dialect) -> Any:
         store: Any = super().bind_processor(dialect)  # type: ignore[no-untyped-call]

@@ -224,7 +224,7 @@ class Store(ABC):
         """Block writes of other processes to a table."""
 
     def cascades_from(self, table: Table) -> Sequence[Table]:
-        """Return the tables whose rows, changed by cascades of deletes, nobody else locks."""
+        """Return the tables that cascades of deletes change, and that need a lock here."""
         return ()
 
     @abstractmethod
