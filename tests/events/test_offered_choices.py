@@ -427,3 +427,20 @@ def test_events_of_one_true_time_are_taken_in_the_order_in_which_they_were_fed(
         if worlds and len(worlds) <= CELLS_MAX and not case.is_tied:
             outcome = tell(expression, events, "certain", END_US, telling(random), random)
             check(case, case.uncertain(outcome.made))
+
+
+@pytest.mark.parametrize("b_read", [0, 1])
+@pytest.mark.parametrize("a_read", [4, 5])
+def test_match_that_ends_after_the_window_by_its_reading_alone_is_told(
+    b_read: int, a_read: int
+) -> None:
+    quiet = seq(event("A"), ~event("A", alias="again")).within(2)
+    expression = seq(event("B"), event("C"), quiet, ~event("A", alias="later")).within(5)
+    times = [("B", b_read, 0, 1), ("C", 3, 3, 3), ("A", a_read, 4, 5)]
+    detector = Detector(expression)
+    for name, read, low, high in times:
+        stamp = AccuracyInterval(read * SECOND_US, low * SECOND_US, high * SECOND_US)
+        assert detector.feed(Occurrence(name, stamp)) == []
+    assert detector.advance(END_US) == []
+    (undecided,) = detector.undecided  # made if B was at 1 and A at 4
+    assert len(undecided.candidates) == 1

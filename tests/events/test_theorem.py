@@ -102,6 +102,10 @@ OPERATORS: dict[str, Expression] = {
     .timed_out(),
     "timed out in a sequence": seq(seq(A, B).within(2).timed_out(), C),
     "negation at the end in a sequence": seq(seq(A, ~N).within(2), B),
+    "negation at the end in another": seq(A, seq(B, ~N).within(2), ~event("N", alias="M")).within(
+        5
+    ),
+    "after before a negation at the end": seq(A, B.after(2), ~N).within(5),
     "clock": seq(A, every(3, alias="T"), B),
     "periodic": periodic(A, 2, B),
     "all periodic": periodic(A, 2, B, collected=True),

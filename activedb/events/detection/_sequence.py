@@ -366,10 +366,18 @@ class SequenceNode(CombinationNode):
             self.shared.timers.set((due_us, self.index, group.key), moment.journal)
         if group.decided and layout.window_us is not None:
             # The entry is late: windows that have ended are evaluated again.
+            least_us, most_us = self._when(entry)
             for start_us in group.decided:
-                if start_us <= entry[0] <= start_us + layout.window_us:
+                if start_us <= most_us and least_us <= start_us + layout.window_us:
                     timer = (start_us + layout.window_us, self.index, group.key)
                     self.shared.timers.set(timer, moment.journal)
+
+    def _when(self, entry: Entry) -> tuple[int, int]:
+        """Return the first and the last moment at which an entry may lie in a window."""
+        if not self.shared.is_inexact:
+            return entry[0], entry[0]
+        least_us, most_us = self.shared.policy.relation.ends(entry[3])
+        return least_us, most_us + self.shared.spread_us
 
     def _begins_us(self, o: Occurrence) -> int:
         """Return the start of the window of a match that begins with `o`."""
