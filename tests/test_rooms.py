@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,14 @@ KNOWN_AS_A_WHOLE: dict[tuple[str, ...], int] = {
 HEAVY = ("sqlalchemy", "psycopg", "sqlglot", "lark", "pydantic", "networkx", "numpy", "asyncio")
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            yield file.relative_to(ROOT), ast.parse(file.read_text(encoding="utf-8"))
+@cache
+def sources() -> tuple[tuple[Path, ast.Module], ...]:
+    """Return all modules, parsed once for all tests."""
+    return tuple(
+        (file.relative_to(ROOT), ast.parse(file.read_text(encoding="utf-8")))
+        for package in PACKAGES
+        for file in sorted((ROOT / package).rglob("*.py"))
+    )
 
 
 def room_of(parts: tuple[str, ...]) -> tuple[str, ...]:

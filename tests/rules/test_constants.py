@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 import activedb as adb
@@ -205,6 +206,7 @@ def advanced(entry: RegisteredRule, us: int) -> Any:
         return str(error)
 
 
+@pytest.mark.long
 @settings(max_examples=40 * SCALE, deadline=None)
 @given(PLANS, st.booleans())
 def test_rules_found_by_their_constants_do_what_all_do(plan: Plan, shares: bool) -> None:

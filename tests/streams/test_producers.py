@@ -823,12 +823,14 @@ WORLDS = settings(
 )
 
 
+@pytest.mark.long
 @WORLDS
 @given(seed=st.integers(0, 2**32))
 def test_any_world_in_any_order_of_arrival_fires_as_one_ideal_feed(seed: int) -> None:
     check_world(None, seed, restarts=False)
 
 
+@pytest.mark.long
 @settings(WORLDS, max_examples=4 * SCALE)
 @given(seed=st.integers(0, 2**32))
 def test_restarts_in_between_change_nothing(postgres_url: str, seed: int) -> None:

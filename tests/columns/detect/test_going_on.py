@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +82,7 @@ def test_detector_that_absorbs_the_last_window_goes_on_as_the_other_does(data: A
         assert made_of(other, found[cut:]) == made_of(detector, found[cut:])
 
 
+@pytest.mark.long
 def test_matches_tell_at_which_row_and_from_which_places_they_are() -> None:
     from activedb.events import event, occurrence, seq
 
