@@ -175,7 +175,7 @@ def _in_order(needs: Mapping[str, Collection[str]]) -> list[str]:
 
 
 class CycleBoundReached(Exception):
-    """The bound on cycles is used up; ``pending`` has the items of the next cycle."""
+    """The bound on cycles is used up; ``pending`` holds the items of the next cycle."""
 
     def __init__(self, bound: int, pending: list[object]):
         super().__init__(f"more than {bound} deferred cycles")
@@ -205,7 +205,7 @@ class DeferredCycles(Generic[T]):
 
     @property
     def taken(self) -> int:
-        """Number of cycles taken so far; the running cycle has the number before that."""
+        """Number of cycles taken so far. The running cycle's number is one less."""
         return self._taken
 
     def defer(self, item: T) -> None:

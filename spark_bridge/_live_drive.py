@@ -30,7 +30,7 @@ LiveSource: TypeAlias = Replay | Socket | Rate | Kafka
 
 _TRIGGER = {"processingTime": "100 milliseconds"}  # a look for rows costs some CPU time
 _AT_ONCE = {"processingTime": "0 seconds"}
-_LOOK_S = 0.1  # interval between checks whether it has ended
+_LOOK_S = 0.1  # interval at which to check whether the source has ended
 _STARTS_MAX = 30  # in a row, when the source's Python process does not connect in time
 _RESTART = 2.0  # Spark reads the limit when a query begins: restart beyond this ratio
 

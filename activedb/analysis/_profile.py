@@ -471,7 +471,8 @@ def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 # -- detection of patterns in which one event may complete so many matches that it is refused ------
 
-_BOUND = "bound it with .within(seconds), or say matches_max= or on_many= of the rule"
+_MANY = "or set the rule's matches_max= or on_many="
+_BOUND = f"bound it with .within(seconds), {_MANY}"
 
 
 def why_many(rule: Rule) -> str | None:
@@ -508,21 +509,19 @@ def _why(pattern: Sequence | Conjunction) -> str | None:
         choose = 'select .selecting("next"), or choose .context("chronicle") or a skip'
         if endless is not None:
             return (
-                f"{endless!r} in {pattern!r} takes any of the events there are: n of them are in "
-                f"2ⁿ − 1 matches; {choose}, give it a maximum, or "
-                "say matches_max= or on_many= of the rule"
+                f"{endless!r} in {pattern!r} takes any number of events: n events form 2ⁿ − 1 "
+                f"matches; {choose}, give it a maximum, {_MANY}"
             )
         free = sum(map(_most, pattern.positives)) - 1
     if free > math.log2(MATCHES_MAX):
         return (
             f"{pattern!r} takes up to {free:.0f} events before the last one: with two for each of "
-            f"them there are 2 to the power of {free:.0f} matches; {choose}, shorten it, or say "
-            "matches_max= or on_many= of the rule"
+            f"them there are 2 to the power of {free:.0f} matches; {choose}, shorten it, {_MANY}"
         )
     if pattern.window_us is None and free > 1:
         return (
-            f"{pattern!r} has no window and takes {free:.0f} events before the last one: each that "
-            f"there ever was is combined with all others; {choose}, or {_BOUND}"
+            f"{pattern!r} has no window and takes {free:.0f} events before the last one, so every "
+            f"past event is combined with all the others; {choose}, or {_BOUND}"
         )
     return None
 

@@ -43,7 +43,7 @@ class Nodes:
     def free(self, id: str) -> str:
         """Return the id after checking that it is a non-empty string and not taken."""
         if not isinstance(id, str) or not id:
-            raise LineageError(f"an id is a text that is not empty, not {id!r}")
+            raise LineageError(f"an id must be a non-empty string, not {id!r}")
         if id in self.place:
             raise RecordedTwice(f"{id!r} is recorded already")
         return id
@@ -88,7 +88,7 @@ class Numbers:
         if number is None:
             return self._highest.get(sequence, 0) + 1
         if type(number) is not int or number < 1:
-            raise LineageError(f"numbers of {what} are whole and from 1 on, not {number!r}")
+            raise LineageError(f"numbers of {what} must be whole numbers from 1, not {number!r}")
         if number in self._taken.get(sequence, ()):
             raise RecordedTwice(f"number {number} of {what} is recorded already")
         return number
@@ -162,7 +162,7 @@ class Uses:
             self._newest[program, stream] = number, pieces
 
     def are_to_come(self, batch: str, program: str, stream: str, grouping: Grouping) -> bool:
-        """Return whether a program has yet to use a piece of a batch, for the first time or again.
+        """Return whether a program has yet to use a piece of a batch, perhaps not the first time.
 
         The next input batch shares the pieces of the newest one, except for its first `step`
         pieces.

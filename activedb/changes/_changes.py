@@ -279,9 +279,9 @@ class Follower:
                 if unsent:
                     raise ConfigurationError(
                         f"rule {rule.name} is on updates of {', '.join(unsent)} of table "
-                        f"{table.spec.name}, and the server does not send the values before: "
+                        f"{table.spec.name}, and the server does not send their old values: run "
                         f'ALTER TABLE "{table.schema}"."{table.name}" REPLICA IDENTITY FULL, or '
-                        f"let whole_rows=True do it"
+                        f"pass whole_rows=True"
                     )
 
     # -- taking changes --------------------------------------------------------------------
@@ -429,8 +429,7 @@ class Follower:
         firings, letters = self._launcher.prepare(t, items, number)
         taken.is_changed = True
         taken.firings += len(firings)
-        for letter in letters:
-            self._triggering.contexts.keep_letters(t, [letter])
+        self._triggering.contexts.keep_letters(t, letters)
         if taken.firings <= _KEPT_MAX:
             self._triggering.contexts.keep_firings(t, firings)
         else:

@@ -91,7 +91,7 @@ def literal_value(source: SourceText, tree: Tree[Token]) -> Any:
         try:
             return timedelta(microseconds=-us if sign else us)
         except OverflowError:
-            raise source.error(start_of(tree.children[1]), "that is too long a time") from None
+            raise source.error(start_of(tree.children[1]), "the duration is too long") from None
     return _converted(source, first, _TYPES[kind], written, kind)
 
 

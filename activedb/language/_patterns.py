@@ -192,7 +192,7 @@ class EventReader:
         try:
             return timedelta(microseconds=us)
         except OverflowError:
-            raise self.source.error(start_of(tree), "that is too long a time") from None
+            raise self.source.error(start_of(tree), "the duration is too long") from None
 
 
 def _looked_up(name: str, known: Mapping[str, Any] | None) -> str | None:
@@ -322,7 +322,7 @@ class PatternReader(EventReader):
         if isinstance(made, Primitive):
             return self._where_of_one(condition, made)
         if not hasattr(made, "predicates"):
-            raise PatternError(f"WHERE belongs to an event, a sequence or conjunction: {made!r}")
+            raise PatternError(f"WHERE applies to an event, a sequence or a conjunction, not to {made!r}")
         reader = TermReader(self.source, Scope(made.names), self.tables)
         terms, equal = reader.conjuncts(condition)
         if equal:
@@ -336,7 +336,7 @@ class PatternReader(EventReader):
         reader = TermReader(self.source, Scope((), this, _OLD, is_of_one=True), self.tables)
         terms, equal = reader.conjuncts(condition)
         if equal:
-            raise PatternError("[…] relates the parts of a sequence: here is one event")
+            raise PatternError("[…] relates the parts of a sequence; this pattern is a single event")
         for readings in (False, True):
             chosen = [term for term in terms if term.is_reading is readings]
             before = made.reading if readings else made.predicate
@@ -413,7 +413,7 @@ class PatternReader(EventReader):
     def _timeout(self, tree: Node) -> Expression:
         sequence = self.expression(tree.children[0])
         if not isinstance(sequence, Sequence):
-            raise PatternError(f"TIMEOUT is of a sequence, not of {sequence!r}")
+            raise PatternError(f"TIMEOUT takes a sequence, not {sequence!r}")
         return sequence.timed_out()
 
 

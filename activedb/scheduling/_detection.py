@@ -45,7 +45,7 @@ class Detected(NamedTuple):
         s-transaction.
     undecided : list of OpenChoice
         Choices that are open now, and were not before.
-    decided : list of (LeftOpen, list of int)
+    decided : list of (OpenChoice, list of int)
         Choices that were open before and are decided now, with the numbers of the candidates
         accepted.
     """

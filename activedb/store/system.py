@@ -210,8 +210,8 @@ detector_states = Table(
 """States of detectors that cannot be derived from the most recent events alone. For a rule that
 follows the time of a stream, the state is written with each part of the stream and ``holder`` is 0.
 For other rules ``stream`` is empty and ``holder`` is the number of the lease of the process that
-runs the detector. ``event`` is the fingerprint of the detected event: a state is useless to any
-other event."""
+runs the detector. ``event`` is the fingerprint of the detected event: a state cannot be used for
+any other event."""
 
 partials = Table(
     "activedb_partials",

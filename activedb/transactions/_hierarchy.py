@@ -93,7 +93,7 @@ class Base:
         ]
 
     def fetched(self, spec: TableSpec, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
-        """Note committed rows; each existing row is locked on the server."""
+        """Note committed rows; existing ones are locked on the server, unless it is SERIALIZABLE."""
         table = self._of(spec)
         self._put(table.rows, rows)
         if exclusive:
@@ -443,6 +443,8 @@ class Hierarchy:
     ) -> dict[Key, Row | None]:
         """Return committed rows, locked on the server once per hierarchy and mode.
 
+        Under SERIALIZABLE, rows that are only read are not locked.
+
         Takes one round trip for existing rows, and for a single key about to be inserted; two for
         another absent key, three for several absent keys; none if the hierarchy has locked all of
         `keys` before.
@@ -564,7 +566,7 @@ class Hierarchy:
         return self.read_free(spec, keys)
 
     def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
-        """Note that a hierarchy no longer reads through this one, and has no locks on the rows."""
+        """Do nothing; a `CausalHierarchy` records which hierarchies read through it."""
 
     def _locked(
         self, spec: TableSpec, keys: list[Key], absent: list[Key], *, exclusive: bool
@@ -741,7 +743,7 @@ class Hierarchy:
 
 
 class Kin:
-    """Latch of one hierarchy's links, states, workspaces and rollback reasons; its pausing threads.
+    """Latch for one hierarchy's links, states, workspaces and rollback reasons; its paused threads.
 
     The latch is held for moments only, never during a call to the store, so that a transaction can
     be marked rollback-only while the server works for it. Only the lock manager's latch is taken

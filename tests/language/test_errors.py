@@ -63,7 +63,7 @@ def test_error_shows_line_column_and_caret() -> None:
         ("CREATE QUERY Q PATTERN SEQ(A, B) SKIP to_first C", (1, 14), "'C'"),
         ("CREATE QUERY Q PATTERN A GAP 3 s", (1, 26), "belongs to a sequence"),
         ("CREATE QUERY Q PATTERN ANY(A, B) WHERE A.x = 1", (1, 34), "WHERE belongs to"),
-        ("CREATE QUERY Q PATTERN A WHERE [x]", (1, 26), "here is one event"),
+        ("CREATE QUERY Q PATTERN A WHERE [x]", (1, 26), "is a single event"),
         ("CREATE QUERY Q PATTERN SEQ(A, B) WHERE [x] OR A.x = 1", (1, 40), "by itself or between"),
         ("CREATE QUERY Q PATTERN ANY(A, B) AS k", (1, 34), "AS names"),
         ("CREATE QUERY Q PATTERN CRON '* *'", (1, 24), "not a cron expression"),

@@ -97,7 +97,7 @@ class TPG:
         fixed = None if isinstance(decision, Mapping) else decision
         if isinstance(decision, Mapping) and group_of is None:
             raise DefinitionError(
-                "decisions per group need group_of, which tells the group of an s-transaction"
+                "decisions per group need group_of, which returns the group of an s-transaction"
             )
         for one in (*by_label.values(), *([] if fixed is None else [fixed])):
             if not isinstance(one, Decision):
