@@ -205,7 +205,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
         query_id = None if task is None else task.getLocalProperty(_QUERY)
         batch_id = None if task is None else task.getLocalProperty(_BATCH)
         if query_id is None or batch_id is None:
-            raise RuntimeError("Spark does not say which query and micro-batch this task belongs to")
+            raise RuntimeError("Spark does not say to which query and micro-batch this belongs")
         writer, rows = uuid.uuid4().hex, 0
         pieces_of = arrow_pieces if self._target.kind == "stream" else json_pieces
 

@@ -322,7 +322,9 @@ class PatternReader(EventReader):
         if isinstance(made, Primitive):
             return self._where_of_one(condition, made)
         if not hasattr(made, "predicates"):
-            raise PatternError(f"WHERE applies to an event, a sequence or a conjunction, not to {made!r}")
+            raise PatternError(
+                f"WHERE applies to an event, a sequence or a conjunction, not to {made!r}"
+            )
         reader = TermReader(self.source, Scope(made.names), self.tables)
         terms, equal = reader.conjuncts(condition)
         if equal:
@@ -336,7 +338,7 @@ class PatternReader(EventReader):
         reader = TermReader(self.source, Scope((), this, _OLD, is_of_one=True), self.tables)
         terms, equal = reader.conjuncts(condition)
         if equal:
-            raise PatternError("[…] relates the parts of a sequence; this pattern is a single event")
+            raise PatternError("[…] relates the parts of a sequence; this is a single event")
         for readings in (False, True):
             chosen = [term for term in terms if term.is_reading is readings]
             before = made.reading if readings else made.predicate

@@ -93,7 +93,7 @@ class Base:
         ]
 
     def fetched(self, spec: TableSpec, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
-        """Note committed rows; existing ones are locked on the server, unless it is SERIALIZABLE."""
+        """Note committed rows; existing ones are locked there, unless it is SERIALIZABLE."""
         table = self._of(spec)
         self._put(table.rows, rows)
         if exclusive:
