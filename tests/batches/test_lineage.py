@@ -71,7 +71,7 @@ def test_lineage_ids_and_numbers_by_default() -> None:
     [
         (lambda g: g.arrive("c"), LineageError, "not a source .* there are a, b"),
         (lambda g: g.arrive("a", 1), RecordedTwice, "number 1"),
-        (lambda g: g.arrive("a", 0), LineageError, "from 1 on"),
+        (lambda g: g.arrive("a", 0), LineageError, "from 1"),
         (lambda g: g.arrive("a", id="b#1"), RecordedTwice, "'b#1'"),
         (lambda g: g.arrive("a", id="cut#1"), RecordedTwice, "'cut#1'"),
         (lambda g: g.form("pair", ["a#1"]), LineageError, "does not read 'a'"),
