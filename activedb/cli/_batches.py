@@ -47,7 +47,9 @@ def ls(
     workflow: Which = None,
     state: Annotated[
         Literal["whole", "partially dropped", "dropped", "withdrawn"] | None,
-        typer.Option(help="List only batches in this state."),
+        typer.Option(
+            help="List only batches that are whole, 'partially dropped', dropped or withdrawn."
+        ),
     ] = None,
     derived: Annotated[
         bool,
@@ -143,7 +145,7 @@ def compensate(
     ] = None,
     mode: Annotated[
         Literal["full", "non-intrusive", "independent cover"],
-        typer.Option(help="What to compensate."),
+        typer.Option(help="Mode: full, non-intrusive or 'independent cover'."),
     ] = "full",
     plan: Annotated[
         bool, typer.Option("--plan", help="Only print the plan; compensate nothing.")

@@ -52,11 +52,12 @@ def wait_for(threads: Sequence[threading.Thread], stop: Callable[[BaseException]
     stop : callable
         Gets what interrupts the wait, and makes the threads end soon.
     """
-    while any(thread.is_alive() for thread in threads):
+    while True:
         try:
             for thread in threads:
                 if thread.is_alive():
                     thread.join()
+            return
         except BaseException as error:
             stop(error)
 

@@ -1139,8 +1139,9 @@ class TransactionNode:
 
     def _lock_cascades(self, spec: TableSpec) -> None:
         """Lock the tables in which a delete changes rows; a server locks these rows itself."""
-        for table in self.forest.store.cascades_from(spec.table):
-            self.lock((self.forest.tables.spec(table).name,), Mode.X)
+        for name in self.forest.store.cascades_from(spec.table):
+            known = self.forest.tables.named(name)
+            self.lock((name if known is None else known.name,), Mode.X)
 
     def check_may_write(self, spec: TableSpec) -> None:
         writers = self.forest.writers

@@ -116,3 +116,21 @@ def test_values_are_at_once_what_they_will_be_once_written(there: Place, name: s
         assert [row[name] for row in t.get_many(table, keys).values() if row] == at_once
     with db.transaction() as t:
         assert [row[name] for row in t.get_many(table, keys).values() if row] == at_once
+
+
+def test_text_longer_than_a_key_is_found_as_plain_sql_finds_it(there: Place) -> None:
+    db = there.open()
+    table = Table("coded", db.metadata, Column("id", String(3), primary_key=True))
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(table, {"id": "abc   "})
+        assert t.get(table, "abc") == {"id": "abc"}
+    for text in ("abc", "abc   ", "ab"):
+        queries = [
+            select(table).where(table.c.id == text),
+            select(table).where(table.c.id.in_([text])),
+            select(table).where(table.c.id == text).with_for_update(),
+        ]
+        with db.transaction() as t:
+            found = [bool(t.query(query)) for query in queries]
+            assert [*found, t.get(table, text) is not None] == [text == "abc"] * 4

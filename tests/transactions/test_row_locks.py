@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import (
     Column,
+    Double,
     ForeignKey,
     Integer,
     MetaData,
+    Numeric,
     String,
     Table,
     bindparam,
@@ -25,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import activedb as adb
-from activedb.errors import LockNotAvailable, UnsupportedStatement
+from activedb.errors import InvalidRow, LockNotAvailable, UnsupportedStatement
 from tests.databases import (
     PATIENCE_S,
     Place,
@@ -34,6 +38,7 @@ from tests.databases import (
     until,
     waits_at_the_server,
 )
+from tests.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -348,6 +353,13 @@ def test_parameters_inside_expressions_of_an_insert_are_theirs(where: Place) -> 
             t.execute(one, {"y": 1})
         found = t.query(select(table).where(table.c.id >= 10).order_by(table.c.id))
         assert found == [(10, 5), (11, 7), (12, 7), (13, 1), (14, 2)]
+        t.execute(insert(table), ({"id": n, "n": n} for n in (15, 16)))  # type: ignore[arg-type]
+        t.execute(insert(table).values([(17, 17), (18, 18)]))
+        some = select(func.count()).where(table.c.id.in_(bindparam("ids", expanding=True)))
+        counted = insert(table).values(id=19, n=some.scalar_subquery())
+        t.execute(counted, {"ids": [15, 16, 99]})
+        found = t.query(select(table).where(table.c.id >= 15).order_by(table.c.id))
+        assert found == [(15, 15), (16, 16), (17, 17), (18, 18), (19, 2)]
 
 
 @pytest.mark.parametrize("ondelete", ["CASCADE", "SET NULL"])
@@ -390,6 +402,55 @@ def test_rows_that_cascades_change_are_locked(where: Place, ondelete: str) -> No
         finally:
             if deleted is not None:
                 deleted.result(PATIENCE_S)
+
+
+def test_rows_are_deleted_whatever_else_is_declared() -> None:
+    with adb.connect("memory://") as db:
+        parents = Table("parents", db.metadata, Column("id", Integer, primary_key=True))
+        Table("keyless", db.metadata, Column("p", ForeignKey("parents.id", ondelete="CASCADE")))
+        db.create_all()
+        Table("later", db.metadata, Column("p", ForeignKey("absent.id", ondelete="SET NULL")))
+        again = Table("parents", MetaData(), Column("id", Integer, primary_key=True))
+        with db.transaction() as t:
+            t.insert(again, {"id": 1})
+        with db.transaction() as t:
+            t.delete(parents, 1)
+            assert ("keyless",) in node_of(t)._held
+        with db.transaction() as t:
+            assert t.query(select(parents)) == []
+
+
+def test_table_whose_name_has_a_dot_is_no_table_of_that_schema() -> None:
+    with adb.connect("memory://") as db:
+        key = Column("id", Integer, primary_key=True)
+        plain = Table("t", db.metadata, key)
+        dotted = Table("main.t", db.metadata, Column("id", Integer, primary_key=True))
+        db.create_all()
+        with db.transaction() as t:
+            t.insert(plain, {"id": 1})
+            t.insert(dotted, {"id": 1})
+            t.insert(dotted, {"id": 2})
+        with db.transaction() as t:
+            assert (t.get(plain, 2), t.get(dotted, 2)) == (None, {"id": 2})
+
+
+def test_comparisons_with_what_doubles_cannot_hold_are_answered() -> None:
+    with adb.connect("memory://") as db:
+        table = Table(
+            "n",
+            db.metadata,
+            Column("id", Integer, primary_key=True),
+            Column("f", Double),
+            Column("d", Numeric(500, 2)),
+        )
+        db.create_all()
+        with db.transaction() as t:
+            t.insert(table, {"id": 1, "f": 1.5, "d": 1})
+            assert t.query(select(table.c.id).where(table.c.f == math.nan)) == []
+            assert t.query(select(table.c.id).where(table.c.d < Decimal("1e400"))) == [(1,)]
+            for name, value in (("f", math.nan), ("d", Decimal("NaN")), ("d", Decimal("1e400"))):
+                with pytest.raises(InvalidRow, match="cannot keep it"):
+                    t.update(table, 1, **{name: value})
 
 
 def test_one_table_declared_with_and_without_its_schema_is_one(where: Place) -> None:

@@ -30,6 +30,8 @@ __all__ = ["ColumnJournal", "ColumnNote", "LedgerEntry", "ProgramJournal", "Stre
 
 _WAITING = ""  # takes the place of a table's name
 
+_DROPPED_AT_ONCE = 500  # of thousands, a server's parser runs out of its stack
+
 
 class ColumnNote(StrEnum):
     """Kind of note about the events that the rules of a stream may still need.
@@ -416,8 +418,10 @@ class StreamJournal:
         if keep:
             rows = [{"stamp": None, **record, "stream": self._stream} for record in keep]
             insert_rows(connection, _STREAM_EVENTS, rows)
-        if drop:
-            dropped = tuple_(c.us, c.batch_id, c.position).in_(drop)
+        gone = list(drop)
+        for start in range(0, len(gone), _DROPPED_AT_ONCE):
+            part = gone[start : start + _DROPPED_AT_ONCE]
+            dropped = tuple_(c.us, c.batch_id, c.position).in_(part)
             connection.execute(delete(stream_events).where(c.stream == self._stream, dropped))
         if late:
             head = {

@@ -16,9 +16,7 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Dialect,
-    Float,
     MetaData,
-    Numeric,
     Table,
     create_engine,
     event,
@@ -68,12 +66,7 @@ class MemoryStore(Store):
             connect_args={"check_same_thread": False, "isolation_level": None},
             hide_parameters=True,
         )
-        engine.dialect.colspecs = {
-            **engine.dialect.colspecs,
-            DateTime: _Instant,
-            Float: _Float,
-            Numeric: _Numeric,
-        }
+        engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
         super().__init__(engine, metadata)
         self.lease = NoLease()
         self._patience_s = settings.lock_timeout_ms / 1_000
@@ -81,7 +74,7 @@ class MemoryStore(Store):
         self._kept: UserConnection | None = None  # the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _ConnectionTurn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
-        self._cascades: dict[Table, tuple[int, Sequence[Table]]] = {}
+        self._cascades: dict[Table, tuple[int, Sequence[str]]] = {}
         # One for all flat transactions, which their turns keep apart: opening a connection takes
         # longer than a small transaction.
         self._flat = engine.connect()
@@ -97,12 +90,12 @@ class MemoryStore(Store):
             finally:
                 self._turn.release()
 
-    def cascades_from(self, table: Table) -> Sequence[Table]:
+    def cascades_from(self, table: Table) -> Sequence[str]:
         count = len(self.metadata.tables)
         known = self._cascades.get(table)
         if known is None or known[0] != count:
             tables = list(self.metadata.tables.values())
-            known = self._cascades[table] = (count, _cascades_from(table, tables))
+            known = self._cascades[table] = (count, _cascades_from(str(table.fullname), tables))
         return known[1]
 
     def migrate(self) -> None:
@@ -277,47 +270,27 @@ class _Instant(sqlite.DATETIME):
         return lambda value: None if value is None else load(value).replace(tzinfo=UTC)
 
 
-def _cascades_from(table: Table, tables: Sequence[Table]) -> Sequence[Table]:
-    """Return the tables in which SQLite changes rows if one of `table` is deleted."""
-    found: dict[Table, None] = {}
-    deleted = [table]
+def _cascades_from(name: str, tables: Sequence[Table]) -> Sequence[str]:
+    """Return the names of the tables in which SQLite changes rows if one of a table is deleted."""
+    found: dict[str, None] = {}
+    deleted = [_bare(name)]
     for parent in deleted:  # grows
         for child in tables:
             for foreign in child.foreign_key_constraints:
                 answer = (foreign.ondelete or "").upper()
-                if foreign.referred_table is parent and answer in _CASCADES:
-                    found[child] = None
-                    if answer == "CASCADE" and child not in deleted:
-                        deleted.append(child)
+                if answer not in _CASCADES:
+                    continue
+                # By its name: the table need not be declared.
+                target = foreign.elements[0].target_fullname.rpartition(".")[0]
+                if _bare(target) == parent:
+                    found[str(child.fullname)] = None
+                    if answer == "CASCADE" and _bare(str(child.fullname)) not in deleted:
+                        deleted.append(_bare(str(child.fullname)))
     return list(found)
 
 
-class _Float(Float[Any]):
-    """Number that SQLite does not turn into another one, or into NULL."""
-
-    def bind_processor(self, dialect: Dialect) -> Any:
-        store: Any = super().bind_processor(dialect)  # type: ignore[no-untyped-call]
-        return _storing(store)
-
-
-class _Numeric(Numeric[Any]):
-    """Decimal that SQLite does not turn into another number, or into NULL."""
-
-    def bind_processor(self, dialect: Dialect) -> Any:
-        store: Any = super().bind_processor(dialect)  # type: ignore[no-untyped-call]
-        return _storing(store)
-
-
-def _storing(store: Any) -> Any:
-    """Return `store` with a check of what SQLite would keep."""
-
-    def stored(value: Any) -> Any:
-        kept = value if store is None else store(value)
-        if isinstance(kept, float) and not math.isfinite(kept) and kept != value:
-            raise ValueError(f"memory:// cannot keep {value!r}")
-        return kept
-
-    return stored
+def _bare(name: str) -> str:
+    return name.removeprefix(f"{MemoryStore.schema}.")
 
 
 def _driver(connection: Connection) -> Any:

@@ -223,8 +223,8 @@ class Store(ABC):
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         """Block writes of other processes to a table."""
 
-    def cascades_from(self, table: Table) -> Sequence[Table]:
-        """Return the tables that cascades of deletes change, and that need a lock here."""
+    def cascades_from(self, table: Table) -> Sequence[str]:
+        """Return the names of tables that cascades of deletes change and that need a lock here."""
         return ()
 
     @abstractmethod

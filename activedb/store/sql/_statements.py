@@ -24,6 +24,7 @@ from sqlalchemy import (
     Table,
     TextClause,
     Update,
+    bindparam,
     delete,
     func,
     insert,
@@ -754,14 +755,22 @@ def _records(
     Each comes with the values of the named parameters that it may use.
     """
     given = parameters if isinstance(parameters, Mapping) else {}
-    multiple = [dict(record) for group in statement._multi_values for record in group]
+    names = list(statement.table.columns.keys())
+    multiple = [
+        dict(record if isinstance(record, Mapping) else zip(names, record, strict=True))
+        for group in statement._multi_values
+        for record in group
+    ]
     for record in multiple:
         yield record, given
     if multiple:
         return
     common = dict(statement._values or {})
     used = {each.key for value in common.values() for each in _required(value)}
-    for each in parameters if isinstance(parameters, Sequence) else [given]:
+    several: Iterable[Mapping[str, Any]] = [given]
+    if parameters is not None and not isinstance(parameters, Mapping):
+        several = parameters
+    for each in several:
         yield common | {name: value for name, value in each.items() if name not in used}, each
 
 
@@ -782,7 +791,10 @@ def _plain(value: Any, parameters: Mapping[str, Any]) -> Any:
 
     def given(element: Any, **_: Any) -> Any:
         is_open = isinstance(element, BindParameter) and element.required
-        return literal(parameters[element.key], element.type) if is_open else None
+        if not is_open:
+            return None
+        value = parameters[element.key]
+        return bindparam(None, value, type_=element.type, unique=True, expanding=element.expanding)
 
     return visitors.replacement_traverse(value, {}, given) if used else value
 

@@ -95,10 +95,14 @@ class Tables:
     ----------
     schema : str, optional
         Schema of tables that are declared without one.
+    keeps_doubles : bool
+        See `TableSpec`.
     """
 
-    def __init__(self, schema: str = "") -> None:
-        self._prefix = f"{schema}."
+    def __init__(self, schema: str = "", *, keeps_doubles: bool = False) -> None:
+        self._schema = schema
+        self._keeps_doubles = keeps_doubles
+        self._of_place: dict[tuple[str, str], TableSpec] = {}  # by schema and name
         self._specs: dict[Any, TableSpec] = {}
         self._named: dict[str, TableSpec] = {}
 
@@ -117,13 +121,19 @@ class Tables:
             return self._specs[table]
         except (KeyError, TypeError):
             plain = _plain_table(table)
-            spec = self._specs.get(plain) or self._of_same_name(plain) or TableSpec(plain)
-            self._specs[plain] = self._specs[table] = spec
-            self._named[self._bare(spec.name)] = spec
+            spec = self._specs.get(plain) or self._of_same_name(plain)
+            if spec is None:
+                spec = TableSpec(plain, keeps_doubles=self._keeps_doubles)
+            place = self._place(plain)
+            self._specs[plain] = self._specs[table] = self._of_place[place] = spec
+            if place[0] == self._schema:
+                self._named.setdefault(".".join(place), spec)
+                self._named.setdefault(place[1], spec)
+            self._named[str(plain.fullname)] = spec
             return spec
 
     def _of_same_name(self, table: Table) -> TableSpec | None:
-        spec = self._named.get(self._bare(table.fullname))
+        spec = self._of_place.get(self._place(table))
         if spec is not None and set(spec.table.columns.keys()) != set(table.columns.keys()):
             raise DefinitionError(
                 f"table {spec.name}: two Tables of this name have different columns, "
@@ -134,15 +144,21 @@ class Tables:
 
     def named(self, name: str) -> TableSpec | None:
         """Return the spec of a table used before, by its full name, or None."""
-        return self._named.get(self._bare(name))
+        return self._named.get(name)
 
-    def _bare(self, name: str) -> str:
-        """Return a full name without that of the default schema."""
-        return name.removeprefix(self._prefix)
+    def _place(self, table: Table) -> tuple[str, str]:
+        """Return the schema and the name of a table."""
+        return str(table.schema or self._schema), str(table.name)
 
 
 class TableSpec:
     """SQLAlchemy table as transactions see it: rows by primary key.
+
+    Parameters
+    ----------
+    table : sqlalchemy.Table
+    keeps_doubles : bool
+        Whether the database keeps all numbers with a fraction as doubles, and no NaN.
 
     Attributes
     ----------
@@ -179,7 +195,7 @@ class TableSpec:
         The same rows, locked FOR UPDATE except those locked by others, or not locked.
     """
 
-    def __init__(self, table: Table):
+    def __init__(self, table: Table, *, keeps_doubles: bool = False):
         if not table.primary_key.columns:
             raise DefinitionError(
                 f"table {table.fullname} has no primary key; rows are locked and versioned by "
@@ -216,6 +232,10 @@ class TableSpec:
             for c in table.columns
             if (form := _form(c.type, self._types[str(c.name)])) is not None
         }
+        if keeps_doubles:
+            for name, form in self._forms.items():
+                if isinstance(self._columns[name].type, Numeric | Float):
+                    self._forms[name] = partial(_as_double, form)
         self._has_zone = {
             str(c.name): c.type.timezone
             for c in table.columns
@@ -371,7 +391,10 @@ class TableSpec:
                     f"table {self.name}: the database computes column {name}; leave it out"
                 )
             is_plain = value is None or (type(value) is int and self._types[name] is int)
-            checked[name] = value if is_plain else self._checked_value(name, value)
+            kept = value if is_plain else self._checked_value(name, value)
+            if type(kept) is str and len(kept) > self._lengths.get(name, math.inf):
+                kept = _cut(self._lengths[name], kept)
+            checked[name] = kept
         return checked
 
     def _checked_value(self, name: str, value: Any) -> Any:
@@ -506,8 +529,6 @@ def _form(kind: Any, python_types: object) -> Callable[[Any], Any] | None:
             scale = 0  # NUMERIC(10) is NUMERIC(10, 0)
         step = None if scale is None else Decimal(1).scaleb(-scale)
         return _decimal if step is None else lambda value: _rounded(_decimal(value), step)
-    if isinstance(kind, String) and kind.length is not None and not isinstance(kind, CHAR):
-        return partial(_cut, kind.length)
     if isinstance(kind, ARRAY):
         is_number = isinstance(kind.item_type, Numeric | Float)  # the server rounds these
         item_types = _python_types_of(kind.item_type)
@@ -570,6 +591,15 @@ def _decimal(value: float | Decimal) -> Decimal:
     return found
 
 
+def _as_double(form: Callable[[Any], Any], value: Any) -> Any:
+    """Return `form` of a number, if a database that keeps doubles, and no NaN, can keep it."""
+    kept = form(value)
+    found = float(kept)
+    if not math.isfinite(found) and found != kept:
+        raise ValueError("memory:// cannot keep it")
+    return kept
+
+
 def _picker(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     if len(names) > 1:
         return itemgetter(*names)
@@ -586,7 +616,7 @@ def _rounded(value: Decimal, step: Decimal) -> Decimal:
 
 def _cut(length: int, text: str) -> str:
     """Return a text without the blanks at its end that exceed the length, as VARCHAR stores it."""
-    return text[:length] if len(text) > length and not text[length:].strip(" ") else text
+    return text if text[length:].strip(" ") else text[:length]
 
 
 def is_storable(text: str) -> bool:
