@@ -355,6 +355,8 @@ def test_parameters_inside_expressions_of_an_insert_are_theirs(where: Place) -> 
         assert found == [(10, 5), (11, 7), (12, 7), (13, 1), (14, 2)]
         t.execute(insert(table), ({"id": n, "n": n} for n in (15, 16)))  # type: ignore[arg-type]
         t.execute(insert(table).values([(17, 17), (18, 18)]))
+        with pytest.raises(UnsupportedStatement, match="has 1 values, and the table 2 columns"):
+            t.execute(insert(table).values([(17,)]))
         some = select(func.count()).where(table.c.id.in_(bindparam("ids", expanding=True)))
         counted = insert(table).values(id=19, n=some.scalar_subquery())
         t.execute(counted, {"ids": [15, 16, 99]})

@@ -755,14 +755,17 @@ def _records(
     Each comes with the values of the named parameters that it may use.
     """
     given = parameters if isinstance(parameters, Mapping) else {}
+    multiple = [record for group in statement._multi_values for record in group]
     names = list(statement.table.columns.keys())
-    multiple = [
-        dict(record if isinstance(record, Mapping) else zip(names, record, strict=True))
-        for group in statement._multi_values
-        for record in group
-    ]
     for record in multiple:
-        yield record, given
+        if not isinstance(record, Mapping) and len(record) != len(names):
+            raise UnsupportedStatement(
+                f"a row of values() has {len(record)} values, and the table {len(names)} columns"
+            )
+        yield (
+            dict(record if isinstance(record, Mapping) else zip(names, record, strict=True)),
+            given,
+        )
     if multiple:
         return
     common = dict(statement._values or {})
