@@ -847,7 +847,7 @@ def test_rule_that_needs_old_values_is_refused_until_whole_rows_are_sent(
     with pytest.raises(ConfigurationError, match="REPLICA IDENTITY FULL") as refused:
         ledger.db.changes.follow()
     assert "rule changed is on updates of balance of table accounts" in str(refused.value)
-    statement = str(refused.value).split("before: ")[1].split(", or")[0]
+    statement = str(refused.value).split(": run ")[1].split(", or")[0]
     other.run(statement)
     with ledger.db.changes.follower() as follower:
         other.run("UPDATE accounts SET balance = 11 WHERE id = 1")

@@ -22,13 +22,16 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    create_engine,
     event,
     func,
+    make_url,
     select,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, sessionmaker
 
+import activedb as adb
 from activedb.errors import (
     ConnectionLost,
     ConstraintViolation,
@@ -40,9 +43,8 @@ from tests.databases import PATIENCE_S, in_thread, until
 from tests.nodes import node_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    import activedb as adb
     from activedb.store.session._ownership import OwnedTable
     from tests.databases import Place
 
@@ -226,25 +228,42 @@ def test_table_whose_rows_the_server_deletes_by_itself_cannot_be_owned(there: Pl
     db.run(lambda t: t.insert(lines, {"id": 1}))  # it can be used
 
 
-def test_owned_table_declared_twice_is_refused(there: Place) -> None:
+def test_owned_table_may_be_declared_with_and_without_its_schema(there: Place) -> None:
     db = there.open()
     stock = declare(db)
-    assert there._schema is not None
     again = stock.to_metadata(MetaData(), schema=there._schema)
+    db.run(lambda t: t.insert(again, {"id": 1, "count": 1}))
     db.admin.own(stock)
-    with pytest.raises(DefinitionError, match="declared twice"):
-        db.run(lambda t: t.get(again, 1))
-    db.run(lambda t: t.insert(stock, {"id": 1, "count": 1}))
+    db.run(lambda t: t.update(again, 1, count=2))
+    assert db.run(lambda t: (t.get(stock, 1), t.get(again, 1), t.query(select(again.c.count)))) == (
+        {"id": 1, "count": 2, "name": None},
+        {"id": 1, "count": 2, "name": None},
+        [(2,)],
+    )
 
 
-def test_owning_a_table_used_through_another_declaration_is_refused(there: Place) -> None:
-    db = there.open()
-    stock = declare(db)
-    assert there._schema is not None
-    again = stock.to_metadata(MetaData(), schema=there._schema)
-    db.run(lambda t: t.get(again, 1))
-    with pytest.raises(DefinitionError, match="declared twice"):
-        db.admin.own(stock)
+@pytest.mark.parametrize("first", ["owned", "used"])
+def test_owned_table_found_in_two_ways_is_refused(database_url: str, first: str) -> None:
+    plain = create_engine(database_url, isolation_level="AUTOCOMMIT")
+    with plain.connect() as connection:
+        for schema in ("one", "two"):
+            connection.execute(text(f"CREATE SCHEMA {schema}"))
+    plain.dispose()
+    path = make_url(database_url).update_query_dict({"options": "-csearch_path=one,two"})
+    with adb.connect(path.render_as_string(hide_password=False)) as db:
+        columns = Column("id", Integer, primary_key=True), Column("count", Integer)
+        again = Table("stock", db.metadata, *columns, schema="two")
+        db.create_all()
+        stock = again.to_metadata(MetaData(), schema=None)  # found by the search path
+        uses: list[Callable[[], object]] = [
+            lambda: db.admin.own(stock),
+            lambda: db.run(lambda t: t.get(again, 1)),
+        ]
+        if first == "used":
+            uses.reverse()
+        uses[0]()
+        with pytest.raises(DefinitionError, match="declared twice"):
+            uses[1]()
 
 
 def test_owning_waits_for_those_who_use_the_table_here(where: Place) -> None:

@@ -420,9 +420,6 @@ def is_plain(value: Any, kind: TypeEngine[Any]) -> bool:
     """Return whether a value is of a SQL type as it stands, so that nothing converts it."""
     if type(value) is not form_of(kind):
         return False
-    if type(value) is str:
-        length = getattr(kind, "length", None)
-        return length is None or len(value) <= length  # blanks beyond it count in comparisons
     if type(value) is not int:
         return True
     bits = 15 if isinstance(kind, SmallInteger) else 63 if isinstance(kind, BigInteger) else 31

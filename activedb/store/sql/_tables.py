@@ -596,7 +596,7 @@ def _as_double(form: Callable[[Any], Any], value: Any) -> Any:
     kept = form(value)
     found = float(kept)
     if not math.isfinite(found) and found != kept:
-        raise ValueError("memory:// cannot keep it")
+        raise ValueError("memory:// keeps doubles, and no NaN")
     return kept
 
 

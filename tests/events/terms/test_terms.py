@@ -417,7 +417,7 @@ def test_condition_that_is_no_truth_value_is_a_bad_event(condition: Term) -> Non
 def test_in_needs_choices_and_compares_each() -> None:
     with pytest.raises(PatternError, match="at least one"):
         attr("x").in_([])
-    with pytest.raises(PatternError, match="a list of values"):
+    with pytest.raises(PatternError, match="an iterable of values"):
         attr("x").in_("abc")
     with pytest.raises(BadEvent, match="do not compare"):
         attr("x").in_(["a"])(happened(x=1))
