@@ -15,7 +15,7 @@ from activedb.scheduling._operations import (
 from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reaction
 from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, build_s_transaction
-from activedb.scheduling._scheduler import Scheduler, SerialOrder, evaluate
+from activedb.scheduling._scheduler import Scheduler, SerialOrder, evaluate, wait_for
 from activedb.scheduling._state import SharedState, Versions
 from activedb.scheduling._tables import (
     REMOVED,
@@ -74,4 +74,5 @@ __all__ = [
     "build_s_transaction",
     "evaluate",
     "traced",
+    "wait_for",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from activedb.columns.program._conflicts import PrecedenceGraph, completed
+from activedb.scheduling import wait_for
 
 __all__ = ["run_plan"]
 
@@ -73,24 +74,10 @@ def run_plan(
             thread.join()
     except BaseException as error:
         handout.stop(error)
-        _wait_for(workers, handout)
+        wait_for(workers, handout.stop)
     if handout.error is not None:
         raise handout.error
     return handout.busy_s
-
-
-def _wait_for(threads: list[threading.Thread], handout: _Handout) -> None:
-    """Wait until stopped threads have ended, even if Ctrl-C comes again.
-
-    A thread that has not begun yet finds the stop flag and takes no rows.
-    """
-    while any(thread.is_alive() for thread in threads):
-        try:
-            for thread in threads:
-                if thread.is_alive():
-                    thread.join()
-        except BaseException as error:
-            handout.stop(error)
 
 
 class _Handout:

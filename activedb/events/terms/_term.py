@@ -794,7 +794,7 @@ class IsNull(NegatedInside):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class In(NegatedInside):
-    """Condition that a value equals one of several; unknown if only a NULL among them could be.
+    """Condition that a value equals one of several; unknown if it equals none and one is NULL.
 
     Attributes
     ----------
