@@ -170,7 +170,7 @@ class Settings(BaseSettings):
     wait_s: float | None = Field(default=None, ge=0, le=86_400)
     folder: Path = Path(".activedb")
     threads: int = Field(default=4, ge=1, le=256)
-    lock_timeout_ms: int = Field(default=10_000, ge=1)
+    lock_timeout_ms: int = Field(default=10_000, ge=1, le=2**31 - 1)  # as the server has it
     isolation: Isolation = "locks"
     victim_policy: Literal[
         "requester", "blocker", "youngest", "smallest hierarchy", "least work"
@@ -292,15 +292,19 @@ def _table() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("activedb", {})
+        tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}; correct the file") from error
+    table = tools.get("activedb", {}) if isinstance(tools, dict) else tools
     if not isinstance(table, dict):
         raise ConfigurationError(f"tool.activedb in {path} is not a table; write [tool.activedb]")
     if table:
         check_trusted(path)
     if isinstance(table.get("folder"), str):
-        table["folder"] = path.parent / Path(table["folder"]).expanduser()
+        try:
+            table["folder"] = path.parent / Path(table["folder"]).expanduser()
+        except RuntimeError as error:
+            raise ConfigurationError(f"folder in {path}: {error}; name another one") from error
     return table
 
 

@@ -1,4 +1,4 @@
-"""Check of functions that users pass in: each must do its work when it is called.
+"""Functions that users pass in: each must do its work when it is called, and may raise anything.
 
 The return value of an ``async def`` or of a function with ``yield`` has done no work yet, and is
 true as a condition. Such functions are refused when they are passed in; those that can be
@@ -19,9 +19,16 @@ from types import (
 )
 from typing import Any, TypeVar
 
-from activedb.errors import DefinitionError
+from activedb.errors import ActiveDBError, DefinitionError
 
-__all__ = ["LAZY_TYPES", "checked_function", "checked_result"]
+__all__ = [
+    "LAZY_TYPES",
+    "checked_function",
+    "checked_result",
+    "error_text",
+    "message_of",
+    "typed_text",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -87,6 +94,25 @@ def checked_result(value: T, what: str, *, may_yield: bool = False) -> T:
         f"({type(value).__name__}), so it has done nothing: give a plain function, def without "
         f"async and yield; it can run asynchronous code with asyncio.run(…)"
     )
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an error, even if its class cannot give one."""
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be read"
+
+
+def typed_text(error: BaseException) -> str:
+    """Return the type and the message of an error; the message of a `KeyError` is only its key."""
+    name, message = type(error).__name__, message_of(error)
+    return f"{name}: {message}" if message else name
+
+
+def error_text(error: BaseException) -> str:
+    """Return `typed_text`, or the message alone of an `ActiveDBError`, which explains itself."""
+    return (isinstance(error, ActiveDBError) and message_of(error)) or typed_text(error)
 
 
 def _kind_of(function: Any) -> str | None:

@@ -156,7 +156,12 @@ def test_settings_without_a_limit_of_the_future_can_be_given_everywhere(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("[tool.activedb\n", "cannot read"), ("[tool]\nactivedb = 3\n", "is not a table")],
+    [
+        ("[tool.activedb\n", "cannot read"),
+        ("[tool]\nactivedb = 3\n", "is not a table"),
+        ("tool = 5\n", "is not a table"),
+        ('[tool.activedb]\nfolder = "~no-such-account/x"\n', "name another one"),
+    ],
 )
 def test_settings_from_a_broken_file_name_it(working_folder: Path, content: str, said: str) -> None:
     (working_folder / "pyproject.toml").write_text(content)

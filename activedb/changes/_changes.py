@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
-from activedb.errors import ConfigurationError, StoreError
+from activedb.errors import ConfigurationError, InvalidRow, StoreError
 from activedb.events import Occurrence, Primitive, walk
 from activedb.firing import (
     Fed,
@@ -231,13 +232,7 @@ class Follower:
         ConfigurationError
             As `Slot.open`, or if a rule needs old values that the server does not send.
         """
-        self._slot.open(self._specs, whole=self._is_whole)
-        try:
-            for table in self._slot.tables:
-                self._check_old_values(table)
-        except BaseException:
-            self._slot.close()
-            raise
+        self._slot.open(self._specs, whole=self._is_whole, check=self._check_old_values)
         self._reader = ChangeReader(self._slot, self._catalog.listening_to)
 
     def close(self) -> None:
@@ -313,6 +308,8 @@ class Follower:
         with self._slot.peek(_MESSAGES_MAX) as peeked:
             messages = counted(peeked.messages)
             for message in messages:
+                if isinstance(message, Note):  # of another program: ours are within transactions
+                    continue
                 if not isinstance(message, Begin):
                     raise StoreError(f"the slot reports {message!r} outside a transaction")
                 last = self._take(message, messages)
@@ -373,7 +370,11 @@ class Follower:
         for message in messages:
             if isinstance(message, Commit):
                 return message
-            o = reader.read(message)
+            try:
+                o = reader.read(message)
+            except InvalidRow as error:
+                self._refuse(error, message, taken, t)
+                continue
             if o is None:
                 continue
             if reader.changes == _HUGE:
@@ -383,13 +384,31 @@ class Follower:
                     begin.xid,
                     _HUGE,
                 )
-            for subscription in self._listening(o):
+            for subscription in self._run_here(self._catalog.concerned_by(o)):
                 self._feed(subscription, o, taken, t)
         raise _cut_off()
 
-    def _listening(self, o: Occurrence) -> Iterator[Subscription]:
-        """Yield the subscriptions to run on a change, except those triggered at its origin."""
-        for subscription in self._catalog.concerned_by(o):
+    def _refuse(
+        self, error: InvalidRow, message: Message, taken: _TransactionFirings, t: TransactionNode
+    ) -> None:
+        """Write a letter for each rule that might have run on a change that cannot be read."""
+        kind, table = self._reader.key
+        payload = {
+            "name": table,
+            "timestamp": self._reader.committed_at.isoformat(),
+            "params": repr(message),
+        }
+        letters = []
+        for subscription in self._run_here(self._catalog.listening_to((kind, table))):
+            rule = subscription.rule.name
+            identity = f"{t.path}#{self._reader.changes}.{rule}"
+            letters.append(Letter.of_firing(identity, payload, failure_of(rule, error)))
+        self._triggering.contexts.keep_letters(t, letters)
+        taken.is_changed = True
+
+    def _run_here(self, subscriptions: Iterable[Subscription]) -> Iterator[Subscription]:
+        """Yield those that may run on a change, except those triggered at its origin."""
+        for subscription in subscriptions:
             rule = subscription.rule
             if rule.coupling in FOLLOWED_MODES and rule.name not in self._reader.heard:
                 yield subscription
@@ -490,12 +509,15 @@ class ChangeReader:
         Rules that have been triggered by the next changes in the process that made them.
     changes, truncated : int
         Numbers of changes of followed tables in this transaction, and of truncated tables.
+    key : (str, str)
+        Event of the last change read: its kind and its table.
     """
 
     def __init__(self, slot: Slot, is_heard: Callable[[tuple[str, str]], object]):
         self.heard: frozenset[str] = frozenset()
         self.changes = 0
         self.truncated = 0
+        self.key = ("", "")
         self._slot = slot
         self._is_heard = is_heard
         self._tables: dict[int, FollowedTable] = {table.oid: table for table in slot.tables}
@@ -509,8 +531,19 @@ class ChangeReader:
         self.heard = frozenset()
         self.changes = self.truncated = 0
 
+    @property
+    def committed_at(self) -> datetime:
+        """Time of the transaction's commit."""
+        return self._begin.committed_at
+
     def read(self, message: Message) -> Occurrence | None:
-        """Return the occurrence of a message; None if it is no change, or no rule listens to it."""
+        """Return the occurrence of a message; None if it is no change, or no rule listens to it.
+
+        Raises
+        ------
+        InvalidRow
+            If a value of a changed row cannot be held in Python.
+        """
         if isinstance(message, Insert | Update | Delete):
             table = self._tables.get(message.relation)
             return None if table is None else self._occurrence(table, message)
@@ -518,7 +551,7 @@ class ChangeReader:
             self._relations[message.oid] = message
             self._rows.pop(message.oid, None)
         elif isinstance(message, Note):
-            if message.prefix == self._slot.mark_prefix:
+            if message.is_transactional and message.prefix == self._slot.mark_prefix:
                 self.heard = heard_by(message.content, self._slot.schema)
         elif isinstance(message, Truncate):
             self.truncated += sum(oid in self._tables for oid in message.relations)
@@ -529,7 +562,8 @@ class ChangeReader:
     ) -> Occurrence | None:
         self.changes += 1
         name = table.spec.name
-        if not self._is_heard((type(change).__name__.lower(), name)):
+        self.key = (type(change).__name__.lower(), name)
+        if not self._is_heard(self.key):
             return None
         rows = self._rows.get(table.oid)
         if rows is None:

@@ -24,6 +24,7 @@ from activedb.changes import FollowProgress
 from activedb.cli._report import Reporter, RunFigures
 from activedb.database import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
+from activedb.functions import typed_text
 from activedb.spelling import counted
 from activedb.streams import Staged, Stream
 from activedb.trust import check_trusted
@@ -294,9 +295,7 @@ def _execute(module: ModuleType, loader: Loader, file: Path) -> None:
     except (ActiveDBError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise DefinitionError(
-            f"{file} cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        raise DefinitionError(f"{file} cannot be loaded: {typed_text(error)}") from error
 
 
 # -- ``activedb run`` of a stream whose batches a Spark query publishes ----------------------------

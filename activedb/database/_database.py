@@ -6,7 +6,7 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -735,17 +735,25 @@ class Database:
     # -- the rest --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for the detached rules, then release all resources. Idempotent."""
+        """Wait for the detached rules, then release all resources. Idempotent.
+
+        Raises
+        ------
+        TransactionStateError
+            In a detached rule, which would wait for itself; everything stays open.
+        """
         if self._closed:
             return
+        self._launcher.check_may_wait()
         self._closed = True
         atexit.unregister(self._at_exit)
-        if self._monitoring is not None:
-            self._monitoring.close()
-        self._timekeeper.close()
-        self._launcher.close()
-        self._forest.close()
-        self._store.close()
+        with ExitStack() as parts:  # each is closed, also if one before it fails
+            parts.callback(self._store.close)
+            parts.callback(self._forest.close)
+            parts.callback(self._launcher.close)
+            parts.callback(self._timekeeper.close)
+            if self._monitoring is not None:
+                parts.callback(self._monitoring.close)
 
     if not TYPE_CHECKING:
 

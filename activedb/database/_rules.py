@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from activedb.database._rule_texts import RuleTexts, check_streams, find_reads, is_on
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
 from activedb.events import Query
-from activedb.firing import DurableDetectors, error_text
+from activedb.firing import DurableDetectors
+from activedb.functions import error_text
 from activedb.rules import (
     CHANGEABLE,
     KEPT,

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import Enum, EnumMeta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -33,7 +36,10 @@ __all__ = [
 
 _TAG = "$"
 _DEPTH_MAX = 64
-_LIST_OF = "None, bool, int, float, str, list, dict, datetime, date, Decimal, bytes or UUID"
+_LIST_OF = (
+    "None, bool, int, float, str, list, dict, datetime, date, time, timedelta, Decimal, bytes, "
+    "UUID or a member of an Enum that a module defines"
+)
 
 
 def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,13 +49,15 @@ def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
     ----------
     params : mapping
         Names to values of exactly the types None, bool, int, float, str, list, dict, datetime,
-        date, Decimal, bytes, UUID, nested at most 64 deep. A datetime may be naive or carry a
-        ``datetime.timezone`` or a keyed ``zoneinfo.ZoneInfo``.
+        date, time, timedelta, Decimal, bytes, UUID, nested at most 64 deep, or members of an Enum.
+        A datetime or time may be naive or carry a ``datetime.timezone`` or a keyed
+        ``zoneinfo.ZoneInfo``. An Enum is encoded by the names of its module and class.
 
     Raises
     ------
     BadEvent
-        If a value is of another type (subclasses included). The message names the parameter.
+        If a value is of another type (subclasses included), or of an Enum that cannot be found by
+        its name, such as one defined in a function. The message names the parameter.
     """
     return _encode_row(params, "parameter")
 
@@ -60,7 +68,8 @@ def decode_params(data: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     BadEvent
-        If `data` does not come from `encode_params`, or names a time zone unknown on this system.
+        If `data` does not come from `encode_params`, or names a time zone unknown on this system,
+        or an Enum whose module is not imported.
     """
     params = _decode(data)
     if not isinstance(params, dict):
@@ -223,7 +232,7 @@ def _encode(value: Any, where: str, depth: int) -> Any:
         if _is_plain_object(value):
             return {key: _encode(item, where, depth + 1) for key, item in value.items()}
         return _pairs(value, where, depth)
-    encoder = _ENCODERS.get(kind)
+    encoder = _ENCODERS.get(kind) or (_encode_member if isinstance(value, Enum) else None)
     if encoder is None:
         raise BadEvent(f"{where} is a {kind.__qualname__}: use {_LIST_OF} (no subclass of them)")
     try:
@@ -276,12 +285,12 @@ def _encode_str(value: str) -> Any:
     return _tagged("str", value.encode("utf-8", "surrogatepass").hex())
 
 
-def _encode_datetime(value: datetime) -> Any:
-    zone = value.tzinfo
+def _encode_datetime(value: datetime | time) -> Any:
+    zone, tag = value.tzinfo, type(value).__name__
     if zone is None or type(zone) is timezone:
-        data = {_TAG: "datetime", "v": value.isoformat()}
+        data = {_TAG: tag, "v": value.isoformat()}
     elif type(zone) is ZoneInfo and zone.key is not None:
-        data = {_TAG: "datetime", "v": value.replace(tzinfo=None).isoformat(), "zone": zone.key}
+        data = {_TAG: tag, "v": value.replace(tzinfo=None).isoformat(), "zone": zone.key}
     else:
         raise ValueError(
             f"the time zone {zone!r} cannot be restored: use datetime.timezone or zoneinfo.ZoneInfo"
@@ -289,11 +298,44 @@ def _encode_datetime(value: datetime) -> Any:
     return {**data, "fold": 1} if value.fold else data
 
 
-def _decode_datetime(data: Mapping[str, Any]) -> datetime:
-    value = datetime.fromisoformat(data["v"])
+def _decode_datetime(data: Mapping[str, Any]) -> datetime | time:
+    kind: type[datetime | time] = datetime if data[_TAG] == "datetime" else time
+    value = kind.fromisoformat(data["v"])
     if "zone" in data:
         value = value.replace(tzinfo=ZoneInfo(data["zone"]))
     return value.replace(fold=data.get("fold", 0))
+
+
+def _encode_member(value: Enum) -> Any:
+    kind = type(value)
+    module = _script() if kind.__module__ == "__main__" else kind.__module__
+    if _enum(module, kind.__qualname__) is not kind or value.name not in kind.__members__:
+        raise ValueError(
+            f"{value!r} cannot be found again: define its class in a module, not in a function, "
+            "and use a single member"
+        )
+    return _tagged("Enum", [module, kind.__qualname__, value.name])
+
+
+def _decode_member(data: Mapping[str, Any]) -> Any:
+    module, name, member = data["v"]
+    kind = _enum(module, name)
+    if kind is None:
+        raise ValueError(f"no imported module {module} defines the Enum {name}")
+    return kind[member]
+
+
+def _enum(module: str, name: str) -> Any:
+    """Return the Enum of this name in an imported module, or None; imports and runs nothing."""
+    found: Any = sys.modules.get("__main__" if module == _script() else module)
+    for part in name.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found if isinstance(found, EnumMeta) else None
+
+
+def _script() -> str:
+    """Return the name that the module ``__main__`` has where a command runs its file."""
+    return Path(getattr(sys.modules.get("__main__"), "__file__", None) or "__main__").stem
 
 
 def _same(value: Any) -> Any:
@@ -308,6 +350,8 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
     str: _encode_str,
     datetime: _encode_datetime,
     date: lambda value: _tagged("date", value.isoformat()),
+    time: _encode_datetime,
+    timedelta: lambda value: _tagged("timedelta", [value.days, value.seconds, value.microseconds]),
     Decimal: lambda value: _tagged("Decimal", str(value)),
     bytes: lambda value: _tagged("bytes", base64.b64encode(value).decode("ascii")),
     UUID: lambda value: _tagged("UUID", value.hex),
@@ -319,6 +363,9 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "str": lambda data: bytes.fromhex(data["v"]).decode("utf-8", "surrogatepass"),
     "datetime": _decode_datetime,
     "date": lambda data: date.fromisoformat(data["v"]),
+    "time": _decode_datetime,
+    "timedelta": lambda data: timedelta(*data["v"]),
+    "Enum": _decode_member,
     "Decimal": lambda data: Decimal(data["v"]),
     "bytes": lambda data: base64.b64decode(data["v"], validate=True),
     "UUID": lambda data: UUID(data["v"]),
@@ -335,5 +382,5 @@ def _decode(data: Any) -> Any:
         return {key: _decode(item) for key, item in data.items()}
     try:
         return _DECODERS[data[_TAG]](data)
-    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadEvent(f"not an encoded value ({error!r}): {data!r}") from error

@@ -391,7 +391,7 @@ def at(moment: datetime | float, alias: str | None = None) -> Primitive:
     """Return the expression for a moment: an aware datetime, or seconds since the epoch."""
     try:
         us = microseconds(moment)
-    except BadEvent as error:
+    except (BadEvent, OverflowError) as error:  # in UTC, it may be beyond the year 9999
         raise PatternError(f"at() takes a moment: {error}") from None
     return _scheduled(At(us), alias)
 

@@ -120,5 +120,6 @@ class Cron(Schedule):
     def next_us(self, after_us: int) -> int | None:
         # cronsim has a resolution of seconds and starts after the moment it is given.
         start = moment_of(after_us).astimezone(ZoneInfo(self.zone)).replace(microsecond=0)
-        found = next(CronSim(self.expression, start), None)
-        return None if found is None else in_microseconds(found)
+        # In an hour that the clocks repeat, its first moments may be those of the first time.
+        moments = map(in_microseconds, CronSim(self.expression, start))
+        return next((us for us in moments if us > after_us), None)

@@ -13,7 +13,7 @@ from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._feeding import Refused
 from activedb.firing._firings import PendingFiring, read_pending
 from activedb.firing._launcher import Launcher
-from activedb.firing._letters import IDENTITY_MAX, Letter, storable
+from activedb.firing._letters import Letter, storable
 from activedb.firing._quarantine import failure_of
 from activedb.firing._queue import FiringQueue, Turn
 from activedb.firing._rule_listeners import Ran, RuleFigures, RuleListener
@@ -23,7 +23,6 @@ from activedb.firing._triggered import (
     Fed,
     RecordedFiring,
     Triggered,
-    error_text,
     is_systemic,
     moment_in,
     shortened,
@@ -33,7 +32,6 @@ from activedb.firing._workers import Worker
 
 __all__ = [
     "BY_EVENTS",
-    "IDENTITY_MAX",
     "OF_PROGRAM",
     "SYSTEMIC",
     "DeadLetters",
@@ -60,7 +58,6 @@ __all__ = [
     "Worker",
     "decision_id",
     "decision_row",
-    "error_text",
     "failure_of",
     "is_systemic",
     "moment_in",

@@ -44,8 +44,9 @@ from activedb.events import (
 )
 from activedb.firing._durable_detectors import DurableDetectors
 from activedb.firing._time_lines import TimeLines
-from activedb.firing._triggered import SYSTEMIC, Triggered, error_text
+from activedb.firing._triggered import SYSTEMIC, Triggered
 from activedb.firing._triggering import Triggering
+from activedb.functions import error_text
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
 from activedb.store.journals import DecisionRows

@@ -17,6 +17,7 @@ from activedb.errors import (
 from activedb.firing._firings import line_up
 from activedb.firing._letters import Letter
 from activedb.firing._triggered import RecordedFiring, Triggered
+from activedb.functions import typed_text
 from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
 
@@ -212,7 +213,7 @@ class Exclusive:
                     f"{firing.name} is due",  # another name: `_look` may find the firing
                     lambda firing=firing: self._fall_due([firing], number + 1),  # type: ignore[misc]
                     number,
-                    f"{type(error).__name__}: {error}",
+                    typed_text(error),
                 )
             if isinstance(error, ConnectionLost):
                 self._queue.look()  # the server may have done it

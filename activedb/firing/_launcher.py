@@ -42,6 +42,7 @@ from activedb.firing._queue import FiringQueue, Turn, Turns
 from activedb.firing._restarts import Restarts
 from activedb.firing._triggered import SYSTEMIC, RecordedFiring, Triggered, triggered_of
 from activedb.firing._triggering import Triggering
+from activedb.functions import typed_text
 from activedb.rules import Catalog, Rule
 from activedb.store.journals import Journal
 from activedb.transactions import Forest, TransactionNode, current_transaction, sleeping_for
@@ -308,7 +309,7 @@ class Launcher:
                 f"{names[0]} is forgotten",
                 lambda: self.forget_done(names, number + 1),
                 number,
-                f"{type(error).__name__}: {error}",
+                typed_text(error),
             )
 
     # -- recovery and workers --------------------------------------------------------------
@@ -492,7 +493,7 @@ class Launcher:
         SelfDeadlock
             If a firing waits for a transaction, or SQL, that is open on this thread.
         """
-        self._check_may_wait()
+        self.check_may_wait()
         until_s = None if timeout is None else time.monotonic() + timeout
         is_inside = current_transaction() is not None
         if self.restarts.drop(_LOOK):
@@ -522,7 +523,7 @@ class Launcher:
         SelfDeadlock
             If a firing waits for a transaction, or SQL, that is open on this thread.
         """
-        self._check_may_wait()
+        self.check_may_wait()
         with self._idle:
             if len(self._running) <= running_max:
                 return
@@ -559,7 +560,8 @@ class Launcher:
 
         self._submit(name, do, turn)
 
-    def _check_may_wait(self) -> None:
+    def check_may_wait(self) -> None:
+        """Raise `TransactionStateError` in work that a wait for all firings would wait for."""
         t = current_transaction()
         if t is not None and (t.hierarchy.run.is_detached or t.hierarchy.run.is_batch):
             raise TransactionStateError(
@@ -682,13 +684,15 @@ class Launcher:
         return False
 
     def _restart_later(self, firing: RecordedFiring, error: Exception) -> None:
-        def again() -> None:
-            self._restart(firing, error)
+        self._later(firing, lambda: self._restart(firing, error), firing.restarts - 1, error)
 
+    def _later(
+        self, firing: RecordedFiring, call: Callable[[], None], pauses: int, error: Exception
+    ) -> None:
+        """Make a call for a firing that has not ended, after some pauses before this one."""
         with self._idle:  # so that every reader sees it either run or wait
             self._running.discard(firing.name)
-            reason = f"{type(error).__name__}: {error}"
-            self.restarts.later(firing.name, again, firing.restarts - 1, reason)
+            self.restarts.later(firing.name, call, pauses, typed_text(error))
             self._idle.notify_all()
 
     def _restart(self, firing: RecordedFiring, error: Exception) -> None:
@@ -741,14 +745,10 @@ class Launcher:
 
     def give_up(self, firing: RecordedFiring, error: BaseException) -> bool:
         """Write a dead letter for a rule that raised; return False if that has to wait."""
-        rule = firing.triggered.rule.name
-        if not self._bury(firing, failure_of(rule, error)):
-            return False
-        self.triggering.quarantine.failed(rule, error)
-        return True
+        return self._bury(firing, failure_of(firing.triggered.rule.name, error))
 
-    def _bury(self, firing: RecordedFiring, failed: RuleFailed) -> bool:
-        """Write a firing's dead letter; if that is impossible now, restart the firing later."""
+    def _bury(self, firing: RecordedFiring, failed: RuleFailed, pauses: int = 0) -> bool:
+        """Write a firing's dead letter; if that is impossible now, later: the rule has run."""
         letter = asdict(Letter.of_rule(firing.name, firing.triggered.occurrence, failed))
         is_first = True
         try:
@@ -762,16 +762,26 @@ class Launcher:
             else:
                 self.journal.add_dead_letter(letter)
         except ActiveDBError as error:
-            _LOG.warning("rule %s is tried again later", failed.rule, exc_info=True)
-            self._restart_later(replace(firing, restarts=max(firing.restarts, 1)), error)
+            _LOG.warning("the dead letter of %s is written later", firing.name, exc_info=True)
+            self._later(firing, lambda: self._bury_again(firing, failed, pauses + 1), pauses, error)
             return False
         self.triggering.counters.add("rules_failed")
+        cause = failed.__cause__ or failed
+        if not isinstance(cause, SYSTEMIC):
+            self.triggering.quarantine.failed(failed.rule, cause)
         self._is_durable(firing.row)
         if is_first:
             self._failed(firing.name)
         else:
             self.triggering.run_ends.ended_elsewhere(firing.name)
         return True
+
+    def _bury_again(self, firing: RecordedFiring, failed: RuleFailed, pauses: int) -> None:
+        def bury() -> None:
+            if self._bury(firing, failed, pauses):
+                self._ended(firing.name)
+
+        self._submit(firing.name, bury)
 
     def _failed(self, name: str) -> None:
         """Start the exclusive rules of a firing that has failed for good: its letter made them due.

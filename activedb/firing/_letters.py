@@ -8,11 +8,12 @@ from typing import Any, Literal, Self
 
 from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
 from activedb.events import Occurrence, Undecided, encode
-from activedb.firing._triggered import error_text, shortened
+from activedb.firing._triggered import shortened
+from activedb.functions import error_text, typed_text
 
-__all__ = ["IDENTITY_MAX", "Letter", "storable", "uncertain"]
+__all__ = ["Letter", "storable", "uncertain"]
 
-IDENTITY_MAX = 400  # characters of the column
+_IDENTITY_MAX, _ERROR_MAX = 400, 200  # characters of the columns
 _CANDIDATES_MAX = 20  # listed in a reason
 
 
@@ -40,6 +41,10 @@ class Letter:
     error: str
     reason: str
 
+    def __post_init__(self) -> None:
+        for name, length_max in (("identity", _IDENTITY_MAX), ("error", _ERROR_MAX)):
+            object.__setattr__(self, name, shortened(getattr(self, name), length_max))
+
     @classmethod
     def of_rule(cls, identity: str, o: Occurrence, error: RuleFailed) -> Self:
         """Build a letter for a rule that failed on `o`."""
@@ -50,7 +55,7 @@ class Letter:
         """Build a letter for a rule that failed on an occurrence, given in its encoded form."""
         return cls(
             source=f"rule {error.rule}",
-            identity=shortened(identity, IDENTITY_MAX),
+            identity=identity,
             kind="rule",
             payload=payload,
             error=type(error.__cause__ or error).__name__,
@@ -70,7 +75,7 @@ class Letter:
         cause = error.__cause__ if isinstance(error, RuleFailed) and error.__cause__ else error
         return cls(
             source=stream,
-            identity=shortened(identity, IDENTITY_MAX),
+            identity=identity,
             kind="event",
             payload=payload,
             error=type(cause).__name__,
@@ -120,4 +125,8 @@ def _encoded(o: Occurrence) -> Mapping[str, Any]:
         return encode(o)
     except ActiveDBError:
         # A letter must be written even if the rows have values that JSON cannot represent.
-        return {"name": o.name, "timestamp": str(o.timestamp), "params": repr(dict(o.params))}
+        try:
+            shown = repr(dict(o.params))
+        except Exception as error:  # of a class of the user's
+            shown = typed_text(error)
+        return {"name": o.name, "timestamp": str(o.timestamp), "params": shown}

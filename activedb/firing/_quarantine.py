@@ -10,6 +10,7 @@ from activedb.clock import Clock
 from activedb.errors import ActiveDBError, DefinitionError, RuleFailed, RuleInQuarantine
 from activedb.firing._letters import storable
 from activedb.firing._triggered import failed_in
+from activedb.functions import typed_text
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog
 from activedb.transactions import TransactionNode
@@ -105,7 +106,7 @@ class Quarantine:
             self._failures[rule] = 0 if is_enough else number
         if not is_enough:
             return
-        text = storable(" ".join(f"{type(error).__name__}: {error}".split()))
+        text = storable(" ".join(typed_text(error).split()))
         reason = (
             f"since {self._clock.now():%Y-%m-%d %H:%M:%S %Z} as it has failed {number} times in a "
             f"row, the last time with {text[:1_000]}"

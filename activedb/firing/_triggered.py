@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any
 
 from activedb.errors import (
-    ActiveDBError,
     ConnectionLost,
     CycleLimitExceeded,
     Deadlock,
@@ -22,6 +21,7 @@ from activedb.errors import (
     SerializationConflict,
 )
 from activedb.events import Occurrence, decode
+from activedb.functions import error_text
 from activedb.rules import OccurrenceSet, Rule, Subscription
 from activedb.transactions import TransactionNode
 
@@ -32,7 +32,6 @@ __all__ = [
     "RecordedFiring",
     "RulePart",
     "Triggered",
-    "error_text",
     "failed_in",
     "is_systemic",
     "moment_in",
@@ -50,16 +49,6 @@ def shortened(name: str, length_max: int) -> str:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
     return f"{name[: length_max - len(digest) - 1]}#{digest}"
-
-
-def error_text(error: BaseException) -> str:
-    """Return the text of an error; with its type unless it is an `ActiveDBError`.
-
-    The text of a ``KeyError``, for example, is only the key.
-    """
-    if isinstance(error, ActiveDBError):
-        return str(error) or type(error).__name__
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from hashlib import blake2b
 from itertools import islice
 
+from activedb.functions import message_of
 from lockmgr import Predicate
 
 __all__ = ["Params", "Redaction"]
@@ -84,7 +85,7 @@ class Redaction:
         name = type(error).__name__
         if not self.values:
             return name
-        text = " ".join(str(error)[: 2 * _ERROR_CHARS_MAX].split())
+        text = " ".join(message_of(error)[: 2 * _ERROR_CHARS_MAX].split())
         return f"{name}: {text[:_ERROR_CHARS_MAX]}" if text else name
 
     def _part(self, value: object) -> str:

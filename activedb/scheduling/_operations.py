@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from activedb.errors import AccessError
-from activedb.functions import LAZY_TYPES, checked_result
+from activedb.functions import LAZY_TYPES, checked_result, message_of
 from activedb.scheduling._tables import Computed, Ref, SharedTable, at_key
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class Outcome:
         scheduler, and these to all s-transactions of the batch.
         """
         name = type(error).__name__
-        text = str(error)
+        text = message_of(error)
         reason = text if name == "Abort" and text else f"{name}: {text}" if text else name
         _forget_frames(error)
         return cls(reason=reason, error=error)

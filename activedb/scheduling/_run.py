@@ -14,6 +14,7 @@ from typing import Any
 
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
+from activedb.functions import typed_text
 from activedb.scheduling._detection import Detection, OpenChoice
 from activedb.scheduling._operations import At, STransaction
 from activedb.scheduling._program import Program
@@ -89,7 +90,7 @@ def build_s_transaction(
 
 def _reason(error: Exception) -> str:
     missing = isinstance(error, KeyError) and error.args
-    return f"it lacks {error.args[0]!r}" if missing else f"{type(error).__name__}: {error}"
+    return f"it lacks {error.args[0]!r}" if missing else typed_text(error)
 
 
 class ProgramRun:

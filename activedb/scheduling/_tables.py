@@ -10,6 +10,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from activedb.errors import AccessError, DefinitionError
+from activedb.functions import typed_text
 from activedb.values import IMMUTABLE, copied
 
 __all__ = ["REMOVED", "Computed", "Parameter", "Range", "Ref", "SharedTable", "at_key"]
@@ -115,7 +116,7 @@ class SharedTable:
             self.initial = copied(initial)
         except Exception as error:  # the class of the value may raise anything
             raise DefinitionError(
-                f"table {name}: initial is a value that can be copied: {_said(error)}"
+                f"table {name}: initial is a value that can be copied: {typed_text(error)}"
             ) from error
         self.name = name
         self.key = key
@@ -193,8 +194,8 @@ class SharedTable:
                 return copied(value)
             except Exception as error:  # the class of the value may raise anything
                 raise AccessError(
-                    f"a value of table {self.name} cannot be copied ({_said(error)}): write plain "
-                    "data, such as numbers, texts, lists and dicts of these"
+                    f"a value of table {self.name} cannot be copied ({typed_text(error)}): write "
+                    "plain data, such as numbers, texts, lists and dicts of these"
                 ) from error
         if isinstance(value, int | float) or (
             # NumPy numbers, which are not ints; but not texts that look like numbers
@@ -321,10 +322,6 @@ def at_key(ref: Ref, read: Callable[[Ref], Any]) -> Hashable:
         ref.table.check_key(key)
     found: Hashable = key
     return found
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -11,8 +11,9 @@ from activedb.clock import moment_of
 from activedb.columns import Arrival
 from activedb.errors import BadEvent, BatchFailed, UncertainOrder
 from activedb.events import Occurrence
-from activedb.firing import Fed, Letter, Triggered, Triggering, error_text, is_systemic
+from activedb.firing import Fed, Letter, Triggered, Triggering, is_systemic
 from activedb.firing import Refused as RefusedBy
+from activedb.functions import error_text
 from activedb.rules import OnAbort, Rule
 from activedb.streams._arrivals import Refused
 from activedb.streams._declaration import StreamDeclaration

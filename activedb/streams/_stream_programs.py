@@ -11,7 +11,8 @@ from activedb.clock import moment_of
 from activedb.columns import Arrival
 from activedb.errors import BadEvent, BatchFailed
 from activedb.events import Occurrence
-from activedb.firing import IDENTITY_MAX, Letter, is_systemic, shortened, storable
+from activedb.firing import Letter, is_systemic, storable
+from activedb.functions import typed_text
 from activedb.metrics import NamedCounters
 from activedb.scheduling import (
     At,
@@ -105,10 +106,10 @@ def letter_of(
 ) -> Letter:
     """Return the letter of an event, or of a time or a decision, that a program refuses."""
     name = defined.program.name
-    said = reason or f"{type(error).__name__}: {error}"
+    said = reason or typed_text(error or BadEvent())
     return Letter(
         source=stream,
-        identity=shortened(_identity(defined, arrival, us, decision), IDENTITY_MAX),
+        identity=_identity(defined, arrival, us, decision),
         kind="event",
         payload={"program": name, "us": us} if arrival is None else arrival.record(),
         error=type(error or BadEvent()).__name__,

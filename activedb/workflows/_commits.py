@@ -30,7 +30,7 @@ from activedb.errors import (
 )
 from activedb.events import decode_params
 from activedb.firing import SYSTEMIC, Launcher
-from activedb.functions import checked_result
+from activedb.functions import checked_result, typed_text
 from activedb.spelling import listed
 from activedb.store.journals import WORKFLOW_RUN, WorkflowChanges, WorkflowJournal
 from activedb.transactions import Forest, Run, Transaction, TransactionNode
@@ -442,7 +442,7 @@ class Compensating:
         except Exception as error:
             raise CompensationFailed(
                 f"workflow {execution.workflow}: the compensating action of {execution.program} "
-                f"failed for {execution.transaction}: {type(error).__name__}: {error}. Everything "
+                f"failed for {execution.transaction}: {typed_text(error)}. Everything "
                 "is as it was before: fix the cause, and compensate again",
                 workflow=execution.workflow,
                 program=execution.program,

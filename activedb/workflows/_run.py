@@ -33,6 +33,7 @@ from activedb.errors import (
 )
 from activedb.events import decode_params, encode_params
 from activedb.firing import SYSTEMIC, Launcher, Letter, storable
+from activedb.functions import typed_text
 from activedb.spelling import did_you_mean, listed
 from activedb.store.journals import WorkflowChanges, WorkflowJournal
 from activedb.streams import AtomicBatch
@@ -158,7 +159,7 @@ class WorkflowExecutor:
 
         The returned failure has the original error as its cause.
         """
-        reason, id = storable(f"{type(error).__name__}: {error}"), id_of(due)
+        reason, id = storable(typed_text(error)), id_of(due)
         program = self._workflow.programs[due.program]
         is_optional = not program.requires(Requirement.COMPLETION)
         found: list[tuple[str, ...]] = []
@@ -366,7 +367,8 @@ class BatchRun:
                 f"workflow {self.name} has no program {program!r} that can be called: those that "
                 f"read no stream can; {did_you_mean(program, callable_)}"
             )
-        causes, kept = tuple(triggered_by), encode_params(arguments)
+        causes = (triggered_by,) if isinstance(triggered_by, str) else tuple(triggered_by)
+        kept = encode_params(arguments)
         self._check_outside()
         executed: list[str] = []
 

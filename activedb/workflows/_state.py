@@ -193,7 +193,7 @@ class WorkflowState:
             row["state"] = GIVEN_UP
         del self.due[id]
         self._offered(self.forming.skip(due.program, due.number))
-        self._restate(recorded, self.lineage.sources_of(id))
+        self._restate(recorded, self.lineage.in_order(self.lineage.ancestors(id)))
 
     def compensated(self, recorded: WorkflowChanges, plan: CompensationPlan) -> None:
         """Apply an executed compensation plan. O(edges of its batches + due transactions)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import signal
 import threading
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import (
     Column,
+    Date,
+    DateTime,
     Enum,
     ForeignKey,
     Integer,
@@ -238,9 +241,7 @@ def test_predicate_that_raises_makes_a_letter_and_nothing_else_is_lost(
 
 
 def test_row_that_cannot_be_kept_makes_a_letter(ledger: Ledger, other: Somebody) -> None:
-    import enum
-
-    colour = enum.Enum("colour", ["RED", "BLUE"])
+    colour = enum.Enum("colour", ["RED", "BLUE"])  # no module has it
     paints = Table(
         "paints",
         ledger.db.metadata,
@@ -901,3 +902,148 @@ def test_mark_of_another_program_with_our_prefix_is_refused(
         with pytest.raises(StoreError, match="a mark in the server's log is damaged"):
             follower.step()
         assert json.dumps([])  # the step has changed nothing
+
+
+# -- what others write into the log, and rows that cannot be read -------------------------------
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+@pytest.mark.parametrize("prefix", ["heartbeat", "activedb public"])
+def test_messages_of_other_programs_are_passed_over(
+    ledger: Ledger, other: Somebody, prefix: str, is_transactional: bool
+) -> None:
+    content = '{"schema": "public", "rules": []}' if is_transactional else "x"
+    emit = f"SELECT pg_logical_emit_message({is_transactional}, '{prefix}', '{content}')"
+    hear(ledger)
+    with ledger.db.changes.follower() as follower:
+        other.run(emit)
+        other.run(
+            "INSERT INTO accounts VALUES (3, 30)", emit, "INSERT INTO accounts VALUES (4, 40)"
+        )
+        other.run(emit)
+        assert take(follower, ledger) == ["insert 3: 30", "insert 4: 40"]
+        other.run("INSERT INTO accounts VALUES (5, 50)")
+    with ledger.db.changes.follower() as follower:
+        assert take(follower, ledger)[2:] == ["insert 5: 50"]
+
+
+class Colour(enum.Enum):
+    """Values of a column."""
+
+    RED = 1
+    BLUE = 2
+
+
+UNREADABLE = {
+    "an infinite time": ("at", "infinity"),
+    "a time before Christ": ("at", "0044-03-15 12:00:00+00 BC"),
+    "a time too late": ("at", "20000-01-01 00:00:00+00"),
+    "an infinite date": ("day", "-infinity"),
+    "no member": ("colour", "GRAY"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_row_that_cannot_be_read_is_a_letter_of_each_rule_and_the_others_go_on(
+    ledger: Ledger, other: Somebody, case: str
+) -> None:
+    db, (column, value) = ledger.db, UNREADABLE[case]
+    visits = Table(
+        "visits",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("at", DateTime(timezone=True)),
+        Column("day", Date),
+        Column("colour", Enum(Colour, native_enum=False, create_constraint=False)),
+    )
+    db.create_all()
+    for name in ("first", "second"):
+
+        @db.rule(on=adb.inserted(visits), coupling="detached", name=name)
+        def visit(t: Transaction, o: Occurrence, name: str = name) -> None:
+            ledger.write(t, f"{name} {o.new['id']}")
+
+    @db.rule(on=adb.deleted(visits), coupling="detached")
+    def gone(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, f"gone {o.old['id']}")
+
+    with db.changes.follower() as follower:
+        other.run(
+            "INSERT INTO visits (id) VALUES (1)",
+            f"INSERT INTO visits (id, {column}) VALUES (2, '{value}')",
+            "INSERT INTO visits (id) VALUES (3)",
+            "DELETE FROM visits WHERE id = 2",
+        )
+        other.run("INSERT INTO visits (id) VALUES (4)")
+        expected = [f"{name} {n}" for name in ("first", "second") for n in (1, 3, 4)]
+        assert take(follower, ledger) == sorted([*expected, "gone 2"])
+        assert not follower.step()
+    letters = sorted(ledger.letters(), key=lambda letter: str(letter["source"]))
+    assert [letter["source"] for letter in letters] == ["rule first", "rule second"]
+    for letter in letters:
+        assert letter["error"] == "InvalidRow"
+        assert f"visits.{column} is b'{value[:5]}" in letter["reason"]
+        assert letter["payload"]["name"] == "visits"
+        assert value[:5] in letter["payload"]["params"]
+    assert len({letter["identity"] for letter in letters}) == 2
+
+
+@pytest.fixture
+def parted(ledger: Ledger, other: Somebody) -> Table:
+    """A partitioned table, whose partitions send the keys of old rows alone."""
+    other.run(
+        "CREATE TABLE parted (id integer PRIMARY KEY, n integer) PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_low PARTITION OF parted FOR VALUES FROM (0) TO (10)",
+        'CREATE TABLE "Parted" PARTITION OF parted FOR VALUES FROM (10) TO (20)',
+    )
+    return Table(
+        "parted",
+        ledger.db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("n", Integer),
+    )
+
+
+def test_whole_rows_of_partitioned_tables_are_those_of_the_partitions(
+    ledger: Ledger, other: Somebody, parted: Table
+) -> None:
+    db = ledger.db
+
+    @db.rule(on=adb.updated(parted, "n"), coupling="detached")
+    def changed(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, f"{o.old['id']}: {o.old['n']} to {o.new['n']}")
+
+    @db.rule(on=adb.deleted(parted, where=lambda o: o.old["n"] == 2), coupling="detached")
+    def gone(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, f"gone {o.old['id']}")
+
+    statements = ["INSERT INTO parted VALUES (1, 1), (11, 1)", "UPDATE parted SET n = 2"]
+    statements.append("DELETE FROM parted")
+    with db.changes.follower(parted, whole_rows=True) as follower:
+        other.run(*statements)
+        assert take(follower, ledger) == ["11: 1 to 2", "1: 1 to 2", "gone 1", "gone 11"]
+        other.run("CREATE TABLE parted_high PARTITION OF parted FOR VALUES FROM (20) TO (30)")
+        other.run("INSERT INTO parted VALUES (21, 1)", "UPDATE parted SET n = 2")
+        assert len(take(follower, ledger)) == 4
+    (letter,) = ledger.letters()
+    assert (letter["source"], letter["error"]) == ("rule changed", "InvalidRow")
+    with pytest.raises(ConfigurationError, match="its partition parted_high does not: ALTER TABLE"):
+        db.changes.follow(parted)
+
+
+def test_follow_that_is_refused_leaves_nothing_at_the_server(
+    ledger: Ledger, other: Somebody
+) -> None:
+    @ledger.db.rule(on=adb.updated(ledger.accounts, "balance"), coupling="detached")
+    def changed(t: Transaction, o: Occurrence) -> None:
+        raise AssertionError("it is not followed")
+
+    with pytest.raises(ConfigurationError, match="does not send their old values"):
+        ledger.db.changes.follow(ledger.accounts, slot="refused")
+    for kept in (
+        "pg_replication_slots WHERE slot_name = 'refused'",
+        "pg_publication WHERE pubname = 'refused'",
+        "activedb_followers WHERE slot = 'refused'",
+        "pg_trigger WHERE tgrelid = 'accounts'::regclass AND tgname LIKE 'activedb_mark%'",
+    ):
+        assert other.value(f"SELECT count(*) FROM {kept}") == 0, kept

@@ -47,3 +47,54 @@ def test_closed_database_refuses(ledger: Ledger, use: str) -> None:
     db.wait_idle()
     assert [rule.name for rule in db.rules.list()] == ["rule"]
     db.close()
+
+
+def test_close_in_a_rule_that_it_would_wait_for_leaves_everything_open(ledger: Ledger) -> None:
+    db = ledger.db
+
+    @db.rule(on=adb.event("E"), coupling="detached", name="closing")
+    def closing(t: adb.Transaction, o: adb.Occurrence) -> None:
+        db.close()
+
+    db.signal("E")
+    db.wait_idle()
+    (letter,) = db.dead_letters.list()
+    assert letter.error == "TransactionStateError"
+    db.run(lambda t: ledger.write(t, "it is open"))
+    assert ledger.lines() == ["it is open"]
+    db.close()
+    with pytest.raises(ActiveDBError, match="database is closed; open it again"):
+        db.run(lambda t: None)
+
+
+CLOSED_IN_TURN = ["_monitoring", "_timekeeper", "_launcher", "_forest", "_store"]
+
+
+@pytest.mark.parametrize("part", CLOSED_IN_TURN[:-1])
+def test_close_that_fails_in_one_part_closes_the_others(
+    ledger: Ledger, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = ledger.db
+    closed: list[str] = []
+    names = [name for name in CLOSED_IN_TURN if getattr(db, name) is not None]
+    if part not in names:
+        pytest.skip("it is off")
+
+    def noted(name: str) -> Callable[[], None]:
+        close = getattr(db, name).close
+
+        def note() -> None:
+            closed.append(name)
+            close()
+            if name == part:
+                raise KeyboardInterrupt
+
+        return note
+
+    for name in names:
+        monkeypatch.setattr(getattr(db, name), "close", noted(name))
+    with pytest.raises(KeyboardInterrupt):
+        db.close()
+    assert closed == names
+    db.close()
+    assert closed == names

@@ -4,7 +4,7 @@ import json
 import math
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
-from enum import StrEnum
+from enum import Enum, Flag, IntEnum, StrEnum
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -33,6 +33,31 @@ from tests.drawing import SCALE
 
 class Label(StrEnum):
     SPAM = "spam"
+    JUNK = "spam"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Side(Flag):
+    LEFT = 1
+    RIGHT = 2
+
+
+class Table:
+    class Leg(Enum):
+        FRONT = (1, 2)
+        BACK = Decimal("NaN")
+
+
+class Bag(set[int]):
+    pass
+
+
+def local() -> Enum:
+    return Enum("Hidden", ["A"]).A  # type: ignore[attr-defined, no-any-return]
 
 
 class Sidereal(tzinfo):
@@ -61,6 +86,9 @@ scalars = (
     | texts
     | st.datetimes(timezones=zones)
     | st.dates()
+    | st.times(timezones=zones)
+    | st.timedeltas()
+    | st.sampled_from([*Label, *Level, *Side, *Table.Leg])
     | st.decimals()
     | st.binary()
     | st.uuids()
@@ -85,7 +113,7 @@ def identical(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(
             any(identical(key, other) and identical(a[key], b[other]) for other in b) for key in a
         )
-    if isinstance(a, datetime):
+    if isinstance(a, datetime | time):
         naive_a, naive_b = a.replace(tzinfo=None), b.replace(tzinfo=None)
         return bool(naive_a == naive_b) and a.fold == b.fold and a.tzinfo == b.tzinfo
     if isinstance(a, float | Decimal):
@@ -134,6 +162,13 @@ def test_params_through_json_and_jsonb_come_back_exactly(params: dict[str, Any])
         datetime(2025, 10, 26, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
         datetime(2025, 10, 26, 2, 30, fold=1),
         UUID(int=7),
+        Label.JUNK,
+        Level.HIGH,
+        Table.Leg.BACK,
+        {Level.LOW: 1, 1.5: Side.RIGHT},
+        time(2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        timedelta.min,
+        timedelta.max,
         [[[]]],
         pytest.param(10**5000, id="an int too long to print"),
     ],
@@ -161,9 +196,9 @@ def test_params_that_json_keeps_are_encoded_as_they_are() -> None:
         ({1}, "'p' is a set"),
         ([1, [object()]], "'p' is a object"),
         ({(1, 2): 3}, "'p' is a tuple"),
-        (Label.SPAM, "'p' is a Label"),
-        (time(1), "'p' is a time"),
-        (timedelta(1), "'p' is a timedelta"),
+        (Bag(), "'p' is a Bag"),
+        (local(), "'p': .* cannot be found again"),
+        (Side.LEFT | Side.RIGHT, "'p': .* cannot be found again"),
         (bytearray(b"x"), "'p' is a bytearray"),
         (datetime(2026, 1, 1, tzinfo=Sidereal()), "'p': the time zone .* cannot be restored"),
     ],
@@ -203,6 +238,17 @@ def test_params_with_a_name_that_is_no_string_are_refused() -> None:
         {"p": {"$": "dict", "v": [[[1], 2]]}},
         {"p": {"$": ["int"], "v": "0x1"}},
         {"p": {"$": "datetime", "v": "2026-01-01T00:00:00", "zone": "Nowhere/Atlantis"}},
+        {"p": {"$": "Enum", "v": ["os", "environ", "HOME"]}},
+        {"p": {"$": "Enum", "v": ["os", "path.join", "a"]}},
+        {"p": {"$": "Enum", "v": ["not_imported", "Label", "SPAM"]}},
+        {"p": {"$": "Enum", "v": [__name__, "Label", "MISSING"]}},
+        {"p": {"$": "Enum", "v": [__name__, "Label", ["SPAM"]]}},
+        {"p": {"$": "Enum", "v": [__name__, 1, "SPAM"]}},
+        {"p": {"$": "Enum", "v": [[], "Label", "SPAM"]}},
+        {"p": {"$": "Enum", "v": [__name__, "Label"]}},
+        {"p": {"$": "time", "v": "25:00"}},
+        {"p": {"$": "timedelta", "v": [1, 2, "three"]}},
+        {"p": {"$": "timedelta", "v": [10**10, 0, 0]}},
         {"$": "int", "v": "0x1"},
         [1],
     ],

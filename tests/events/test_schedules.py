@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activedb.clock import in_microseconds
 from activedb.errors import PatternError
 from activedb.events import At, Cron, Detector, Every, Occurrence, Schedule, at, cron, every
+from tests import drawing
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
@@ -184,3 +186,26 @@ def test_clock_event_occurs_at_the_moments_before_the_time_told_each_once(
         expected.append(us)
         us = schedule.next_us(us)
     assert found == expected
+
+
+ZONES = ["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "America/Havana", "UTC"]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_cron_is_always_after_the_moment_that_it_is_asked_for(zone: str) -> None:
+    drawn = drawing.drawn("cron", zone)
+    for month in (3, 4, 10, 11):  # with the days on which clocks change
+        start = datetime(2024, month, 1, tzinfo=UTC)
+        for _ in range(20 * drawing.SCALE):
+            fields = f"{drawn.choice(['*', '*/20', str(drawn.randrange(60))])} {drawn.randrange(4)}"
+            schedule = Cron.of(f"{fields} * * *", zone)
+            at = start + timedelta(minutes=drawn.randrange(31 * 24 * 60))
+            found_us = schedule.next_us(in_microseconds(at))
+            assert found_us is not None
+            assert found_us > in_microseconds(at), (fields, at)
+
+
+def test_cron_in_the_repeated_hour_is_not_that_of_the_first_time() -> None:
+    at = in_microseconds(datetime(2024, 10, 27, 1, 0, tzinfo=UTC))  # 02:00 in Paris, again
+    found_us = Cron.of("30 2 * * *", "Europe/Paris").next_us(at)
+    assert found_us == in_microseconds(datetime(2024, 10, 28, 1, 30, tzinfo=UTC))

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import activedb as adb
-from activedb.errors import ConfigurationError, RowNotFound, TransactionStateError
+from activedb.errors import (
+    ActiveDBError,
+    ConfigurationError,
+    DefinitionError,
+    LockTimeout,
+    RowNotFound,
+    StoreError,
+    TransactionStateError,
+)
+from activedb.store.journals import Journal
 from tests.databases import PATIENCE_S, in_thread
 from tests.firing.letters_program import define
 from tests.histories.processes import Server, Worker
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from activedb import Occurrence, Transaction
+    from tests.databases import Place
     from tests.ledger import Ledger
 
 
@@ -281,3 +291,91 @@ def test_two_processes_that_retry_at_once_run_each_letter_once(
         assert ledger.balances() == {1: count}
         assert sorted(ledger.lines()) == sorted(f"event {n}" for n in range(count))
         assert db.dead_letters.list() == []
+
+
+# -- errors that say nothing, and letters that cannot be written at once --------------------------
+
+
+class UnspeakableError(Exception):
+    """Error whose message cannot be read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+LONG_NAMED = type("Long" * 100, (Exception,), {})
+COUPLINGS = ["immediate", "deferred", "detached", "sequential", "causal"]
+
+
+@pytest.mark.parametrize("error", [UnspeakableError(), LONG_NAMED("why")], ids=["mute", "long"])
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_rule_that_raises_an_odd_error_ends_as_a_letter(
+    ledger: Ledger, coupling: str, error: Exception
+) -> None:
+    rule = Switch(ledger, coupling)
+    rule.error = error
+    fail(ledger, 1, 2)
+    letters = ledger.db.dead_letters.list()
+    assert len(letters) == len(rule.seen) == 2
+    name = type(error).__name__
+    for letter in letters:
+        assert letter.error[:100] == name[:100]
+        assert f"rule rule failed: {name}: " in letter.reason
+    assert ledger.db.admin.pending_firings() == []
+
+
+def test_exclusive_rule_that_raises_an_odd_error_ends_as_a_letter(ledger: Ledger) -> None:
+    @ledger.db.rule(on=adb.event("E"), coupling="exclusive", name="rule")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        raise UnspeakableError
+
+    with pytest.raises(ZeroDivisionError), ledger.db.transaction():
+        ledger.db.signal("E")
+        raise ZeroDivisionError
+    ledger.db.wait_idle()
+    (letter,) = ledger.db.dead_letters.list()
+    assert letter.error == "UnspeakableError"
+
+
+def test_quarantine_after_odd_errors(ledger: Ledger) -> None:
+    rule = Switch(ledger, "detached")
+    rule.error = UnspeakableError()
+    for n in range(ledger.db.settings.quarantine_after):
+        fail(ledger, n)
+    ledger.db.wait_idle()
+    assert "its message cannot be read" in str(ledger.db.rules["rule"].quarantine)
+
+
+@pytest.mark.parametrize("coupling", ["detached", "sequential"])
+def test_longest_name_of_a_rule_has_room_in_a_letter(ledger: Ledger, coupling: str) -> None:
+    def rule(t: Transaction, o: Occurrence) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(DefinitionError, match="a name has at most 195 characters"):
+        ledger.db.rules.create(rule, on=adb.event("E"), coupling=coupling, name="n" * 196)
+    ledger.db.rules.create(rule, on=adb.event("E"), coupling=coupling, name="n" * 195)
+    fail(ledger, 1)
+    assert [letter.source for letter in ledger.db.dead_letters.list()] == ["rule " + "n" * 195]
+
+
+@pytest.mark.parametrize("problem", [StoreError("full"), LockTimeout("in use")], ids=repr)
+@pytest.mark.parametrize("coupling", ["detached", "sequential", "causal"])
+def test_letter_that_cannot_be_written_is_written_later_and_the_rule_not_run_again(
+    where: Place, coupling: str, problem: ActiveDBError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(where.open(restart_pause_ms=1, restart_pause_ms_max=2, restarts_max=2))
+    rule = Switch(ledger, coupling)
+    left = [problem] * 5
+    write = Journal.move_to_dead_letters
+
+    def refused(*given: Any, **options: Any) -> bool:
+        if left:
+            raise left.pop()
+        return write(*given, **options)
+
+    monkeypatch.setattr(Journal, "move_to_dead_letters", refused)
+    fail(ledger, 1)
+    (letter,) = ledger.db.dead_letters.list()
+    assert (letter.error, len(rule.seen), left) == ("ValueError", 1, [])
+    assert ledger.db.admin.pending_firings() == []
+    assert ledger.lines() == []

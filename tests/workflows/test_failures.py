@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 import activedb as adb
-from activedb.batches import Program, isolated, merged, split
+from activedb.batches import Program, Standing, isolated, merged, split, standing
 from activedb.errors import (
     AlreadyCompensated,
     BatchFailed,
@@ -349,3 +349,29 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_later(
         after.run.feed("a", rows_of("y"))
         after.db._launcher.join_running()
     assert left not in recorded_firings(after)  # that of y may have left one as well
+
+
+def test_relaxed_completion_records_of_all_batches_what_they_are(db: Database) -> None:
+    programs = [Program("P1", "a"), Program("P2", "P1"), Program("P3", "P2", relax="completion")]
+    of = marking(db, programs)
+    of.failing = lambda mark: mark.startswith("P3") and "x" in mark
+    of.run.feed("a", rows_of("x"))
+    of.run.feed("a", rows_of("y"))
+    lineage = of.run.whole_lineage()
+    told = {Standing.DROPPED: "dropped", Standing.PARTIALLY_DROPPED: "partially dropped"}
+    for batch in lineage.batches():
+        expected = told.get(standing(lineage, batch.id), "whole")
+        assert of.states()[batch.id] == expected, batch.id
+    assert of.states()["P2#1'"] == "dropped"
+
+
+def test_call_triggered_by_one_transaction_takes_its_id(db: Database) -> None:
+    of = marking(db, [Program("P1", "a")])
+
+    @of.definition.program(after="P1")
+    def correct(t: Transaction) -> None:
+        of.add(t, "correct", 1)
+
+    of.run.feed("a", rows_of("x"))
+    id = of.run.call("correct", triggered_by="P1#1")
+    assert of.run.whole_lineage().transaction(id).triggered_by == ("P1#1",)

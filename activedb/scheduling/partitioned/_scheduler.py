@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from activedb.errors import DefinitionError
+from activedb.functions import typed_text
 from activedb.scheduling._operations import Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import SharedState
@@ -30,7 +31,6 @@ from activedb.scheduling.partitioned._task import (
     named,
     part_of,
     restored,
-    said,
 )
 
 __all__ = ["Costs", "Pace", "Partitioned", "TaskRunner", "components"]
@@ -169,7 +169,7 @@ class Partitioned:
                     f"table {table.name}: a key or value cannot be sent to other processes "
                     f"({reason}): keep values that can be pickled, {INSTEAD}"
                 )
-        return DefinitionError(f"s-transactions cannot be pickled together: {said(error)}")
+        return DefinitionError(f"s-transactions cannot be pickled together: {typed_text(error)}")
 
     def _take(self, transactions: list[STransaction], done: TaskResult, state: SharedState) -> None:
         """Apply the result of a task to the state and the outcomes of this process."""
@@ -186,7 +186,7 @@ def _read(data: bytes, transactions: Sequence[STransaction]) -> TaskResult:
     try:
         answer = loads(data)
     except Exception as error:  # user-defined classes may raise anything
-        answer = Failed(None, "their results cannot be read here", said(error))
+        answer = Failed(None, "their results cannot be read here", typed_text(error))
     if isinstance(answer, RaisedError):
         raise restored(answer.error)
     if isinstance(answer, Failed):

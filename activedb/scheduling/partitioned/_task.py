@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from activedb.errors import DefinitionError
+from activedb.functions import message_of, typed_text
 from activedb.scheduling._access import Access
 from activedb.scheduling._operations import At, Outcome, STransaction
 from activedb.scheduling._program import Program
@@ -46,7 +47,6 @@ __all__ = [
     "received",
     "restored",
     "run_task",
-    "said",
 ]
 
 
@@ -251,7 +251,9 @@ class SentPrograms:
             for program, of_program in zip(self._numbers, accesses, strict=True):
                 for type_, access in of_program.items():
                     self._check(program, type_, access)
-            raise DefinitionError(f"state accesses cannot be pickled: {said(error)}") from error
+            raise DefinitionError(
+                f"state accesses cannot be pickled: {typed_text(error)}"
+            ) from error
 
     def _check(self, program: Program, type_: str, access: _StateAccess) -> None:
         try:
@@ -259,7 +261,7 @@ class SentPrograms:
         except Exception as error:
             raise DefinitionError(
                 f"program {program.name}: the state access for {type_} cannot be sent to other "
-                f"processes ({said(error)}): use only values that can be pickled, {INSTEAD}"
+                f"processes ({typed_text(error)}): use only values that can be pickled, {INSTEAD}"
             ) from error
 
 
@@ -279,11 +281,6 @@ def named(transaction: STransaction) -> str:
     """Return the name of an s-transaction in error messages."""
     of = "" if transaction.program is None else f"program {transaction.program.name}, "
     return f"{of}s-transactions of type {transaction.type}"
-
-
-def said(error: Exception) -> str:
-    """Return the text of an error in a message."""
-    return f"{type(error).__name__}: {error}"
 
 
 # -- task: s-transactions independent of all others, with the state that they need -----------------
@@ -389,7 +386,7 @@ def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
         transactions = [received(sent, accesses) for sent in task.transactions]
         state = load(task.part)
     except Exception as error:  # modules that it names are missing or raise
-        return pickle.dumps(Failed(None, "what is sent cannot be read there", said(error)))
+        return pickle.dumps(Failed(None, "what is sent cannot be read there", typed_text(error)))
     try:
         done = _run(transactions, state, scheduler, dumps)
     except BaseException as error:
@@ -407,7 +404,7 @@ def dumped(value: Any, dumps: Callable[[Any], bytes]) -> str | None:
     try:
         dumps(value)
     except Exception as error:  # the value's class may raise anything
-        return said(error)
+        return typed_text(error)
     return None
 
 
@@ -520,7 +517,7 @@ def packed(
     return PickledError(
         _dumped(error, dumps),
         type(error).__name__,
-        _text(error),
+        message_of(error),
         notes,
         cause,
         context,
@@ -561,10 +558,3 @@ def _loaded(sent: PickledError) -> BaseException | None:
     except Exception:  # its class may not be importable in this process
         return None
     return error if isinstance(error, BaseException) else None
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # user-defined class
-        return ""

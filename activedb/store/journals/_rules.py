@@ -13,7 +13,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from activedb.store.server import translate_errors
 from activedb.store.session import Session, Store
-from activedb.store.system import decisions, detector_states, partials, rules
+from activedb.store.system import dead_letters, decisions, detector_states, partials, rules
 
 __all__ = ["Adopted", "DecisionRows", "DetectorRows", "RuleRows"]
 
@@ -366,7 +366,8 @@ class RuleRows:
     """
 
     table: Any = rules
-    name_length_max: int = rules.c.name.type.length  # type: ignore[attr-defined]  # a String
+    # The source of a dead letter is "rule " and its name.
+    name_length_max: int = dead_letters.c.source.type.length - len("rule ")  # type: ignore[attr-defined]
 
     def __init__(self, store: Store):
         self._store = store

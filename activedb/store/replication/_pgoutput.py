@@ -21,7 +21,8 @@ from psycopg.adapt import Transformer
 from psycopg.pq import Format
 from sqlalchemy import Connection
 
-from activedb.errors import StoreError
+from activedb.errors import InvalidRow, StoreError
+from activedb.functions import typed_text
 from activedb.store.sql import Row, TableSpec
 
 __all__ = [
@@ -380,6 +381,9 @@ _Load = Callable[[Value], Any]
 class ChangeConverter:
     """Converter of one table's changes to rows.
 
+    Its methods raise `InvalidRow` if a value cannot be held in Python, or an old row is not as
+    complete as the table sends them.
+
     Parameters
     ----------
     spec : TableSpec
@@ -396,6 +400,7 @@ class ChangeConverter:
 
     def __init__(self, spec: TableSpec, relation: Relation, connection: Connection):
         self.spec = spec
+        self._is_whole = relation.identity == "f"
         driver: Any = connection.connection.driver_connection
         transformer, dialect = Transformer(driver), connection.dialect
         declared = {str(column.name): column for column in spec.table.columns}
@@ -406,7 +411,8 @@ class ChangeConverter:
             load = transformer.get_loader(column.type_oid, Format.TEXT).load
             kind = declared[column.name].type.dialect_impl(dialect)
             process = kind.result_processor(dialect, column.type_oid)
-            self._columns.append((place, column.name, column.is_key, _both(load, process)))
+            conversion = _conversion(f"{spec.name}.{column.name}", load, process)
+            self._columns.append((place, column.name, column.is_key, conversion))
         found = {name for _, name, _, _ in self._columns}
         # The server does not send generated columns.
         self._computed = dict.fromkeys(
@@ -440,6 +446,11 @@ class ChangeConverter:
         """
         new, old = change.new, change.old
         if old is None:
+            if self._is_whole:
+                raise InvalidRow(
+                    f"table {self.spec.name} sends whole old rows, and the partition of a changed "
+                    f"row does not: ALTER TABLE that partition REPLICA IDENTITY FULL"
+                )
             return self.key_alone(new), self.whole(new)
         if not change.is_whole:
             return self.key_alone(old), self.whole(new)
@@ -456,7 +467,18 @@ class ChangeConverter:
         return [str(c.name) for c in self.spec.table.columns if c.name in row]
 
 
-def _both(load: Callable[[Any], Any], process: Callable[[Any], Any] | None) -> _Load:
-    if process is None:
-        return lambda value: None if value is None else load(value)
-    return lambda value: process(None if value is None else load(value))
+def _conversion(
+    name: str, load: Callable[[Any], Any], process: Callable[[Any], Any] | None
+) -> _Load:
+    """Return the conversion of a column's values from their text; it raises `InvalidRow`."""
+
+    def read(value: Any) -> Any:
+        try:
+            loaded = None if value is None else load(value)
+            return loaded if process is None else process(loaded)
+        except Exception as error:  # of the driver, or of a type of the user's
+            raise InvalidRow(
+                f"{name} is {value!r} in a changed row, which cannot be read: {typed_text(error)}"
+            ) from error
+
+    return read

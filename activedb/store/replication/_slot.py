@@ -161,7 +161,13 @@ class Slot:
 
     # -- opening ---------------------------------------------------------------------------
 
-    def open(self, specs: Sequence[TableSpec], *, whole: bool = False) -> None:
+    def open(
+        self,
+        specs: Sequence[TableSpec],
+        *,
+        whole: bool = False,
+        check: Callable[[FollowedTable], object] = lambda table: None,
+    ) -> None:
         """Become the slot's follower, and create missing objects at the server.
 
         Parameters
@@ -170,6 +176,8 @@ class Slot:
             Tables to follow from now on; they replace the previous ones.
         whole : bool
             Set the tables' replica identity to FULL, so that old rows are sent whole.
+        check : callable
+            Called with each table before anything is kept at the server; it may raise.
 
         Raises
         ------
@@ -185,6 +193,8 @@ class Slot:
                 publication = Publication(setting_up, self.schema, self.name)
                 is_new, found = self._known(setting_up, publication)
                 self.tables, is_more = publication.set(specs, whole=whole)
+                for table in self.tables:
+                    check(table)
             if is_more or is_new:
                 self._await_older(connection)
             if found is None:

@@ -44,6 +44,14 @@ _TABLE = text(
     WHERE c.oid = to_regclass(:name)
     """
 )
+# Changes of partitions come under the table's name, with the old rows that the partition sends.
+_NOT_WHOLE = text(
+    """
+    SELECT p.relid::regclass::text FROM pg_partition_tree(:oid) p
+    JOIN pg_class c ON c.oid = p.relid
+    WHERE p.isleaf AND p.relid <> :oid AND c.relreplident <> 'f' ORDER BY 1
+    """
+)
 _PUBLISHED = text(
     """
     SELECT r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
@@ -196,9 +204,11 @@ class Publication:
         """Replace the published tables; return them, and whether any was unmarked before."""
         found = [(self._look(spec, whole), spec) for spec in dict.fromkeys(specs)]
         wanted = {row.oid: self._named(row) for row, _ in found}
-        for row, _ in found:
+        for row, spec in found:
             if whole and row.identity != "f":
                 self._run(f"ALTER TABLE {wanted[row.oid]} REPLICA IDENTITY FULL")
+            if whole or row.identity == "f":
+                self._make_partitions_whole(row, spec, whole)
         published = set(self._scalars(_PUBLISHED, publication=self._name))
         if published != wanted.keys():
             self._run(
@@ -224,6 +234,16 @@ class Publication:
         self._tidy()
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _make_partitions_whole(self, row: Row[Any], spec: TableSpec, whole: bool) -> None:
+        """Have partitions send whole old rows, or raise `ConfigurationError` if not `whole`."""
+        for partition in self._scalars(_NOT_WHOLE, oid=row.oid):
+            if not whole:
+                raise ConfigurationError(
+                    f"table {spec.name} sends whole old rows, and its partition {partition} does "
+                    f"not: ALTER TABLE {partition} REPLICA IDENTITY FULL, or pass whole_rows=True"
+                )
+            self._run(f"ALTER TABLE {partition} REPLICA IDENTITY FULL")
 
     def _look(self, spec: TableSpec, whole: bool) -> Row[Any]:
         name = self._format(spec.table).replace("%%", "%")
@@ -275,7 +295,7 @@ class Publication:
             for table in self._scalars(_LEFT, trigger=trigger):
                 self._run(f"DROP TRIGGER {trigger} ON {table}")
 
-    def _scalars(self, statement: TextClause, **values: str) -> list[Any]:
+    def _scalars(self, statement: TextClause, **values: object) -> list[Any]:
         return list(self._connection.execute(statement, values).scalars())
 
     def _run(self, statement: str) -> None:
