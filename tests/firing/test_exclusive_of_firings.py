@@ -223,9 +223,9 @@ def test_exclusive_rule_waits_while_the_letter_of_its_firing_cannot_be_written(
         with pytest.raises(FiringsLeft, match="the server is away"):
             db.wait_idle(timeout=0)
     assert [row["intent"] for row in process.ledger.pending()] == [False, True]
-    process.outcome = "commits"
+    process.outcome = "commits"  # but the rule has failed, and is not run again
     process.take_over()
-    check(process.ledger, "commits", {1})
+    check(process.ledger, "fails", {1})
 
 
 class Crash(BaseException):

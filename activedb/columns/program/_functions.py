@@ -91,13 +91,13 @@ _BUILTINS = frozenset(
 )
 
 
-PRODUCTS_MAX: Final = 2.0**31
-"""Bound up to which the product of two integers fits in 64 bits."""
+PRODUCTS_MAX: Final = 2.0**26
+"""Bound up to which products of two integers are exact as floats, which they are compared with."""
 
-_WHOLE_MAX: Final = 2.0**62
+_SUMS_MAX: Final = 40  # of integers; each may double them
 
 _OTHERS = frozenset(
-    {"inv", "invert", "ilshift", "ipow", "lshift", "pow", "sum"}
+    {"inv", "invert", "ilshift", "ipow", "irshift", "lshift", "pow", "rshift", "sum"}
     | {"contains", "countOf", "delitem", "getitem", "indexOf", "not_", "setitem", "truth"}
 )
 """Builtin functions whose compiled results differ, some of them only for windows."""
@@ -170,7 +170,7 @@ class Compiled:
     dispatcher : object
         Callable for numba code.
     whole_max : float
-        Bound on its integer arguments up to which all its integers fit in 64 bits.
+        Bound on its integer arguments up to which all its integers are exact as floats.
 
     Raises
     ------
@@ -180,18 +180,22 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any]):
         self._parts: list[tuple[FunctionType, Any]] = []  # all functions compiled with it
-        self._checked = checked(_WHOLE_MAX)
+        self._sums: dict[object, int] = {}  # additions that one call of a part may make
+        self._checked = checked(EXACT_MAX)
         self.dispatcher: Any = self._compile(function, ())
-        self.whole_max = EXACT_MAX
-        if function in (operator.mul, operator.imul):
-            self.whole_max = PRODUCTS_MAX
-        if any(
-            instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") == "*"
+        # Each addition may double a number: the integers that it begins with must be smaller.
+        self._doubled = 2.0 ** min(self._sums.get(function, 1), _SUMS_MAX)
+        is_product = function in (operator.mul, operator.imul)
+        self.whole_max = (PRODUCTS_MAX if is_product else EXACT_MAX) / self._doubled
+        multiplies = any(
+            _is_binary(instruction, "*")
             for part, _ in self._parts
-            for instruction in dis.get_instructions(part)
-        ):  # compile again with a tighter limit: integers it produces must be safe to multiply
+            for instruction in _instructions(part.__code__)
+        )
+        limit = PRODUCTS_MAX / self._doubled if multiplies else self.whole_max
+        if self._parts and limit < EXACT_MAX:  # compile again: it must also make small integers
             self._parts.clear()
-            self._checked = checked(PRODUCTS_MAX)
+            self._checked = checked(limit)
             self.dispatcher = self._compile(function, ())
 
     def check_types(self) -> None:
@@ -201,7 +205,8 @@ class Compiled:
         ------
         NotCompilable
             If a window is used other than by its length, its sum or in a loop (`_functions`), or if
-            integers are multiplied in a loop or more than once: in Python integers are unbounded.
+            integers are multiplied in a loop or more than once, or variables are added in a loop:
+            in Python integers are unbounded.
         """
         for part, dispatcher in self._parts:
             for compiled in dispatcher.overloads.values():
@@ -211,20 +216,26 @@ class Compiled:
         loops = any(
             instruction.opname.startswith("JUMP_BACKWARD")
             for part, _ in self._parts
-            for instruction in dis.get_instructions(part)
+            for instruction in _instructions(part.__code__)
         )
         for part, dispatcher in self._parts:
             large = any(
-                isinstance(constant, int) and abs(constant) > PRODUCTS_MAX
+                isinstance(constant, int) and abs(constant) > self.whole_max
                 for constant in part.__code__.co_consts
             )
             for compiled in dispatcher.overloads.values():
-                products = sum(map(_is_whole_product, compiled.type_annotation.calltypes.items()))
+                annotation = compiled.type_annotation
+                products = _count(annotation, operator.mul, operator.imul)
                 if products:
-                    self.whole_max = PRODUCTS_MAX
+                    self.whole_max = PRODUCTS_MAX / self._doubled
                 if products and (loops or large or products > 1):
                     raise NotCompilable(
                         f"{part.__qualname__} multiplies whole numbers in a loop, or several times"
+                    )
+                sums = _count(annotation, *_SUMS, variable=loops)
+                if sums and (loops or large):
+                    raise NotCompilable(
+                        f"{part.__qualname__} adds whole numbers in a loop, or large ones"
                     )
 
     def _compile(self, function: Callable[..., Any], within: tuple[object, ...]) -> Any:
@@ -244,22 +255,27 @@ class Compiled:
             raise NotCompilable(f"{name} has default values")
         if any(cell == CellType() for cell in function.__closure__ or ()):
             raise NotCompilable(f"{name} is not defined yet")
-        _check_code(function, function.__code__)
+        for code in _codes(function.__code__):
+            _check_code(function, code)
         around = (*within, function)
-        known_names = function.__globals__
-        names = {
-            name: self._inside(known_names[name], around)
+        used = {
+            name: function.__globals__[name]
             for name in function.__code__.co_names
-            if name in known_names
+            if name in function.__globals__
         }
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        names = {name: self._inside(value, around) for name, value in used.items()}
         names = {**self._checked.builtins, **names}
         names |= {"__builtins__": builtins, "__name__": function.__module__}
-        cells = [
-            CellType(self._inside(c.cell_contents, around)) for c in function.__closure__ or ()
-        ]
-        copy = FunctionType(function.__code__, names, function.__name__, None, tuple(cells))
+        closure = tuple(CellType(self._inside(value, around)) for value in cells)
+        copy = FunctionType(function.__code__, names, function.__name__, None, closure)
         dispatcher = numba.njit(nogil=True, error_model="python")(copy)
         self._parts.append((function, dispatcher))
+        instructions = list(_instructions(function.__code__))
+        calls = sum(each.opname.startswith("CALL") for each in instructions)
+        called = [self._sums.get(each, 1) for each in (*used.values(), *cells) if callable(each)]
+        sums = sum(_is_binary(each, "+", "-") for each in instructions)
+        self._sums[function] = sums + calls * max(called, default=0)
         return dispatcher
 
     def _inside(self, value: Any, within: tuple[object, ...]) -> Any:
@@ -270,23 +286,61 @@ class Compiled:
             return self._checked.math
         if isinstance(value, ModuleType):
             raise NotCompilable(f"it uses the module {value.__name__}")
+        _check_constant(value)
         return value
 
 
-def _is_whole_product(called: tuple[Any, Any]) -> bool:
-    """Return whether a typed numba expression is a product of integers."""
-    expression, signature = called
-    if getattr(expression, "op", None) not in ("binop", "inplace_binop"):
-        return False
-    is_product = expression.fn in (operator.mul, operator.imul)
-    return is_product and isinstance(signature.return_type, types.Integer)
+_SUMS: Final = (operator.add, operator.iadd, operator.sub, operator.isub)
+
+
+def _count(annotation: Any, *functions: Any, variable: bool = False) -> int:
+    """Return how many expressions yield an integer by one of the functions.
+
+    With `variable`, those with a constant don't count: repeated, they take too long to overflow.
+    """
+    count = 0
+    for expression, signature in annotation.calltypes.items():
+        if getattr(expression, "op", None) not in ("binop", "inplace_binop"):
+            continue
+        operands = [annotation.typemap[v.name] for v in (expression.lhs, expression.rhs)]
+        if variable and any(isinstance(each, types.Literal) for each in operands):
+            continue
+        count += expression.fn in functions and isinstance(signature.return_type, types.Integer)
+    return count
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object, and those of the functions and comprehensions inside."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    for each in _codes(code):
+        yield from dis.get_instructions(each)
+
+
+def _is_binary(instruction: dis.Instruction, *operators: str) -> bool:
+    return instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") in operators
+
+
+def _check_constant(value: Any) -> None:
+    if type(value) is int and abs(value) > EXACT_MAX:
+        raise NotCompilable(f"{value} is beyond 2**53, up to which floats are exact")
 
 
 def _check_code(function: FunctionType, code: CodeType) -> None:
     """Refuse code that raises, or has unbounded integers, in Python but not when compiled."""
+    name = _unassigned(code)
+    if name is not None:
+        raise NotCompilable(f"{name} may have no value where it is used")
+    for constant in code.co_consts:
+        _check_constant(constant)
     uses_math = any(function.__globals__.get(name) is math for name in code.co_names)
     for instruction in dis.get_instructions(code):
-        if instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") in ("**", "<<"):
+        if _is_binary(instruction, "**", "<<", ">>"):
             raise NotCompilable(f"{instruction.argrepr} overflows in another way when compiled")
         if instruction.opname == "UNARY_INVERT":
             raise NotCompilable("~ of a boolean gives something else when compiled")
@@ -294,8 +348,51 @@ def _check_code(function: FunctionType, code: CodeType) -> None:
         if instruction.opname == "LOAD_GLOBAL" and not _may_be_used(function, name):
             raise NotCompilable(f"{name} is not compiled")
         is_attribute = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-        if uses_math and is_attribute and not hasattr(checked(_WHOLE_MAX).math, name):
+        if uses_math and is_attribute and not hasattr(checked(EXACT_MAX).math, name):
             raise NotCompilable(f"math.{name} gives something else when compiled")
+
+
+def _unassigned(code: CodeType) -> str | None:
+    """Return a local variable that may be read before it has a value; compiled, it would be 0."""
+    if sys.version_info >= (3, 12):  # the instruction says so
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "LOAD_FAST_CHECK":
+                return str(instruction.argval)
+        return None
+    parameters = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    instructions = list(dis.get_instructions(code))
+    place = {each.offset: n for n, each in enumerate(instructions)}
+    # Variables that have a value on every way to an instruction.
+    assigned: dict[int, frozenset[str]] = {}
+    todo = [(0, parameters)]
+    handlers: Any = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    todo += [(place[handler.target], parameters) for handler in handlers]
+    while todo:
+        n, known = todo.pop()
+        before = assigned.get(n)
+        if before is not None:
+            known &= before
+            if known == before:
+                continue
+        assigned[n] = known
+        each = instructions[n]
+        if each.opname == "LOAD_FAST" and each.argval not in known:
+            return str(each.argval)
+        if each.opname == "STORE_FAST":
+            known |= {each.argval}
+        elif each.opname == "DELETE_FAST":
+            known -= {each.argval}
+        if each.opcode in dis.hasjrel:
+            todo.append((place[each.argval], known))
+        if each.opname not in _ENDS:
+            todo.append((n + 1, known))
+    return None
+
+
+_ENDS: Final = frozenset(
+    {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "RAISE_VARARGS", "RERAISE"}
+    | {"RETURN_VALUE"}
+)
 
 
 def _may_be_used(function: FunctionType, name: str) -> bool:

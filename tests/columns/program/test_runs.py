@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 from functools import cache, partial
 from typing import Any
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.long
 @cache
 def one_table(function: Any, **table: Any) -> Program:
     """A program of one operation; one for each function, which is compiled once."""
-    values = SharedTable("values", initial=4, size=4, **table)
+    values = SharedTable("values", **{"initial": 4, "size": 4, **table})
     program = Program("one", [values])
 
     @program.on("E")
@@ -249,9 +250,75 @@ def with_text(value: float, x: float) -> float:
     return float(f"{value + x}")
 
 
+def with_shift(value: float, x: int) -> float:
+    return value + (1000 >> int(abs(x)))
+
+
+def with_sums(value: float, x: int) -> float:
+    a, b = 0, 1
+    for _ in range(100):
+        a, b = b, a + b
+    return float(a % 1000) + x
+
+
+def with_doubling(value: float, x: int) -> float:
+    n = int(x)
+    for _ in range(70):
+        n += n
+    return float(n % 1000)
+
+
+def with_a_large_number(value: float, x: float) -> float:
+    return 1.0 if value < 2**60 + 1 else x
+
+
+def with_nothing_yet(value: float, x: float) -> float:
+    if x > 0:
+        y = x
+    return y
+
+
+def with_nothing_in_a_loop(value: float, x: float) -> float:
+    for n in range(int(abs(x))):
+        value += n
+    return float(n)
+
+
+def with_a_deleted_one(value: float, x: float) -> float:
+    y = x
+    if x > 0:
+        del y
+    return y
+
+
+def with_all_ways(value: float, x: float) -> float:
+    if x > 0:
+        y = 1.0
+    elif x < -5:
+        raise ValueError
+    else:
+        y = 2.0
+    for n in range(3):
+        z = y + n
+        value += z
+    while value > 100:
+        w = 3.0
+        value -= w
+    return value + y
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (with_shift, "overflows in another way"),
+        (operator.rshift, "is not compiled"),
+        (with_sums, "adds whole numbers in a loop"),
+        (with_doubling, "adds whole numbers in a loop"),
+        (with_a_large_number, "beyond 2**53"),
+        (with_nothing_yet, "y may have no value"),
+        (with_nothing_in_a_loop, "n may have no value"),
+        (with_a_deleted_one, "y may have no value"),
+        (with_all_ways, None),
         (with_log, "math.log gives something else"),
         (with_power, "overflows in another way"),
         (with_time, "uses the module threading"),
@@ -305,6 +372,38 @@ def root(value: float, x: float) -> float:
 
 def product(value: float, x: float) -> float:
     return float(int(x) * 1000 % 997)
+
+
+def added(value: float, x: int) -> float:
+    return 1.0 if x + 1 > value else 2.0
+
+
+def twice(x: int) -> int:
+    return x + x
+
+
+def doubled_often(value: float, x: int) -> float:
+    return float(twice(twice(twice(twice(twice(twice(twice(twice(x + x)))))))) % 1000)
+
+
+def compared(value: float, x: int) -> float:
+    return 1.0 if x * 3 > value * 3.0 else 2.0
+
+
+@pytest.mark.parametrize("function", [added, doubled_often, compared, product])
+def test_whole_numbers_are_exact_beside_floats(function: Any) -> None:
+    powers = [2**n + d for n in (25, 26, 27, 31, 40, 45, 50, 51, 52, 53) for d in (-1, 0, 1)]
+    for initial in (2.0**26, 2.0**53, 2.0**31 + 1):
+        runs = []
+        for decision in (None, "python"):
+            run = ColumnRun(one_table(function, initial=initial, size=1), decision=decision)
+            for n, x in enumerate(powers):
+                batch = EventColumns.of_arrays(["E"], [0], [n], {"key": [0], "x": [x]})
+                run.feed(batch, n + 1)
+                runs.append((x, run.state.newest(run.program.tables[0])))
+            assert decision or run.not_compiled is None
+        half = len(runs) // 2
+        assert runs[:half] == runs[half:]
 
 
 @pytest.mark.parametrize("function", [remainder, rounded, root, product])
