@@ -45,6 +45,7 @@ from activedb.events import Sequence as Seq
 from activedb.events._undecided import text_of
 from activedb.events.detection._node import DetectorState
 from activedb.events.terms import part
+from tests import drawing
 
 from .generation import CONTEXTS, EVERYTHING, random_expression
 from .judging import END_US, Case, drawn, shown, some_worlds
@@ -105,6 +106,10 @@ OPERATORS: dict[str, Expression] = {
     "negation at the end in another": seq(A, seq(B, ~N).within(2), ~event("N", alias="M")).within(
         5
     ),
+    "two before a negation at the end in a sequence": seq(seq(A, B, ~N).within(2), C).within(5),
+    "two before a negation at the end in another": seq(
+        seq(A, B, ~N).within(2), ~event("C", alias="M")
+    ).within(5),
     "after before a negation at the end": seq(A, B.after(2), ~N).within(5),
     "clock": seq(A, every(3, alias="T"), B),
     "periodic": periodic(A, 2, B),
@@ -773,6 +778,32 @@ def test_random_expressions_make_what_the_worlds_make(seed: int) -> None:
             differ("raise", raised.made, certain.made),
             case.impossible(possible.made),
             case.missed(possible.made),
+        )
+
+
+@pytest.mark.parametrize("last", [C, ~event("C", alias="M")], ids=["before", "without"])
+def test_end_of_a_window_is_no_event_that_has_the_same_reading(last: Any) -> None:
+    expression = seq(seq(A, B, ~N).within(2), last).within(5)
+    worlds = drawing.Worlds(60 * SCALE, "same reading", last, possible=10 * SCALE)
+    for random in worlds:
+        low, width = random.randint(0, 2), random.randint(0, 2)
+        reading = random.randint(low, low + width)
+        ends = [(low, reading, low + width)]  # of A; then of B and C
+        for middle in (reading + 2, reading + random.randint(2, 4)):
+            around = random.randint(0, 1), random.randint(0, 1)
+            ends.append((middle - around[0], middle, middle + around[1]))
+        events = []
+        for number, (name, (low, reading, high)) in enumerate(zip("ABC", ends, strict=True)):
+            stamp = AccuracyInterval(reading * SECOND_US, low * SECOND_US, high * SECOND_US)
+            events.append(Occurrence(name, stamp, {"w": 0, "x": 0, "n": number}))
+        case = Case(expression, events, some_worlds(expression, events, random))
+        worlds.met["possible"] += bool(case.possible)
+        certain = told(case, "certain", telling(random), random.random())
+        check(
+            case,
+            case.uncertain(certain.made),
+            case.missed(certain.made),
+            case.untold(certain),
         )
 
 

@@ -198,6 +198,18 @@ def moments(o: Occurrence) -> list[Occurrence]:
     if not o.parts:
         return [o]
     found = [leaf for part in o.constituents for leaf in moments(part)]
-    if not any(leaf.us == o.us for leaf in found):
+    if not any(_is_moment_of(leaf, o) for leaf in found):
         found.append(Occurrence(o.name, o.timestamp))
     return found
+
+
+def _is_moment_of(leaf: Occurrence, o: Occurrence) -> bool:
+    """Return whether a composite occurs with an event, not at a moment that may only look alike.
+
+    A moment without a clock beside an event of the same interval changes no relation.
+    """
+    if leaf.timestamp is o.timestamp:
+        return True
+    if o.low_us == o.high_us:
+        return leaf.low_us == leaf.high_us == o.us
+    return leaf.stamp == o.stamp is not None and o.stamp.local_clock is not None
