@@ -116,6 +116,9 @@ REVIEWED = {
         "trigger": OURS,
         "when": OURS,
     },
+    "activedb/store/replication/_slot_tables.py Publication._make_partitions_whole": {
+        "partition": QUOTED
+    },
     "activedb/store/replication/_slot_tables.py Publication._run": {
         "statement.replace('%', '%%')": COMPILED
     },

@@ -241,7 +241,13 @@ class RunEngine(_Ring):
             self._programs.keep_texts(values)
             self._values[living] = values
             self._texts_max = max(_TEXTS_MIN, 2 * self._programs.texts)
-        self._loaded = self._programs.load(columns, rows, masks)
+        values, nulls, kinds = self._programs.load(columns, rows, masks)
+        if len(rows):
+            us, window_us = columns.us[rows], self._plan.window_us
+            before_us = -1 << 63 if window_us < 0 else int(us.min()) - window_us
+            if self._programs.admit(kinds, int(us.max()), before_us):
+                self.forget(before_us)
+        self._loaded = values, nulls
 
     def run(
         self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False

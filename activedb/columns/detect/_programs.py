@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial, reduce
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,8 @@ _CONST, _NULL, _LOAD, _EQ, _NE, _LT, _LE, _GT, _GE, _ADD, _SUB, _MUL, _NEG = ran
 _AND, _OR, _NOT, _IS_NULL = range(13, 17)
 _COMPARISONS: Final = {"=": _EQ, "!=": _NE, "<": _LT, "<=": _LE, ">": _GT, ">=": _GE}
 _SUMS: Final = {"+": _ADD, "-": _SUB, "*": _MUL}
+
+_ADMITTED_MAX: Final = 64  # batches of different kinds
 
 _TEXTS_MAX: Final = 65_536  # texts that single-event conditions number before they forget
 
@@ -108,7 +111,8 @@ class CompiledConditions:
             for column in self.columns
         ]
         self._texts = ValueNumbers()
-        self._kinds = [Kind("null")] * len(self.columns)
+        self._known: Kinds = (Kind("null"),) * len(self.columns)  # of all admitted events
+        self._admitted: list[tuple[int, Kinds]] = []  # theirs, each until the time of the last one
         self.constants: list[float] = []
         code: list[tuple[int, int, int, int]] = []
         ends = []
@@ -122,8 +126,8 @@ class CompiledConditions:
         self.prevs = np.array([program.term.uses_prev for program in programs], bool)
         self.literals: Floats = np.array(self.constants, np.float64)
 
-    def load(self, columns: EventColumns, rows: Ints, masks: Ints) -> tuple[Floats, Ints]:
-        """Return the values of some events, and which of them are NULL.
+    def load(self, columns: EventColumns, rows: Ints, masks: Ints) -> tuple[Floats, Ints, Kinds]:
+        """Return the values of some events, which of them are NULL, and their kinds.
 
         Parameters
         ----------
@@ -136,6 +140,8 @@ class CompiledConditions:
         values : array of float64, of shape (rows, columns)
         nulls : array of int64, of shape (rows,)
             Bit c: column c is NULL.
+        kinds : tuple of Kind
+            One per column.
 
         Raises
         ------
@@ -144,7 +150,7 @@ class CompiledConditions:
         """
         values = np.zeros((len(rows), len(self.columns)))
         nulls = np.zeros(len(rows), np.int64)
-        kinds = list(self._kinds)
+        kinds = [Kind("null")] * len(self.columns)
         for place, name in enumerate(self.columns):
             needed = sum(1 << part for part in self._loaded_by[place])
             wanted = (masks & needed) != 0
@@ -158,19 +164,64 @@ class CompiledConditions:
                 if isinstance(column, np.ndarray)
                 else column.take(pa.array(rows[wanted]))
             )
-            kind, numbers, unknown = numbers_of(name, taken, self._texts)
-            kinds[place] = joined(name, kinds[place], kind)
+            kinds[place], numbers, unknown = numbers_of(name, taken, self._texts)
             values[wanted, place] = numbers
             nulls[wanted] |= unknown.astype(np.int64) << place
         for program in self._programs:
             self._check(program.term, kinds)
-        self._kinds = kinds
-        return values, nulls
+        return values, nulls, tuple(kinds)
+
+    def admit(self, kinds: Kinds, last_us: int, before_us: int) -> bool:
+        """Admit events of some kinds beside those admitted earlier that they may meet.
+
+        Parameters
+        ----------
+        last_us : int
+            Time of the last of the events.
+        before_us : int
+            Start of the window of the first: it meets no event before.
+
+        Returns
+        -------
+        bool
+            Whether the conditions require that events before `before_us` are forgotten.
+
+        Raises
+        ------
+        BadEvent
+            If the values cannot be compared with those of events in the window, or not exactly.
+        """
+        forgets = False
+        try:
+            together = self._together(self._known, kinds)
+        except BadEvent:
+            met = [each for each in self._admitted if each[0] >= before_us]
+            if len(met) == len(self._admitted):
+                raise
+            together = self._together(*(kinds for _, kinds in met), kinds)
+            self._admitted, forgets = met, True
+        self._known = together
+        if self._admitted and self._admitted[-1][1] == kinds:
+            self._admitted.pop()
+        elif len(self._admitted) == _ADMITTED_MAX:  # one entry for all, which lives longer
+            self._admitted = [(self._admitted[-1][0], together)]
+        self._admitted.append((last_us, kinds))
+        return forgets
+
+    def _together(self, *admitted: Kinds) -> Kinds:
+        """Return the kinds of all events; raise `BadEvent` if they cannot be compared."""
+        together = tuple(
+            reduce(partial(joined, name), of_column)
+            for name, of_column in zip(self.columns, zip(*admitted, strict=True), strict=True)
+        )
+        for program in self._programs:
+            self._check(program.term, together)
+        return together
 
     def copy(self) -> CompiledConditions:
         """Return an independent copy; O(texts)."""
         made = copy(self)
-        made._texts, made._kinds = self._texts.copy(), list(self._kinds)
+        made._texts, made._admitted = self._texts.copy(), list(self._admitted)
         return made
 
     @property
@@ -186,7 +237,7 @@ class CompiledConditions:
         values : array of float64, of shape (rows, columns)
             Loaded values; their texts are renumbered in place.
         """
-        columns = [place for place, kind in enumerate(self._kinds) if kind.name == "text"]
+        columns = [place for place, kind in enumerate(self._known) if kind.name == "text"]
         held = values[:, columns]
         literals = np.arange(self._texts_of_literals)
         kept: Ints = np.unique(np.concatenate((held.ravel(), literals))).astype(np.int64)
@@ -201,7 +252,7 @@ class CompiledConditions:
         BadEvent
             As for `load`.
         """
-        values, nulls = self.load(columns, rows, np.ones(len(rows), np.int64))
+        values, nulls, _ = self.load(columns, rows, np.ones(len(rows), np.int64))
         begin, holds = 0, np.ones(len(rows), bool)
         for end in self.ends:
             holds &= _true(self.code[begin:end].tolist(), self.constants, values, nulls)
@@ -250,7 +301,7 @@ class CompiledConditions:
         """Return the index of the part it belongs to; 0 for the event itself."""
         return 0 if load.part is None else self._names.index(load.part)
 
-    def _check(self, term: Term, kinds: list[Kind]) -> Kind:
+    def _check(self, term: Term, kinds: Sequence[Kind]) -> Kind:
         """Return the kind of a term's result over columns of these kinds.
 
         Raises
@@ -372,6 +423,10 @@ class Kind:
 
     name: str
     most: int = 0
+
+
+Kinds: TypeAlias = tuple[Kind, ...]
+"""Kinds of all columns that conditions load."""
 
 
 def numbers_of(

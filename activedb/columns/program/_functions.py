@@ -14,6 +14,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -359,7 +360,9 @@ def _unassigned(code: CodeType) -> str | None:
             if instruction.opname == "LOAD_FAST_CHECK":
                 return str(instruction.argval)
         return None
-    parameters = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    stars = sum(bool(code.co_flags & flag) for flag in (CO_VARARGS, CO_VARKEYWORDS))
+    count = code.co_argcount + code.co_kwonlyargcount + stars
+    parameters = frozenset(code.co_varnames[:count])
     instructions = list(dis.get_instructions(code))
     place = {each.offset: n for n, each in enumerate(instructions)}
     # Variables that have a value on every way to an instruction.
