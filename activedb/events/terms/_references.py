@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from activedb.errors import BadEvent, PatternError, StoreError
 from activedb.events._names import name_text
 from activedb.events._occurrence import Occurrence
 from activedb.events.terms._term import ATOM, SUM, Compiled, NegatedInside, Term, Value, written
-from activedb.events.terms._values import CALCULATIONS, equal
+from activedb.events.terms._values import CALCULATIONS, NotComparable, equal, is_quantity
 
 __all__ = [
     "FUNCTIONS",
@@ -166,7 +167,8 @@ class Aggregate(Term):
     """Aggregate over the elements of a Kleene part.
 
     As in SQL, NULLs do not count, and the sum, mean, least or greatest of no values is NULL. A part
-    that is a single event counts as one element; a part that has not occurred as none.
+    that is a single event counts as one element; a part that has not occurred as none. For the
+    least and the greatest, NaN is greater than all other numbers, as in PostgreSQL.
 
     Attributes
     ----------
@@ -295,7 +297,8 @@ def _sum(values: list[Value]) -> Value:
     if not values:
         return None
     plus, total = CALCULATIONS["+"], values[0]
-    total = plus(total, total - total)  # rejects a single value that cannot be added
+    if not is_quantity(total):  # no addition would refuse a single value
+        raise NotComparable
     for value in values[1:]:
         kind = type(value)
         same = kind is type(total) and (kind is int or kind is float)
@@ -304,17 +307,23 @@ def _sum(values: list[Value]) -> Value:
 
 
 def _mean(values: list[Value]) -> Value:
-    # True division of integers gives the float nearest to the quotient.
     total = _sum(values)
-    return None if total is None else total / len(values)
+    if isinstance(total, int):  # true division gives the float nearest to the quotient
+        return total / len(values)
+    return None if total is None else CALCULATIONS["/"](total, len(values))
 
 
 def _least(values: list[Value]) -> Value:
-    return min(values, default=None)
+    return min(values, key=_rank, default=None)
 
 
 def _greatest(values: list[Value]) -> Value:
-    return max(values, default=None)
+    return max(values, key=_rank, default=None)
+
+
+def _rank(value: Value) -> tuple[Value, bool]:
+    """Return what orders values as PostgreSQL does: NaN is greater than all other numbers."""
+    return (value, False) if value == value else (math.inf, True)
 
 
 def _none(values: Iterable[Value]) -> Value:

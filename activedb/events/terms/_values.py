@@ -16,6 +16,7 @@ __all__ = [
     "NotComparable",
     "divided",
     "equal",
+    "is_quantity",
     "negated",
     "remainder",
 ]
@@ -96,6 +97,11 @@ def remainder(a: Any, b: Any) -> Any:
     return a % b
 
 
+def is_quantity(value: Any) -> bool:
+    """Return whether a value is a number or a duration: what can be added to its own kind."""
+    return isinstance(value, Number | timedelta) and not isinstance(value, bool)
+
+
 def negated(value: Any) -> Any:
     """Return the negative of a non-NULL number or duration.
 
@@ -104,12 +110,12 @@ def negated(value: Any) -> Any:
     NotComparable
         If `value` is neither.
     """
-    if isinstance(value, bool) or not isinstance(value, Number | timedelta):
+    if not is_quantity(value):
         raise NotComparable
     if isinstance(value, Decimal):
         with localcontext(_EXACT):
             return -value
-    return -value  # type: ignore[operator]
+    return -value
 
 
 def _checked(operation: Callable[[Any, Any], Any], context: Context) -> Callable[[Any, Any], Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
@@ -326,12 +326,92 @@ def test_negative_of_text_is_a_bad_event() -> None:
 
 
 def test_sum_and_mean_of_what_does_not_add_is_a_bad_event() -> None:
-    for wrong in (["a"], [1, "a"], [Decimal(1), 1.0], [True]):
+    for wrong in (["a"], [1, "a"], [Decimal(1), 1.0], [True], [date(2026, 1, 1)]):
         parts = {"B": tuple(happened(x=x) for x in wrong)}
         with pytest.raises(BadEvent, match=r"SUM\(B\.x\)"):
             B.x.sum().evaluate(parts)
     with pytest.raises(BadEvent, match=r"MAX\(B\.x\)"):
         B.x.max().evaluate({"B": (happened(x=1), happened(x="a"))})
+
+
+DECIMALS = st.one_of(
+    st.builds(
+        lambda digits, exponent: Decimal(f"{digits}E{exponent}"),
+        st.integers(-(10**38) + 1, 10**38 - 1),
+        st.integers(-30, 30),
+    ),
+    st.sampled_from([Decimal("Infinity"), Decimal("-Infinity")]),
+)
+NAN, INFINITE = float("nan"), float("inf")
+
+
+def aggregate(function: str, values: list[Any]) -> Any:
+    return Aggregate(function, "B", "x").evaluate({"B": tuple(happened(x=x) for x in values)})
+
+
+@pytest.mark.parametrize("function", ["sum", "avg", "min", "max"])
+@given(
+    amount=st.one_of(
+        st.integers(-(2**53), 2**53), st.floats(allow_nan=False), DECIMALS, st.timedeltas()
+    ),
+    digits=st.integers(1, 50),
+)
+def test_aggregate_of_one_value_is_the_value(function: str, amount: Any, digits: int) -> None:
+    with localcontext(prec=digits):
+        found = aggregate(function, [amount])
+    assert found == amount
+    assert type(found) is (float if function == "avg" and type(amount) is int else type(amount))
+
+
+@given(st.lists(DECIMALS.filter(Decimal.is_finite), min_size=1, max_size=5), st.integers(1, 50))
+def test_mean_of_decimals_is_the_quotient_whatever_the_context(
+    values: list[Decimal], digits: int
+) -> None:
+    with localcontext(prec=digits):
+        found = aggregate("avg", values)
+    assert found == (attr("sum") / len(values)).evaluate({}, happened(sum=aggregate("sum", values)))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([INFINITE], INFINITE),
+        ([1.0, -INFINITE], -INFINITE),
+        ([-INFINITE, 1], -INFINITE),
+        ([INFINITE, -INFINITE], NAN),
+        ([1.0, NAN], NAN),
+        ([Decimal("Infinity"), Decimal(1)], Decimal("Infinity")),
+    ],
+)
+def test_sum_and_mean_with_infinities_are_those_of_arithmetic(
+    values: list[Any], expected: Any
+) -> None:
+    for order in (values, values[::-1]):
+        for function in ("sum", "avg"):
+            assert aggregate(function, order) == pytest.approx(expected, nan_ok=True)
+
+
+@given(st.data())
+def test_least_and_greatest_do_not_depend_on_order_and_nan_is_the_greatest(
+    data: st.DataObject,
+) -> None:
+    numbers = st.one_of(st.integers(), st.floats(), DECIMALS, st.just(Decimal("NaN")))
+    values = data.draw(st.lists(numbers, min_size=1, max_size=6))
+    ordered = sorted(value for value in values if value == value)
+    ordered += [value for value in values if value != value]
+    for order in (values, data.draw(st.permutations(values))):
+        for function, expected in (("min", ordered[0]), ("max", ordered[-1])):
+            found = aggregate(function, order)
+            assert found == expected or (found != found and expected != expected)
+
+
+@pytest.mark.parametrize("function", ["min", "max"])
+@pytest.mark.parametrize("values", [["a", NAN], [NAN, "a"], [1.0, NAN, date(2026, 1, 1)]])
+def test_least_and_greatest_of_nan_and_what_is_no_number_is_a_bad_event(
+    function: str, values: list[Any]
+) -> None:
+    with pytest.raises(BadEvent, match="cannot be computed"):
+        aggregate(function, values)
 
 
 def test_mean_of_integers_is_the_nearest_float() -> None:
