@@ -66,9 +66,19 @@ for _operation in _OPERATIONS.split():
 
 
 class _TracedEvent(Mapping[str, Any]):
-    """Parameters of an arbitrary event."""
+    """Parameters of an arbitrary event.
+
+    Attributes
+    ----------
+    taken : dict of str to None
+        Names of those that were taken, in order.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[str, None] = {}
 
     def __getitem__(self, name: str) -> Parameter:
+        self.taken[name] = None
         return _Stand(name)
 
     def get(self, name: str, default: object = None) -> NoReturn:
@@ -84,11 +94,12 @@ class _TracedEvent(Mapping[str, Any]):
         _refuse("its operations depend on how many parameters there are")
 
 
-def traced(program: Program, type_: str) -> tuple[Operation, ...]:
-    """Return the operations that a state access makes for any event, as templates.
+def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
+    """Return the operations that a state access makes for any event, and what it takes from one.
 
-    Each `Parameter` in them must be replaced by an event's own value: as a key, as an argument, as
-    a key or an argument of a computed key.
+    The operations are templates: each `Parameter` in them must be replaced by an event's own value:
+    as a key, as an argument, as a key or an argument of a computed key. The names are those of the
+    parameters that an event must have, in the order in which the state access takes them.
 
     Parameters
     ----------
@@ -102,9 +113,10 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
         If the state access inspects a parameter, or is of the short form.
     """
     looked: list[str] = []
+    event = _TracedEvent()
     token = _LOOKED.set(looked)
     try:
-        operations = program.operations(type_, _TracedEvent())
+        operations = program.operations(type_, event)
     except ActiveDBError as error:
         raise NotTraceable(str(error)) from error
     except Exception as error:  # any error caused by placeholders
@@ -127,7 +139,7 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
                     "else: give it as an argument of its own"
                 )
     _check_code(program.access(type_), functions)
-    return tuple(
+    templates = tuple(
         Read(
             tuple(map(_ref, operation.direct)), operation.function, tuple(map(_put, operation.args))
         )
@@ -135,6 +147,7 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
         else _write(operation)
         for operation in operations
     )
+    return templates, tuple(event.taken)
 
 
 def _check_code(access: object, seen: set[object]) -> None:

@@ -275,7 +275,10 @@ def _arrow(values: list[Any]) -> Any:
 
 
 def column_of(values: Any) -> Column:
-    """Convert any column to an array of int64, float64, bool or objects; None stands for NULL."""
+    """Convert any column to an array of int64, float64, bool or objects.
+
+    Among objects, None stands for NULL, and `NO_VALUE` for a parameter that an event does not have.
+    """
     if hasattr(values, "to_pylist"):  # an Arrow column, possibly chunked
         has_nulls = getattr(values, "null_count", 1)
         values = values.to_pylist() if has_nulls else numpy_of(values)
@@ -293,8 +296,6 @@ def column_of(values: Any) -> Column:
         return np.ascontiguousarray(values, np.int64)
     if kind == "f" and values.dtype.itemsize <= 8:
         return np.ascontiguousarray(values, np.float64)
-    if kind == "O" and any(value is NO_VALUE for value in values):
-        return objects(None if value is NO_VALUE else value for value in values)
     if kind in "bO":
         return np.ascontiguousarray(values)
     return column_of(values.tolist())

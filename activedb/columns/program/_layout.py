@@ -52,8 +52,8 @@ class ProgramLayout:
     columns : tuple of (str, bool)
         Parameters that templates take, and whether as a key. Keys are converted to integers;
         arguments keep their type.
-    needs : tuple of frozenset of str
-        Parameters needed per event type.
+    needs : tuple of tuple of str
+        Parameters that an event of each type must have, in the order in which it is asked for them.
     key_uses : tuple of KeyUse
         Parameters used as keys.
     widths : tuple of int
@@ -75,10 +75,10 @@ class ProgramLayout:
         for table in self.tables:
             if table.size is None:
                 raise _refused(program, f"table {table.name} has no size")
-        templates = []
+        templates, needs = [], []
         for type_ in program.types:
             try:
-                operations = traced(program, type_)
+                operations, needed = traced(program, type_)
             except NotTraceable as error:
                 raise _refused(program, f"of the state access for {type_}, {error}") from error
             for operation in operations:
@@ -87,9 +87,10 @@ class ProgramLayout:
             if len(operations) > _OPERATIONS_MAX:
                 raise _refused(program, f"{type_} has more than {_OPERATIONS_MAX} operations")
             templates.append(operations)
+            needs.append(needed)
         self.templates: tuple[tuple[Template, ...], ...] = tuple(templates)  # type: ignore[arg-type]
         taken = [list(_columns(operations)) for operations in self.templates]
-        self.needs = tuple(frozenset(name for name, _ in columns) for columns in taken)
+        self.needs = tuple(needs)
         self.columns = tuple(dict.fromkeys(column for columns in taken for column in columns))
         self.key_uses = tuple(self._key_uses())
         self.widths = tuple(sum(map(width, operations)) for operations in self.templates)

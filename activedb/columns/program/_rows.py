@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from activedb.columns.events import Column, Ints
+from activedb.columns.events import NO_VALUE, Column, Ints
 from activedb.compiler import jit
 from activedb.scheduling import At, Outcome
 
@@ -33,7 +33,7 @@ class Rows:
         accepted.
     ids : array of str, or None
     params : mapping of str to array
-        All columns that were fed.
+        All columns that were fed; `NO_VALUE` where an event does not have the parameter.
     columns : list of array
         Columns that the templates take, in the layout's order.
     slots : array of int64, of shape (rows,)
@@ -66,10 +66,11 @@ class Rows:
         return At(self.us.item(row), id_, self.arrivals.item(row))
 
     def params_of(self, row: int) -> dict[str, Any]:
-        """Return the parameters of a row as Python objects."""
+        """Return the parameters that the event of a row has, as Python objects."""
         return {
-            name: column[row] if column.dtype == object else column.item(row)
+            name: value
             for name, column in self.params.items()
+            if (value := column.item(row)) is not NO_VALUE
         }
 
     def aborted(self, row: int, outcome: Outcome) -> None:
@@ -155,7 +156,7 @@ def within(column: Column, most: float) -> bool:
 
 def _of(rows: Rows, name: str) -> Column:
     column = rows.params.get(name)
-    return np.full(len(rows), None, object) if column is None else column
+    return np.full(len(rows), NO_VALUE, object) if column is None else column
 
 
 def _joined(columns: list[Column]) -> Column:

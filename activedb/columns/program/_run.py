@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columns.events import Column, EventColumns, Ints, column_of
+from activedb.columns.events import NO_VALUE, Column, EventColumns, Ints, column_of
 from activedb.columns.program._conflicts import PrecedencePlanner
 from activedb.columns.program._layout import KeyUse, ProgramLayout
 from activedb.columns.program._results import ColumnRefusal, ColumnResults
@@ -45,12 +45,6 @@ class Checker:
     def __init__(self, layout: ProgramLayout):
         self._layout = layout
         self._uses = [(use, self._mask(use.codes)) for use in layout.key_uses]
-        self._needs = {
-            name: self._mask(
-                tuple(code for code, needs in enumerate(layout.needs) if name in needs)
-            )
-            for name, _ in layout.columns
-        }
 
     def codes(self, events: EventColumns) -> Ints:
         """Return per event the index of its type in the program; -1: unknown to the program."""
@@ -87,14 +81,15 @@ class Checker:
                     f"it came too late: its time is before the punctuation {punctuation_us}"
                 ),
             )
-        given = {}
-        for name, needs in self._needs.items():
-            column = params.get(name)
-            if column is None:
-                concerned = needs[codes] & (codes >= 0)
-                refuse(concerned, lambda row, name=name: f"it lacks {name!r}")
-                column = np.zeros(len(codes), np.int64)
-            given[name] = column
+        needed = dict.fromkeys(name for needs in self._layout.needs for name in needs)
+        lacking = {name: _lacking(params.get(name)) for name in needed}
+        for code, needs in enumerate(self._layout.needs):
+            for name in needs:
+                if lacking[name].any():
+                    concerned = lacking[name] & (codes == code)
+                    refuse(concerned, lambda row, name=name: f"it lacks {name!r}")
+        none = np.zeros(len(codes), np.int64)
+        given = {name: params.get(name, none) for name, _ in self._layout.columns}
         columns = [
             _whole(given[name]) if is_key else given[name] for name, is_key in self._layout.columns
         ]
@@ -111,6 +106,13 @@ class Checker:
         mask = np.zeros(max(1, len(self._layout.templates)), np.bool_)
         mask[list(codes)] = True
         return mask
+
+
+def _lacking(column: Column | None) -> Column | np.bool_:
+    """Return at which rows of a column, if there is one, events do not have the parameter."""
+    if column is None or column.dtype != object:
+        return np.bool_(column is None)
+    return np.fromiter((value is NO_VALUE for value in column), np.bool_, len(column))
 
 
 def _whole(column: Column) -> Ints:

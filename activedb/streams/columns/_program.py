@@ -536,7 +536,7 @@ class ProgramBatch:
     def _lacking(run: ColumnRun, events: ColumnEvents, codes: Ints) -> Mask:
         """Return which events lack a value of a parameter that their type uses, but others have."""
         found = np.zeros(len(events), np.bool_)
-        for name in dict.fromkeys(name for name, _ in run.layout.columns):
+        for name in dict.fromkeys(name for needs in run.layout.needs for name in needs):
             values = events.params.get(name)
             if values is not None and values.missing is not None:
                 takes = np.array([name in needs for needs in run.layout.needs], np.bool_)

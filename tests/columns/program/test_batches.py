@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activedb.columns.events import EventColumns
 from activedb.columns.program._run import ColumnRun
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
-from activedb.scheduling import Access, Program, SharedTable
+from activedb.scheduling import Access, Program, ProgramRun, SerialOrder, SharedTable
 
 pytestmark = pytest.mark.long
 
@@ -143,15 +145,64 @@ def test_late_events_are_refused() -> None:
     assert len(results) == 0
 
 
-def test_events_of_occurrences_run_and_an_absent_parameter_counts_as_null() -> None:
+def test_event_that_lacks_a_parameter_is_refused_and_a_null_is_passed_on() -> None:
     found = [
         Occurrence("ADD", 1.0, {"key": 1, "amount": 2.5}),
         Occurrence("ADD", 2.0, {"key": 1}, id="x"),
-        Occurrence("ADD", 3.0, {"key": 1, "amount": 1.5}),
+        Occurrence("ADD", 3.0, {"amount": 1.5}),
+        Occurrence("ADD", 4.0, {"key": 1, "amount": None}),
+        Occurrence("ADD", 5.0, {"key": None, "amount": 1.5}),
+        Occurrence("ADD", 6.0, {"key": 1, "amount": 1.5}),
     ]
     columns = EventColumns.of_occurrences(found)
     run = ColumnRun(counters())
-    results = run.feed(columns, 4_000_000)
+    results = run.feed(columns, 7_000_000)
     assert results.committed.tolist() == [True, False, True]
+    assert [(r.row, r.reason[:29]) for r in results.refused] == [
+        (1, "it lacks 'amount'"),
+        (2, "it lacks 'key'"),
+        (4, "AccessError: None is not a ke"),
+    ]
     assert run.state.newest(run.program.tables[0]) == {1: 4.0}
     assert columns.to_occurrences() == found
+
+
+PARAMS = st.dictionaries(
+    st.sampled_from(["key", "amount", "note"]), st.one_of(st.none(), st.integers(0, 4)), max_size=3
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["ADD", "DOUBLE", "OTHER"]), PARAMS), max_size=12),
+    st.integers(0, 12),
+)
+def test_events_with_any_parameters_are_refused_and_told_as_row_by_row(
+    events: list[tuple[str, dict[str, Any]]], cut: int
+) -> None:
+    table = SharedTable("counters", initial=1, size=4)
+    program = Program("count", [table])
+
+    @program.on("ADD")
+    def add(e: Any, access: Access) -> None:
+        note = e["note"]
+        access.write(table[e["key"]], lambda value, amount: value + (amount or 7), e["amount"])
+        del note  # taken, and so needed, although no operation uses it
+
+    @program.on("DOUBLE")
+    def double(e: Any, access: Access) -> None:
+        access.write(table[e["key"]], lambda value: value * 2)
+
+    @program.post_process
+    def tell(type_: str, params: Any, outcome: Any) -> Any:
+        return type_, dict(params), outcome.reason
+
+    found = [Occurrence(name, float(place), params) for place, (name, params) in enumerate(events)]
+    general, run = ProgramRun(program, SerialOrder()), ColumnRun(program, decision="python")
+    for part, punctuation_us in ((found[:cut], None), (found[cut:], 20_000_000)):
+        expected = general.feed(part, punctuation_us)
+        results = run.feed(EventColumns.of_occurrences(part), punctuation_us)
+        assert results.outputs() == expected.outputs
+        assert [(part[r.row], r.reason) for r in results.refused] == [
+            (r.event, r.reason) for r in expected.refused
+        ]
+    assert run.state.newest(table) == general.state.of(table).newest()

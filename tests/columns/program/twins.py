@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from activedb.clock import moment_of
-from activedb.columns.events import EventColumns
+from activedb.columns.events import NO_VALUE, EventColumns
 from activedb.columns.program._results import ColumnResults
 from activedb.columns.program._run import ColumnRun
 from activedb.events import Occurrence
@@ -33,9 +33,10 @@ class Event:
 
 
 def events_of(program: Program, names: tuple[str, str], seed: int, count: int) -> list[Event]:
-    """Random ones, out of order, with skewed keys, some of them impossible."""
+    """Random ones, out of order, with skewed keys, some of them impossible or left out."""
     draw = random.Random(seed)
     skew, wrong, large = draw.choice((0, 2)), draw.choice((0, 0.05)), draw.choice((0, 0.03))
+    lacking = draw.choice((0, 0, 0.03))
     with_ids = draw.random() < 0.5
     made = []
     for place in range(count):
@@ -46,7 +47,13 @@ def events_of(program: Program, names: tuple[str, str], seed: int, count: int) -
         id_ = draw.choice("abc") if with_ids and draw.random() < 0.7 else None
         us = place // 2 + draw.randrange(8)
         type_ = draw.choice(program.types)
-        made.append(Event(type_, us, id_, dict(zip(names, keys, strict=True), amount=amount)))
+        params: dict[str, Any] = dict(zip(names, keys, strict=True), amount=amount)
+        for name in (*names, "amount"):
+            if draw.random() < lacking:
+                params[name] = None
+            elif draw.random() < lacking:
+                del params[name]
+        made.append(Event(type_, us, id_, params))
     return made
 
 
@@ -57,7 +64,7 @@ def batch_of(types: tuple[str, ...], events: list[Event]) -> EventColumns:
         types,
         np.array([types.index(event.type) for event in events], np.int64),
         np.array([event.us for event in events], np.int64),
-        {name: np.array([event.params[name] for event in events]) for name in names},
+        {name: [event.params.get(name, NO_VALUE) for event in events] for name in names},
         [event.id for event in events] if any(event.id for event in events) else None,
     )
 
