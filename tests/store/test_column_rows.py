@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from sqlalchemy import BigInteger, Column, Double, Identity, Integer, SmallInteger, Table, text
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Identity,
+    Integer,
+    SmallInteger,
+    Table,
+    delete,
+    select,
+    text,
+)
 
 from activedb.errors import ConstraintViolation, InvalidRow, SerializationConflict, StoreError
 from activedb.store.flush import ColumnRows
@@ -99,3 +112,57 @@ def test_null_is_read_as_it_is_and_refusals_are_errors_of_ours(where: Place) -> 
     if not where.is_memory:
         with pytest.raises((InvalidRow, ConstraintViolation)):
             write(db, rows, columns({40_000: 3.0}))
+
+
+FLOATS = st.dictionaries(
+    st.integers(0, 3),
+    st.one_of(st.floats(), st.sampled_from([float("nan"), float("inf"), 2.0**53])),
+    max_size=3,
+)
+
+
+@given(FLOATS, FLOATS)
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_columns_are_kept_or_refused_as_rows_are(
+    where: Place, first: dict[int, float], second: dict[int, float]
+) -> None:
+    db = where.open()
+    table = Table(
+        "kept",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("value", Double),
+    )
+    db.create_all()
+    rows = ColumnRows(db._forest.tables.spec(table), "value")
+
+    def as_rows(pairs: dict[int, float], known: set[int]) -> None:
+        with db.transaction() as t:
+            for key, value in pairs.items():
+                if key in known:
+                    t.update(table, key, value=value)
+                else:
+                    t.insert(table, {"id": key, "value": value})
+
+    def as_columns(pairs: dict[int, float], known: set[int]) -> None:
+        new = {key: value for key, value in pairs.items() if key not in known}
+        changed = {key: value for key, value in pairs.items() if key in known}
+        write(db, rows, columns(new), columns(changed))
+
+    results: list[Any] = []
+    for method in (as_rows, as_columns):
+        with db.transaction() as t:
+            t.execute(delete(table))
+        known: set[int] = set()
+        for pairs in (first, second):
+            try:
+                method(pairs, known)
+                known |= pairs.keys()
+                results.append("kept")
+            except InvalidRow:
+                results.append("refused")
+        with db.transaction() as t:
+            results.append(repr(sorted((r.id, r.value) for r in t.query(select(table)))))
+    assert results[:3] == results[3:]

@@ -15,7 +15,7 @@ from activedb.store.flush._bulk import Array, ServerColumn, server_table, unnest
 from activedb.store.flush._change import Change
 from activedb.store.flush._write_set import refuse, write
 from activedb.store.server import driver_cursor
-from activedb.store.sql import TableSpec
+from activedb.store.sql import Row, TableSpec
 
 __all__ = ["ColumnRows"]
 
@@ -76,7 +76,8 @@ class ColumnRows:
         Raises
         ------
         ConstraintViolation, InvalidRow, SerializationConflict
-            If the server refuses a row; the error does not identify the row.
+            If the server, or the declaration of the table, refuses a row; the error does not
+            identify the row.
         """
         server = None
         if connection.dialect.driver == "psycopg":
@@ -153,9 +154,10 @@ class ColumnRows:
         """Return the same changes, row by row."""
         spec = self.spec
 
-        def rows(keys: Values, values: Values) -> list[dict[str, Any]]:
+        def rows(keys: Values, values: Values) -> list[Row]:
+            # A server's double takes every float. What takes rows may not: SQLite has no NaN.
             pairs = zip(keys.tolist(), values.tolist(), strict=True)
-            return [{self._key: key, self._value: value} for key, value in pairs]
+            return [spec.complete({self._key: key, self._value: value}) for key, value in pairs]
 
         # The old value of a changed row is unknown, and never read: any different value will do.
         found = [Change(spec, spec.key_of(row), None, row) for row in rows(*added)]

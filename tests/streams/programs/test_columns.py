@@ -201,3 +201,58 @@ def test_outputs_go_into_a_table_and_rules_hear_of_them(where: Place) -> None:
     assert found["letters"] == ["1.1.totals", "1.2.totals"]
     with place(None) as other:
         assert with_outputs(other, "serial") == found
+
+
+AMOUNTS: list[Any] = [1.5, float("inf"), float("nan"), -0.0, 2**53 + 1, 2**1024, True, None, "1"]
+
+
+def taken_from(where: Place, scheduler: str, batches: list[list[Any]]) -> dict[str, Any]:
+    """Return the result of amounts that are taken from one key, and put under the others."""
+    db = where.open()
+    values = SharedTable("values", initial=0, size=4)
+    program = Program("takes", [values])
+
+    @program.on("A")
+    def take(e: Any, access: Any) -> None:
+        access.write(values[0], lambda has, n: has - n, e["n"])
+        access.write(values[e["k"]], lambda has, n: n, e["n"])
+
+    kept = Table(
+        "kept",
+        db.metadata,
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        Column("value", Double),
+    )
+    db.create_all()
+    stream = db.stream("input", type="kind", timestamp="t", types={"A": ("k", "n")})
+    stream.program(program, tables={values: kept}, scheduler=scheduler)
+    second = 0
+    for amounts in batches:
+        stream.feed([event("A", second := second + 1, k=1 + second % 3, n=n) for n in amounts])
+    stream.run.finish()
+    with db.transaction() as t:
+        rows = sorted((r.id, repr(r.value)) for r in t.query(select(kept)))
+    return {
+        "rows": rows,
+        "outputs": stream.outputs(program),
+        "letters": read(db, dead_letters),
+    }
+
+
+@given(st.lists(st.lists(st.sampled_from(AMOUNTS), max_size=4), max_size=3))
+@QUICK
+def test_values_that_a_table_cannot_keep_are_refused_as_row_by_row(
+    batches: list[list[Any]],
+) -> None:
+    found = []
+    for scheduler in ("columns", "serial"):
+        with place(None) as where:
+            found.append(taken_from(where, scheduler, batches))
+    assert found[0] == found[1]
+
+
+def test_nan_is_kept_or_refused_as_row_by_row(where: Place) -> None:
+    batches = [[1.5, float("nan")], [2.0], [float("inf"), float("inf")]]
+    found = taken_from(where, "columns", batches)
+    with where.another() as other:
+        assert found == taken_from(other, "serial", batches)
