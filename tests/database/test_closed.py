@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 import activedb as adb
 from activedb.errors import ActiveDBError
@@ -98,3 +98,16 @@ def test_close_that_fails_in_one_part_closes_the_others(
     assert closed == names
     db.close()
     assert closed == names
+
+
+@pytest.mark.parametrize("use", ["nothing", "write", "query"])
+def test_transaction_that_is_open_when_its_database_is_closed_says_so(
+    ledger: Ledger, use: str
+) -> None:
+    with pytest.raises(ActiveDBError, match=r"closed|lost"), ledger.db.transaction() as t:
+        ledger.write(t, "lost")
+        ledger.db.close()
+        if use == "write":
+            ledger.write(t, "lost, too")
+        if use == "query":
+            t.query(select(ledger.facts)).all()

@@ -431,10 +431,11 @@ def engine_for(
 
 
 def close_for_good(engine: Engine) -> None:
-    """Close the pooled connections of an engine, and refuse to open others."""
+    """Close the connections of an engine, those in use when they are returned; open no others."""
     for opening in list(engine.dialect.dispatch.do_connect):
         event.remove(engine, "do_connect", opening)
     event.listen(engine, "do_connect", _refuse)
+    event.listen(engine, "checkin", lambda driver, record: record.invalidate())
     engine.dispose()
 
 

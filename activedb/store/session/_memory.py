@@ -249,6 +249,8 @@ class MemoryStore(Store):
         return self._numbers[spec.name]
 
     def _roll_back(self, connection: Connection) -> None:
+        if connection.closed:  # with the database, under a transaction that is still open
+            return
         driver = _driver(connection)
         if driver.in_transaction:
             driver.execute("ROLLBACK")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Executable
 from sqlalchemy import Row as SQLRow
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import DBAPIError, ResourceClosedError, SQLAlchemyError, StatementError
 
 from activedb.config import Isolation
 from activedb.errors import (
@@ -203,7 +203,7 @@ class Session(FlatTransaction):
                     return rows_of(connection, statement, parameters)
             except (Unlocked, UnsupportedStatement) as refused:
                 failure: Exception = refused
-            except DBAPIError:
+            except (DBAPIError, ResourceClosedError):
                 raise
             except StatementError as error:
                 failure = InvalidRow(f"cannot run the query: {error.orig or error}")
