@@ -313,12 +313,12 @@ def _dotted(sql: str) -> Iterator[tuple[int, int, str, str]]:
             word = piece[1:-1].replace('""', '"') if kind == "quoted" else piece
             if dot and name:
                 yield begin, at + len(piece), name, word
-                name, dot = "", False
-                before = "."
+                name = ""
             elif before != ".":
-                name, begin, dot = word, at, False
+                name, begin = word, at
             else:
-                name, dot = "", False
+                name = ""
+            dot, before = False, ""
         elif kind not in ("space", "comment"):
             dot = piece == "." and bool(name) and not dot
             if not dot:
