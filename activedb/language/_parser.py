@@ -118,11 +118,15 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _HYPHENED = re.compile(r"[^\W\d]\w*(?:-[^\W\d]\w*)*")
+# In SQL, a hyphen before CASE … WHEN is a minus sign, after a dotted name, too.
+_SQL_DOTTED = re.compile(
+    r"""[^\W\d]\w*(?:-(?!CASE\s(?:[^;'"()]*\s)?WHEN\s)[^\W\d]\w*)*""", re.IGNORECASE
+)
 _SQL_BEGINS = re.compile(r"\(\s*(?:SELECT|WITH)\b", re.IGNORECASE)
 _NEXT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(.?)", re.DOTALL)
 _SQL_PIECE = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(\w*)\$.*?\$\1\$
-      | [^\W\d][\w$]* | .""",
+      | [^\W\d][\w$]* | \d+\.? | \s+ | .""",
     re.VERBOSE | re.DOTALL,
 )
 
@@ -194,15 +198,18 @@ def tokens(source: SourceText, start: int = 0, end: int | None = None) -> list[T
 def skip_sql(source: SourceText, start: int, stop: int, closer: str) -> int:
     """Return the offset where a piece of SQL ends: before its closing bracket, word or semicolon.
 
-    Strings, comments, brackets and CASE … END in it are skipped. A piece that ends with ";" may end
-    with the text, too.
+    Strings, comments, brackets, CASE … END and the names after dots in it are skipped. A piece that
+    ends with ";" may end with the text, too.
     """
-    text, at, depth = source.text, start, 0
+    text, at, depth, is_dotted = source.text, start, 0, False
     while at < stop:
-        match = _SQL_PIECE.match(text, at, stop)
+        name = _SQL_DOTTED.match(text, at, stop) if is_dotted else None
+        match = name or _SQL_PIECE.match(text, at, stop)
         assert match is not None
         piece = match.group()
-        word = piece.upper()
+        if not (piece.isspace() or piece.startswith(("--", "/*"))):
+            is_dotted = piece == "."
+        word = "" if name else piece.upper()
         if depth == 0 and word == closer:
             return at
         if word in ("(", "CASE"):

@@ -46,7 +46,7 @@ from activedb.language._parser import SourceText, start_of
 from activedb.language._terms import TermReader
 from activedb.spelling import did_you_mean
 
-__all__ = ["EventReader", "PatternReader"]
+__all__ = ["SINGLE", "EventReader", "PatternReader"]
 
 
 # -- primitive events from parse trees, with names checked against declarations --------------------
@@ -203,6 +203,8 @@ E = TypeVar("E", bound=Expression)
 _QUANTIFIERS = {"PLUS": (1, None), "STAR": (0, None), "QMARK": (0, 1)}
 _THIS = frozenset(("NEW",))
 _OLD = frozenset(("OLD",))
+SINGLE = (Disjunction, Primitive, Query)
+"""Patterns whose matches are single events: RETURN may name an attribute without its event."""
 
 
 @dataclass(slots=True)
@@ -352,15 +354,12 @@ class PatternReader(EventReader):
         return made
 
     def _items(self, returns: Node, pattern: Expression) -> dict[str, Term]:
-        is_one = isinstance(pattern, Primitive)
-        reader = TermReader(self.source, Scope(pattern.names), self.tables)
+        is_of_one = isinstance(pattern, SINGLE)
+        reader = TermReader(self.source, Scope(pattern.names, is_of_one=is_of_one), self.tables)
         found: dict[str, Term] = {}
         for item in returns.children:
             condition, *alias = item.children
-            if is_one and condition.data == "reference" and len(condition.children) == 1:
-                term: Term = Attribute(pattern.names[0], name_of(condition.children[0]))
-            else:
-                term = reader.term(condition)
+            term = reader.term(condition)
             if alias:
                 name = name_of(alias[0].children[0])
             elif isinstance(term, Attribute | Aggregate) and term.name is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from activedb.errors import DefinitionError
 from activedb.events import MATCHES_MAX, Expression, Primitive, Query, name_text
 from activedb.events.terms import Aggregate, Attribute, Term
+from activedb.language._patterns import SINGLE
 from activedb.language._statements import AlterRule, Body, CreateQuery, CreateRule, Drop
 from activedb.rules import OnAbort, OnFull, OnMany, Rule
 from coupling import ConditionAction, Coupling
@@ -81,13 +82,18 @@ def _functions(expression: Expression) -> Iterator[object]:
 def _query(query: Query, create: str) -> str:
     stream = "" if query.stream is None else f" ON {name_text(query.stream)}"
     made = f"{create} QUERY {name_text(query.name)}{stream} PATTERN {_expression(query.pattern)}"
-    items = ", ".join(_item(name, term) for name, term in query.returns)
+    items = ", ".join(_item(query, name, term) for name, term in query.returns)
     return f"{made} RETURN {items}" if items else made
 
 
-def _item(name: str, term: Any) -> str:
+def _item(query: Query, name: str, term: Any) -> str:
     if not isinstance(term, Term):
         raise DefinitionError(f"{name!r} is returned by {term!r}, which has no text: return a term")
+    if term.uses_this and not isinstance(query.pattern, SINGLE):
+        raise DefinitionError(
+            f"{name!r} is returned by {term!r}, which has no text in a query over several events: "
+            "name the part"
+        )
     is_named_so = isinstance(term, Attribute | Aggregate) and term.name == name
     return repr(term) if is_named_so else f"{term!r} AS {name_text(name)}"
 

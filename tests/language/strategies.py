@@ -51,8 +51,10 @@ __all__ = ["NAMES", "expressions", "queries", "terms"]
 
 NAMES = st.one_of(
     st.sampled_from(
-        ["A", "b", "EXIT", "HCW-ID", "select", "end", "NEW", "old", "count", "SKIP", "with space"]
+        ["A", "b", "EXIT", "HCW-ID", "select", "NEW", "old", "count", "SKIP", "with space"]
     ),
+    # SQL ends at such words, which are names after a dot and in quotes.
+    st.sampled_from(["end", "END", "case", "week-end", "x-case-y", "case-when", "when", "begin"]),
     st.text(min_size=1, max_size=5),
     st.from_regex(r"\A[a-zA-Z_][\w-]{0,5}\Z"),
 )

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from sqlalchemy import MetaData
 
 from activedb.errors import DefinitionError
-from activedb.events import Expression, Query, event, part, query, seq
-from activedb.events.terms import Term
+from activedb.events import Expression, Query, any_of, attr, event, name_text, part, query, seq
+from activedb.events.terms import Attribute, Term
 from activedb.language import (
     Body,
     CreateQuery,
     CreateRule,
     Signal,
+    SqlWrite,
     parse,
     parse_pattern,
     parse_term,
@@ -63,7 +64,11 @@ def test_query_printed_is_read_as_an_equal_one(made: Query, replacing: bool) -> 
 
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
+    on: Expression = event(draw(NAMES))
     given_terms = terms((), of_one=True, depth=2)
+    if draw(st.booleans()):
+        on = seq(*map(event, draw(st.lists(NAMES, min_size=2, max_size=3, unique=True))))
+        given_terms = terms(on.names, depth=2)
     steps = tuple(
         Signal(draw(NAMES), tuple(draw(st.dictionaries(NAMES, given_terms, max_size=2)).items()))
         for _ in range(draw(st.integers(1, 3)))
@@ -73,7 +78,7 @@ def rules(draw: st.DrawFn) -> Rule:
     when = draw(st.one_of(st.none(), given_terms))
     return Rule.define(
         Body(steps, draw(st.sampled_from(["NEW", "the new", "n"]))),
-        on=event(draw(NAMES)),
+        on=on,
         when=when,
         coupling=coupling,
         priority=draw(st.one_of(st.none(), st.integers(-5, 5))),
@@ -98,6 +103,48 @@ def test_rule_printed_is_read_as_an_equal_one(rule: Rule) -> None:
     assert statement == CreateRule(rule)
 
 
+@settings(max_examples=60 * SCALE, deadline=None)
+@given(NAMES, st.sampled_from([".", " .", ". ", ". /* of it */ "]))
+def test_any_name_may_follow_a_dot_in_the_sql_of_a_block(name: str, dot: str) -> None:
+    of_it = f"NEW{dot}{name_text(name, after_dot=True)}"
+    (statement,) = parse(
+        f"CREATE RULE R ON A WHEN NEW.x IN (SELECT id FROM log WHERE note = {of_it}) BEGIN "
+        f"UPDATE log SET note = CASE WHEN id-CASE WHEN {of_it} > 1. THEN 1. END > {of_it} "
+        f"THEN {of_it} END WHERE id = {of_it}; SIGNAL s(a = {of_it}) END",
+        tables=TABLES,
+    )
+    assert isinstance(statement, CreateRule)
+    body = statement.rule.action
+    assert isinstance(body, Body)
+    write, signal = body.steps
+    assert isinstance(write, SqlWrite)
+    assert write.references == (Attribute(None, name),)
+    assert signal == Signal("s", (("a", Attribute(None, name)),))
+    assert parse(text(statement), tables=TABLES) == [statement]
+
+
+SINGLE = st.sampled_from([event("A"), event("A").named("b"), any_of(event("A"), event("B"))])
+
+
+@settings(max_examples=60 * SCALE, deadline=None)
+@given(
+    st.one_of(SINGLE, SINGLE.map(lambda pattern: query("P", pattern))),
+    st.dictionaries(NAMES, terms((), of_one=True, depth=2), max_size=3),
+)
+def test_query_over_single_events_returns_their_attributes(
+    pattern: Expression, returns: dict[str, Term]
+) -> None:
+    made = query("Q", pattern, returns)
+    (statement,) = parse(text(made), queries={"P": pattern} if isinstance(pattern, Query) else {})
+    assert statement == CreateQuery(made)
+
+
+def test_query_over_several_events_has_no_text_without_their_parts() -> None:
+    made = query("Q", seq(event("A"), event("B")), {"y": attr("y") + 1})
+    with pytest.raises(DefinitionError, match=r"'y' is returned by y \+ 1, .* name the part"):
+        text(made)
+
+
 SCRIPTS = [
     "CREATE RULE R ON INSERT ON log BEGIN UPDATE workerStatus SET status = NEW.note END",
     "CREATE RULE R ON UPDATE(note) ON log REFERENCING NEW AS n OLD AS o "
@@ -107,6 +154,9 @@ SCRIPTS = [
     "INSERT INTO log (id, note) VALUES (1, 'a;END''b'), (2, CASE WHEN 1 > 0 THEN 'x' END) END",
     "CREATE OR REPLACE QUERY Q PATTERN SEQ(A, B WHERE EXISTS (SELECT 1 FROM log "
     "WHERE log.id = B.id AND worker = NEW.x)) WHERE A.x < (SELECT max(weight) FROM log)",
+    "CREATE RULE R ON UPDATE(note) ON log BEGIN UPDATE workerStatus SET status = "
+    "workerStatus.workerID-CASE WHEN workerStatus.workerID-case\nworkerStatus.status WHEN 1 "
+    "THEN 2 END > 1 THEN OLD.id ELSE NEW.id END WHERE workerID BETWEEN OLD.id AND NEW.id END",
     'DROP RULE IF EXISTS "a b"; DROP QUERY Q; ALTER RULE R SET COUPLING deferred; '
     "ALTER RULE R SET CONDITION ACTION immediate; ALTER RULE R SET PRIORITY NULL; "
     "ALTER RULE R SET ON ABORT rule; ALTER RULE R DISABLE; ALTER RULE R ENABLE",
