@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Required, TypeAlias, TypedDict
 
+from activedb.clock import timedelta_us
 from activedb.errors import DefinitionError
 from activedb.functions import checked_function
 
@@ -30,9 +31,11 @@ __all__ = [
     "Source",
     "Staged",
     "require_count",
+    "require_mapping",
     "require_options",
     "require_seconds",
     "require_text",
+    "required_us",
 ]
 
 
@@ -55,12 +58,28 @@ def require_seconds(what: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise DefinitionError(f"{what} must be seconds or a timedelta, not {value!r}")
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not 0 < seconds < float("inf"):
-        raise DefinitionError(f"{what} must be positive, not {value!r}")
+    if not 0 < seconds <= timedelta.max.total_seconds():
+        raise DefinitionError(f"{what} must be positive and finite, not {value!r}")
+
+
+def required_us(what: str, value: float | timedelta) -> int:
+    """Check seconds as `require_seconds` does; return them in microseconds."""
+    require_seconds(what, value)
+    us = timedelta_us(value) if isinstance(value, timedelta) else round(value * 1_000_000)
+    if us < 1:
+        raise DefinitionError(f"{what} must be at least a microsecond, not {value!r}")
+    return us
+
+
+def require_mapping(what: str, value: object, example: str) -> None:
+    """Check that a value is a mapping; `example` shows one."""
+    if not isinstance(value, Mapping):
+        raise DefinitionError(f"{what} must be a mapping such as {example}, not {value!r}")
 
 
 def require_options(options: Mapping[str, str]) -> Mapping[str, str]:
     """Check that names and values are texts; return a read-only copy."""
+    require_mapping("options", options, '{"header": "true"}')
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise DefinitionError(f"option {name!r} must be text, not {value!r}")
@@ -513,11 +532,7 @@ class StreamDeclaration:
     @property
     def silent_after_us(self) -> int | None:
         """`silent_after` in microseconds."""
-        if self.silent_after is None:
-            return None
-        if isinstance(self.silent_after, timedelta):
-            return self.silent_after // timedelta(microseconds=1)
-        return round(self.silent_after * 1_000_000)
+        return None if self.silent_after is None else required_us("silent_after", self.silent_after)
 
     @property
     def latency_max_s(self) -> float | None:
@@ -591,7 +606,7 @@ class StreamDeclaration:
                 "accuracy"
             )
         if self.silent_after is not None:
-            require_seconds("silent_after", self.silent_after)
+            required_us("silent_after", self.silent_after)
         if self.on_silent is not None and not callable(self.on_silent):
             raise DefinitionError(f"on_silent must be a function, not {self.on_silent!r}")
         if self.on_silent is not None:
@@ -605,7 +620,7 @@ class StreamDeclaration:
                 'or "weak", too'
             )
         if self.silent_after is not None:
-            require_seconds("silent_after", self.silent_after)
+            required_us("silent_after", self.silent_after)
         if self.producer is not None:
             require_text("producer", self.producer)
         elif self.expected_producers:
@@ -626,6 +641,7 @@ class StreamDeclaration:
             require_text("id", self.id)
         if self.params is None:
             return
+        require_mapping("params", self.params, '{"text": "upper(body)"}, of SQL expressions')
         for name, expression in self.params.items():
             require_text("a parameter's name", name)
             require_text(f"parameter {name!r}", expression)
@@ -640,6 +656,9 @@ class StreamDeclaration:
                 'types is empty: declare the event types, {"TWEET": ("text",)}, with the '
                 "parameters that must be present"
             )
+        require_mapping(
+            "types", self.types, '{"TWEET": ("text",)}, of the parameters that must be present'
+        )
         for name, required in self.types.items():
             require_text("an event type", name)
             if not isinstance(required, tuple):
@@ -647,6 +666,8 @@ class StreamDeclaration:
                     f"event type {name!r}: its parameters must be a tuple of names, "
                     f"not {required!r}"
                 )
+            for parameter in required:
+                require_text(f"a parameter of event type {name!r}", parameter)
             unknown = [] if self.params is None else [p for p in required if p not in self.params]
             if unknown:
                 raise DefinitionError(

@@ -15,7 +15,7 @@ from activedb.store.sql import is_storable
 from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._future import FutureLimit
 
-__all__ = ["Changes", "Membership"]
+__all__ = ["Changes", "Membership", "require_producer"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Membership:
 
     def sync(self, name: str, us: int) -> bool:
         """Observe a punctuation of one producer; return whether it has discovered the producer."""
-        _check_name(name)
+        require_producer(name)
         before = len(self._producers)
         self._producers.sync(name, us)
         self.heard()
@@ -134,17 +134,20 @@ class Membership:
     ) -> None:
         """Add a producer."""
         try:
-            _check_name(name)
+            require_producer(name)
         except BadEvent as error:
             raise ConfigurationError(str(error)) from None
         keys = None
         if types is not None:
+            if not isinstance(types, Iterable):
+                raise ConfigurationError(f"types must be names of event types, not {types!r}")
             names = [types] if isinstance(types, str) else list(types)
-            unknown = [t for t in names if t not in self._stream.types]
+            declared = tuple(self._stream.types)
+            unknown = [t for t in names if t not in declared]
             if unknown:
                 raise ConfigurationError(
                     f"stream {self._stream.name} has no event types "
-                    f"{', '.join(map(repr, unknown))}, but {', '.join(self._stream.types)}"
+                    f"{', '.join(map(repr, unknown))}, but {', '.join(declared)}"
                 )
             keys = [("event", t) for t in names]
         self._producers.register(name, keys, in_order=in_order, silent_after_us=silent_after_us)
@@ -228,8 +231,14 @@ class Membership:
 
 
 def _check_name(name: str | None) -> None:
-    if name is not None and not (0 < len(name) <= _NAME_MAX and is_storable(name)):
+    if name is not None:
+        require_producer(name)
+
+
+def require_producer(name: object) -> None:
+    """Check that a value can be the name of a producer."""
+    if not (isinstance(name, str) and 0 < len(name) <= _NAME_MAX and is_storable(name)):
         raise BadEvent(
-            f"{name!r} is not a name for a producer: use at most {_NAME_MAX} characters that a "
-            "database can keep"
+            f"{name!r} is not a name for a producer: use a text of at most {_NAME_MAX} characters "
+            "that a database can keep"
         )

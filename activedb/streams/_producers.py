@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from activedb.errors import ConfigurationError
+from activedb.errors import BadEvent, ConfigurationError, DefinitionError
 from activedb.events import AccuracyInterval, Occurrence
-from activedb.streams._membership import Membership
+from activedb.streams._declaration import required_us
+from activedb.streams._membership import Membership, require_producer
 from activedb.streams._run import StreamRun
 
 __all__ = ["StreamProducers"]
@@ -81,7 +82,10 @@ class StreamProducers:
         ConfigurationError
             If it is registered already, or an argument is invalid.
         """
-        limit_us = None if silent_after is None else _duration_us(silent_after)
+        try:
+            limit_us = None if silent_after is None else required_us("silent_after", silent_after)
+        except DefinitionError as error:
+            raise ConfigurationError(str(error)) from None
         with self._run.hearing() as membership:
             membership.register(name, types, limit_us, in_order)
             self._run.settle(must_write=True)
@@ -112,6 +116,8 @@ class StreamProducers:
         ProducerSilent
             As for `check`; the heartbeat has not been taken then.
         """
+        if not isinstance(stamp, AccuracyInterval):
+            raise BadEvent(f"a heartbeat is a stamp of its producer, node.stamp(), not {stamp!r}")
         with self._run.hearing() as membership:
             membership.look([stamp.node])
             self._run.settle(must_write=membership.heartbeat(stamp))
@@ -124,6 +130,7 @@ class StreamProducers:
         BadEvent, ProducerSilent
             As for `heartbeat`.
         """
+        require_producer(name)
         us = Occurrence("until", until).us
         with self._run.hearing() as membership:
             membership.look([name])
@@ -140,13 +147,3 @@ class StreamProducers:
         """
         with self._run.hearing() as membership:
             membership.look(())
-
-
-def _duration_us(duration: float | timedelta) -> int:
-    if isinstance(duration, timedelta):
-        us = duration // timedelta(microseconds=1)
-    else:
-        us = round(duration * 1_000_000)
-    if us <= 0:
-        raise ConfigurationError(f"a producer may be silent for a positive time, not {duration!r}")
-    return us

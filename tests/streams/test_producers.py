@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from concurrent.futures import wait
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
@@ -383,6 +383,61 @@ def test_producer_in_any_order_is_stable_by_what_it_is_told_alone(ledger: Ledger
     assert ledger.lines() == []
     producers.sync("P", (START_US + 25) / 1e6)
     assert ledger.lines() == ["A1", "A2"]
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": 5}, "5 is not a name for a producer: use a text"),
+        ({"name": None}, "None is not a name for a producer"),
+        ({"name": ["P"]}, "is not a name for a producer"),
+        ({"name": ""}, "'' is not a name for a producer"),
+        ({"types": 5}, "types must be names of event types, not 5"),
+        ({"types": [5, ["A"]]}, "has no event types 5, .'A'., but A, B, N"),
+        ({"types": "C"}, "has no event types 'C'"),
+        *(
+            ({"silent_after": wrong}, f"silent_after must be {said}")
+            for wrong, said in (
+                (NAN, "positive and finite, not nan"),
+                (INF, "positive and finite, not inf"),
+                (1e308, "positive and finite"),
+                (0, "positive and finite, not 0"),
+                (timedelta(0), "positive and finite"),
+                (1e-9, "at least a microsecond, not 1e-09"),
+                ("x", "seconds or a timedelta, not 'x'"),
+                (True, "seconds or a timedelta, not True"),
+            )
+        ),
+    ],
+)
+def test_producer_that_cannot_be_registered_is_refused(
+    ledger: Ledger, given: dict[str, Any], said: str
+) -> None:
+    producers = declare(ledger).producers
+    with pytest.raises(ConfigurationError, match=said):
+        producers.register(**{"name": "P", **given})
+    assert list(producers) == []
+
+
+@pytest.mark.parametrize("wrong", [NAN, INF, 1e308, 0, 1e-9, "x"])
+def test_silence_that_cannot_be_measured_is_refused(ledger: Ledger, wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="stream 'sensors': silent_after must be"):
+        declare(ledger, silent_after=wrong)
+
+
+@pytest.mark.parametrize("membership", ["atomic", "weak"])
+def test_message_that_is_not_of_a_producer_is_refused(ledger: Ledger, membership: str) -> None:
+    producers: Any = declare(ledger, membership).producers
+    for wrong in (5, None, "P", START):
+        with pytest.raises(BadEvent, match="a heartbeat is a stamp of its producer"):
+            producers.heartbeat(wrong)
+    for name in (5, None, ["P"], ""):
+        with pytest.raises(BadEvent, match="is not a name for a producer"):
+            producers.sync(name, 1.0)
+    assert list(producers) == []
 
 
 def test_weak_joiner_whose_event_comes_too_late_is_kept_and_offered(ledger: Ledger) -> None:
