@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from activedb.clock import moment_of
 from activedb.errors import BadEvent, PatternError
 from activedb.events._accuracy import microseconds
 from activedb.events._choices import Selection, SkipTo
@@ -391,8 +392,11 @@ def at(moment: datetime | float, alias: str | None = None) -> Primitive:
     """Return the expression for a moment: an aware datetime, or seconds since the epoch."""
     try:
         us = microseconds(moment)
+        moment_of(us)
     except (BadEvent, OverflowError) as error:  # in UTC, it may be beyond the year 9999
-        raise PatternError(f"at() takes a moment: {error}") from None
+        raise PatternError(
+            f"at() takes a moment within the years 1 to 9999 in UTC: {error}"
+        ) from None
     return _scheduled(At(us), alias)
 
 

@@ -105,7 +105,7 @@ class Cron(Schedule):
             ) from error
         try:
             CronSim(expression, now)
-        except (CronSimError, TypeError, AttributeError) as error:
+        except (CronSimError, TypeError, ValueError, AttributeError) as error:
             raise PatternError(
                 f"{expression!r} is not a cron expression ({error}): write minute, hour, day, "
                 "month and weekday, such as '*/5 * * * *'"

@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any
 
 from lark import Token, Tree
@@ -39,6 +38,9 @@ _UNITS = {
 }
 UNITS_US = {name: us for us, names in _UNITS.items() for name in names.split()}
 """Microseconds of each unit of time, by all its names."""
+# A number of any length is computed exactly or refused, and quickly: more digits than these are too
+# long for a duration, or a fraction of a microsecond.
+_EXACT = Context(prec=60, Emin=-60, Emax=60, traps=[Inexact, InvalidOperation, Overflow])
 _INTERVAL = re.compile(r"\s*(-?)\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*\Z", re.IGNORECASE)
 _TYPES: dict[str, Callable[[str], Any]] = {
     "DATE": date.fromisoformat,
@@ -58,7 +60,8 @@ def whole_number(source: SourceText, token: Token) -> int:
     """Return the value of a number without a fraction."""
     if not token.isdigit():
         raise source.error(start_of(token), f"expected a whole number, found {token!s}")
-    return int(token)
+    value: int = _converted(source, token, int, str(token), "whole number")
+    return value
 
 
 def duration_us(source: SourceText, tree: Tree[Token]) -> int:
@@ -110,9 +113,12 @@ def _us(source: SourceText, at: int, number: str, unit: str) -> int:
         raise source.error(
             at, f"{unit!r} is not a unit of time; {did_you_mean(unit.lower(), UNITS_US)}"
         )
-    us = Fraction(number) * scale
-    if us.denominator != 1:
-        raise source.error(at, f"{number} {unit} is not a whole number of microseconds")
+    try:
+        us = _EXACT.to_integral_exact(_EXACT.multiply(Decimal(number), scale))
+    except (InvalidOperation, Overflow):
+        raise source.error(at, "the duration is too long") from None
+    except Inexact:
+        raise source.error(at, f"{number} {unit} is not a whole number of microseconds") from None
     return int(us)
 
 

@@ -640,11 +640,12 @@ def _plain(value: exp.Expr, referring: Referring) -> Term | None:
     value = value.unnest()
     if isinstance(value, exp.Column) and not value.table and referring.is_reference(value.name):
         return referring.references[int(value.name[len(referring.mark) :]) - 1]
-    if isinstance(value, exp.Literal):
-        if value.is_string:
-            return Literal(value.this)
-        return Literal(int(value.this)) if value.this.isdigit() else None
-    return None
+    if not isinstance(value, exp.Literal):
+        return None
+    try:
+        return Literal(value.this if value.is_string else int(value.this))
+    except ValueError:  # a fraction, or more digits than Python converts
+        return None
 
 
 def _type(column: Any) -> type | None:

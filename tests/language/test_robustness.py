@@ -83,6 +83,51 @@ def test_any_text_is_read_or_refused_with_its_place(script: str) -> None:
     read(script)
 
 
+NUMBERS = st.one_of(
+    st.from_regex(r"\A[0-9]{1,9}(\.[0-9]{1,9})?([eE][+-]?[0-9]{1,15})?\Z"),
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from(["", "1.", "1e", "1e-"]),
+        st.sampled_from("0159").map(lambda digit: digit * 5_000),  # more than Python converts
+        st.sampled_from(["", "1"]),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE QUERY Q PATTERN SOME({}, A, B)",
+        "CREATE QUERY Q PATTERN SEQ(A, B{{{}}}, C) WITHIN 1 s",
+        "CREATE QUERY Q PATTERN SEQ(A, B{{0,{}}}, C) WITHIN 1 s",
+        "CREATE QUERY Q PATTERN SEQ(A, B) WITHIN {}s",
+        "CREATE QUERY Q PATTERN EVERY 1 s OFFSET {} days",
+        "CREATE QUERY Q PATTERN CRON '{} * * * *'",
+        "CREATE QUERY Q PATTERN CRON '*/{} 1-{} * * *'",
+        "CREATE QUERY Q PATTERN A WHERE x IN ({}, -{}, DECIMAL '{}', FLOAT '{}')",
+        "CREATE QUERY Q PATTERN A WHERE x = INTERVAL '{} us'",
+        "CREATE RULE R ON A PRIORITY -{} SIGNAL s",
+        "CREATE RULE R ON A PARTIALS {} SIGNAL s",
+        "CREATE RULE R ON A MATCHES {} SIGNAL s",
+        "CREATE RULE R ON A WHEN 1 IN (SELECT id FROM log WHERE id = {}) SIGNAL s",
+        "CREATE RULE R ON A BEGIN UPDATE log SET weight = {} WHERE id = {} END",
+    ],
+)
+@settings(max_examples=20 * SCALE, deadline=None)
+@given(st.data())
+def test_any_number_is_read_or_refused_with_its_place(script: str, data: st.DataObject) -> None:
+    count = script.replace("{{", "").count("{}")
+    read(script.format(*(data.draw(NUMBERS) for _ in range(count))))
+
+
+@pytest.mark.parametrize(
+    "moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9" * 5_000]
+)
+def test_any_moment_is_read_or_refused_with_its_place(moment: str) -> None:
+    read(f"CREATE QUERY Q PATTERN AT '{moment}'")
+    read(f"CREATE QUERY Q PATTERN A WHERE x = TIMESTAMP '{moment}'")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "script",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -350,6 +351,13 @@ class Literal(Term):
                 f"a term takes a number, string, boolean, date, time, timedelta, bytes or None, "
                 f"not {self.value!r}"
             )
+        try:
+            _written(self.value)
+        except ValueError:  # an integer beyond `sys.get_int_max_str_digits`
+            raise PatternError(
+                "a term takes integers of as many digits as Python writes "
+                f"({sys.get_int_max_str_digits()}): use a shorter one"
+            ) from None
 
     @property
     def operands(self) -> tuple[Term, ...]:

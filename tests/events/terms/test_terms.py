@@ -101,6 +101,13 @@ def test_literal_of_another_type_is_refused(wrong: Any) -> None:
         Literal(wrong)
 
 
+@pytest.mark.parametrize("of", [Literal, lambda value: A.x == value, lambda value: A.x - value])
+def test_integer_that_python_does_not_write_is_refused(of: Any) -> None:
+    with pytest.raises(PatternError, match="integers of as many digits as Python writes"):
+        of(-(10**5_000))
+    assert str(10**4_000) in repr(of(10**4_000))
+
+
 def test_aggregate_of_the_event_itself_is_refused() -> None:
     with pytest.raises(PatternError, match="Kleene part"):
         attr("x").sum()
