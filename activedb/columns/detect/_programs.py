@@ -468,7 +468,12 @@ def joined(name: str, a: Kind, b: Kind) -> Kind:
 
 
 def _plain(name: str, column: npt.NDArray[Any]) -> Kind:
-    """Return the kind of an array of numbers."""
+    """Return the kind of an array of numbers or truth values."""
+    if not np.can_cast(column.dtype, np.float64):
+        raise BadEvent(
+            f"the attribute {name!r} has values of the type {column.dtype}, which compiled "
+            "conditions do not compare: use a Detector"
+        )
     if column.dtype.kind == "b":
         return Kind("truth")
     if column.dtype.kind == "f":

@@ -35,7 +35,7 @@ class EventColumns:
     Attributes
     ----------
     keys : tuple of (str, str)
-        Event keys that occur: ``("event", name)``.
+        Event keys that occur: ``("event", name)``. Equal keys are made one, and `codes` follow.
     codes : array of int64, of shape (rows,)
         Index into `keys` of each event.
     us : array of int64, of shape (rows,)
@@ -58,6 +58,14 @@ class EventColumns:
     params: Mapping[str, Any] = field(default_factory=dict)
     occurrences: Sequence[Occurrence] | None = None
     places: Ints | None = None
+
+    def __post_init__(self) -> None:
+        # Arrow's dictionaries may repeat a value; readers look a key up and find its one code.
+        places = {key: place for place, key in enumerate(dict.fromkeys(self.keys))}
+        if len(places) < len(self.keys):
+            codes = np.array([places[key] for key in self.keys], np.int64)
+            object.__setattr__(self, "codes", codes[self.codes])
+            object.__setattr__(self, "keys", tuple(places))
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -89,20 +97,20 @@ class EventColumns:
         Raises
         ------
         BadEvent
-            If lengths differ, a code is not the index of a type, or times are not integers.
+            If lengths differ, a code is not the index of a type, times are not integers, ids are
+            not texts, or a column is a single value.
         """
         given: Any = codes
-        if len(given) and isinstance(given[0], str):
+        if _count("codes", given) and isinstance(given[0], str):
             numbers = {name: number for number, name in enumerate(types)}
             given = [numbers.get(name, -1) for name in given]
         us_array, code_array = np.asarray(us), np.asarray(given)
         for name, array in (("us", us_array), ("codes", code_array)):
             if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
                 raise BadEvent(f"{name} must be one array of integers, not {array!r}")
-        made = {name: _given(column) for name, column in (params or {}).items()}
         rest = {} if ids is None else {"ids": ids}
-        for name, column in {"codes": code_array, **made, **rest}.items():
-            if len(column) != len(us_array):
+        for name, column in {"codes": code_array, **(params or {}), **rest}.items():
+            if _count(name, column) != len(us_array):
                 raise BadEvent(
                     f"the column {name!r} has {len(column)} rows, the times have {len(us_array)}"
                 )
@@ -112,8 +120,8 @@ class EventColumns:
             tuple(("event", name) for name in types),
             code_array.astype(np.int64, copy=False),
             us_array.astype(np.int64, copy=False),
-            None if ids is None else arrow().array(ids, arrow().string()),
-            made,
+            None if ids is None else _ids(ids),
+            {name: _given(column) for name, column in (params or {}).items()},
         )
 
     @classmethod
@@ -243,13 +251,31 @@ class EventColumns:
         return made
 
 
+def _count(name: str, column: Any) -> int:
+    """Return how many values a column has."""
+    try:
+        return len(column)
+    except TypeError:  # a number, or an array of no dimension
+        raise BadEvent(
+            f"the column {name!r} must hold one value for each event, not be {column!r}"
+        ) from None
+
+
+def _ids(ids: Any) -> Any:
+    pa = arrow()
+    try:
+        return pa.array(_whole(ids), pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        raise BadEvent(f"ids must be texts or None, not {ids!r}") from None
+
+
 def _given(column: Any) -> Any:
-    """Return a column of one dimension as it is, and any other sequence as an array."""
+    """Return a column of one dimension as one array."""
     if isinstance(column, np.ndarray):
         if column.ndim != 1:
             raise BadEvent(f"a column is an array of one dimension, not {column.ndim}")
         return column
-    return column if hasattr(column, "to_pylist") else column_of(column)
+    return _whole(column) if hasattr(column, "to_pylist") else column_of(column)
 
 
 def _taken(column: Any, rows: Ints) -> Any:

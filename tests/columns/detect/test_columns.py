@@ -65,6 +65,13 @@ def test_columns_of_a_table_that_has_no_events_are_refused(table: Any, message: 
         ([1], [1], {}, "codes must be from 0 to 0"),
         ([0], [1, 2], {}, "the column 'codes' has 1 rows, the times have 2"),
         ([0], [1], {"x": [1, 2]}, "the column 'x' has 2 rows"),
+        (0, [1], {}, "the column 'codes' must hold one value for each event, not be 0"),
+        (np.array(0), [1], {}, "the column 'codes' must hold one value for each event"),
+        ([0], 1, {}, "us must be one array of integers"),
+        ([0], [1], {"x": 5}, "the column 'x' must hold one value for each event, not be 5"),
+        ([0], [1], {"x": None}, "the column 'x' must hold one value for each event"),
+        ([0], [1], {"x": np.array(5)}, "the column 'x' must hold one value for each event"),
+        ([0], [1], {"x": np.zeros((1, 1))}, "an array of one dimension, not 2"),
     ],
 )
 def test_columns_of_arrays_that_do_not_go_together_are_refused(
@@ -72,6 +79,50 @@ def test_columns_of_arrays_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(BadEvent, match=message):
         EventColumns.of_arrays(["A"], codes, us, params)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, 2], "ids must be texts or None"),
+        ([b"a\xff", "x"], "ids must be texts or None"),
+        (pa.array([[1], [2]]), "ids must be texts or None"),
+        (7, "the column 'ids' must hold one value for each event, not be 7"),
+        (["a"], "the column 'ids' has 1 rows"),
+    ],
+)
+def test_ids_that_are_no_texts_are_refused(ids: Any, message: str) -> None:
+    with pytest.raises(BadEvent, match=message):
+        EventColumns.of_arrays(["A"], [0, 0], [1, 2], ids=ids)
+
+
+def test_columns_in_chunks_are_made_whole() -> None:
+    chunks = pa.chunked_array([["k"], ["l", None]])
+    for ids in (chunks, chunks.cast(pa.large_string()), chunks.to_pylist()):
+        found = EventColumns.of_arrays(["A"], [0] * 3, [1, 2, 3], {"x": chunks}, ids)
+        assert [(o.id, o.params["x"]) for o in found.to_occurrences()] == [
+            ("k", "k"),
+            ("l", "l"),
+            (None, None),
+        ]
+        assert isinstance(found.params["x"], pa.Array)
+        assert found.order() is None
+
+
+def test_equal_types_are_one() -> None:
+    names = ["A", "B", "A", "C", "B"]
+    codes = [2, 4, 0, 3, 1, 2]
+    encoded = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names))
+    times = list(range(6))
+    for found in (
+        EventColumns.of_arrays(names, codes, times),
+        EventColumns.of_table(pa.table({"event_type": encoded, "event_time_us": times})),
+        EventColumns(tuple(("event", name) for name in names), np.array(codes), np.array(times)),
+    ):
+        assert found.types == ("A", "B", "C")
+        assert found.codes.tolist() == [0, 1, 0, 2, 1, 0]
+        assert [o.name for o in found.to_occurrences()] == [names[code] for code in codes]
+        assert [o.name for o in found.take(np.array([5, 1])).to_occurrences()] == ["A", "B"]
 
 
 def test_columns_of_occurrences_give_these_very_occurrences_back() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import activedb as adb
 from activedb.columns.detect._detector import ColumnarDetector
 from activedb.columns.events import EventColumns
-from activedb.events import Occurrence
+from activedb.errors import BadEvent
+from activedb.events import Occurrence, attr, event, part, seq
 from tests.events.descriptions import Labels, described_made, described_match
 from tests.events.reference import Reference
 
@@ -72,6 +75,54 @@ def test_columnar_detector_of_arrow_columns_finds_what_it_finds_of_occurrences(d
         assert [_plain(match) for match in matches.occurrences()] == [
             _plain(match) for match in expected.occurrences()
         ]
+
+
+KINDS = [
+    *("?", "i1", "u8", "i8", "f2", "f8", "g", "c8", "c16", "M8[us]", "m8[us]", "U3", "S3", "O"),
+    *(pa.int8(), pa.uint64(), pa.float32(), pa.bool_(), pa.string(), pa.date32()),
+]
+CONDITIONS = [
+    seq(event("A", where=attr("x") != attr("y")), event("B")).within(10),
+    seq(event("A"), event("B")).where(part("A").x == part("B").x).within(10),
+    seq(event("A"), event("B")).where(part("A").x != part("B").y).within(10),
+    seq(event("A"), event("B")).same("x").within(10),
+    seq(event("A"), event("B")).within(10),
+]
+
+
+def column(kind: Any, values: list[int], at: int | None) -> Any:
+    """Values as a column of this type; an Arrow column in two chunks if they are divided."""
+    if isinstance(kind, str):
+        made = np.array(values, "i8").astype(kind)
+        return made + made.dtype.type(1j) if made.dtype.kind == "c" else made
+    whole = pa.array(values, pa.int32()).cast(kind)
+    return whole if at is None else pa.chunked_array([whole[:at], whole[at:]])
+
+
+@settings(max_examples=300 * SCALE, deadline=None)
+@given(st.data())
+def test_columnar_detector_of_columns_of_any_type_loses_no_match_silently(data: Any) -> None:
+    rows = data.draw(st.integers(1, 6))
+    types = data.draw(st.lists(st.sampled_from("ABC"), min_size=1, max_size=5))
+    codes = data.draw(st.lists(st.integers(0, len(types) - 1), min_size=rows, max_size=rows))
+    params = {
+        name: column(
+            data.draw(st.sampled_from(KINDS)),
+            data.draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)),
+            data.draw(st.one_of(st.none(), st.integers(0, rows))),
+        )
+        for name in "xy"
+    }
+    expression = data.draw(st.sampled_from(CONDITIONS))
+    events = EventColumns.of_arrays(types, codes, list(range(rows)), params)
+    found, refused = [], False
+    try:
+        found = ColumnarDetector(expression).feed(events).occurrences()
+    except BadEvent:  # instead of a wrong answer
+        refused = True
+    if not refused:
+        expected = adb.detect(expression, events.to_occurrences())
+        assert [_plain(match) for match in found] == [_plain(match) for match in expected]
 
 
 def _table(batch: list[Occurrence], keys: Any) -> pa.Table:
