@@ -110,4 +110,4 @@ def test_transaction_that_is_open_when_its_database_is_closed_says_so(
         if use == "write":
             ledger.write(t, "lost, too")
         if use == "query":
-            t.query(select(ledger.facts)).all()
+            t.query(select(ledger.facts))

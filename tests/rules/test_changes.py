@@ -407,7 +407,7 @@ def test_two_rules_with_one_name_are_refused(db: Database) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 201, "a\0b"])
 def test_rule_whose_name_cannot_be_kept_is_refused(db: Database, name: str) -> None:
-    with pytest.raises(DefinitionError, match="a name has at most 200 characters, and no NUL"):
+    with pytest.raises(DefinitionError, match="a name has at most 195 characters, and no NUL"):
         heard(db, name)
     assert listed(db) == stored(db) == {}
 

@@ -38,7 +38,7 @@ def occurrences(*events: tuple[str, int, Any]) -> list[Occurrence]:
     return [Occurrence(name, float(at), {"x": x, "y": x}) for name, at, x in events]
 
 
-ODD = {
+ODD: dict[str, tuple[Expression, Any, list[Any]]] = {
     "a text among numbers": (SAME_CARD, "unknown", [1, 2, 3]),
     "a number among texts": (SAME_CARD, 2**40, [f"text {n}" for n in range(40)]),
     "a truth value": (SAME_CARD, True, [1, 2]),
