@@ -10,14 +10,16 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import inspect
 import sys
 from abc import ABC, abstractmethod
-from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from types import BuiltinFunctionType, CellType, FunctionType
+from typing import Any, TypeAlias
 
 from activedb.analysis._recorder import Recorder
 from activedb.analysis._values import (
     DATA,
+    SLICE,
     TRANSACTION,
     UNKNOWN,
     Atom,
@@ -80,7 +82,7 @@ _QUIET_OF_DATABASE = {
 _TRANSACTIONS = {"subtransaction", "with_timeout"}
 _PASS_ON = {"dict", "enumerate", "frozenset", "iter", "list", "map", "filter", "next", "reversed"}
 _PASS_ON |= {"set", "sorted", "tuple", "zip", "min", "max"}
-_HIDING = {"compile", "eval", "exec", "globals", "locals", "__import__"}
+_HIDING = {"compile", "eval", "exec", "globals", "locals", "super", "__import__"}
 
 
 class Calls(ABC):
@@ -98,6 +100,12 @@ class Calls(ABC):
         self._file = file
         self.read: dict[tuple[Any, ...], Value] = {}
         self.kept: list[Any] = []
+        self._escaping: set[Atom] = set()
+        self._scopes: dict[tuple[int, int], Frame] = {}
+
+    @abstractmethod
+    def attribute(self, atom: Atom, name: str, node: ast.AST) -> Value:
+        """Return the value of ``atom.name``."""
 
     @abstractmethod
     def follow(
@@ -134,11 +142,14 @@ class Calls(ABC):
         if isinstance(atom, Items):
             inside = atom.inside or _UNKNOWN
             self._pass(node, args, named)
+            if name == "sort":  # its key= gets the elements
+                self.given_away(atom.inside, node)
             return frozenset((Items(inside),)) if name in ("items", "values", "keys") else inside
         if isinstance(atom, Known):
             return self._of_known(atom.thing, name, args, named, node, is_spread)
         if name == "signal" and args:
             self.found.raises_signal(node, args[0])
+        self.given_away(frozenset((atom,)), node)  # such as f.__call__()
         self._pass(node, args, named)
         return _DATA if atom == DATA else _UNKNOWN
 
@@ -177,14 +188,30 @@ class Calls(ABC):
             elif isinstance(atom, BoundFunction):
                 for each in (*atom.first, *(value for _, value in atom.named)):
                     self.given_away(each, node, to)
-                self.given_away(frozenset((atom.function,)), node, to)
+                self._may_be_called(atom.function, [*atom.first], dict(atom.named), node, to)
             elif isinstance(atom, Items):
                 self.given_away(atom.inside, node, to)
             elif isinstance(atom, Local) or (isinstance(atom, Known) and self._is_ours(atom.thing)):
-                self.follow(atom, [], {}, node)
+                self._may_be_called(atom, [], {}, node, to)
             elif isinstance(atom, Known) and (below := emitted(atom.thing)) is not None:
                 self.found.raises_calls(node, below.__qualname__)
                 self.given_away(frozenset((Known(below),)), node, to)
+            elif isinstance(atom, Known) and atom not in self._escaping:
+                self._escaping.add(atom)  # a closure may hold itself
+                for inner in _functions_in(atom.thing):
+                    self.given_away(frozenset((Known(inner),)), node, to)
+                self._escaping.remove(atom)
+
+    def _may_be_called(
+        self, atom: Atom, args: list[Value], named: dict[str, Value], node: ast.AST, to: str
+    ) -> None:
+        """Read a function that escapes with these arguments bound; what it returns escapes too."""
+        if not (isinstance(atom, Local) or (isinstance(atom, Known) and self._is_ours(atom.thing))):
+            self.given_away(frozenset((atom,)), node, to)
+        elif atom not in self._escaping:
+            self._escaping.add(atom)  # it may return itself
+            self.given_away(self.follow(atom, args, named, node), node, to)
+            self._escaping.remove(atom)
 
     def of_transaction_attribute(self, name: str, node: ast.AST) -> Value:
         """Return the value of ``t.name``."""
@@ -211,8 +238,8 @@ class Calls(ABC):
         first = args[0] if args else named.get("table", named.get("statement", _UNKNOWN))
         match name:
             case "get" | "get_many":
-                to_write = any(
-                    each.arg == "for_update" and not _is_constant(each.value, False)
+                to_write = not named.keys().isdisjoint(("for_update", "**")) and not any(
+                    each.arg == "for_update" and _is_constant(each.value, False)
                     for each in node.keywords
                 )
                 self.found.reads_rows(node, first, f"{name}()", is_for_update=to_write)
@@ -250,11 +277,10 @@ class Calls(ABC):
 
         The function gets a transaction as its first argument.
         """
-        result = _NOTHING
-        for atom in args[0] if args else _UNKNOWN:
-            given = [frozenset((TRANSACTION,)), *args[1:]]
-            result |= self.call_atom(atom, given, named, node, True, False)
-        return result
+        is_spread = any(isinstance(each, ast.Starred) for each in node.args)
+        functions = args[0] if args else named.get("function", _UNKNOWN)
+        given = [frozenset((TRANSACTION,)), *(args if is_spread else args[1:])]
+        return self._each_of(functions, given, named, node, is_spread)
 
     # -- other calls -----------------------------------------------------------------------
 
@@ -282,10 +308,22 @@ class Calls(ABC):
         if isinstance(thing, str):
             self._pass(node, args, named)
             return _DATA
-        result = _NOTHING
-        for atom in attribute(thing, name):
-            result |= self.call_atom(atom, args, named, node, True, is_spread)
-        return result
+        if isinstance(thing, FunctionType):  # such as f.__call__()
+            self.given_away(frozenset((Known(thing),)), node)
+        found = self.attribute_of(thing, name, node)
+        return self._each_of(found, args, named, node, is_spread)
+
+    def attribute_of(self, thing: Any, name: str, node: ast.AST) -> Value:
+        """Return the value of ``thing.name``; read the property of the rule's module that it is."""
+        found = inspect.getattr_static(type(thing), name, None)
+        if not isinstance(found, FunctionType | staticmethod | classmethod):
+            bound = [frozenset((known(thing),))]
+            for each in filter(self._is_ours, _functions_in(found)):
+                value = self.follow(Known(each), bound, {}, node)
+                if isinstance(found, property | functools.cached_property):
+                    return value
+                self.given_away(value, node)  # of a method that is decorated
+        return attribute(thing, name)
 
     def _of_function(
         self,
@@ -302,19 +340,16 @@ class Calls(ABC):
             return self.call_atom(Known(below), args, named, node, True, is_spread)
         if self._is_ours(thing):
             return self.follow(function, args, named, node, is_spread=is_spread)
-        if thing is functools.partial and args:
-            return frozenset(
-                BoundFunction(atom, tuple(args[1:]), tuple(sorted(named.items())))
-                if isinstance(atom, Known | Local)
-                else UNKNOWN
-                for atom in args[0]
-            )
+        if thing is functools.partial and args and not is_spread:
+            bound = tuple(args[1:]), tuple(sorted(named.items()))
+            return frozenset(BoundFunction(atom, *bound) for atom in args[0])
         if is_of_sqlalchemy(thing) and not isinstance(thing, type):
             return frozenset((built(thing.__name__, args, named),))
         if is_of_sqlalchemy(thing) and table_of(thing) is None:
             return frozenset((built(thing.__name__.lower(), args, named),))
         name = thing.__name__ if isinstance(thing, type | BuiltinFunctionType) else ""
-        if name in _HIDING and getattr(thing, "__module__", "") == "builtins":
+        is_hiding = name in _HIDING or (name == "vars" and not args)
+        if is_hiding and getattr(thing, "__module__", "") == "builtins":
             self.found.unresolved(node, f"{name}() may do anything")
         called = type(thing)
         if not isinstance(thing, type | FunctionType | BuiltinFunctionType):
@@ -322,7 +357,18 @@ class Calls(ABC):
             if any(isinstance(a, Known) and self._is_ours(a.thing) for a in method):
                 itself: Value = frozenset((function,))
                 return self._each_of(method, [itself, *args], named, node, is_spread)
+        if thing is getattr and len(args) > 1:
+            names = {k.thing for k in args[1] if isinstance(k, Known) and type(k.thing) is str}
+            if len(names) == len(args[1]):
+                return frozenset().union(
+                    *args[2:],
+                    *(self.attribute(atom, n, node) for atom in args[0] for n in sorted(names)),
+                )
         self._pass(node, args, named, getattr(thing, "__qualname__", ""))
+        for each in self._methods(thing) if isinstance(thing, type) else _functions_in(thing):
+            self.given_away(frozenset((Known(each),)), node)
+        if thing is slice:
+            return frozenset((SLICE,))
         inside: Value = frozenset().union(*args, *named.values())
         if name in _PASS_ON:
             flat = frozenset().union(*(a.inside if isinstance(a, Items) else {a} for a in inside))
@@ -342,6 +388,12 @@ class Calls(ABC):
             result |= self.call_atom(atom, args, named, node, True, is_spread)
         return result
 
+    def _methods(self, of: type) -> list[FunctionType]:
+        """Return the methods of a class that are written in the rule's module."""
+        found = [each for base in of.__mro__ for each in vars(base).values()]
+        found += [function for each in found for function in _functions_in(each)]
+        return [each for each in found if self._is_ours(each)]
+
     def _is_ours(self, thing: Any) -> bool:
         # Not compared by __module__, which functools.wraps changes.
         return isinstance(thing, FunctionType) and thing.__code__.co_filename == self._file
@@ -354,15 +406,33 @@ class Calls(ABC):
             self.given_away(value, node, where)
 
 
+def _functions_in(thing: Any) -> list[FunctionType]:
+    """Return the functions that a property, method or decorated function calls, as far as seen."""
+    found: list[Any]
+    if isinstance(thing, property):
+        found = [thing.fget, thing.fset, thing.fdel]
+    elif isinstance(thing, functools.cached_property):
+        found = [thing.func]
+    elif isinstance(thing, staticmethod | classmethod):
+        found = [thing.__func__]
+    else:
+        found = [inspect.getattr_static(thing, "__wrapped__", None)]
+    if isinstance(thing, FunctionType):
+        found += [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
+    return [each for each in found if isinstance(each, FunctionType)]
+
+
 _MISSING: Any = object()
+
+Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
 class Frame:
-    """Names in one call of a function. The set of atoms of a name only grows.
+    """Names in one call of a function, or in a comprehension. The atoms of a name only grow.
 
     Parameters
     ----------
-    node : FunctionNode
+    node : FunctionNode or Comprehension
     outer : Frame or FunctionType
         Scope of the names that are not local: the enclosing frame, or the function itself with its
         globals and closure.
@@ -371,13 +441,20 @@ class Frame:
     """
 
     def __init__(
-        self, node: FunctionNode, outer: Frame | FunctionType, arguments: dict[str, Value]
+        self,
+        node: FunctionNode | Comprehension,
+        outer: Frame | FunctionType,
+        arguments: dict[str, Value],
     ):
         self.outer = outer
         self.names = dict(arguments)
         self.version = 0
-        body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        stored, self.shared = _stored(body)
+        if isinstance(node, Comprehension):
+            stored, _ = _stored([each.target for each in node.generators])
+            self.shared: set[str] = outer.shared if isinstance(outer, Frame) else set()
+        else:
+            body = [node.body] if isinstance(node, ast.Lambda) else node.body
+            stored, self.shared = _stored(body)
         self.own = (stored | set(arguments)) - self.shared
 
     def lookup(self, name: str) -> Value:
@@ -429,7 +506,7 @@ def _of(function: FunctionType, name: str) -> Value:
 def _stored(body: list[Any]) -> tuple[set[str], set[str]]:
     """Return the names that a body assigns and its ``global`` and ``nonlocal`` names.
 
-    Names of inner functions are left out.
+    Names of inner functions and comprehensions are left out.
     """
     stored: set[str] = set()
     shared: set[str] = set()
@@ -439,8 +516,12 @@ def _stored(body: list[Any]) -> tuple[set[str], set[str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             stored.add(node.name)
             waiting += node.decorator_list
+        if isinstance(node, FunctionNode):
+            waiting += _at_definition(node)
+        if isinstance(node, FunctionNode | ast.ClassDef):
             continue
-        if isinstance(node, ast.Lambda):
+        if isinstance(node, ast.comprehension):
+            waiting += [node.iter, *node.ifs]
             continue
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             stored.add(node.id)
@@ -454,6 +535,16 @@ def _stored(body: list[Any]) -> tuple[set[str], set[str]]:
             stored.add(node.rest)
         waiting += ast.iter_child_nodes(node)
     return stored, shared
+
+
+def _at_definition(node: FunctionNode) -> list[ast.expr]:
+    """Return the defaults and annotations of a function, which run when it is defined."""
+    found = [
+        each.annotation if isinstance(each, ast.arg) else each
+        for each in ast.iter_child_nodes(node.args)
+    ]
+    found.append(None if isinstance(node, ast.Lambda) else node.returns)
+    return [each for each in found if isinstance(each, ast.expr)]
 
 
 _WRITTEN: dict[type[ast.AST], str] = {
@@ -493,14 +584,19 @@ class Expressions(Calls):
                 return frame.lookup(name)
             case ast.Attribute(value=base, attr=name):
                 found = self.value(base, frame)
-                return frozenset().union(*(self._attribute(atom, name, node) for atom in found))
+                return frozenset().union(*(self.attribute(atom, name, node) for atom in found))
             case ast.Subscript(value=base, slice=key):
                 keys = self.value(key, frame)
                 found = self.value(base, frame)
                 return frozenset().union(*(self._subscript(atom, keys) for atom in found))
+            case ast.Slice():
+                for part in ast.iter_child_nodes(node):
+                    self.value(part, frame)
+                return frozenset((SLICE,))
             case ast.Call():
                 return self.call(node, frame, is_used=True)
             case ast.Lambda():
+                self.define(node, frame)
                 return frozenset((Local(node, frame),))
             case ast.IfExp(test=test, body=body, orelse=other):
                 self.value(test, frame)
@@ -515,7 +611,11 @@ class Expressions(Calls):
                 return self._items([self._spread(each, frame) for each in inside])
             case ast.Dict(keys=dict_keys, values=dict_values):
                 keys_found = [self.value(each, frame) for each in dict_keys if each is not None]
-                return self._items([*keys_found, *(self.value(v, frame) for v in dict_values)])
+                values_found = [
+                    self.value(each, frame) if key is not None else self._values(each, frame)
+                    for key, each in zip(dict_keys, dict_values, strict=True)
+                ]
+                return self._items([*keys_found, *values_found])
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node, frame)
             case ast.Compare(left=left, ops=operators, comparators=others):
@@ -570,8 +670,7 @@ class Expressions(Calls):
                 assert isinstance(key, ast.Constant)
                 named[str(key.value)] = self.value(value, frame)
             return
-        inside = self.elements(self.value(spread, frame))
-        named["**"] = named.get("**", _NOTHING) | inside
+        named["**"] = named.get("**", _NOTHING) | self._values(spread, frame)
 
     def _grow(self, function: ast.Attribute, args: list[Value], frame: Frame) -> None:
         """Add the arguments of ``append`` and the like to the contents of a list."""
@@ -581,6 +680,16 @@ class Expressions(Calls):
             more = frozenset().union(*args, *(self.elements(each) for each in args))
             plain = frozenset(atom for atom in more if not isinstance(atom, Items))
             frame.assign(function.value.id, frozenset((Items(plain),)))
+
+    def _values(self, node: ast.expr, frame: Frame) -> Value:
+        """Return the values of a mapping, as ``**mapping`` gives them."""
+        found = self.value(node, frame)
+        return frozenset().union(*(self._subscript(atom, _UNKNOWN) for atom in found))
+
+    def define(self, node: FunctionNode, frame: Frame) -> None:
+        """Read what runs when a function is defined: its defaults and annotations."""
+        for each in _at_definition(node):
+            self.value(each, frame)
 
     def _spread(self, node: ast.expr, frame: Frame) -> Value:
         if isinstance(node, ast.Starred):
@@ -598,16 +707,22 @@ class Expressions(Calls):
         return frozenset((Items(found),))
 
     def _comprehension(self, node: ast.AST, frame: Frame) -> Value:
-        assert isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp)
-        for generator in node.generators:
-            found = self.elements(self.value(generator.iter, frame))
+        assert isinstance(node, Comprehension)
+        outer, frame = frame, self._scope(node, frame)
+        for place, generator in enumerate(node.generators):
+            # The first iterable belongs to the scope around the comprehension.
+            found = self.elements(self.value(generator.iter, frame if place else outer))
             self.assign(generator.target, found, frame)
             for test in generator.ifs:
                 self.value(test, frame)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         return self._items([self.value(part, frame) for part in parts])
 
-    def _attribute(self, atom: Any, name: str, node: ast.AST) -> Value:
+    def _scope(self, node: Comprehension, outer: Frame) -> Frame:
+        """Return the frame of a comprehension, one for each frame around it."""
+        return self._scopes.setdefault((id(node), id(outer)), Frame(node, outer, {}))
+
+    def attribute(self, atom: Any, name: str, node: ast.AST) -> Value:
         if atom == TRANSACTION:
             return self.of_transaction_attribute(name, node)
         if isinstance(atom, Method):
@@ -621,7 +736,8 @@ class Expressions(Calls):
         if isinstance(atom, Known):
             if is_database(atom.thing) and name not in ("metadata", "settings"):
                 return frozenset((Method("database", name),))
-            return attribute(atom.thing, name)
+            return self.attribute_of(atom.thing, name, node)
+        self.given_away(frozenset((atom,)), node)  # such as the method of a list
         return _DATA if atom == DATA else _UNKNOWN
 
     def _subscript(self, atom: Any, keys: Value) -> Value:
@@ -630,12 +746,12 @@ class Expressions(Calls):
             found = [atom.table.column(name) for name in names] or [None]
             return frozenset(Sql.of(column or atom.table) for column in found)
         if isinstance(atom, Items):
-            return atom.inside or _UNKNOWN
+            return frozenset((atom,)) if SLICE in keys else atom.inside or _UNKNOWN
         if isinstance(atom, Known):
-            return subscript(atom.thing, keys)
+            return subscript(atom.thing, keys) | _of_flattened(atom)
         if isinstance(atom, Sql):
             return frozenset((atom,))
-        return _DATA if atom == DATA else _UNKNOWN
+        return _DATA if atom == DATA else _UNKNOWN | _of_flattened(atom)
 
     def elements(self, value: Value) -> Value:
         found: Value = _NOTHING
@@ -643,11 +759,9 @@ class Expressions(Calls):
             if isinstance(atom, Items):
                 found |= atom.inside or _UNKNOWN
             elif isinstance(atom, Known):
-                found |= elements(atom.thing)
+                found |= elements(atom.thing) | _of_flattened(atom)
             else:
-                found |= _DATA if atom == DATA else _UNKNOWN
-                if atom == TRANSACTION or isinstance(atom, BoundFunction | Local):
-                    found |= {atom}
+                found |= _DATA if atom == DATA else _UNKNOWN | _of_flattened(atom)
         return found
 
     def joined(self, operands: list[Value], operator: str = "") -> Value:
@@ -659,12 +773,21 @@ class Expressions(Calls):
         items = [atom for atom in together if isinstance(atom, Items)]
         if items:
             return self._items([item.inside for item in items]) | (together - set(items))
-        if all(
-            atom == DATA or (isinstance(atom, Known) and type(atom.thing) is str)
+        others = {
+            atom
             for atom in together
-        ):
+            if not (atom == DATA or (isinstance(atom, Known) and type(atom.thing) is str))
+        }
+        if not others:
             return _DATA if together else _NOTHING
-        return _UNKNOWN | {atom for atom in together if atom == TRANSACTION}
+        return _UNKNOWN | others  # such as the lists that are added
+
+
+def _of_flattened(atom: Atom) -> Value:
+    """Return what an element of `atom` may be if `atom` is from a container that was flattened."""
+    if isinstance(atom, Known) and type(atom.thing) in (str, list, tuple, set, frozenset, dict):
+        return _NOTHING  # its elements are known
+    return _NOTHING if atom == DATA else frozenset((atom,))
 
 
 def _place_in_order(atom: Any) -> str:
@@ -738,7 +861,7 @@ class FunctionInterpreter(Expressions):
             if name in positional or any(each.arg == name for each in given.kwonlyargs):
                 bound[name] = bound.get(name, _NOTHING) | value
         if given.vararg is not None:
-            rest = frozenset().union(*args[len(positional) :])
+            rest = everything if is_spread else frozenset().union(*args[len(positional) :])
             bound[given.vararg.arg] = frozenset((Items(rest),))
         if given.kwarg is not None:
             rest = frozenset().union(*(v for n, v in named.items() if n not in bound))
@@ -802,9 +925,9 @@ class FunctionInterpreter(Expressions):
             case ast.AugAssign(target=target, value=added):
                 more = self.value(added, frame)
                 if isinstance(target, ast.Name):
-                    frame.assign(target.id, self.joined([frame.lookup(target.id), more]))
+                    self.assign(target, self.joined([frame.lookup(target.id), more]), frame)
                 else:
-                    self.given_away(more, node)
+                    self.assign(target, more, frame)
                 return returned
             case ast.For(target=target, iter=iterated):
                 self.assign(target, self.elements(self.value(iterated, frame)), frame)
@@ -818,11 +941,15 @@ class FunctionInterpreter(Expressions):
                 for decorator in node.decorator_list:
                     self.given_away(self.value(decorator, frame) | made, decorator)
                     made = made | _UNKNOWN
-                frame.assign(name, made)
+                self.define(node, frame)
+                self.assign(ast.Name(name, lineno=node.lineno), made, frame)
                 return returned
-            case ast.Match(subject=subject):
-                # What its patterns bind is not followed.
-                self.given_away(self.value(subject, frame), subject)
+            case ast.Match(subject=subject, cases=cases):
+                # Which part of it a pattern binds is not followed.
+                found = self.value(subject, frame)
+                self.given_away(found, subject)
+                for name in _stored([case.pattern for case in cases])[0]:
+                    frame.assign(name, found | self.elements(found) | _UNKNOWN)
             case ast.Import() | ast.ImportFrom():
                 self._import(node, frame)
                 return returned
@@ -860,10 +987,9 @@ class FunctionInterpreter(Expressions):
                     self.assign(each, self.elements(value), frame)
             case ast.Subscript(value=ast.Name(id=name) as base, slice=key):
                 self.value(key, frame)
+                self.given_away(value, target)  # the container may have other names, too
                 if any(isinstance(atom, Items) for atom in self.value(base, frame)):
                     frame.assign(name, frozenset((Items(value),)))
-                else:
-                    self.given_away(value, target)
             case _:
                 for child in ast.iter_child_nodes(target):
                     if isinstance(child, ast.expr):

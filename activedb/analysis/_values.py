@@ -5,11 +5,12 @@
     Atom
     ├── DATA          a plain value: of an event, of a row, computed
     ├── UNKNOWN       anything
+    ├── SLICE         a slice: a subscript with it is a container with some of the elements
     ├── TRANSACTION   the rule's transaction, or an inferior of it
     ├── Known         an object that exists: a module, a table, a function, a constant
     ├── Method        a method of a transaction or database about to be called
     ├── Local         a function written inside a function
-    ├── BoundFunction a function with its first arguments
+    ├── BoundFunction a function or method with its first arguments
     ├── Items         a list, tuple, set or dict display, with its contents
     ├── Columns       ``table.c``
     └── Sql           a statement or a part of one, with what it reads and writes
@@ -39,6 +40,7 @@ from sqlglot.errors import SqlglotError
 
 __all__ = [
     "DATA",
+    "SLICE",
     "TRANSACTION",
     "UNKNOWN",
     "Atom",
@@ -177,6 +179,7 @@ class Plain:
 
 DATA = Plain("data")
 UNKNOWN = Plain("unknown")
+SLICE = Plain("slice")
 TRANSACTION = Plain("transaction")
 
 
@@ -216,7 +219,7 @@ class Local:
 class BoundFunction:
     """A function with leading and named arguments bound: a method, ``functools.partial``."""
 
-    function: Known | Local
+    function: Atom
     first: tuple[Value, ...]
     named: tuple[tuple[str, Value], ...] = ()
 
@@ -296,15 +299,9 @@ _MISSING: Any = object()
 def known(thing: Any) -> Atom:
     """Return the atom for an existing object."""
     if isinstance(thing, MethodType):
-        if isinstance(thing.__func__, FunctionType):
-            return BoundFunction(Known(thing.__func__), (frozenset((known(thing.__self__),)),))
-        return UNKNOWN
+        return _bound(known(thing.__func__), (thing.__self__,), {})
     if isinstance(thing, functools.partial):
-        function = known(thing.func)
-        if not isinstance(function, Known):
-            return UNKNOWN
-        named = tuple((name, frozenset((known(v),))) for name, v in thing.keywords.items())
-        return BoundFunction(function, tuple(frozenset((known(v),)) for v in thing.args), named)
+        return _bound(known(thing.func), thing.args, thing.keywords)
     if table_of(thing) is not None:
         return Known(thing)
     column = column_of(thing)
@@ -314,7 +311,16 @@ def known(thing: Any) -> Atom:
         return of_object(thing) or Known(thing)
     if isinstance(thing, bool | int | float | bytes) or thing is None:
         return DATA
-    return Known(thing)
+    return SLICE if isinstance(thing, slice) else Known(thing)
+
+
+def _bound(function: Atom, args: tuple[Any, ...], named: Mapping[str, Any]) -> BoundFunction:
+    first = tuple(frozenset((known(each),)) for each in args)
+    last = {name: frozenset((known(each),)) for name, each in named.items()}
+    if isinstance(function, BoundFunction):  # such as a partial of a method
+        first, last = (*function.first, *first), dict(function.named) | last
+        function = function.function
+    return BoundFunction(function, first, tuple(sorted(last.items())))
 
 
 def is_database(thing: Any) -> bool:
@@ -376,6 +382,8 @@ def subscript(thing: Any, key: Value) -> Value:
     """Return the value of ``thing[key]``."""
     if type(thing) is str:
         return frozenset((DATA,))
+    if SLICE in key:
+        return frozenset((Items(elements(thing)),))
     if type(thing) is dict:
         names = [k.thing if isinstance(k, Known) and type(k.thing) is str else None for k in key]
         if names and None not in names and all(name in thing for name in names):

@@ -207,6 +207,38 @@ def by_bound_method(t: Any, o: Any) -> None:
     add(log, {})
 
 
+def by_partial(t: Any, o: Any) -> None:
+    add = functools.partial(t.insert, log)
+    add({"line": "x"})
+    functools.partial(functools.partial(t.get, accounts), 1)()
+
+
+def by_slice(t: Any, o: Any) -> None:
+    [t][:][0].insert(log, {})
+    for table in [accounts, log][1:]:  # which of them is not told
+        t.delete(table, 1)
+
+
+def by_name_written_down(t: Any, o: Any) -> None:
+    getattr(t, "insert")(log, {})  # noqa: B009
+
+
+def at_definition(t: Any, o: Any) -> None:
+    def inner(
+        x: Any = t.insert(log, {}),  # noqa: B008
+        *,
+        y: Any = t.delete(log, 1),  # noqa: B008
+    ) -> t.delete(accounts, 1):  # type: ignore[valid-type]
+        """Do nothing."""
+
+    lambda z=t.get(accounts, 1): z  # noqa: B008
+
+
+def with_names_of_their_own(t: Any, o: Any) -> None:
+    [put_line for put_line in o.params["x"]]  # noqa: C416
+    put_line(t)
+
+
 def quiet(t: Any, o: Any) -> Any:
     if t.timestamp > 1:
         t.abort(f"{t.path}")
@@ -252,6 +284,14 @@ READS = "reads accounts"
         (in_children, ["deletes from accounts", "inserts into log"]),
         (in_inner_function, [READS, "inserts into log"]),
         (by_bound_method, ["inserts into log"]),
+        (by_partial, [READS, "inserts into log"]),
+        (by_slice, ["deletes from accounts", "deletes from log", "inserts into log"]),
+        (by_name_written_down, ["inserts into log"]),
+        (
+            at_definition,
+            [READS, "deletes from accounts", "deletes from log", "inserts into log"],
+        ),
+        (with_names_of_their_own, ["inserts into log"]),
         (quiet, []),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
@@ -305,12 +345,13 @@ def test_method_and_callable_object_are_followed() -> None:
 def test_signals_and_other_transactions_of_the_database_are_found(db: adb.Database) -> None:
     def action(t: Any, o: Any) -> None:
         db.signal("A" if o.params["x"] else "B", n=1)
+        functools.partial(db.signal, "C")()
         db.run(lambda s: s.insert(log, {}))
         with db.transaction() as s:
             s.delete(accounts, 1)
 
-    expected = ["deletes from accounts", "inserts into log", "raises A", "raises B"]
-    assert effects(action) == expected
+    signals = ["raises A", "raises B", "raises C"]
+    assert effects(action) == ["deletes from accounts", "inserts into log", *signals]
 
 
 def from_parameter(t: Any, o: Any) -> None:
