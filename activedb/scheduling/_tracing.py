@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dis
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 from activedb.errors import ActiveDBError
@@ -16,7 +17,9 @@ from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedT
 
 __all__ = ["NotTraceable", "traced"]
 
-_TELLING = frozenset({"callable", "getattr", "hasattr", "id", "isinstance", "issubclass", "type"})
+_TELLING = {"callable", "getattr", "hasattr", "id", "isinstance", "issubclass", "type"}
+_TELLING |= {"attrgetter", "is_", "is_not"}  # of the module operator
+_PACKAGE = __name__.partition(".")[0]
 _EMPTY = CellType()
 _LOOKED: ContextVar[list[str]] = ContextVar("looked")
 """Reasons why the current call is not traceable.
@@ -55,10 +58,11 @@ def _look(stand: _Stand, *args: object) -> NoReturn:
 
 
 _OPERATIONS = """
-abs add and bool call ceil contains delitem divmod enter eq exit float floor floordiv format ge
-getitem gt hash iadd index int invert iter le len lshift lt matmul mod mul ne neg next or pos pow
-radd rand rdivmod repr reversed rfloordiv rlshift rmatmul rmod rmul ror round rpow rrshift rshift
-rsub rtruediv rxor setitem str sub truediv trunc xor
+abs add and bool bytes call ceil complex contains delattr delitem dir divmod enter eq exit float
+floor floordiv format fspath ge getitem gt hash iadd index int invert iter le len length_hint lshift
+lt matmul mod mul ne neg next or pos pow radd rand rdivmod reduce reduce_ex repr reversed rfloordiv
+rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor setattr setitem sizeof
+str sub truediv trunc xor
 """
 
 for _operation in _OPERATIONS.split():
@@ -115,6 +119,9 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
     looked: list[str] = []
     event = _TracedEvent()
     token = _LOOKED.set(looked)
+    watched = _Watched(program.access(type_))
+    before = sys.gettrace()
+    sys.settrace(watched.called)
     try:
         operations = program.operations(type_, event)
     except ActiveDBError as error:
@@ -122,23 +129,22 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
     except Exception as error:  # any error caused by placeholders
         raise NotTraceable(looked[0] if looked else f"{type(error).__name__}: {error}") from error
     finally:
+        sys.settrace(before)
         _LOOKED.reset(token)
     if looked:
         raise NotTraceable(looked[0])
-    functions: set[object] = set()
     for operation in operations:
         if not isinstance(operation, Read | Write):
             raise NotTraceable("it is of the short form, one function that reads and writes")
         keys = [ref.key for ref in operation.refs if isinstance(ref.key, Computed)]
         for taker in (operation, *keys):
-            functions.add(getattr(taker.function, "__code__", taker.function))
             if _holds(taker.function) or any(map(_holds, _constants(taker.args))):
                 name = getattr(taker.function, "__name__", "a function")
                 raise NotTraceable(
                     f"{name} holds a parameter of the event, or is given one within something "
                     "else: give it as an argument of its own"
                 )
-    _check_code(program.access(type_), functions)
+    watched.check()
     templates = tuple(
         Read(
             tuple(map(_ref, operation.direct)), operation.function, tuple(map(_put, operation.args))
@@ -150,31 +156,62 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
     return templates, tuple(event.taken)
 
 
-def _check_code(access: object, seen: set[object]) -> None:
-    """Refuse code that could inspect values unnoticed: `is`, `isinstance` and the like.
+class _Watched:
+    """Code that a state access runs while it is traced, which could inspect values unnoticed.
 
-    Check the functions that it defines and calls too, as far as names show; but not the functions
-    of operations.
+    The functions of its operations are not run then.
+
+    Parameters
+    ----------
+    access : object
+
+    Raises
+    ------
+    NotTraceable
+        If it is no Python function.
     """
-    if not isinstance(access, FunctionType):
-        raise NotTraceable("its source is unavailable: it isn't a Python function")
-    codes = [access.__code__]
-    while codes:
-        code = codes.pop()
-        if code in seen:
-            continue
-        seen.add(code)
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        for instruction in dis.get_instructions(code):
-            name = instruction.opname
-            if name == "IS_OP" or (name.startswith("POP_JUMP_") and name.endswith("_NONE")):
-                raise NotTraceable("its operations depend on the identity or type of a value")
-            if "LOAD" in name and instruction.argval in _TELLING:
-                raise NotTraceable(f"its operations may depend on {instruction.argval}")
-        called = [access.__globals__.get(name) for name in code.co_names]
-        for value in (*called, *_cells(access)):
-            if isinstance(value, FunctionType) and value.__code__ not in seen:
-                _check_code(value, seen)
+
+    def __init__(self, access: object):
+        if not isinstance(access, FunctionType):
+            raise NotTraceable("its source is unavailable: it isn't a Python function")
+        self._file = access.__code__.co_filename
+        self._frames: set[FrameType] = set()
+        self._caught: list[str] = []
+
+    def called(self, frame: FrameType, event: str, arg: object) -> Any:
+        """Note a call by the state access or a function that it calls, for ``sys.settrace``."""
+        # The package may inspect placeholders, and so may what it calls in turn.
+        is_package = str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE
+        is_within = frame.f_back in self._frames and not is_package
+        if not is_within and frame.f_code.co_filename != self._file:
+            return None
+        self._frames.add(frame)
+        frame.f_trace_lines = False
+        return self._seen
+
+    def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
+        # Functions in C tell a placeholder from a value by such an error, which may be caught.
+        if event == "exception" and issubclass(arg[0], TypeError | AttributeError):
+            self._caught.append(str(arg[1]))
+        return self._seen
+
+    def check(self) -> None:
+        """Refuse code with `is`, `isinstance`, `match` and the like."""
+        if self._caught:
+            raise NotTraceable(f"its operations may depend on an error: {self._caught[0]}")
+        for code in {frame.f_code for frame in self._frames}:
+            _check_code(code)
+
+
+def _check_code(code: CodeType) -> None:
+    for instruction in dis.get_instructions(code):
+        name, argument = instruction.opname, instruction.argval
+        is_none = name.startswith("POP_JUMP_") and name.endswith("_NONE")
+        if name == "IS_OP" or is_none or name.startswith("MATCH_"):
+            raise NotTraceable("its operations depend on the identity or type of a value")
+        is_special = name in ("LOAD_ATTR", "LOAD_METHOD") and argument.startswith("__")
+        if "LOAD" in name and (is_special or argument in _TELLING):
+            raise NotTraceable(f"its operations may depend on {argument}")
 
 
 def _cells(function: FunctionType) -> list[object]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import operator
+import pickle
 import threading
-from functools import cache, partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial, singledispatch
 from typing import Any
 
 import numpy as np
 import pytest
 
+from activedb.clock import moment_of
 from activedb.columns.events import EventColumns
 from activedb.columns.program._layout import supports
 from activedb.columns.program._run import ColumnRun
 from activedb.columns.program._state import ColumnState
 from activedb.errors import DefinitionError
-from activedb.events import event
+from activedb.events import Occurrence, event
 from activedb.scheduling import REMOVED, At, Program, ProgramRun, SerialOrder, SharedTable
 
 from .shapes import LEDGER, WINDOWED
@@ -674,6 +680,205 @@ def test_program_of_the_short_form_or_with_pre_processing_or_without_size_is_ref
     assert supports(LEDGER) is None
     with pytest.raises(DefinitionError, match="short form"):
         ColumnRun(short)
+
+
+def raised(value: float) -> float:
+    return value + 1
+
+
+class Kind:
+    def __init__(self, x: Any):
+        self.is_number = isinstance(x, float)
+
+    @staticmethod
+    def of(x: Any) -> bool:
+        return type(x) is float
+
+
+@dataclass
+class Pair:
+    first: Any
+    second: Any
+
+
+@singledispatch
+def kind_of(x: Any) -> int:
+    return 0
+
+
+@kind_of.register
+def _(x: float) -> int:
+    return 1
+
+
+def place_in_match(x: Any) -> int:
+    match x:
+        case [_, _]:
+            return 1
+        case {"a": _}:
+            return 2
+        case float():
+            return 3
+        case None:
+            return 1
+        case _:
+            return 0
+
+
+def place_in_class_pattern(x: Any) -> int:
+    match x:
+        case float(real=_):
+            return 1
+        case _:
+            return 0
+
+
+def place_in_sequence_pattern(x: Any) -> int:
+    match x:
+        case [*_]:
+            return 1
+        case _:
+            return 0
+
+
+def place_in_mapping_pattern(x: Any) -> int:
+    match x:
+        case {**rest}:
+            return len(rest)
+        case _:
+            return 3
+
+
+def place_in_value_pattern(x: Any) -> int:
+    match x:
+        case 1.0:
+            return 1
+        case _:
+            return 0
+
+
+def place_of_error(x: Any) -> int:
+    try:
+        return len(",".join([x]))
+    except TypeError:
+        return 1
+
+
+def place_of_attribute_error(x: Any) -> int:
+    try:
+        x.strip()
+    except AttributeError:
+        return 1
+    return 0
+
+
+def place_of_prefix(x: Any) -> int:
+    try:
+        return int("a".startswith(x))
+    except TypeError:
+        return 2
+
+
+def place_of_slice(x: Any) -> int:
+    return len([0, 1, 2][slice(0, x)])
+
+
+# How a key may depend on a parameter, x.
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "class": lambda x: int(x.__class__ == float),  # noqa: E721
+    "type": lambda x: int(type(x) == float),  # noqa: E721
+    "type of three": lambda x: int(type("X", (), {"x": x}).__name__ == "X"),
+    "isinstance": lambda x: int(isinstance(x, float)),
+    "isinstance elsewhere": lambda x: int(Kind(x).is_number),
+    "type elsewhere": lambda x: int(Kind.of(x)),
+    "doc": lambda x: int("float" in (x.__doc__ or "")),
+    "is None": lambda x: int(x is None),
+    "is not None": lambda x: 0 if x is not None else 1,
+    "operator.is_": lambda x: int(operator.is_(x, None)),
+    "operator.is_not": lambda x: int(operator.is_not(x, None)),
+    "attrgetter": lambda x: int(operator.attrgetter("__class__")(x) == float),  # noqa: E721
+    "callable": lambda x: int(callable(x)),
+    "hash": lambda x: hash(x) % 4,
+    "id": lambda x: int(id(x) == id(None)),
+    "len": lambda x: len(x) if x else 0,
+    "bool": lambda x: 1 if x else 0,
+    "not": lambda x: int(not x),
+    "and": lambda x: (x and 1) or 0,
+    "text": lambda x: len(f"{x}") % 4,
+    "text of a kind": lambda x: len(f"{x!r:>5}") % 4,
+    "ascii": lambda x: len(ascii(x)) % 4,
+    "%": lambda x: len("%s" % x) % 4,  # noqa: UP031
+    "% of a tuple": lambda x: len("%r" % (x,)) % 4,  # noqa: UP031
+    "format": lambda x: len("{}".format(x)) % 4,  # noqa: UP032
+    "format_map": lambda x: len("{x}".format_map({"x": x})) % 4,
+    "in a list": lambda x: int(x in [1.0, 7.0]),
+    "in a set": lambda x: int(x in {1.0, 7.0}),
+    "in nothing": lambda x: int(x in ()),  # noqa: RUF060
+    "in itself": lambda x: int(x in [x]),
+    "contains": lambda x: int(operator.contains([1.0], x)),
+    "count": lambda x: [1.0, 2.0].count(x),
+    "hasattr": lambda x: int(hasattr(x, "is_integer")),
+    "getattr": lambda x: getattr(x, "nothing", 1),
+    "key of a dict": lambda x: {1.0: 1}.get(x, 0),
+    "key to a dict": lambda x: {1.0: 1, x: 2}.get(1.0),
+    "item of a dict": lambda x: {"a": 1}.get("a", x),
+    "error": place_of_error,
+    "attribute error": place_of_attribute_error,
+    "prefix": place_of_prefix,
+    "sorted": lambda x: int(sorted([x, 2.0])[0] == 2.0),
+    "sorted alone": lambda x: len(sorted([x])),
+    "min": lambda x: int(min(x, 2.0) == 2.0),
+    "max by": lambda x: max([0, 1], key=lambda n: x if n else 2.0),
+    "max of one": lambda x: int(bool(max([x]))),
+    "sum": lambda x: int(sum([x, 1.0])) % 4,
+    "any": lambda x: int(any([x])),
+    "slice": place_of_slice,
+    "item": lambda x: [0, 1, 2, 3][x] if x == 3 else 0,
+    "str": lambda x: len(str(x)) % 4,
+    "round": lambda x: round(x) % 4,
+    "math": lambda x: int(math.isnan(x)),
+    "json": lambda x: len(json.dumps(x)) % 4,
+    "pickle": lambda x: len(pickle.dumps(x)) % 4,
+    "copy": lambda x: int(copy.copy(x) == 1.0),
+    "equality of objects": lambda x: int(Pair(x, 1) == Pair(1.0, 1)),
+    "text of an object": lambda x: len(repr(Pair(x, 1))) % 4,
+    "kind": kind_of,
+    "match": place_in_match,
+    "match of a class": place_in_class_pattern,
+    "match of a sequence": place_in_sequence_pattern,
+    "match of a mapping": place_in_mapping_pattern,
+    "match of a value": place_in_value_pattern,
+    "compared": lambda x: int(x == 1.0),
+    "compared with itself": lambda x: int(x != x),
+    "taken": lambda x: [x, 1][1],
+    "swapped": lambda x: len((x, *[x], {"x": x}["x"])),
+}
+TRACEABLE = {"in nothing", "in itself", "item of a dict", "sorted alone", "taken", "swapped"}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("xs", [[1.0, 2.0, 7.0, 0.0], [None, 2.0], [[1, 2], {"a": 1}, 3, "s"]])
+def test_access_that_may_inspect_a_parameter_is_refused_or_right(name: str, xs: list[Any]) -> None:
+    table = SharedTable("values", initial=1.0, size=8)
+    program = Program("inspecting", [table])
+    place = PLACES[name]
+
+    @program.on("E")
+    def access(e: Any, access: Any) -> None:
+        access.write(table[place(e["x"])], raised)
+
+    if supports(program) is not None:
+        assert name not in TRACEABLE
+        return
+    assert name in TRACEABLE
+    events = [Event("E", us, None, {"x": x}) for us, x in enumerate(xs)]
+    occurrences = [
+        Occurrence(each.type, moment_of(each.us), each.params, id=None) for each in events
+    ]
+    general, run = ProgramRun(program, SerialOrder()), ColumnRun(program)
+    general.feed(occurrences, len(xs))
+    run.feed(EventColumns.of_occurrences(occurrences), len(xs))
+    assert run.state.newest(table) == general.state.of(table).newest()
 
 
 # -- state -----------------------------------------------------------------------------------------
