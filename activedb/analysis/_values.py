@@ -299,6 +299,8 @@ _MISSING: Any = object()
 def known(thing: Any) -> Atom:
     """Return the atom for an existing object."""
     if isinstance(thing, MethodType):
+        if is_database(thing.__self__) and isinstance(thing.__func__, FunctionType):
+            return Method("database", thing.__func__.__name__)
         return _bound(known(thing.__func__), (thing.__self__,), {})
     if isinstance(thing, functools.partial):
         return _bound(known(thing.func), thing.args, thing.keywords)

@@ -343,14 +343,17 @@ def test_method_and_callable_object_are_followed() -> None:
 
 
 def test_signals_and_other_transactions_of_the_database_are_found(db: adb.Database) -> None:
+    prepared = functools.partial(db.signal, "D")
+
     def action(t: Any, o: Any) -> None:
         db.signal("A" if o.params["x"] else "B", n=1)
         functools.partial(db.signal, "C")()
+        prepared()
         db.run(lambda s: s.insert(log, {}))
         with db.transaction() as s:
             s.delete(accounts, 1)
 
-    signals = ["raises A", "raises B", "raises C"]
+    signals = ["raises A", "raises B", "raises C", "raises D"]
     assert effects(action) == ["deletes from accounts", "inserts into log", *signals]
 
 
