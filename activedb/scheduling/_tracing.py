@@ -174,7 +174,7 @@ class _Watched:
     def __init__(self, access: object):
         if not isinstance(access, FunctionType):
             raise NotTraceable("its source is unavailable: it isn't a Python function")
-        self._file = access.__code__.co_filename
+        self._module = access.__globals__
         self._frames: set[FrameType] = set()
         self._caught: list[str] = []
 
@@ -183,7 +183,7 @@ class _Watched:
         # The package may inspect placeholders, and so may what it calls in turn.
         is_package = str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE
         is_within = frame.f_back in self._frames and not is_package
-        if not is_within and frame.f_code.co_filename != self._file:
+        if not is_within and frame.f_globals is not self._module:
             return None
         self._frames.add(frame)
         frame.f_trace_lines = False
