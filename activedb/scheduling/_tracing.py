@@ -118,8 +118,8 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
     """
     looked: list[str] = []
     event = _TracedEvent()
-    token = _LOOKED.set(looked)
     watched = _Watched(program.access(type_))
+    token = _LOOKED.set(looked)
     before = sys.gettrace()
     sys.settrace(watched.called)
     try:
