@@ -292,7 +292,8 @@ class Follower:
         Raises
         ------
         ConfigurationError
-            If the slot can no longer be read, or another process has followed it meanwhile.
+            If the slot can no longer be read, another process has followed it meanwhile, or a table
+            was dropped; earlier changes have been taken then.
         ConnectionLost
             The follower may be reopened and used again.
         """
@@ -324,6 +325,11 @@ class Follower:
         self.progress = replace(
             self.progress, lag_bytes=max(0, peeked.head_lsn - reached), lag_s=lag_s
         )
+        if peeked.unpublished and not is_more:
+            raise ConfigurationError(
+                f"changes of {', '.join(peeked.unpublished)} are not reported any more: the table "
+                f"was dropped, or taken out of the publication {self.slot}; follow again"
+            )
         return is_more
 
     def _take(self, begin: Begin, messages: Iterator[Message]) -> Commit:

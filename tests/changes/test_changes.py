@@ -1047,3 +1047,22 @@ def test_follow_that_is_refused_leaves_nothing_at_the_server(
         "pg_trigger WHERE tgrelid = 'accounts'::regclass AND tgname LIKE 'activedb_mark%'",
     ):
         assert other.value(f"SELECT count(*) FROM {kept}") == 0, kept
+
+
+def test_table_that_is_dropped_is_told_of_after_its_last_changes(
+    ledger: Ledger, other: Somebody
+) -> None:
+    hear(ledger)
+    with ledger.db.changes.follower(ledger.accounts) as follower:
+        other.run(
+            "INSERT INTO accounts VALUES (3, 30)",
+            "DROP TABLE accounts",
+            "CREATE TABLE accounts (id integer PRIMARY KEY, balance integer)",
+        )
+        with pytest.raises(ConfigurationError, match="changes of accounts are not reported"):
+            follower.step()
+        ledger.db.wait_idle()
+        assert ledger.lines() == ["insert 3: 30"]
+    with ledger.db.changes.follower(ledger.accounts) as follower:
+        other.run("INSERT INTO accounts VALUES (4, 40)")
+        assert take(follower, ledger) == ["insert 3: 30", "insert 4: 40"]

@@ -58,7 +58,15 @@ _SLOT = text(
 )
 _CREATE = text("SELECT lsn - '0/0' FROM pg_create_logical_replication_slot(:slot, 'pgoutput')")
 _DROP = text("SELECT pg_drop_replication_slot(:slot)")
-_HEAD = text("SELECT pg_current_wal_flush_lsn() - '0/0', clock_timestamp()")
+_HEAD = text(
+    """
+    SELECT pg_current_wal_flush_lsn() - '0/0', clock_timestamp(), ARRAY(
+        SELECT r.prrelid::bigint FROM pg_publication_rel r
+        JOIN pg_publication p ON p.oid = r.prpubid
+        WHERE p.pubname = :publication
+    )
+    """
+)
 _PEEK = text(
     """
     SELECT data FROM pg_logical_slot_peek_binary_changes(
@@ -101,11 +109,14 @@ class Peeked:
         The server's clock.
     messages : iterator of Message
         Whole transactions in the order of their commits; to be consumed before other requests.
+    unpublished : tuple of str
+        Names of tables whose further changes are not reported: they were dropped, say.
     """
 
     head_lsn: int
     now: datetime
     messages: Iterator[Message]
+    unpublished: tuple[str, ...]
 
 
 class Slot:
@@ -271,7 +282,7 @@ class Slot:
         if not publication.exists():
             raise ConfigurationError(f"publication {self.name} has been dropped: {again}")
         self.lsn = row.lsn or 0
-        head, _ = connection.execute(_HEAD).one()
+        head, *_ = connection.execute(_HEAD, {"publication": self.name}).one()
         if self.lsn > head:
             raise ConfigurationError(
                 f"slot {self.name} was followed to {lsn_text(self.lsn)}, and the server's log "
@@ -315,9 +326,10 @@ class Slot:
         messages: Generator[Message] | None = None
         try:
             with self._refusals(f"read slot {self.name}"):
-                head, now = connection.execute(_HEAD).one()
+                head, now, published = connection.execute(_HEAD, {"publication": self.name}).one()
             messages = self._messages(connection, int(head), limit)
-            yield Peeked(int(head), now, messages)
+            gone = tuple(table.name for table in self.tables if table.oid not in published)
+            yield Peeked(int(head), now, messages, gone)
         finally:
             with suppress(SQLAlchemyError):
                 if messages is not None:
