@@ -355,7 +355,7 @@ def _check_code(function: FunctionType, code: CodeType) -> None:
 
 def _unassigned(code: CodeType) -> str | None:
     """Return a local variable that may be read before it has a value; compiled, it would be 0."""
-    if sys.version_info >= (3, 12):  # the instruction says so
+    if "LOAD_FAST_CHECK" in dis.opmap:  # Python 3.12 or newer
         for instruction in dis.get_instructions(code):
             if instruction.opname == "LOAD_FAST_CHECK":
                 return str(instruction.argval)
