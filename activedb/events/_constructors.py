@@ -393,9 +393,11 @@ def at(moment: datetime | float, alias: str | None = None) -> Primitive:
     try:
         us = microseconds(moment)
         moment_of(us)
-    except (BadEvent, OverflowError) as error:  # in UTC, it may be beyond the year 9999
+    except BadEvent as error:
+        raise PatternError(f"at() takes a moment: {error}") from None
+    except OverflowError:
         raise PatternError(
-            f"at() takes a moment within the years 1 to 9999 in UTC: {error}"
+            f"at() takes a moment: {moment!r} is not within the years 1 to 9999 in UTC"
         ) from None
     return _scheduled(At(us), alias)
 
