@@ -224,6 +224,7 @@ def test_mask_url_hides_the_password_and_nothing_else(url: str, masked: str) -> 
     assert mask_url(url) == masked
 
 
+@pytest.mark.long
 @given(st.text(min_size=1), st.text(st.characters(exclude_characters=":/@?#"), max_size=5))
 def test_mask_url_never_shows_a_password(password: str, user: str) -> None:
     assert mask_url(f"postgresql://{user}:{password}@db/shop") == f"postgresql://{user}:***@db/shop"

@@ -9,6 +9,8 @@ import random
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from activedb.analysis import Effects, Profile
 from activedb.events import event
 from activedb.rules import Rule
@@ -530,6 +532,7 @@ def effects_of(action: Callable[..., Any]) -> Effects:
     return Profile.of(rule).effects
 
 
+@pytest.mark.long
 def test_each_effect_of_a_drawn_source_is_found_or_the_rule_is_opaque(tmp_path: Path) -> None:
     bodies = list(dict.fromkeys(filter(is_python, sources())))
     module = module_of(bodies, tmp_path / "drawn_sources.py")

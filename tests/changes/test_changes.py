@@ -549,6 +549,7 @@ def test_step_that_fails_at_a_point_is_made_good_by_the_next(
         assert take(follower, ledger) == [f"insert {n}: {n}" for n in range(3, 9)]
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(
     transactions=st.lists(

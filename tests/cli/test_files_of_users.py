@@ -69,6 +69,7 @@ def of_program(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["queue", "types", "random", "turtle", "activedb", "sqlalchemy"])
 def test_file_named_like_a_module_of_others_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
@@ -80,6 +81,7 @@ def test_file_named_like_a_module_of_others_is_refused(name: str, tmp_path: Path
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
 @pytest.mark.parametrize("started", ["script", "module"])
 def test_file_imports_its_siblings_and_is_found_under_its_name(

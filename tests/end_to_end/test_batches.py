@@ -144,6 +144,7 @@ def test_batches_wrong_arguments_exit_with_2(call: Callable[..., Done]) -> None:
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.long
 def test_batches_compensate_plans_refuses_and_does_it_once(call: Callable[..., Done]) -> None:
     planned = call("compensate", "calls#1", "--plan", "--json")
     assert planned.returncode == 1  # others would be affected

@@ -140,6 +140,7 @@ def through_jsonb(data: Any) -> Any:
     return decoded
 
 
+@pytest.mark.long
 @settings(max_examples=200 * SCALE, deadline=None)
 @given(rows)
 def test_params_through_json_and_jsonb_come_back_exactly(params: dict[str, Any]) -> None:
@@ -313,6 +314,7 @@ primitives = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=100 * SCALE, deadline=None)
 @given(
     primitives,

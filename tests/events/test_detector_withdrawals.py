@@ -147,6 +147,7 @@ def made_until(detector: Detector, us: int) -> list[Occurrence]:
         return []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forgets_at_once")
 @pytest.mark.parametrize("on_full", ["drop_oldest", "refuse"])
 @pytest.mark.parametrize("shape", ["memoryless", "everything"])
@@ -193,6 +194,7 @@ def test_events_withdrawn_from_a_full_detector_are_as_if_never_fed(
         worlds.met["made"] += len(made[1])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forgets_at_once")
 @pytest.mark.parametrize("shape", ["memoryless", "contexts"])
 def test_detector_refuses_an_event_only_if_what_has_not_expired_fills_it(shape: str) -> None:

@@ -168,6 +168,7 @@ def test_what_a_full_detector_forgot_for_an_event_comes_back_if_that_is_withdraw
     assert len(detector.feed(Occurrence("C", 9))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_full", [True, False])
 @pytest.mark.parametrize("names", ["ABC", "ABNABC", "AABBC"])
 def test_the_work_for_an_event_does_not_grow_with_what_was_forgotten(

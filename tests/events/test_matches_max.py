@@ -154,6 +154,7 @@ def test_possible_numbers_of_ticks_are_bounded(on_many: str) -> None:
     assert {**detector.state(), "arrival": 0} == {**kept, "arrival": 0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("starts", [1, 40])
 def test_ticks_of_all_possible_matches_of_an_end_are_bounded(starts: int) -> None:
     # Its n-th match has n ticks, so that even few matches may have many.

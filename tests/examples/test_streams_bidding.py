@@ -55,6 +55,7 @@ def test_bids_by_hand() -> None:
     assert run.state.of(quantities).newest() == {1: 1, 3: ob.QUANTITY + 6}
 
 
+@pytest.mark.long
 def test_program_is_compiled_as_a_whole() -> None:
     assert supports(PROGRAM) is None
     run = ColumnRun(PROGRAM)

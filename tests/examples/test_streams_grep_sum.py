@@ -55,6 +55,7 @@ def test_computed_keys_two_alike_abort_as_the_loop_says() -> None:
     assert wrong(program_of("computed", **sizes), events, replay, "serial") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", gs.VARIANTS)
 def test_every_variant_is_compiled_as_a_whole(variant: str) -> None:
     program, events = PROGRAMS[variant], events_of(variant)

@@ -190,6 +190,7 @@ def test_detections_are_measured_as_defined(social: ModuleType, tweets_of: Modul
     assert (fire["precision"], fire["recall"]) == (0.5, 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", ALL)
 def test_random_tweets_arriving_in_any_order_give_the_recounted_tables(
     social: ModuleType, tweets_of: ModuleType, scheduler: str

@@ -44,6 +44,7 @@ def test_term_of_one_event_printed_is_read_as_an_equal_one(term: Term) -> None:
     assert parse_term(text(term)).same_as(term)
 
 
+@pytest.mark.long
 @settings(max_examples=100 * SCALE, deadline=None)
 @given(expressions())
 def test_expression_printed_is_read_as_an_equal_one(expression: Expression) -> None:
@@ -51,6 +52,7 @@ def test_expression_printed_is_read_as_an_equal_one(expression: Expression) -> N
     assert parse_pattern(text(expression)) == expression
 
 
+@pytest.mark.long
 @settings(max_examples=50 * SCALE, deadline=None)
 @given(queries(), st.booleans())
 def test_query_printed_is_read_as_an_equal_one(made: Query, replacing: bool) -> None:
@@ -96,6 +98,7 @@ def rules(draw: st.DrawFn) -> Rule:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=60 * SCALE, deadline=None)
 @given(rules())
 def test_rule_printed_is_read_as_an_equal_one(rule: Rule) -> None:

@@ -70,6 +70,7 @@ def read(script: str) -> None:
     assert refused.excerpt
 
 
+@pytest.mark.long
 @settings(max_examples=200 * SCALE, deadline=None)
 @given(damaged())
 @example(SCRIPT)

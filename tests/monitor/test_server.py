@@ -549,6 +549,7 @@ def is_listening(address: tuple[str, int]) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_server_is_closed_though_an_answer_takes_too_long(
     memory: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -584,6 +585,7 @@ def test_server_logs_no_requests_and_leaves_the_loggers_of_others(
     assert "of the program itself" in caplog.text
 
 
+@pytest.mark.long
 def test_clients_of_a_monitor_do_not_import_its_server() -> None:
     program = "import sys, activedb.monitor; sys.exit('uvicorn' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

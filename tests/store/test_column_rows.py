@@ -121,6 +121,7 @@ FLOATS = st.dictionaries(
 )
 
 
+@pytest.mark.long
 @given(FLOATS, FLOATS)
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

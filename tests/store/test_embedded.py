@@ -39,6 +39,7 @@ def ask(url: str, *statements: str) -> Any:
         engine.dispose()
 
 
+@pytest.mark.long
 def test_server_new_folder_answers_over_a_private_socket_only(server_folder: Path) -> None:
     with EmbeddedServer.start(server_folder / ".activedb") as server:
         assert make_url(server.url).get_backend_name() == "postgresql"

@@ -138,6 +138,7 @@ def hidden_wheel(hidden_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         shutil.rmtree(copy)
 
 
+@pytest.mark.long
 def test_programs_only_root_can_read_are_copied_once(hidden_wheel: Path, used_folder: Path) -> None:
     account = server_account()
     wheel = next(path for path in map(Path, sys.path) if (path / _INSTALLATION).exists())
@@ -185,6 +186,7 @@ def test_programs_that_others_could_have_planted_are_refused(
             copy.unlink()
 
 
+@pytest.mark.long
 def test_server_of_an_ordinary_user_runs_as_that_user(server_folder: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     python = _python_for(nobody.pw_uid)

@@ -560,6 +560,7 @@ def test_nan_is_no_key(db: adb.Database) -> None:
             db.run(use)
 
 
+@pytest.mark.long
 def test_many_rows_of_composite_keys_are_written_and_deleted(db: adb.Database) -> None:
     pairs = Table(
         "pairs",

@@ -231,6 +231,7 @@ def test_nothing_is_left_open_of_a_peek_whose_connection_is_cut(
     assert all(each.closed for each in cursors)
 
 
+@pytest.mark.long
 def test_cursor_is_closed_if_the_connection_is_lost_as_it_is_opened(
     server: Store, other: Somebody
 ) -> None:
@@ -759,6 +760,7 @@ def test_server_without_logical_decoding_is_refused(plain_postgres_url: str) -> 
         slot_of(store).__enter__()
 
 
+@pytest.mark.long
 def test_plain_server_with_logical_decoding_is_followed_and_says_what_it_refuses() -> None:
     settings = ("wal_level=logical", "max_replication_slots=2", "max_slot_wal_keep_size=1MB")
     with (

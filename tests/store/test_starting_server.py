@@ -33,6 +33,7 @@ def recovering() -> Iterator[tuple[str, Callable[[], None]]]:
         yield found
 
 
+@pytest.mark.long
 def test_server_that_recovers_is_waited_for_and_that_is_told(
     recovering: tuple[str, Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,6 +64,7 @@ def test_server_that_recovers_is_waited_for_by_default(
     assert "of 10 s" in caplog.text
 
 
+@pytest.mark.long
 def test_server_that_is_not_there_yet_is_waited_for_if_asked(
     plain_postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,6 +82,7 @@ def test_server_that_is_not_there_yet_is_waited_for_if_asked(
         wire.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wait_s", [0, 1])
 def test_server_that_accepts_and_never_answers_is_tried_once_in_a_shorter_wait(
     wait_s: float,

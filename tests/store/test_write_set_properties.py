@@ -135,6 +135,7 @@ class Steps:
             self.write_set.update(table, dict(old), **values)
 
 
+@pytest.mark.long
 @given(committed=STEPS, steps=STEPS, in_bulk=st.booleans())
 def test_write_set_leaves_the_same_rows_as_its_steps_in_plain_sql(
     twins: Twins, committed: list[Any], steps: list[Any], in_bulk: bool
@@ -153,6 +154,7 @@ def test_write_set_leaves_the_same_rows_as_its_steps_in_plain_sql(
             assert twins.rows(twins.flushed) == twins.rows(twins.plain)
 
 
+@pytest.mark.long
 @given(committed=STEPS, steps=STEPS)
 def test_write_set_that_ends_in_a_refused_step_is_refused_whole(
     twins: Twins, committed: list[Any], steps: list[Any]

@@ -141,6 +141,7 @@ def plain_sql(bank: Bank) -> Iterator[None]:
         other.result(PATIENCE_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("children", [0, 2])
 def test_timeout_ends_a_wait_for_the_connection_in_memory(children: int) -> None:
     with place(None) as where:

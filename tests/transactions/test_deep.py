@@ -37,6 +37,7 @@ def add_one(t: Transaction, bank: Bank) -> None:
     t.update(bank.accounts, 1, balance=row["balance"] + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 4])
 def test_deep_spawns_with_results_end_and_delegate_all_the_way_up(
     where: Place, threads: int
@@ -147,6 +148,7 @@ def test_deep_error_of_the_innermost_child_reaches_the_top_as_it_was(where: Plac
     assert bank.committed() == {1: 0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 4])
 def test_deep_hierarchy_that_is_cancelled_at_the_top_ends_everywhere(
     where: Place, threads: int
@@ -177,6 +179,7 @@ def test_deep_hierarchy_that_is_cancelled_at_the_top_ends_everywhere(
     assert bank.committed() == {1: 0}
 
 
+@pytest.mark.long
 def test_rollback_only_mark_that_races_with_the_begin_of_children_misses_none(where: Place) -> None:
     """A child of a rollback-only superior is rollback-only, however the threads interleave."""
     bank = big_bank(where, 4)

@@ -133,6 +133,7 @@ def outcomes(bank: Bank, steps: list[tuple[str, int]]) -> list[Any]:
     return seen
 
 
+@pytest.mark.long
 @settings(max_examples=60 * SCALE, deadline=None)
 @given(steps=st.lists(STEPS, max_size=14))
 def test_first_request_is_early_enough_for_every_program(steps: list[tuple[str, int]]) -> None:

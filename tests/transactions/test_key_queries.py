@@ -339,6 +339,7 @@ def engine() -> Iterator[Engine]:
     engine.dispose()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0, 0.6])
 @pytest.mark.parametrize("part", range(4))
 def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(
@@ -387,6 +388,7 @@ def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(
             worlds.met["changed"] += 1
 
 
+@pytest.mark.long
 def test_equations_with_any_columns_select_what_they_say(engine: Engine) -> None:
     db = adb.connect("memory://")
     schema = Schema(db.metadata)

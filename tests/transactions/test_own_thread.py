@@ -654,6 +654,7 @@ def test_wait_at_the_server_for_another_database_object_on_this_thread_is_refuse
         assert bank.committed()[1] == 10
 
 
+@pytest.mark.long
 def test_wait_at_the_server_for_another_thread_is_not_refused(postgres_url: str) -> None:
     with place(postgres_url) as where:
         bank = open_bank(where.open(), {1: 10, 2: 20})
@@ -988,6 +989,7 @@ def test_connection_is_of_use_after_its_statement_was_refused(postgres_url: str)
         assert bank.committed()[1] == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("waits", ["statement", "transaction"])
 def test_wait_between_plain_sql_and_another_thread_is_not_refused(
     postgres_url: str, waits: str
@@ -1034,6 +1036,7 @@ def test_wait_between_plain_sql_and_another_thread_is_not_refused(
         assert bank.committed() == {1: 7 if waits == "statement" else 5, 2: 5}
 
 
+@pytest.mark.long
 def test_wait_for_plain_sql_that_another_thread_has_used_is_not_refused(
     postgres_url: str,
 ) -> None:

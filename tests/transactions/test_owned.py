@@ -552,6 +552,7 @@ def test_rows_in_doubt_while_a_table_is_loaded_are_read_again(
     assert owned.rows([(1,)])[(1,)]["count"] == 5
 
 
+@pytest.mark.long
 def test_time_limit_ends_a_wait_for_another_thread_that_loads_a_table(there: Place) -> None:
     db = there.open()
     owned = owned_stock(db)

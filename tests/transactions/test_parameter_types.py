@@ -62,6 +62,7 @@ GIVEN = [value for values in VALUES.values() for value in values]
 COMPARED = (operator.eq, operator.lt, operator.le, operator.gt, operator.ge)
 
 
+@pytest.mark.long
 def test_queries_select_what_plain_sql_selects(there: Place) -> None:
     db = there.open()
     columns = [Column(name, kind) for name, kind in TYPES.items()]

@@ -121,6 +121,7 @@ def write(t: adb.Transaction, things: Table, rows: Rows, chance: Random) -> None
         t.update(things, key, **{name: changed[name] for name in VALUES})
 
 
+@pytest.mark.long
 def test_answer_is_that_of_a_list_of_rows(where: Place) -> None:
     db = where.open()
     things = things_of(db)

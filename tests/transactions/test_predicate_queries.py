@@ -235,6 +235,7 @@ def some_write(
     return old, new, lambda t, beds: t.update(beds, key, **changed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lock_escalation", [None, 3])
 def test_write_waits_if_it_changes_the_answer_and_hardly_ever_otherwise(
     where: Place, lock_escalation: int | None
@@ -728,6 +729,7 @@ def test_text_that_is_cut_off_may_satisfy_any_predicate(where: Place) -> None:
     writing.result(PATIENCE_S)
 
 
+@pytest.mark.long
 def test_many_values_and_many_predicates_lock_the_table(where: Place) -> None:
     db = where.open()
     beds = beds_of(db)

@@ -235,6 +235,7 @@ def test_rules_in_parallel_may_run_children_of_their_triggering_transaction(bank
     assert bank.committed()[1] == 12
 
 
+@pytest.mark.long
 def test_transactions_of_one_hierarchy_run_on_many_threads_without_being_told(bank: Bank) -> None:
     """The check must not refuse what is right: helpers and substitutes use what they run."""
     seen = set()

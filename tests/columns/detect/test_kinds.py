@@ -73,6 +73,7 @@ def test_odd_value_within_the_window_is_refused_and_nothing_is_taken(case: str) 
     assert len(detector.feed(later)) == 1
 
 
+@pytest.mark.long
 def test_batches_of_any_kinds_match_as_in_rows() -> None:
     """Batches far apart, each of one kind, with texts that are forgotten and come again."""
     worlds = Worlds(40 * SCALE, "kinds", matches=20, kinds=20)

@@ -122,6 +122,7 @@ def test_what_is_used_up_does_not_count(middle: Expression, context: str) -> Non
         assert fed_in_columns(expression, found, most - 1) == (made, refused)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "expression",
     [

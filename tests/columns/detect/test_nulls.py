@@ -40,6 +40,7 @@ def test_column_of_nulls_alone_goes_with_values_of_any_kind(type_: Any, values: 
     assert feed("C", 4, pa.array(values)) == 1
 
 
+@pytest.mark.long
 @settings(
     max_examples=200 * SCALE,
     deadline=None,

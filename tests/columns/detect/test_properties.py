@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from .strategies import batches, events, is_supported, sequences
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 
 
+@pytest.mark.long
 @settings(
     max_examples=300 * SCALE,
     deadline=None,
@@ -51,6 +53,7 @@ def test_columnar_detector_of_a_random_sequence_finds_what_the_reference_enumera
     assert matches == expected
 
 
+@pytest.mark.long
 @settings(max_examples=100 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_columnar_detector_of_arrow_columns_finds_what_it_finds_of_occurrences(data: Any) -> None:
@@ -99,6 +102,7 @@ def column(kind: Any, values: list[int], at: int | None) -> Any:
     return whole if at is None else pa.chunked_array([whole[:at], whole[at:]])
 
 
+@pytest.mark.long
 @settings(max_examples=300 * SCALE, deadline=None)
 @given(st.data())
 def test_columnar_detector_of_columns_of_any_type_loses_no_match_silently(data: Any) -> None:

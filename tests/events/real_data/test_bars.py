@@ -127,6 +127,7 @@ def test_first_drop_and_first_recovery_are_found_with_next(bars: Stream) -> None
     assert len(expected) > 10
 
 
+@pytest.mark.long
 def test_neighbours_are_bounded_by_the_gap(bars: Stream) -> None:
     climbing = both(
         seq(event("UP", alias="a"), event("UP", alias="b"), event("UP", alias="c"))
@@ -232,6 +233,7 @@ def test_chronicle_pairs_are_those_of_a_queue_per_ticker(bars: Stream) -> None:
     assert 400 < len(expected) < 662  # some DOWN finds no UP left
 
 
+@pytest.mark.long
 def test_continuous_pairs_end_with_the_first_terminator(bars: Stream) -> None:
     expression = both(TURN.context("continuous"), f"{TURN_TEXT} CONTEXT continuous")
     expected = bars.asked(

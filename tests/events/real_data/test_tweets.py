@@ -75,6 +75,7 @@ def test_bursts_after_a_skip_are_those_of_a_recursive_query(
     assert 10 < len(expected) < len(boston.matches(BURST))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("args", [("to_next",), ("to_first", "TOPIC")], ids=" ".join)
 def test_each_start_of_a_burst_is_made_once_with_the_skip_to_next(
     boston: Stream, args: tuple[str, ...]

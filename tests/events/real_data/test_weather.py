@@ -171,6 +171,7 @@ def test_spells_of_rain_are_islands_between_dry_hours(weather: Stream) -> None:
     assert len(expected) > 200
 
 
+@pytest.mark.long
 def test_spells_that_share_a_dry_hour_are_skipped_past_the_last(weather: Stream) -> None:
     apart = both(SPELL.skipping("past_last"), f"{SPELL_TEXT} SKIP past_last")
     # A spell is made unless its first hour is the last hour of the one made before it.
