@@ -274,7 +274,11 @@ class Compiled:
         self._parts.append((function, dispatcher))
         instructions = list(_instructions(function.__code__))
         calls = sum(each.opname.startswith("CALL") for each in instructions)
-        called = [self._sums.get(each, 1) for each in (*used.values(), *cells) if callable(each)]
+        called = [
+            self._sums.get(each, 1)
+            for each in (*used.values(), *cells)
+            if isinstance(each, FunctionType | BuiltinFunctionType | Dispatcher)
+        ]
         sums = sum(_is_binary(each, "+", "-") for each in instructions)
         self._sums[function] = sums + calls * max(called, default=0)
         return dispatcher

@@ -313,6 +313,26 @@ def with_all_ways(value: float, x: float) -> float:
     return value + y
 
 
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, value: float) -> float:
+        return value + 1.0
+
+
+UNHASHABLE = Unhashable()
+
+
+def with_an_object(value: float, x: float) -> float:
+    return UNHASHABLE(value) + x
+
+
+def test_function_that_calls_an_object_stays_in_python() -> None:
+    run = run_one(with_an_object, np.array([1.5]))
+    assert run.not_compiled is not None
+    assert run.state.newest(run.program.tables[0]) == {0: 6.5}
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
