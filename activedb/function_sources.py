@@ -16,7 +16,15 @@ from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import TypeAlias
 
-__all__ = ["Bindings", "FunctionNode", "FunctionSource", "file_of", "node_of", "source_of"]
+__all__ = [
+    "Bindings",
+    "FunctionNode",
+    "FunctionSource",
+    "codes_in",
+    "file_of",
+    "node_of",
+    "source_of",
+]
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Definitions: TypeAlias = dict[int, list[tuple[FunctionNode, tuple[FunctionNode, ...]]]]
@@ -124,16 +132,17 @@ def _compiled(text: str, name: str) -> dict[int, list[CodeType]]:
         whole = compile(text, name, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):
         return codes
-    for code in _codes(whole):
+    for code in codes_in(whole):
         codes.setdefault(code.co_firstlineno, []).append(code)
     return codes
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object, and those of the functions and comprehensions inside."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from codes_in(each)
 
 
 def _functions(

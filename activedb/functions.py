@@ -100,7 +100,7 @@ def message_of(error: BaseException) -> str:
     """Return the message of an error, even if its class cannot give one."""
     try:
         return str(error)
-    except Exception:
+    except Exception:  # of a class of the user's
         return "its message cannot be read"
 
 

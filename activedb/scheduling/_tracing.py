@@ -11,6 +11,7 @@ from types import CellType, CodeType, FrameType, FunctionType, MethodType, Modul
 from typing import Any, NoReturn
 
 from activedb.errors import ActiveDBError
+from activedb.functions import message_of, typed_text
 from activedb.scheduling._operations import Operation, Read, Write
 from activedb.scheduling._program import Program
 from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
@@ -127,7 +128,7 @@ def traced(program: Program, type_: str) -> tuple[tuple[Operation, ...], tuple[s
     except ActiveDBError as error:
         raise NotTraceable(str(error)) from error
     except Exception as error:  # any error caused by placeholders
-        raise NotTraceable(looked[0] if looked else f"{type(error).__name__}: {error}") from error
+        raise NotTraceable(looked[0] if looked else typed_text(error)) from error
     finally:
         sys.settrace(before)
         _LOOKED.reset(token)
@@ -192,7 +193,7 @@ class _Watched:
     def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
         # Functions in C tell a placeholder from a value by such an error, which may be caught.
         if event == "exception" and issubclass(arg[0], TypeError | AttributeError):
-            self._caught.append(str(arg[1]))
+            self._caught.append(message_of(arg[1]))
         return self._seen
 
     def check(self) -> None:

@@ -25,6 +25,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
 from activedb.columns.program._rows import EXACT_MAX
+from activedb.function_sources import codes_in
 
 __all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "misuse_of_array", "number_of"]
 
@@ -256,7 +257,7 @@ class Compiled:
             raise NotCompilable(f"{name} has default values")
         if any(cell == CellType() for cell in function.__closure__ or ()):
             raise NotCompilable(f"{name} is not defined yet")
-        for code in _codes(function.__code__):
+        for code in codes_in(function.__code__):
             _check_code(function, code)
         around = (*within, function)
         used = {
@@ -314,16 +315,8 @@ def _count(annotation: Any, *functions: Any, variable: bool = False) -> int:
     return count
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object, and those of the functions and comprehensions inside."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    for each in _codes(code):
+    for each in codes_in(code):
         yield from dis.get_instructions(each)
 
 
@@ -372,6 +365,7 @@ def _unassigned(code: CodeType) -> str | None:
     # Variables that have a value on every way to an instruction.
     assigned: dict[int, frozenset[str]] = {}
     todo = [(0, parameters)]
+    # A handler may begin after any instruction of its block. Type checkers lack the attribute.
     handlers: Any = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     todo += [(place[handler.target], parameters) for handler in handlers]
     while todo:
