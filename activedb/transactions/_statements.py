@@ -56,11 +56,11 @@ def query(
     spec = t.forest.tables.spec(plan.table)
     if plan.nowait or plan.skip_locked:
         return _claim(t, spec, plan, parameters)
+    answer = _known_rows(t, plan.pinned, to_write=True)
+    if answer is not None:
+        return answer
     keys = _keys(spec, plan.pinned)
     if keys is None:
-        answer = _rows_by_predicate(t, plan.pinned, to_write=True) if plan.limit is None else None
-        if answer is not None:
-            return answer
         found = _select(t, plan.keys(plan.limit), parameters, to_write=spec)
         keys = [spec.key(plan.key(row)) for row in found]
     t.read_locked(spec, keys)
@@ -108,11 +108,8 @@ def _select(
     """
     tables = t.forest.tables
     pinned = pinned or pinned_keys(statement, parameters)
-    if pinned.columns is not None and not (unlocked or instead):
-        if pinned.predicate is None:
-            found = _rows_by_key(t, pinned)
-        else:
-            found = _rows_by_predicate(t, pinned, to_write=to_write is not None)
+    if not (unlocked or instead):
+        found = _known_rows(t, pinned, to_write=to_write is not None)
         if found is not None:
             return found
 
@@ -251,7 +248,15 @@ def _covered_rows(
     return keys
 
 
-def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:
+def _known_rows(t: TransactionNode, pinned: PinnedKeys, *, to_write: bool) -> list[Any] | None:
+    """Return the rows of a SELECT of plain columns, if locking them is enough to know them."""
+    if pinned.columns is None:
+        return None
+    by = _rows_by_key if pinned.predicate is None else _rows_by_predicate
+    return by(t, pinned, to_write=to_write)
+
+
+def _rows_by_key(t: TransactionNode, pinned: PinnedKeys, *, to_write: bool) -> list[Any] | None:
     """Return the rows of a SELECT of plain columns by key; None if only the server knows them."""
     ((table, _),) = pinned.by_table.items()
     spec = _declared(t, table)
@@ -261,7 +266,7 @@ def _rows_by_key(t: TransactionNode, pinned: PinnedKeys) -> list[Any] | None:
     # The values of rows that are not written yet may look different at the server.
     if keys is None or t.hierarchy.base.is_locked(spec) or t.dirty(spec, keys):
         return None
-    rows = t.read(spec, keys, Mode.S)
+    rows = t.read_locked(spec, keys) if to_write else t.read(spec, keys, Mode.S)
     t.forest.counters.add(_QUERIES["rows"])
     return _shown(spec, pinned, rows.values())
 

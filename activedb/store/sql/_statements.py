@@ -112,7 +112,9 @@ class LockingRead:
         self.nowait = bool(wish.nowait)
         self.plain = plain
         self.pinned = pinned
-        self._keys = _key_columns(statement, table)
+        plain_columns = pinned.columns is not None
+        key = table.primary_key.columns
+        self._keys = list(key) if plain_columns else _key_columns(statement, table)
         # A column by whose name rows are ordered is selected, too.
         self._others: Sequence[Any] = ()
         if any(
