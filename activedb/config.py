@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
 
@@ -292,7 +293,7 @@ def _table() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+        tools = _parsed(path.read_text(encoding="utf-8")).get("tool", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}; correct the file") from error
     table = tools.get("activedb", {}) if isinstance(tools, dict) else tools
@@ -300,12 +301,19 @@ def _table() -> dict[str, Any]:
         raise ConfigurationError(f"tool.activedb in {path} is not a table; write [tool.activedb]")
     if table:
         check_trusted(path)
-    if isinstance(table.get("folder"), str):
-        try:
-            table["folder"] = path.parent / Path(table["folder"]).expanduser()
-        except RuntimeError as error:
-            raise ConfigurationError(f"folder in {path}: {error}; name another one") from error
-    return table
+    if not isinstance(table.get("folder"), str):
+        return table
+    try:
+        folder = path.parent / Path(table["folder"]).expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(f"folder in {path}: {error}; name another one") from error
+    return {**table, "folder": folder}
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the contents of a TOML file; the next database is opened beside the same one."""
+    return tomllib.loads(text)
 
 
 def _explain(problem: Any, given: dict[str, Any]) -> str:
