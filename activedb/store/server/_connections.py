@@ -302,6 +302,16 @@ _TO_THE_SERVER = {
 }
 """Parameters of libpq, unless the URL sets them."""
 
+_FORMS = {
+    "array_nulls": "on",
+    "client_encoding": "UTF8",
+    "datestyle": "ISO",
+    "extra_float_digits": "1",
+    "intervalstyle": "postgres",
+    "standard_conforming_strings": "on",
+}
+"""Settings on which the texts of values depend: drivers, and statements made here, rely on them."""
+
 _ISOLATION = "default_transaction_isolation"
 _SINCE = {"idle_session_timeout": 140_000}
 _OPTION = re.compile(r"(?:-c\s*|--)([A-Za-z_][\w.-]*)=((?:\\.|[^\\\s])*)(?:\s+|$)", re.DOTALL)
@@ -376,6 +386,9 @@ def engine_for(
 ) -> Engine:
     """Return an engine whose connections have `settings`, and the settings in the URL's options.
 
+    Whatever the defaults of the role or the database are, texts of values have the form that
+    drivers expect.
+
     Parameters
     ----------
     address : sqlalchemy.URL
@@ -402,7 +415,7 @@ def engine_for(
     plain, asked, parameters = _taken_apart(address)
     if "application_name" not in address.query:
         parameters["application_name"] = application
-    wanted = {**asked, **settings}
+    wanted = {**asked, **_FORMS, **settings}
     engine = create_engine(
         plain,
         connect_args={**parameters, **(connect_args or {})},

@@ -12,9 +12,10 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a text as an SQL constant; any character is allowed.
-
-    REQUIRES: ``standard_conforming_strings`` is on.
-    """
+    """Return a text as an SQL constant; any character is allowed."""
     escaped = text.replace("'", "''")
-    return f"'{escaped}'"
+    if "\\" not in text:
+        return f"'{escaped}'"
+    # A constant of this kind does not depend on standard_conforming_strings.
+    escaped = escaped.replace("\\", "\\\\")
+    return f"E'{escaped}'"
