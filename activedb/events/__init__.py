@@ -19,6 +19,7 @@ from activedb.events._codec import (
     encode,
     encode_params,
     encode_timestamp,
+    register_type,
 )
 from activedb.events._constructors import (
     aborted,
@@ -147,6 +148,7 @@ __all__ = [
     "periodic",
     "precedes",
     "query",
+    "register_type",
     "returned",
     "row_change",
     "same_candidate",

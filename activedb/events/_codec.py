@@ -15,6 +15,14 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, EnumMeta
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -32,13 +40,14 @@ __all__ = [
     "encode",
     "encode_params",
     "encode_timestamp",
+    "register_type",
 ]
 
 _TAG = "$"
 _DEPTH_MAX = 64
 _LIST_OF = (
     "None, bool, int, float, str, list, dict, datetime, date, time, timedelta, Decimal, bytes, "
-    "UUID or a member of an Enum that a module defines"
+    "UUID, an address or network of ipaddress, or a member of an Enum that a module defines"
 )
 
 
@@ -49,7 +58,8 @@ def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
     ----------
     params : mapping
         Names to values of exactly the types None, bool, int, float, str, list, dict, datetime,
-        date, time, timedelta, Decimal, bytes, UUID, nested at most 64 deep, or members of an Enum.
+        date, time, timedelta, Decimal, bytes, UUID, those of ``ipaddress`` and of `register_type`,
+        nested at most 64 deep, or members of an Enum.
         A datetime or time may be naive or carry a ``datetime.timezone`` or a keyed
         ``zoneinfo.ZoneInfo``. An Enum is encoded by the names of its module and class.
 
@@ -75,6 +85,22 @@ def decode_params(data: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(params, dict):
         raise BadEvent(f"encoded parameters must be a JSON object, not {data!r}")
     return params
+
+
+def register_type(
+    kind: type, name: str, take_apart: Callable[[Any], Any], restore: Callable[[Any], Any]
+) -> None:
+    """Let values of a further type be encoded, under a name of their own.
+
+    Parameters
+    ----------
+    take_apart : callable ``(value)``
+        Return what `restore` needs, in values that can be encoded.
+    restore : callable ``(parts)``
+        Return the value.
+    """
+    _TAKEN_APART[kind] = name, take_apart
+    _DECODERS[name] = lambda data: restore(_decode(data["v"]))
 
 
 def encode(o: Occurrence) -> dict[str, Any]:
@@ -232,6 +258,9 @@ def _encode(value: Any, where: str, depth: int) -> Any:
         if _is_plain_object(value):
             return {key: _encode(item, where, depth + 1) for key, item in value.items()}
         return _pairs(value, where, depth)
+    if kind in _TAKEN_APART:
+        name, take_apart = _TAKEN_APART[kind]
+        return _tagged(name, _encode(take_apart(value), where, depth + 1))
     encoder = _ENCODERS.get(kind) or (_encode_member if isinstance(value, Enum) else None)
     if encoder is None:
         raise BadEvent(f"{where} is a {kind.__qualname__}: use {_LIST_OF} (no subclass of them)")
@@ -357,6 +386,8 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
     UUID: lambda value: _tagged("UUID", value.hex),
 }
 
+_TAKEN_APART: dict[type, tuple[str, Callable[[Any], Any]]] = {}
+
 _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "int": lambda data: int(data["v"], 16),
     "float": lambda data: float(data["v"]),
@@ -371,6 +402,9 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "UUID": lambda data: UUID(data["v"]),
     "dict": lambda data: {_decode(key): _decode(item) for key, item in data["v"]},
 }
+
+for _kind in (IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network):
+    register_type(_kind, _kind.__name__, str, _kind)
 
 
 def _decode(data: Any) -> Any:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from activedb.config import Isolation
 from activedb.errors import ActiveDBError, BadEvent, RuleFailed, SerializationConflict
-from activedb.events import Occurrence, decode, encode
+from activedb.events import Occurrence, decode, encode, register_type
 from activedb.firing._queue import Turn
 from activedb.firing._triggered import RecordedFiring, RulePart, Triggered, failed_in, shortened
 from activedb.store.journals import STREAM_RUN, WORKFLOW_RUN, Journal
+from activedb.store.sql import SERVER_TYPES
 from activedb.transactions import Run, TransactionNode
 from coupling import Coupling
 
@@ -42,6 +43,9 @@ _ORIGIN = "origin"  # key of the later `Run.origin`, beside those of the encoded
 _TURN = "turn"  # key of a line of firings and the priority in it, see `Turns`
 _DIGEST_BYTES = 8
 _TIMES = ("timestamp", "stamp")
+
+for _kind, _name, _taken_apart, _restored in SERVER_TYPES:
+    register_type(_kind, _name, _taken_apart, _restored)
 
 
 class NamedFiring(NamedTuple):

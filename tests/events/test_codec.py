@@ -5,6 +5,7 @@ import math
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum
+from ipaddress import ip_interface, ip_network
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -92,6 +93,9 @@ scalars = (
     | st.decimals()
     | st.binary()
     | st.uuids()
+    | st.ip_addresses()
+    | st.ip_addresses().map(ip_network)
+    | st.ip_addresses().map(ip_interface)
 )
 keys = texts | st.none() | st.booleans() | st.integers() | st.dates() | st.binary() | st.uuids()
 values = st.recursive(

@@ -19,6 +19,7 @@ from activedb.store.sql._key_locks import (
 from activedb.store.sql._orm import listen_to_flushes, named_rows, rows_of
 from activedb.store.sql._overlay import Dirty, LockedRows, Sphere, Unlocked, tables_of
 from activedb.store.sql._restrictions import KEYS_PINNED_MAX, restricted_keys
+from activedb.store.sql._server_types import SERVER_TYPES
 from activedb.store.sql._statements import (
     LockingRead,
     Parameters,
@@ -43,6 +44,7 @@ __all__ = [
     "GUARD_TABLE",
     "GUARD_TO_INSERT",
     "KEYS_PINNED_MAX",
+    "SERVER_TYPES",
     "Dirty",
     "Key",
     "KeyedValues",
