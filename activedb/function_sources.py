@@ -228,6 +228,8 @@ class Bindings:
         Names that nested scopes bind locally.
     declared : set of str
         Names declared global or nonlocal, here or in a nested scope.
+    shared : set of str
+        Names declared global or nonlocal in this scope.
     has_classes : bool
     """
 
@@ -235,6 +237,7 @@ class Bindings:
     repeated: set[str] = field(default_factory=set)
     inner: set[str] = field(default_factory=set)
     declared: set[str] = field(default_factory=set)
+    shared: set[str] = field(default_factory=set)
     has_classes: bool = False
 
     @classmethod
@@ -311,6 +314,8 @@ class _Visit:
                 self.all([node.iter, *node.ifs])
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 self.found.declared.update(names)
+                if not self.is_inner:
+                    self.found.shared.update(names)
             case ast.alias():
                 self.bind((node.asname or node.name).split(".")[0])
             case _:

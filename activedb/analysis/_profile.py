@@ -20,9 +20,10 @@ from activedb.analysis._effects import (
     SignalEffect,
     Unresolved,
 )
-from activedb.analysis._reading import FunctionInterpreter
+from activedb.analysis._interpreter import FunctionInterpreter
+from activedb.analysis._objects import emitted, known
 from activedb.analysis._recorder import Recorder
-from activedb.analysis._values import DATA, TRANSACTION, BoundFunction, Known, Value, emitted, known
+from activedb.analysis._values import DATA, TRANSACTION, BoundFunction, CallSite, Known, only
 from activedb.events import (
     MATCHES_MAX,
     Conjunction,
@@ -437,12 +438,11 @@ def _watched(rule: Rule) -> Effects:
 
 
 def _of_function(function: Any, params: Mapping[str, Any]) -> Effects:
-    args: list[Value] = [frozenset((TRANSACTION,)), frozenset((DATA,))]
-    named = {name: frozenset((known(value),)) for name, value in params.items()}
+    named = {name: only(known(value)) for name, value in params.items()}
+    call = CallSite(ast.Pass(), (only(TRANSACTION), only(DATA)), named)
     atom = known(function)
     if isinstance(atom, BoundFunction):
-        args, named = [*atom.first, *args], dict(atom.named) | named
-        atom = atom.function
+        call, atom = call.binding(atom), atom.function
     thing = atom.thing if isinstance(atom, Known) else function
     if not isinstance(thing, FunctionType):
         method = inspect.getattr_static(type(thing), "__call__", None)
@@ -450,23 +450,15 @@ def _of_function(function: Any, params: Mapping[str, Any]) -> Effects:
             shown = getattr(type(thing), "__qualname__", "a callable")
             why = f"{shown} has no source in Python"
             return Effects(unresolved=(Unresolved(shown, why),))
-        args = [frozenset((Known(thing),)), *args]
-        thing = method
+        call, thing = replace(call, args=(only(Known(thing)), *call.args)), method
     below = emitted(thing)
-    found = Recorder(file_of(below or thing))
+    thing = below or thing
+    found = Recorder(file_of(thing))
+    call = replace(call, node=ast.Pass(lineno=thing.__code__.co_firstlineno))
     if below is not None:
-        found.raises_calls(ast.Pass(lineno=below.__code__.co_firstlineno), below.__qualname__)
-        thing = below
-    reading = FunctionInterpreter(found, file=thing.__code__.co_filename)
-    node = inspect.signature(thing).parameters
-    takes = {name for name in named if name in node or _takes_all(node)}
-    at = ast.Pass(lineno=thing.__code__.co_firstlineno)  # the first line of the function
-    reading.follow(Known(thing), args, {name: named[name] for name in takes}, at)
+        found.raises_calls(call.node, below.__qualname__)
+    FunctionInterpreter(found, file=thing.__code__.co_filename).follow(Known(thing), call)
     return found.effects()
-
-
-def _takes_all(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 # -- detection of patterns in which one event may complete so many matches that it is refused ------
