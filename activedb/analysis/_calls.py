@@ -48,6 +48,7 @@ _QUIET = {
 _QUIET_OF_DATABASE = {
     *("counters", "join", "locks", "metadata", "rule_latency_s", "settings", "streams"),
 }
+_MISSING: Any = object()
 _TRANSACTIONS = {"subtransaction", "with_timeout"}
 _HIDING = set(map(Known, (compile, eval, exec, globals, locals, super, __import__)))
 """Functions that reach names and code out of sight."""
@@ -141,6 +142,9 @@ class Calls:
     def _attribute_of(self, thing: Any, name: str, node: ast.AST) -> Value:
         """Return the value of ``thing.name``; read the property of the rule's file that it is."""
         found = inspect.getattr_static(type(thing), name, None)
+        is_there = inspect.getattr_static(thing, name, _MISSING) is not _MISSING
+        # What is called is a descriptor, or __getattr__.
+        self._escapes.operands(only(Known(found if is_there else thing)), node)
         if not isinstance(found, FunctionType | staticmethod | classmethod):
             call = CallSite(node, (only(known(thing)),))
             for each in filter(self._escapes.is_own, functions_in(found)):
@@ -215,7 +219,8 @@ class Calls:
             return only(built(name, call))
         found = entries(thing, name)
         if found is not None:
-            return found
+            self._escapes.operands(join(call.args), call.node)  # compared with the keys
+            return join([found, *call.args[1:]])
         if isinstance(thing, str):
             self._escapes.arguments(call)
             return SOME_DATA
@@ -256,9 +261,11 @@ class Calls:
         self._escapes.arguments(
             call, f"into {name}(), which is not followed" if name else "elsewhere"
         )
-        is_class = isinstance(thing, type)
-        for each in self._escapes.own_methods(thing) if is_class else functions_in(thing):
-            self._escapes.value(only(Known(each)), call.node)
+        if isinstance(thing, type):
+            called = [method for _, method in self._escapes.own_methods(thing)]
+        else:
+            called = functions_in(thing)
+        self._escapes.value(frozenset(map(Known, called)), call.node)
         if thing is slice:
             return only(SLICE)
         given = join(call.arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import FunctionType
 
 from activedb.analysis._calls import Calls
@@ -160,16 +160,16 @@ class FunctionInterpreter:
                 if value is not None:
                     self._assign(target, self._value(value, frame), frame)
             case ast.AugAssign(target=target, value=value):
-                found = self._value(value, frame)
+                before, found = self._operands([target, value], frame)
                 if isinstance(target, ast.Name):
-                    found = _operated([frame.lookup(target.id), found])
+                    found = _operated([before, found])
                 self._assign(target, found, frame)
             case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
-                self._assign(target, elements(self._value(iterated, frame)), frame)
+                self._assign(target, elements(self._operand(iterated, frame)), frame)
                 return self._block([*body, *orelse], frame)
             case ast.With(items=items, body=body):
                 for item in items:
-                    opened = self._value(item.context_expr, frame)
+                    opened = self._operand(item.context_expr, frame)
                     if item.optional_vars is not None:
                         self._assign(item.optional_vars, opened, frame)
                 return self._block(body, frame)
@@ -197,7 +197,7 @@ class FunctionInterpreter:
                 for child in ast.iter_child_nodes(node):
                     self._escapes.value(self._value(child, frame), node)
             case ast.expr():
-                self._value(node, frame)
+                self._operand(node, frame)
             case _:
                 if isinstance(node, ast.ExceptHandler) and node.name:
                     frame.assign(node.name, SOME_DATA)
@@ -214,16 +214,16 @@ class FunctionInterpreter:
             case ast.Starred(value=inner):
                 self._assign(inner, only(Items(value)), frame)
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                self._escapes.operands(value, target)
                 for each in targets:
                     self._assign(each, elements(value), frame)
             case ast.Subscript(value=ast.Name(id=name) as base, slice=key):
-                self._value(key, frame)
+                objects, _ = self._operands([base, key], frame)
                 self._escapes.value(value, target)  # the container may have other names, too
-                if any(isinstance(atom, Items) for atom in self._value(base, frame)):
+                if any(isinstance(atom, Items) for atom in objects):
                     frame.assign(name, only(Items(value)))
             case _:
-                for child in ast.iter_child_nodes(target):
-                    self._value(child, frame)
+                self._operands(list(ast.iter_child_nodes(target)), frame)
                 self._escapes.value(value, target)
 
     def _import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
@@ -250,10 +250,10 @@ class FunctionInterpreter:
                 objects = ordered(self._value(base, frame))
                 return join([self._calls.attribute(atom, name, node) for atom in objects])
             case ast.Subscript(value=base, slice=key):
-                keys = self._value(key, frame)
-                return join(subscript(atom, keys) for atom in self._value(base, frame))
+                found, key_found = self._operands([base, key], frame)
+                return join(subscript(atom, key_found) for atom in found)
             case ast.Slice():
-                self._values(ast.iter_child_nodes(node), frame)
+                self._operands(list(ast.iter_child_nodes(node)), frame)
                 return only(SLICE)
             case ast.Call():
                 return self._call(node, frame)
@@ -261,40 +261,39 @@ class FunctionInterpreter:
                 self._define(node, frame)
                 return only(Local(node, frame))
             case ast.IfExp(test=test, body=body, orelse=other):
-                self._value(test, frame)
+                self._operand(test, frame)
                 return join(self._values([body, other], frame))
             case ast.BoolOp(values=values):
-                return join(self._values(values, frame))
+                return join([self._operand(each, frame) for each in values])
             case ast.NamedExpr(target=target, value=inner):
                 found = self._value(inner, frame)
                 self._assign(target, found, frame)
                 return found
-            case ast.Tuple(elts=inside) | ast.List(elts=inside) | ast.Set(elts=inside):
+            case ast.Tuple(elts=inside) | ast.List(elts=inside):
                 return display(self._values(inside, frame))
+            case ast.Set(elts=inside):
+                return display(self._operands(inside, frame))
             case ast.Dict(keys=keys, values=values):
-                return display(
-                    [
-                        self._unpacked(each, frame)
-                        if key is None
-                        else join(self._values([key, each], frame))
-                        for key, each in zip(keys, values, strict=True)
-                    ]
-                )
+                parts = self._operands([each for each in keys if each is not None], frame)
+                for each, mapped in zip(keys, values, strict=True):
+                    read = self._unpacked if each is None else self._value
+                    parts.append(read(mapped, frame))
+                return display(parts)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node, frame)
             case ast.Compare(left=left, ops=operators, comparators=others):
-                parts = [left, *others]
-                is_plain = len(operators) == 1 and not any(_is_none(each) for each in parts)
+                compared_nodes = [left, *others]
+                is_plain = len(operators) == 1 and not any(map(_is_none, compared_nodes))
                 operator = _WRITTEN.get(type(operators[0]), "") if is_plain else ""
-                made = compared(self._values(parts, frame), operator)
+                made = compared(self._operands(compared_nodes, frame), operator)
                 return SOME_DATA if made is None else only(made)
             case ast.BinOp(left=left, right=right, op=operator):
-                operands = self._values([left, right], frame)
+                operands = self._operands([left, right], frame)
                 return _operated(operands, _WRITTEN.get(type(operator), ""))
             case ast.UnaryOp(operand=operand):
-                return _operated([self._value(operand, frame)])
+                return _operated([self._operand(operand, frame)])
             case ast.Starred(value=inner):
-                return elements(self._value(inner, frame))
+                return elements(self._operand(inner, frame))
             case ast.expr():
                 for child in ast.iter_child_nodes(node):
                     self._escapes.value(self._value(child, frame), child)
@@ -305,9 +304,20 @@ class FunctionInterpreter:
     def _values(self, nodes: Iterable[ast.AST], frame: Frame) -> list[Value]:
         return [self._value(node, frame) for node in nodes]
 
+    def _operand(self, node: ast.AST, frame: Frame) -> Value:
+        """Return the value of an expression that an operator gets, such as a test."""
+        return self._operands([node], frame)[0]
+
+    def _operands(self, nodes: Sequence[ast.AST], frame: Frame) -> list[Value]:
+        """Return the values of expressions that one operator gets."""
+        found = self._values(nodes, frame)
+        if nodes:
+            self._escapes.operands(join(found), nodes[0])
+        return found
+
     def _unpacked(self, node: ast.expr, frame: Frame) -> Value:
         """Return the values of a mapping, as ``**mapping`` gives them."""
-        return join(subscript(atom, ANYTHING) for atom in self._value(node, frame))
+        return join(subscript(atom, ANYTHING) for atom in self._operand(node, frame))
 
     def _call(self, node: ast.Call, frame: Frame, *, is_used: bool = True) -> Value:
         """Read a call and return its value."""
@@ -361,11 +371,12 @@ class FunctionInterpreter:
         frame = self._scopes.setdefault((node, outer), Frame(node, outer, {}))
         for place, generator in enumerate(node.generators):
             # The first iterable belongs to the scope around the comprehension.
-            found = elements(self._value(generator.iter, frame if place else outer))
+            found = elements(self._operand(generator.iter, frame if place else outer))
             self._assign(generator.target, found, frame)
-            self._values(generator.ifs, frame)
+            for test in generator.ifs:
+                self._operand(test, frame)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        return display(self._values(parts, frame))
+        return display(self._operands(parts, frame))
 
 
 def _operated(operands: list[Value], operator: str = "") -> Value:

@@ -97,6 +97,64 @@ class Eager:
         hit()
 
 
+class Operated:
+    def __add__(self, other):
+        return hit()
+
+    __radd__ = __iadd__ = __eq__ = __lt__ = __contains__ = __getitem__ = __delitem__ = __add__
+
+    def __bool__(self):
+        return bool(hit())
+
+    def __len__(self):
+        return len([hit()])
+
+    def __iter__(self):
+        yield hit()
+
+    def __neg__(self):
+        return hit
+
+    def __str__(self):
+        return str(hit())
+
+    def __hash__(self):
+        return hash(hit())
+
+    def __index__(self):
+        return len([hit()])
+
+    __enter__ = __neg__
+    plus = __add__
+
+    def __exit__(self, *error): ...
+
+    def __setitem__(self, key, value):
+        hit()
+
+    def __getattr__(self, name):
+        return hit()
+
+    def __setattr__(self, name, value):
+        hit()
+
+
+class Putting:
+    def __add__(self, other):
+        return other.insert(log, {})
+
+    __radd__ = __iadd__ = __eq__ = __contains__ = __getitem__ = __add__
+
+
+class Described:
+    def __get__(self, thing, kind):
+        return hit()
+
+
+class Describing:
+    described = Described()
+
+
 class Child(Keeper):
     def hit(self):
         return super().hit()
@@ -120,6 +178,10 @@ HITS = [hit, HIT]
 BY_NAME = {"hit": hit}
 keeper = Keeper()
 child = Child()
+operated = Operated()
+putting = Putting()
+describing = Describing()
+describing.inside = Operated()
 
 
 """
@@ -139,6 +201,8 @@ HITS[slice(1)][0]()
 [*HITS][1]()
 [*HITS[:1], 1][0]()
 BY_NAME["hit"]()
+BY_NAME.get("none", t.insert)(log, {})
+BY_NAME.get(operated)
 {**BY_NAME}["hit"]()
 pick(1, **BY_NAME)()
 first_of(*[0, hit])
@@ -162,6 +226,40 @@ f"{1:{HIT() or ''}}"
 cached()
 decorated()
 opened().__enter__()
+operated + 1
+1 + operated
+[*HITS, operated][-1] + 1
+operated < 1
+1 == operated
+[1] == [operated]
+1 in operated
+1 in (2, operated)
+-operated
+(-operated)()
+not operated
+operated and 1
+1 if operated else 2
+operated[0]
+[1, 2][operated]
+[1, 2][operated:]
+{operated}
+{operated: 1}
+[n for n in operated]
+[1 for n in [1] if operated]
+[*operated]
+pick(*operated)
+f"{operated}"
+len(operated)
+list(operated)
+sorted([operated, operated])
+operated.missing
+putting + t
+t + putting
+putting[t]
+t == putting
+t in putting
+[t] == [putting]
+describing.described
 functools.partial(t.insert, log)({})
 functools.partial(functools.partial(t.insert, log), {})()
 functools.partial(db.signal, "hit")()
@@ -352,6 +450,47 @@ with contextlib.nullcontext(1) as x[len([X]) - 1]:
 ---
 with opened():
     X
+---
+operated[0] = X
+---
+operated.x = X
+---
+del operated[0]
+X
+---
+x = operated
+x += 1
+X
+---
+x = putting
+x += t
+X
+---
+describing.inside += 1
+X
+---
+keeper.seen += 1
+---
+x, y = operated
+X
+---
+for x in operated:
+    X
+---
+with operated as x:
+    x()
+    X
+---
+if operated:
+    pass
+X
+---
+while operated:
+    break
+X
+---
+assert operated
+X
 ---
 match X:
     case _:
