@@ -34,6 +34,7 @@ from activedb.analysis._values import (
     join,
     only,
     ordered,
+    sites_of,
     strings,
     table_of,
 )
@@ -85,12 +86,12 @@ class Calls:
                 return only(chained(atom, name, call))
             case Columns(table=table):
                 return only(Sql.of(table))
-            case Items(inside=inside):
+            case Items(inside=inside, sites=sites):
                 self._escapes.arguments(call)
                 if name == "sort":  # its key= gets the elements
                     self._escapes.value(inside, call.node)
                 found = inside or ANYTHING
-                return only(Items(found)) if name in ("items", "values", "keys") else found
+                return only(Items(found, sites)) if name in ("items", "values", "keys") else found
             case Known(thing=thing):
                 return self._of_object(thing, name, call)
             case Method():
@@ -271,7 +272,7 @@ class Calls:
         given = join(call.arguments)
         if function in _PASSING_ON:
             flat = join(atom.inside if isinstance(atom, Items) else only(atom) for atom in given)
-            return only(Items(flat)) | flat
+            return only(Items(flat, sites_of(given) | {call.node})) | flat
         is_plain = given <= SOME_DATA and isinstance(thing, type | BuiltinFunctionType)
         return SOME_DATA if is_plain else ANYTHING
 

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any, TypeAlias, TypeGuard
 
 from activedb.analysis._objects import known
-from activedb.analysis._values import ANYTHING, NOTHING, Value, only
+from activedb.analysis._values import ANYTHING, NOTHING, Value, only, sites_of
 from activedb.function_sources import Bindings, FunctionNode
 
 __all__ = ["Comprehension", "Frame"]
@@ -73,6 +73,12 @@ class Frame:
         if not value <= before:
             self._values[name] = before | value
             self._version += 1
+
+    def grow(self, sites: frozenset[Any], value: Value) -> None:
+        """Add to each value that may be, or hold, a container made at one of these sites."""
+        for name, before in list(self._values.items()):
+            if sites & sites_of(before):
+                self.assign(name, value)
 
     def settle(self) -> bool:
         """Make unassigned names unknown; return whether there were any."""

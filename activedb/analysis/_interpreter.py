@@ -32,6 +32,7 @@ from activedb.analysis._values import (
     join,
     only,
     ordered,
+    sites_of,
 )
 from activedb.function_sources import FunctionNode, node_of
 
@@ -48,7 +49,8 @@ _WRITTEN: dict[type[ast.AST], str] = {
     ast.BitAnd: "&",
 }
 """Operators that matter in the conditions of statements, as they are written."""
-_GROWING = {"append", "add", "insert", "extend", "update", "setdefault", "appendleft"}
+_SPREADING = {"extend", "extendleft", "update"}
+_GROWING = _SPREADING | {"add", "append", "appendleft", "insert", "setdefault"}
 
 
 class FunctionInterpreter:
@@ -67,6 +69,7 @@ class FunctionInterpreter:
         self._escapes = EscapeAnalysis(found, file, self.follow)
         self._calls = Calls(found, self._escapes, self.follow)
         self._returned: dict[tuple[object, ...], Value] = {}
+        self._frames: list[Frame] = []
         self._scopes: dict[tuple[Comprehension, Frame], Frame] = {}
 
     # -- functions -------------------------------------------------------------------------
@@ -90,9 +93,18 @@ class FunctionInterpreter:
                 self._found.unresolved(call.node, why)
                 return ANYTHING
             self._returned[key] = ANYTHING  # for recursive calls
-            frame = Frame(node, outer, self._parameters(node, outer, call))
+            frame = self._new_frame(node, outer, self._parameters(node, outer, call))
             self._returned[key] = self._body(node, frame)
         return self._returned[key]
+
+    def _new_frame(
+        self,
+        node: FunctionNode | Comprehension,
+        outer: Frame | FunctionType,
+        arguments: dict[str, Value],
+    ) -> Frame:
+        self._frames.append(Frame(node, outer, arguments))
+        return self._frames[-1]
 
     def _parameters(
         self, node: FunctionNode, outer: Frame | FunctionType, call: CallSite
@@ -109,10 +121,10 @@ class FunctionInterpreter:
             passed = {name: passed.get(name, NOTHING) | loose for name in names}
         if given.vararg is not None:
             rest = call.args if call.is_spread else call.args[len(positional) :]
-            passed[given.vararg.arg] = only(Items(join(rest)))
+            passed[given.vararg.arg] = only(Items(join(rest), frozenset((given.vararg,))))
         if given.kwarg is not None:
             more = join(value for name, value in call.named.items() if name not in names)
-            passed[given.kwarg.arg] = only(Items(more))
+            passed[given.kwarg.arg] = only(Items(more, frozenset((given.kwarg,))))
         return dict.fromkeys(names, ANYTHING) | self._defaults(node, outer) | passed
 
     def _defaults(self, node: FunctionNode, outer: Frame | FunctionType) -> dict[str, Value]:
@@ -161,6 +173,7 @@ class FunctionInterpreter:
                     self._assign(target, self._value(value, frame), frame)
             case ast.AugAssign(target=target, value=value):
                 before, found = self._operands([target, value], frame)
+                self._grow(before, elements(found) | _mapped(found))
                 if isinstance(target, ast.Name):
                     found = _operated([before, found])
                 self._assign(target, found, frame)
@@ -212,16 +225,15 @@ class FunctionInterpreter:
                     self._escapes.value(value, target)
                 frame.assign(name, value)
             case ast.Starred(value=inner):
-                self._assign(inner, only(Items(value)), frame)
+                self._assign(inner, only(Items(value, frozenset((target,)))), frame)
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 self._escapes.operands(value, target)
                 for each in targets:
                     self._assign(each, elements(value), frame)
-            case ast.Subscript(value=ast.Name(id=name) as base, slice=key):
-                objects, _ = self._operands([base, key], frame)
-                self._escapes.value(value, target)  # the container may have other names, too
-                if any(isinstance(atom, Items) for atom in objects):
-                    frame.assign(name, only(Items(value)))
+            case ast.Subscript(value=base, slice=key):
+                objects, keys = self._operands([base, key], frame)
+                self._escapes.value(value, target)  # the container may not be of this source
+                self._grow(objects, value | elements(value) if SLICE in keys else value)
             case _:
                 self._operands(list(ast.iter_child_nodes(target)), frame)
                 self._escapes.value(value, target)
@@ -270,15 +282,15 @@ class FunctionInterpreter:
                 self._assign(target, found, frame)
                 return found
             case ast.Tuple(elts=inside) | ast.List(elts=inside):
-                return display(self._values(inside, frame))
+                return display(self._values(inside, frame), node)
             case ast.Set(elts=inside):
-                return display(self._operands(inside, frame))
+                return display(self._operands(inside, frame), node)
             case ast.Dict(keys=keys, values=values):
                 parts = self._operands([each for each in keys if each is not None], frame)
                 for each, mapped in zip(keys, values, strict=True):
                     read = self._unpacked if each is None else self._value
                     parts.append(read(mapped, frame))
-                return display(parts)
+                return display(parts, node)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node, frame)
             case ast.Compare(left=left, ops=operators, comparators=others):
@@ -317,7 +329,7 @@ class FunctionInterpreter:
 
     def _unpacked(self, node: ast.expr, frame: Frame) -> Value:
         """Return the values of a mapping, as ``**mapping`` gives them."""
-        return join(subscript(atom, ANYTHING) for atom in self._operand(node, frame))
+        return _mapped(self._operand(node, frame))
 
     def _call(self, node: ast.Call, frame: Frame, *, is_used: bool = True) -> Value:
         """Read a call and return its value."""
@@ -326,7 +338,11 @@ class FunctionInterpreter:
         call = CallSite(node, args, self._named(node.keywords, frame), is_spread, is_used)
         if isinstance(node.func, ast.Attribute):
             base = self._value(node.func.value, frame)
-            self._grow(node.func, args, frame)
+            if node.func.attr in _GROWING:
+                more = join(call.arguments)
+                if node.func.attr in _SPREADING:
+                    more |= elements(more) | _mapped(more)
+                self._grow(base, more)
             methods = [self._calls.method(atom, node.func.attr, call) for atom in ordered(base)]
             return join(methods)
         return self._calls.any_of(self._value(node.func, frame), call)
@@ -347,15 +363,16 @@ class FunctionInterpreter:
                     named[name] = self._value(value, frame)
         return named
 
-    def _grow(self, function: ast.Attribute, args: Iterable[Value], frame: Frame) -> None:
-        """Add the arguments of ``append`` and the like to the contents of a list."""
-        if function.attr not in _GROWING or not isinstance(function.value, ast.Name):
-            return
-        name = function.value.id
-        if any(isinstance(atom, Items) for atom in frame.lookup(name)):
-            more = join([*args, *map(elements, args)])
-            plain = frozenset(atom for atom in more if not isinstance(atom, Items))
-            frame.assign(name, only(Items(plain)))
+    def _grow(self, containers: Value, more: Value) -> None:
+        """Add to the contents of containers, in all values that may be one of them."""
+        sites = sites_of(frozenset(atom for atom in containers if isinstance(atom, Items)))
+        if sites:
+            grown = display([more], *sites)
+            for frame in self._frames:
+                frame.grow(sites, grown)
+            for call, value in self._returned.items():
+                if sites & sites_of(value):
+                    self._returned[call] = value | grown
 
     def _define(self, node: FunctionNode, frame: Frame) -> None:
         """Read what runs when a function is defined: its defaults and annotations."""
@@ -368,7 +385,9 @@ class FunctionInterpreter:
 
     def _comprehension(self, node: Comprehension, outer: Frame) -> Value:
         # One frame for each frame around it, as names only grow.
-        frame = self._scopes.setdefault((node, outer), Frame(node, outer, {}))
+        if (node, outer) not in self._scopes:
+            self._scopes[node, outer] = self._new_frame(node, outer, {})
+        frame = self._scopes[node, outer]
         for place, generator in enumerate(node.generators):
             # The first iterable belongs to the scope around the comprehension.
             found = elements(self._operand(generator.iter, frame if place else outer))
@@ -376,18 +395,19 @@ class FunctionInterpreter:
             for test in generator.ifs:
                 self._operand(test, frame)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        return display(self._operands(parts, frame))
+        return display(self._operands(parts, frame), node)
 
 
 def _operated(operands: list[Value], operator: str = "") -> Value:
     """Return the value of an arithmetic or bitwise operator, as it is written."""
-    made = compared(operands, operator)
-    if made is not None:
-        return only(made)
+    statement = compared(operands, operator)
+    if statement is not None:
+        return only(statement)
     together = join(operands)
     items = [atom for atom in together if isinstance(atom, Items)]
     if items:
-        return display(atom.inside for atom in items) | together.difference(items)
+        made = display([atom.inside for atom in items], *sites_of(together))
+        return made | together.difference(items)
     others = frozenset(
         atom
         for atom in together
@@ -396,6 +416,11 @@ def _operated(operands: list[Value], operator: str = "") -> Value:
     if not others:
         return SOME_DATA if together else NOTHING
     return ANYTHING | others  # such as the lists that are added
+
+
+def _mapped(value: Value) -> Value:
+    """Return the values of a mapping."""
+    return join(subscript(atom, ANYTHING) for atom in value)
 
 
 def _is_none(node: ast.AST) -> bool:

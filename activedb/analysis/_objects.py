@@ -168,7 +168,7 @@ def subscript(atom: Atom, keys: Value) -> Value:
     if isinstance(atom, Known) and type(atom.thing) is str:
         return SOME_DATA
     if isinstance(atom, Known) and SLICE in keys:
-        return only(Items(_each(atom.thing))) | _itself(atom)
+        return only(Items(_each(atom.thing), frozenset((atom,)))) | _itself(atom)
     if isinstance(atom, Known) and type(atom.thing) is dict:
         if names and all(name in atom.thing for name in names):
             return frozenset(known(atom.thing[name]) for name in names)
@@ -202,8 +202,9 @@ def entries(thing: Any, method: str) -> Value | None:
     values, keys = _each(list(thing.values())), _each(thing)
     if method == "get":
         return values | SOME_DATA
-    inside = {"keys": keys, "values": values}.get(method) or only(Items(keys | values))
-    return only(Items(inside))
+    sites = frozenset((Known(thing),))
+    inside = {"keys": keys, "values": values}.get(method) or only(Items(keys | values, sites))
+    return only(Items(inside, sites))
 
 
 def _each(thing: Any) -> Value:

@@ -11,7 +11,7 @@
     ├── Method        a method of a transaction or database about to be called
     ├── Local         a function written inside a function
     ├── BoundFunction a function or method with its first arguments
-    ├── Items         a list, tuple, set or dict display, with its contents
+    ├── Items         a list, tuple, set or dict that the source makes, with its contents
     ├── Columns       ``table.c``
     └── Sql           a statement or a part of one, with what it reads and writes
 
@@ -58,6 +58,7 @@ __all__ = [
     "join",
     "only",
     "ordered",
+    "sites_of",
     "strings",
     "table_of",
 ]
@@ -221,9 +222,19 @@ class BoundFunction:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Contents of a list, tuple, set or dict display."""
+    """A list, tuple, set or dict that the source makes.
+
+    Attributes
+    ----------
+    inside : Value
+        Its contents.
+    sites : frozenset of ast.AST or Known
+        Allocation sites: nodes of the source that make it, and containers of which it is a copy.
+        If two values share one, they may be the same container, so that one grows with the other.
+    """
 
     inside: Value
+    sites: frozenset[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +307,7 @@ def join(values: Iterable[Value]) -> Value:
     return NOTHING.union(*values)
 
 
-def display(parts: Iterable[Value]) -> Value:
+def display(parts: Iterable[Value], *sites: Any) -> Value:
     """Return a container with these contents.
 
     Containers inside are flattened, so that nesting stays finite: their contents count as contents
@@ -304,11 +315,25 @@ def display(parts: Iterable[Value]) -> Value:
     """
     inside = join(parts)
     inner = [atom for atom in inside if isinstance(atom, Items)]
+    made_at = frozenset(sites) | sites_of(inside)
     if inner:
-        flat = join([inside.difference(inner), *(atom.inside for atom in inner)])
-        flat = frozenset(atom for atom in flat if not isinstance(atom, Items))
-        inside = flat | only(Items(flat))
-    return only(Items(inside))
+        inside = _flattened(inside)
+        inside |= only(Items(inside, made_at))
+    return only(Items(inside, made_at))
+
+
+def _flattened(value: Value) -> Value:
+    """Return a value with the contents of containers in their place."""
+    return join(
+        _flattened(atom.inside) if isinstance(atom, Items) else only(atom) for atom in value
+    )
+
+
+def sites_of(value: Value) -> frozenset[Any]:
+    """Return the allocation sites of the containers that a value may be, and of those in them."""
+    return frozenset().union(
+        *(atom.sites | sites_of(atom.inside) for atom in value if isinstance(atom, Items))
+    )
 
 
 def strings(value: Value) -> list[str] | None:

@@ -176,6 +176,8 @@ AGAIN = functools.partial(HIT, times=2)
 METHOD = db.signal
 HITS = [hit, HIT]
 BY_NAME = {"hit": hit}
+BY_LETTER = {"n": "hit"}
+NAMES = ["hit", "miss"]
 keeper = Keeper()
 child = Child()
 operated = Operated()
@@ -594,6 +596,142 @@ x[0]()
 ---
 x = {}
 x.setdefault("f", lambda: X)()
+---
+x = ["miss"]
+y = x
+y.append("hit")
+[db.signal(n) for n in x]
+X
+---
+x = ["miss"]
+y = x
+y += ["hit"]
+[db.signal(n) for n in x]
+X
+---
+x = {"n": "miss"}
+y = x
+y["n"] = "hit"
+db.signal(x["n"])
+X
+---
+x = [["miss"]]
+for y in x:
+    y.append("hit")
+db.signal(x[0][1])
+X
+---
+y = ["miss"]
+x = {1: y}
+y.append("hit")
+db.signal(x[1][1])
+X
+---
+x = ["miss"]
+(x if o else None).append("hit")
+db.signal(x[1])
+X
+---
+x = list(("miss",))
+y = x
+y.insert(0, "hit")
+db.signal(x[0])
+X
+---
+def g(x):
+    x.append("hit")
+x = ["miss"]
+g(x)
+db.signal(x[1])
+X
+---
+def g(x=["miss"]):
+    return x
+g().append("hit")
+db.signal(g()[1])
+X
+---
+x = ["miss"]
+g = lambda: x
+g().append("hit")
+db.signal(x[1])
+X
+---
+*x, y = "miss", 1
+y = x
+y.append("hit")
+db.signal(x[1])
+X
+---
+x = ["miss"] + []
+x.append("hit")
+db.signal(x[1])
+X
+---
+x = []
+y = ["miss"]
+x.append(y)
+y.append("hit")
+db.signal(x[0][1])
+X
+---
+x = []
+y = ["miss"]
+x.append(y)
+x[0].append("hit")
+db.signal(y[1])
+X
+---
+y = ["miss"]
+x = [y] * 2
+x[0].append("hit")
+db.signal(y[1])
+X
+---
+def g(*x):
+    x[0].append("hit")
+y = ["miss"]
+g(y)
+db.signal(y[1])
+X
+---
+def g(**x):
+    x["y"].append("hit")
+y = ["miss"]
+g(y=y)
+db.signal(y[1])
+X
+---
+x = {}
+x.setdefault("n", ["miss"]).append("hit")
+db.signal(x["n"][1])
+X
+---
+x = {"n": ["miss"]}
+for y in x.values():
+    y.append("hit")
+db.signal(x["n"][1])
+X
+---
+x = ["miss"]
+x[:] = NAMES
+db.signal(x[0])
+X
+---
+x = {"n": "miss"}
+x.update(n="hit")
+db.signal(x["n"])
+X
+---
+x = {"n": "miss"}
+x.update(BY_LETTER)
+db.signal(x["n"])
+X
+---
+x = NAMES[1:]
+x.append("hit")
+db.signal(x[1])
+X
 ---
 for n in range(2):
     if n:
