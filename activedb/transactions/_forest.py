@@ -16,7 +16,6 @@ from activedb.errors import (
     ActiveDBError,
     Deadlock,
     LockTimeout,
-    SelfDeadlock,
     TransactionAborted,
     TransactionStateError,
     database_closed,
@@ -38,10 +37,9 @@ from activedb.transactions._retries import Retries, Upgrades
 from activedb.transactions._states import State
 from activedb.transactions._threads import (
     Standstill,
-    find_standstill,
+    end_standstills,
     forget_all,
     is_anybody_stalled,
-    stalled_sleepers,
     wait_is_over,
 )
 from activedb.transactions._whole_tables import WholeTables
@@ -412,7 +410,7 @@ class Forest:
                 return
             except Standstill as stop:
                 if not self.dependencies.make_room(node, stop):
-                    raise self.standstill(node, stop) from None
+                    raise stop.error_of(node) from None
             except LockDeadlock as error:
                 if self.dependencies.make_room(node, error):
                     continue
@@ -484,7 +482,7 @@ class Forest:
         try:
             self.locks.await_end(node.id, of, on_wait=_on_wait(node), on_sleep=node.falls_asleep)
         except Standstill as stop:
-            raise self.standstill(node, stop) from None
+            raise stop.error_of(node) from None
         except LockDeadlock as error:
             raise self._deadlock(node, error) from error
         except WaitCancelled:
@@ -492,37 +490,6 @@ class Forest:
         finally:
             if is_anybody_stalled():
                 wait_is_over(node)
-
-    def standstill(
-        self, node: TransactionNode, found: Standstill, thread: str | None = None
-    ) -> Deadlock | SelfDeadlock:
-        """Return the error for `node`, whose wait closes a cycle through a thread.
-
-        Parameters
-        ----------
-        thread : str, optional
-            Name of the thread, if it waits for a child; by default the present thread.
-        """
-        stalled = found.stalled
-        if found.is_own and stalled is not None:
-            self.counters.add("waits_for_own_thread")
-            who = node.path if thread is None else f"a child of {node.path}"
-            here = "this same thread" if thread is None else "the thread that waits for that child"
-            return SelfDeadlock(
-                f"the wait of {who} would never end ({found.why}), because {stalled.description} "
-                f"is open on {here}, {thread or threading.current_thread().name!r}, and cannot end "
-                f"before it: do the work inside {stalled.description}, end that one first, or make "
-                f"the call on a thread of its own and let this one continue (asyncio.to_thread)"
-            )
-        deadlock = Deadlock(
-            f"deadlock through threads that have several transactions open, and {node.path} is "
-            f"its victim: {found}"
-        )
-        if node.observer is not None:
-            node.observer.deadlocked(node, found.report)
-        deadlock.exhausted = True  # only the end of a whole hierarchy releases its locks
-        deadlock.breaker = 0 if stalled is None else stalled.id
-        return deadlock
 
     def _rollback_error(self, node: TransactionNode) -> ActiveDBError:
         reason = node.rollback_reason or TransactionAborted(f"{node.path} was cancelled")
@@ -557,16 +524,7 @@ class Forest:
         finally:
             self._pass_on(node, committed=committed)
             if parent is not None and is_anybody_stalled():
-                self._look_at_stalled()
-
-    def _look_at_stalled(self) -> None:
-        """End waits that only their own threads could end, after locks have passed to a parent."""
-        for sleeper in stalled_sleepers(self):
-            steps = find_standstill((self, sleeper.id))
-            if steps is not None:
-                error = self.standstill(sleeper, Standstill(steps))
-                if isinstance(error, SelfDeadlock):
-                    sleeper.mark_rollback_only(error)
+                end_standstills(self)
 
     def _pass_on(self, node: TransactionNode, *, committed: bool) -> None:
         """Pass on or release the locks of a node that has ended, after its dependents have."""

@@ -44,7 +44,7 @@ __all__ = [
     "OpenNodes",
     "Standstill",
     "begins_wait",
-    "find_standstill",
+    "end_standstills",
     "forget_all",
     "here",
     "is_anybody_stalled",
@@ -55,7 +55,6 @@ __all__ = [
     "sleepers_in_plain_sql",
     "sleeping_for",
     "sleeping_for_children",
-    "stalled_sleepers",
     "wait_is_over",
 ]
 
@@ -153,20 +152,41 @@ class Standstill(Exception):
         self.steps = steps
         super().__init__(self.report.text())
 
-    @property
-    def is_own(self) -> bool:
-        """True if the wait that closes the cycle is the only wait in it."""
-        waiters = {step.waiter for step in self.steps if _is_wait(step.edge)}
-        return len([key for key in waiters if key[1] > 0]) <= 1
+    def error_of(self, node: TransactionNode, thread: str | None = None) -> Deadlock | SelfDeadlock:
+        """Return the error for `node`, whose wait closes the cycle.
 
-    @property
-    def why(self) -> str:
-        """Description of the first wait of a transaction in the cycle, which closes it."""
-        return next(s.as_edge().text() for s in self.steps if _is_wait(s.edge) and s.waiter[1] > 0)
+        It is a `SelfDeadlock` if no other transaction waits in the cycle.
 
-    @property
-    def stalled(self) -> TransactionNode | None:
-        """Open transaction that the wait stalls."""
+        Parameters
+        ----------
+        thread : str, optional
+            Name of the thread, if it waits for a child; by default the present thread.
+        """
+        waits = [s for s in self.steps if s.waiter[1] > 0 and _is_wait(s.edge)]
+        stalled = self._stalled()
+        if stalled is not None and len({step.waiter for step in waits}) <= 1:
+            node.forest.counters.add("waits_for_own_thread")
+            who = node.path if thread is None else f"a child of {node.path}"
+            where = "this same thread" if thread is None else "the thread that waits for that child"
+            return SelfDeadlock(
+                f"the wait of {who} would never end ({waits[0].as_edge().text()}), because "
+                f"{stalled.description} is open on {where}, "
+                f"{thread or threading.current_thread().name!r}, and cannot end before it: do the "
+                f"work inside {stalled.description}, end that one first, or make the call on a "
+                f"thread of its own and let this one continue (asyncio.to_thread)"
+            )
+        deadlock = Deadlock(
+            f"deadlock through threads that have several transactions open, and {node.path} is "
+            f"its victim: {self}"
+        )
+        if node.observer is not None:
+            node.observer.deadlocked(node, self.report)
+        deadlock.exhausted = True  # only the end of a whole hierarchy releases its locks
+        deadlock.breaker = 0 if stalled is None else stalled.id
+        return deadlock
+
+    def _stalled(self) -> TransactionNode | None:
+        """Return the open transaction that the wait stalls."""
         start = self.steps[0].waiter
         with _latch:
             sleeper = _sleepers.get(start)
@@ -220,8 +240,8 @@ def is_anybody_stalled() -> bool:
     return bool(_sleepers)
 
 
-def stalled_sleepers(forest: Forest) -> list[TransactionNode]:
-    """Return the transactions of a forest in whose waits stalled threads sleep.
+def end_standstills(forest: Forest) -> None:
+    """End waits that only their own threads could end, after locks have passed to a parent.
 
     Sleepers without a transaction are told to check again.
     """
@@ -230,7 +250,11 @@ def stalled_sleepers(forest: Forest) -> list[TransactionNode]:
     for sleeper in found:
         if sleeper.node is None:
             sleeper.look_again()
-    return [sleeper.node for sleeper in found if sleeper.node is not None]
+    for node in [sleeper.node for sleeper in found if sleeper.node is not None]:
+        steps = find_standstill(_key(node))
+        error = None if steps is None else Standstill(steps).error_of(node)
+        if isinstance(error, SelfDeadlock):
+            node.mark_rollback_only(error)
 
 
 def sleepers_in_plain_sql(forest: Forest) -> list[_SleepingThread]:
@@ -328,10 +352,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
                 break
             steps = find_standstill(self._key)  # requests ahead in the queue wait for this thread
         if steps is not None:
-            found = Standstill(steps)
-            self._parent.mark_rollback_only(
-                self._parent.forest.standstill(self._parent, found, self._thread)
-            )
+            self._parent.mark_rollback_only(Standstill(steps).error_of(self._parent, self._thread))
 
     def _tops(self) -> Iterable[int]:
         return [self._parent.hierarchy.top_id]
