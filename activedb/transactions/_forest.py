@@ -24,7 +24,6 @@ from activedb.metrics import NamedCounters
 from activedb.store.server import limited
 from activedb.store.session import Store
 from activedb.store.sql import Row, Tables, TableSpec
-from activedb.transactions._children import Offers
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._dependencies import CausalHierarchy, Dependencies
@@ -32,6 +31,7 @@ from activedb.transactions._hierarchy import Hierarchy, Lending, Run
 from activedb.transactions._joined import Joined, WatchedSessions
 from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
+from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
 from activedb.transactions._retries import Retries, Upgrades
 from activedb.transactions._states import State

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from activedb.transactions._children import Offers
+from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool, PoolTask
 
 T = TypeVar("T")
