@@ -50,6 +50,7 @@ from activedb.transactions import (
     Runs,
     Transaction,
     TransactionNode,
+    WatchedSessions,
     current_transaction,
 )
 from coupling import Coupling
@@ -224,6 +225,7 @@ class Database:
             counters=forest_counters,
             new_log=None if recording is None else recording.log,
         )
+        self._watched = WatchedSessions(self._forest)
         self._triggering = self._launcher.triggering
         self._timekeeper = Timekeeper(
             self._forest, clock, self._catalog, self._lines, self._triggering, self._launcher
@@ -312,7 +314,8 @@ class Database:
             self.rules.define(entry.rule)
         self.streams.take_over_programs(before["streams"])
         self.workflows.take_over(before["workflows"])
-        self._forest.watch_on(before["_watched"])
+        self._watched = before["_watched"]
+        self._watched.moved_to(self._forest)
 
     def create_all(self) -> None:
         """Create the declared tables that do not exist yet."""
@@ -423,7 +426,7 @@ class Database:
         sessions : Session, sessionmaker or Session class
             One session, or the source of sessions; they must use the database of this object.
         """
-        self._forest.watched.watch(sessions)
+        self._watched.watch(sessions)
 
     def run(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
@@ -750,6 +753,7 @@ class Database:
         with ExitStack() as parts:  # each is closed, also if one before it fails
             parts.callback(self._store.close)
             parts.callback(self._forest.close)
+            parts.callback(self._watched.close)
             parts.callback(self._launcher.close)
             parts.callback(self._timekeeper.close)
             if self._monitoring is not None:

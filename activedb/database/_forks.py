@@ -114,9 +114,8 @@ def _in_child() -> None:
             continue
         if parts["_monitoring"] is not None:
             parts["_monitoring"].server.close()
+        parts["_watched"].moved_to(_Reopened(db))
         forest = parts["_forest"]
-        parts["_watched"] = forest.watched
-        forest.watched.moved_to(_Reopened(db))
         for part in (forest.pool, forest, parts["_store"], parts["_launcher"]):
             part.__class__ = _like(type(part), __getattribute__=_refusing)
         of_parent.__class__ = _like(

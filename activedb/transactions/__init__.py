@@ -9,6 +9,7 @@ from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._states import State
 from activedb.transactions._threads import sleeping_for
 from activedb.transactions._transaction import Runs, TimedSpawns, Transaction, work_of
+from activedb.transactions._watched import WatchedSessions
 from lockmgr import Snapshot
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Transaction",
     "TransactionNode",
     "Version",
+    "WatchedSessions",
     "abandon_all",
     "current_transaction",
     "is_again",

@@ -28,7 +28,7 @@ from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._dependencies import CausalHierarchy, Dependencies
 from activedb.transactions._hierarchy import Hierarchy, Lending, Run
-from activedb.transactions._joined import Joined, WatchedSessions
+from activedb.transactions._joined import Joined
 from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._offers import Offers
@@ -154,7 +154,6 @@ class Forest:
         self.dependencies = Dependencies(self)
         self.idle = threading.Condition()  # notified when something ends that `wait_idle` awaits
         self.joined = Joined(self)
-        self.watched = WatchedSessions(self)
         # Tables that only certain transactions may write, with the `writer` of these.
         self.writers: dict[TableSpec, str] = {}
         self.listener = listening(self)
@@ -165,18 +164,12 @@ class Forest:
 
         Top-level transactions that begin later are refused.
         """
-        self.watched.close()
         self.joined.close()
         self.dependencies.close()
         self.pool.close()
         self._is_closed = True
         self.crossing.close()
         self.deadlines.close()
-
-    def watch_on(self, watched: WatchedSessions) -> None:
-        """Take over the watched sessions of another forest, from before a fork."""
-        watched.moved_to(self)
-        self.watched = watched
 
     def observe(self, observer: Observer) -> None:
         """Add an observer of all hierarchies that begin from now on."""

@@ -81,7 +81,7 @@ def test_session_watched_in_several_ways_is_heard_once(db: adb.Database, account
         mine.balance = 6
         session.commit()
     assert seen == [6]
-    db._forest.watched.close()
+    db._watched.close()
     with db.connection() as connection, Session(connection) as session:
         session.add(Account(id=5, balance=1))
         session.commit()
