@@ -12,7 +12,7 @@ from activedb.database._recording import Recording
 from activedb.errors import ConfigurationError
 from activedb.firing import PendingFiring, read_pending
 from activedb.internals import Internals
-from activedb.transactions import Snapshot
+from activedb.transactions import Snapshot, own_table
 from coupling.acta import History
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Admin:
             the table is declared twice.
         """
         for table in tables:
-            self.internals.forest.own(self.internals.forest.tables.spec(table))
+            own_table(self.internals.forest, self.internals.forest.tables.spec(table))
 
     def declare_existing(self) -> None:
         """Declare the tables that exist in the database, except activedb's own.

@@ -12,6 +12,7 @@ from activedb.events import Expression, Primitive, Query, walk
 from activedb.language import AlterRule, CreateQuery, CreateRule, Drop, Statement, parse
 from activedb.rules import Catalog, FunctionNames, Part, RegisteredRule, Rule
 from activedb.spelling import did_you_mean
+from activedb.transactions import lock
 from lockmgr import Mode
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class RuleTexts:
         DefinitionError
             With the line. The transaction aborts then, so no statement of the text takes effect.
         """
-        t.lock(("queries of rule texts",), Mode.X)
+        lock(t, ("queries of rule texts",), Mode.X)
         queries = self._catalog.queries_to_change(t)
         statements = parse(
             text,

@@ -50,7 +50,14 @@ from activedb.functions import error_text
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
 from activedb.store.journals import DecisionRows
-from activedb.transactions import Forest, Run, Transaction, TransactionNode, current_transaction
+from activedb.transactions import (
+    Forest,
+    Run,
+    Transaction,
+    TransactionNode,
+    current_transaction,
+    lock_detector,
+)
 
 __all__ = [
     "BY_EVENTS",
@@ -404,7 +411,7 @@ class Decisions:
         """Apply a choice to the detector; return the chosen matches and newly certain ones."""
         rule, identity = subscription.rule, row["identity"]
         if subscription.is_exclusive:
-            t.lock_detector(rule.name)
+            lock_detector(t, rule.name)
             if subscription.has_open(identity):
                 self._triggering.feeding.will_restore(t, subscription)
                 taken = subscription.resolve(identity, numbers, Transaction(t))

@@ -15,7 +15,7 @@ from activedb.firing._triggered import Fed
 from activedb.metrics import NamedCounters
 from activedb.rules import Subscription
 from activedb.store.journals import DetectorRows
-from activedb.transactions import TransactionNode
+from activedb.transactions import TransactionNode, lock_detector
 
 __all__ = ["DurableDetectors"]
 
@@ -148,7 +148,7 @@ class DurableDetectors:
             if subscription.rule.name not in self._left or not subscription.is_stateful:
                 continue
             if subscription.is_exclusive:
-                t.lock_detector(subscription.rule.name)
+                lock_detector(t, subscription.rule.name)
                 if subscription.partials or subscription.pending:
                     continue
             self._adopt(subscription, with_ours=False)

@@ -15,7 +15,7 @@ from activedb.firing._trigger_context import TriggerContext, TriggerContexts
 from activedb.firing._triggered import Cause, Fed, Triggered, is_systemic, moment_in
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
-from activedb.transactions import Transaction, TransactionNode
+from activedb.transactions import Transaction, TransactionNode, lock_detector
 
 __all__ = ["Feeding", "Refused"]
 
@@ -305,7 +305,7 @@ def _feed_exclusively(
     hierarchy that feeds such a detector therefore locks it until its end, like a row it writes.
     """
     if subscription.is_exclusive:
-        t.lock_detector(subscription.rule.name)
+        lock_detector(t, subscription.rule.name)
     if not subscription.reads:
         return subscription.feed_kept(o, contemporaries=contemporaries)
     is_fed = False
@@ -330,7 +330,7 @@ def _feed_exclusively(
 def _advanced(subscription: Subscription, us: int, t: TransactionNode) -> Taken:
     """Return the matches that time completes before `us`, in `t`, in which their rules may run."""
     if subscription.is_exclusive:
-        t.lock_detector(subscription.rule.name)
+        lock_detector(t, subscription.rule.name)
     if not subscription.reads:
         return subscription.advance(us)
     return _reading(subscription, t, lambda c: subscription.advance(us, c))

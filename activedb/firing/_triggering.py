@@ -31,7 +31,7 @@ from activedb.firing._triggered import Triggered, is_systemic, too_many_cycles
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Subscription, Taken
 from activedb.store.sql import Row, TableSpec
-from activedb.transactions import Run, State, TransactionNode, Version
+from activedb.transactions import Run, State, TransactionNode, Version, lock_detector
 from coupling import Coupling, CycleBoundReached
 
 if TYPE_CHECKING:
@@ -129,7 +129,9 @@ class Triggering:
     # -- what the forest calls -------------------------------------------------------------
 
     def began(self, t: TransactionNode) -> None:
-        """Handle the begin of a top-level transaction."""
+        """Handle the begin of a top-level transaction: lock the detectors that it has to, first."""
+        for rule in sorted(t.hierarchy.run.detectors):
+            lock_detector(t, rule)
         self._transaction_events.began(t)
 
     def changed(

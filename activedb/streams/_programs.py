@@ -29,7 +29,7 @@ from activedb.spelling import did_you_mean
 from activedb.store.journals import ProgramJournal
 from activedb.store.sql import Key, KeyedValues, Row, TableSpec, is_storable
 from activedb.streams._declaration import StreamDeclaration
-from activedb.transactions import Forest, TransactionNode
+from activedb.transactions import Forest, TransactionNode, lock_table, read_locked, write_rows
 from lockmgr import Mode
 
 __all__ = [
@@ -64,7 +64,7 @@ def take_tables(
 
     def take(t: TransactionNode) -> None:
         for spec in specs:
-            t.lock_table(spec, Mode.X)  # until current writers have ended
+            lock_table(t, spec, Mode.X)  # until current writers have ended
             forest.store.ownership.own(spec, loads=False)
         load()
         for spec in specs:
@@ -167,9 +167,9 @@ class ProgramTable:
     def write(self, t: TransactionNode, rows: Mapping[Key, Row | None]) -> None:
         """Write rows in a transaction, with a constant number of steps."""
         spec = self.kept.spec
-        t.lock_table(spec, Mode.X)  # one table lock instead of row locks
-        old = t.read_locked(spec, list(rows), to_write=True)
-        t.write_all(spec, [(key, old[key], new) for key, new in rows.items() if old[key] != new])
+        lock_table(t, spec, Mode.X)  # one table lock instead of row locks
+        old = read_locked(t, spec, list(rows), to_write=True)
+        write_rows(t, spec, [(key, old[key], new) for key, new in rows.items() if old[key] != new])
 
 
 def check_row(shared: SharedTable, kept: KeyedValues, key: Any, value: Any) -> None:

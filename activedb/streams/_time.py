@@ -12,7 +12,7 @@ from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Subscription
 from activedb.store.journals import DetectorRows
 from activedb.streams._declaration import StreamDeclaration
-from activedb.transactions import TransactionNode
+from activedb.transactions import TransactionNode, lock_detector
 from coupling import priority_rank
 
 __all__ = ["StreamTime"]
@@ -183,7 +183,7 @@ class StreamTime:
         """
         self.rules()
         for subscription in self._written_rules:
-            t.lock_detector(subscription.rule.name)
+            lock_detector(t, subscription.rule.name)
         self._restore(self._written_rules)
 
     def restore(self, *, renew: bool) -> None:
@@ -210,7 +210,7 @@ class StreamTime:
         changed = []
         for subscription in self._written_rules:
             if subscription.is_changed:
-                t.lock_detector(subscription.rule.name)
+                lock_detector(t, subscription.rule.name)
                 changed.append(subscription)
         return changed
 

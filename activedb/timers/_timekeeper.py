@@ -22,7 +22,7 @@ from activedb.firing import (
     moment_in,
 )
 from activedb.rules import Catalog, Rule, Subscription
-from activedb.transactions import Forest, Run, TransactionNode
+from activedb.transactions import Forest, Run, TransactionNode, lock_detector
 
 if TYPE_CHECKING:
     from activedb.firing import Launcher, Refused, TimeLines, Triggering
@@ -280,7 +280,7 @@ class Timekeeper:
         """Let time complete the next match, and run its rule; return False if none is due."""
 
         def work(t: TransactionNode) -> bool:
-            t.lock_detector(subscription.rule.name)
+            lock_detector(t, subscription.rule.name)
             if self._lines.stream_of(subscription) is not None:  # declared since
                 return False
             if not subscription.pending:

@@ -3,9 +3,11 @@
 from activedb.transactions._children import Child, is_again
 from activedb.transactions._forest import Forest, Listener, abandon_all
 from activedb.transactions._hierarchy import Run
+from activedb.transactions._locking import lock, lock_detector, lock_table, own_table
 from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Link, Log, Observer
 from activedb.transactions._pool import is_stack_deep
+from activedb.transactions._rows import read_locked, write_rows
 from activedb.transactions._states import State
 from activedb.transactions._threads import sleeping_for
 from activedb.transactions._transaction import Runs, TimedSpawns, Transaction, work_of
@@ -32,6 +34,12 @@ __all__ = [
     "current_transaction",
     "is_again",
     "is_stack_deep",
+    "lock",
+    "lock_detector",
+    "lock_table",
+    "own_table",
+    "read_locked",
     "sleeping_for",
     "work_of",
+    "write_rows",
 ]

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from activedb.errors import (
@@ -32,6 +33,12 @@ from activedb.store.sql import Key, LockedRows, Row, Tables, TableSpec, Unlocked
 from activedb.transactions._hierarchy import Hierarchy, Run, Workspace
 from activedb.transactions._node import TransactionNode, current_transaction
 from activedb.transactions._states import State
+from activedb.transactions._threads import (
+    Standstill,
+    falls_asleep,
+    is_anybody_stalled,
+    wait_is_over,
+)
 from coupling import (
     Answer,
     Consequences,
@@ -41,11 +48,10 @@ from coupling import (
     DependencyKind,
 )
 from lockmgr import Deadlock as LockDeadlock
-from lockmgr import EdgeKind
+from lockmgr import EdgeKind, WaitCancelled
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
-    from activedb.transactions._threads import Standstill
 
 __all__ = ["CausalHierarchy", "Dependencies"]
 
@@ -264,7 +270,7 @@ class CausalHierarchy(Hierarchy):
     def _noted(
         self, spec: TableSpec, base: Mapping[Key, Row | None], *, exclusive: bool
     ) -> dict[Key, Row | None]:
-        found = {key: self.cause.visible(spec, key, base) for key in base}
+        found = {key: self.cause.version(spec, key, row) for key, row in base.items()}
         with self.latch:
             self._seen.setdefault(spec, {}).update(found)
             if exclusive:
@@ -461,13 +467,25 @@ class Dependencies:
             self._await_end(node, heir.id)
 
     def _await_end(self, node: TransactionNode, of: int) -> None:
+        forest = self._forest
         self._waiting[node.id] = node
         try:
             if self._is_closed:
                 raise _closed(node)
-            with self._forest.pool.resting():
-                self._forest.await_end(node, of)
+            with forest.pool.resting():
+                if not (node.is_enrolled and node.is_prepared):
+                    forest.prepare(node)
+                on_sleep = partial(falls_asleep, node)
+                forest.locks.await_end(node.id, of, on_wait=node.on_wait, on_sleep=on_sleep)
+        except Standstill as stop:
+            raise stop.error_of(node) from None
+        except LockDeadlock as error:
+            raise forest.deadlock(node, error) from error
+        except WaitCancelled:
+            raise node.rollback_error() from None
         finally:
+            if is_anybody_stalled():
+                wait_is_over(node)
             del self._waiting[node.id]
 
     def ending(self, node: TransactionNode) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Protocol, TypeVar
 
 from activedb.clock import Clock
@@ -15,9 +14,6 @@ from activedb.config import Settings
 from activedb.errors import (
     ActiveDBError,
     Deadlock,
-    LockTimeout,
-    TransactionAborted,
-    TransactionStateError,
     database_closed,
 )
 from activedb.metrics import NamedCounters
@@ -36,25 +32,18 @@ from activedb.transactions._pool import Pool
 from activedb.transactions._retries import Retries, Upgrades
 from activedb.transactions._states import State
 from activedb.transactions._threads import (
-    Standstill,
     end_standstills,
     forget_all,
     is_anybody_stalled,
-    wait_is_over,
 )
 from activedb.transactions._whole_tables import WholeTables
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import (
-    DeadlockReport,
     Edge,
     EdgeKind,
     LockManager,
     LockTable,
-    Mode,
-    Predicate,
-    WaitCancelled,
 )
-from lockmgr import LockTimeout as LockWaitTimeout
 
 __all__ = ["Forest", "Listener", "abandon_all"]
 
@@ -285,21 +274,6 @@ class Forest:
             self.dependencies.began(dependent, heir)
             return dependent
 
-    def own(self, spec: TableSpec) -> None:
-        """Keep a table in the memory of this process, once no transaction here uses it.
-
-        Raises
-        ------
-        TableOwned
-            If another process owns or uses it.
-        """
-
-        def own(t: TransactionNode) -> None:
-            t.lock_table(spec, Mode.X)
-            self.store.ownership.own(spec)
-
-        self.run(own)
-
     def _top_level(self, run: Run, limit: Limit | None) -> TransactionNode:
         if self._is_closed:
             raise database_closed()
@@ -360,135 +334,18 @@ class Forest:
         members = [len(hierarchy.members) for hierarchy in list(self._hierarchies.values())]
         return len(members), sum(members) - len(members)
 
-    def _prepare(self, node: TransactionNode) -> None:
-        """Prepare the first request of `node`."""
+    def prepare(self, node: TransactionNode) -> None:
+        """Prepare the first request of `node`; REQUIRES: it is not enrolled, or not prepared."""
         parent = node.parent
         if not node.is_prepared and parent is not None and parent.is_on_thread_of(node):
             parent.offer_line()
         node.is_prepared = True
         self.enrol(node)
         if node.rollback_reason is not None:  # a mark before did not reach the lock manager
-            raise self._rollback_error(node)
+            raise node.rollback_error()
 
-    def acquire(self, node: TransactionNode, resource: tuple[object, ...], mode: Mode) -> None:
-        """Acquire a lock for `node`, waiting if necessary.
-
-        Raises
-        ------
-        Deadlock
-            If `node` is chosen as a deadlock victim; the message shows the cycle.
-        LockTimeout
-            After ``lock_timeout_ms``: the last resort against waits that cross the server.
-        TransactionAborted
-            If a superior was aborted during the wait.
-        SelfDeadlock
-            If only this thread itself could end the wait.
-        TransactionStateError
-            If an inferior is open on this thread, so that the thread would wait for itself.
-        """
-        current = current_transaction()
-        if current is not None and current is not node and current.is_inferior_of(node):
-            raise TransactionStateError(
-                f"transaction {node.path} has the open subtransaction {current.path} on this "
-                f"thread; use that one until it ends"
-            )
-        if not (node.is_enrolled and node.is_prepared):
-            self._prepare(node)
-        timeout_s = self.settings.lock_timeout_ms / 1_000
-        until_s: float | None = None
-        on_wait = _on_wait(node)
-        while True:
-            try:
-                self.locks.acquire(node.id, resource, mode, timeout_s, on_wait, node.falls_asleep)
-                return
-            except Standstill as stop:
-                if not self.dependencies.make_room(node, stop):
-                    raise stop.error_of(node) from None
-            except LockDeadlock as error:
-                if self.dependencies.make_room(node, error):
-                    continue
-                edge = _awaited_offer(node, error.report)
-                until_s = until_s or time.monotonic() + timeout_s
-                offered = edge is not None and self.offers.await_one(
-                    node.kin, edge, lambda: node.is_rollback_only, until_s
-                )
-                timeout_s = until_s - time.monotonic()
-                if not offered and (edge is None or timeout_s > 0):
-                    raise self._deadlock(node, error) from error
-                if timeout_s <= 0:
-                    raise LockTimeout(
-                        f"{node.path} waited for longer than lock_timeout_ms for a superior to "
-                        f"join its children: {error}"
-                    ) from error
-            except LockWaitTimeout as error:
-                raise LockTimeout(
-                    f"{node.path} waited for longer than lock_timeout_ms: {error}"
-                ) from error
-            except WaitCancelled:
-                raise self._rollback_error(node) from None
-            finally:
-                if is_anybody_stalled():
-                    wait_is_over(node)
-
-    def declare(
-        self,
-        node: TransactionNode,
-        table: tuple[object, ...],
-        rows: Sequence[Row] | None,
-        *,
-        first: bool,
-    ) -> Predicate | None:
-        """Declare rows that `node` will write; return a predicate to lock before, if any.
-
-        See `LockManager.declare`; raises as `acquire` does if a superior was aborted.
-        """
-        try:
-            return self.locks.declare(node.id, table, rows, first=first)
-        except WaitCancelled:
-            raise self._rollback_error(node) from None
-
-    def acquire_free(self, node: TransactionNode, resource: tuple[object, ...], mode: Mode) -> bool:
-        """Acquire a lock if it needs no wait; return whether it was acquired.
-
-        Raises
-        ------
-        TransactionAborted
-            If `node`, or a superior, has to abort.
-        """
-        if not (node.is_enrolled and node.is_prepared):
-            self._prepare(node)
-        try:
-            self.locks.acquire(node.id, resource, mode, 0.0)
-        except LockWaitTimeout:
-            return False
-        except WaitCancelled:
-            raise self._rollback_error(node) from None
-        return True
-
-    def await_end(self, node: TransactionNode, of: int) -> None:
-        """Wait, without a time limit, until transaction `of`, on which `node` depends, has ended.
-
-        See `LockManager.await_end`; raises the errors of `acquire`.
-        """
-        if not (node.is_enrolled and node.is_prepared):
-            self._prepare(node)
-        try:
-            self.locks.await_end(node.id, of, on_wait=_on_wait(node), on_sleep=node.falls_asleep)
-        except Standstill as stop:
-            raise stop.error_of(node) from None
-        except LockDeadlock as error:
-            raise self._deadlock(node, error) from error
-        except WaitCancelled:
-            raise self._rollback_error(node) from None
-        finally:
-            if is_anybody_stalled():
-                wait_is_over(node)
-
-    def _rollback_error(self, node: TransactionNode) -> ActiveDBError:
-        reason = node.rollback_reason or TransactionAborted(f"{node.path} was cancelled")
-        return reason.again()
-
-    def _deadlock(self, node: TransactionNode, error: LockDeadlock) -> Deadlock:
+    def deadlock(self, node: TransactionNode, error: LockDeadlock) -> Deadlock:
+        """Return the error of a wait of `node` that the lock manager has refused."""
         if node.observer is not None:
             node.observer.deadlocked(node, error.report)
         deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
@@ -568,31 +425,6 @@ def abandon_all(parent: int) -> None:
             if node.parent is not None:
                 lines.append(node.parent)
             node.abandon(parent)
-
-
-def _on_wait(node: TransactionNode) -> Callable[[tuple[Edge, ...]], None] | None:
-    """Return the callback for a wait of `node`; None if it has no observer."""
-    if node.observer is None:
-        return None
-    return partial(node.observer.waits, node)
-
-
-def _awaited_offer(node: TransactionNode, report: DeadlockReport) -> Edge | None:
-    """Return the wait for a superior whose offer may resolve a deadlock; None if none may.
-
-    The cycle must consist of a child and its superior: the child requests a lock that the superior
-    holds, and the superior waits for the commit of the child, or of a transaction between them.
-    O(depth).
-    """
-    first, *others = report.cycle
-    is_line = first.waiter == node.id and first.kind is EdgeKind.HELD
-    if not is_line or any(edge.kind is not EdgeKind.COMMIT for edge in others):
-        return None
-    superior = node.parent
-    while superior is not None and superior.id != first.waited_for:
-        superior = superior.parent
-    # On the same thread, the superior would have offered its locks before `node` could run.
-    return None if superior is None or superior.is_on_thread_of(node) else first
 
 
 def _breaker(victim: TransactionNode, cycle: tuple[Edge, ...]) -> int:

@@ -6,9 +6,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar, Token
 from datetime import datetime
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
@@ -18,9 +19,7 @@ from activedb.errors import (
     ConditionWrites,
     ConnectionLost,
     LockTimeout,
-    SerializationConflict,
     StoreError,
-    TableOwned,
     TransactionAborted,
     TransactionCancelled,
     TransactionStateError,
@@ -36,15 +35,11 @@ from activedb.transactions._observers import Log, Observer
 from activedb.transactions._states import State, checked_move
 from activedb.transactions._threads import (
     OpenNodes,
-    Standstill,
-    begins_wait,
     here,
     is_beside_others,
-    is_soft,
-    is_told_elsewhere,
     sleeping_for_children,
 )
-from lockmgr import Mode, Predicate
+from lockmgr import Edge, Mode
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
@@ -59,7 +54,6 @@ Version = tuple[Key, Row | None, Row | None]
 
 _INSIST_FIRST_S, _INSIST_S_MAX = 0.02, 1.0
 _CUT_AFTER_S = 5.0  # by then a healthy server and network have ended a statement
-_ABSENT: Any = object()
 _NO_VERSIONS = Workspace()
 """Workspace of every transaction that has ended, and so writes nothing more."""
 
@@ -110,6 +104,10 @@ class TransactionNode:
         The `running` of the nearest superior that has one.
     writer : str or None
         Its identity for tables that only certain transactions may write; see `Forest.writers`.
+    held : dict of resource to Mode
+        The locks that it holds, so that a second read of a row needs no request; see `_locking`.
+    declares : set of TableSpec
+        Tables in which it has declared rows that it writes.
     is_enrolled : bool
         True if the lock manager knows it; changed under the latch. See `Forest.enrol`.
     is_prepared : bool
@@ -161,8 +159,8 @@ class TransactionNode:
         self._spawned = 0
         self._children: list[Child[object]] = []
         self._inferiors: dict[TransactionNode, None] = {}
-        self._held: dict[tuple[object, ...], Mode] = {}
-        self._declares: set[TableSpec] = set()
+        self.held: dict[tuple[object, ...], Mode] = {}
+        self.declares: set[TableSpec] = set()
         self.rollback_reason: ActiveDBError | None = None
         self._thread = get_ident()
         self._lent: frozenset[int] = frozenset()
@@ -291,7 +289,7 @@ class TransactionNode:
             self.observer.entered(self)
         if self.parent is None:
             try:
-                self._begin_work()
+                self.forest.listener.began(self)
             except BaseException as error:
                 self.__exit__(type(error), error, error.__traceback__)
                 raise
@@ -328,12 +326,6 @@ class TransactionNode:
             self._is_left = True
             _current.reset(self._token)
 
-    def _begin_work(self) -> None:
-        """Report the begin of a top-level transaction, after the detectors that it has to lock."""
-        for rule in sorted(self.hierarchy.run.detectors):
-            self.lock_detector(rule)
-        self.forest.listener.began(self)
-
     def _end_elsewhere(self) -> None:
         """Abort and raise `WrongThread`: the block ends on another thread than it began on.
 
@@ -366,7 +358,7 @@ class TransactionNode:
             self.observer.entered(self)
         try:
             if self.parent is None:
-                self._begin_work()
+                self.forest.listener.began(self)
             result = function(self)
             self.commit()
         except BaseException as error:
@@ -382,21 +374,10 @@ class TransactionNode:
             _current.reset(token)
         return result
 
-    def falls_asleep(self) -> None:
-        """Prepare this thread to sleep in a wait of this transaction, which is queued already.
-
-        Raises
-        ------
-        Standstill
-            If the wait could never end, because it closes a cycle through a thread.
-        """
-        steps = begins_wait(self)
-        if steps is None:
-            return
-        if is_soft(steps) and self.forest.locks.overtake(self.id):
-            return  # the requests ahead in the queue wait for this thread
-        if not is_told_elsewhere(steps):
-            raise Standstill(steps)
+    @property
+    def on_wait(self) -> Callable[[tuple[Edge, ...]], None] | None:
+        """Callback of the lock manager for a wait; None without an observer."""
+        return None if self.observer is None else partial(self.observer.waits, self)
 
     def abandon(self, parent: int) -> None:
         """Make the transaction unusable here. REQUIRES: a forked child of its process."""
@@ -439,8 +420,8 @@ class TransactionNode:
         """
         node = self
         while True:
-            if node._held:
-                node._held.clear()
+            if node.held:
+                node.held.clear()
                 self.forest.locks.offer(node.id)
                 with self.kin.latch:
                     self.kin.notify_all()  # a child may be waiting for one of them
@@ -694,11 +675,16 @@ class TransactionNode:
         if ident is not None and self.state is State.ACTIVE:
             self._check_thread()
         if self.rollback_reason is not None:
-            raise self.rollback_reason.again()
+            raise self.rollback_error()
         failure = self.hierarchy.session.failure
         if failure is not None:
             raise failure.again() from failure
         raise TransactionStateError(f"transaction {self.path} is {self.state}; open another one")
+
+    def rollback_error(self) -> ActiveDBError:
+        """Return the error of a step or a wait that a rollback ends."""
+        reason = self.rollback_reason or TransactionAborted(f"{self.path} was cancelled")
+        return reason.again()
 
     def _check_thread(self) -> None:
         if self._thread != get_ident():
@@ -711,6 +697,15 @@ class TransactionNode:
             f"transaction {self.path} runs on thread {owner!r} and was used by "
             f"{threading.current_thread().name!r}; give the work to a child with spawn(), and in "
             f"the function of a child use the transaction that it is called with"
+        )
+
+    def refuse_write(self, what: str) -> Never:
+        """Raise `ConditionWrites`. REQUIRES: `condition_of`."""
+        rule = self.condition_of
+        raise ConditionWrites(
+            f"rule {rule}: its condition (when=) may only read, and makes {what}; move that into "
+            f"the action",
+            rule=rule or "",
         )
 
     def _raise_rollback_reason_instead_of(self, error: BaseException) -> None:
@@ -898,85 +893,17 @@ class TransactionNode:
         self._spawned += 1
         return str(self._spawned)
 
-    # -- rows ----------------------------------------------------------------------------
+    # -- versions --------------------------------------------------------------------------
 
-    def refuse_write(self, what: str) -> Never:
-        """Raise `ConditionWrites`. REQUIRES: `condition_of`."""
-        rule = self.condition_of
-        raise ConditionWrites(
-            f"rule {rule}: its condition (when=) may only read, and makes {what}; move that into "
-            f"the action",
-            rule=rule or "",
-        )
-
-    def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
-        """Return rows by key, None where absent, locked for writes made directly on the server."""
-        self.check_usable()
-        self.check_may_write(spec)
-        rows = self.read(spec, keys, Mode.X)
-        if spec in self.forest.asked:
-            self._declare(spec, None)
-        if self.log is not None:
-            self.log.operated(self, "write", spec.name, keys)
-        return rows
-
-    def lock_table(self, spec: TableSpec, mode: Mode) -> None:
-        """Lock a whole table, in this process and on the server."""
-        self.lock((spec.name,), mode)
-        if self.log is not None:
-            self.log.operated(self, "read", spec.name)
-        self.hierarchy.lock_table(spec)
-
-    def lock_predicate(self, spec: TableSpec, predicate: Predicate, mode: Mode) -> None:
-        """Lock the rows that satisfy a predicate, also those to come, in this process."""
-        self.forest.asked.add(spec)  # before the lock, so that writers declare their rows
-        if mode is Mode.S and spec in self.hierarchy.run.announced:
-            mode = Mode.SIX
-        if mode is Mode.SIX:
-            self.will_declare(spec)
-        self.lock((spec.name, predicate), mode)
-
-    def will_declare(self, spec: TableSpec) -> None:
-        """Prepare to lock rows of a table for writing, if predicates have been asked for in it.
-
-        A transaction that may write, and has declared nothing, meets all predicates.
-        """
-        if spec in self.forest.asked and spec not in self._declares:
-            self._declare(spec, ())
-
-    def _declare(self, spec: TableSpec, rows: Sequence[Row] | None) -> None:
-        """Declare rows that are about to be written, and lock the predicates that they satisfy.
-
-        REQUIRES: predicates have been asked for in the table.
-        """
-        run = self.hierarchy.run
-        if spec not in run.upgraded and self.hierarchy.has_answered(spec, rows):
-            run.upgraded.add(spec)
-        first = spec not in self.workspace.rows
-        known = None if rows is None else [spec.certain(row) for row in rows]
-        for table in self._places((spec.name,)):
-            self.lock(table, Mode.IX, everywhere=True)
-            while (found := self.forest.declare(self, table, known, first=first)) is not None:
-                self.lock((*table, found), Mode.IX, everywhere=True)
-        self._declares.add(spec)
-
-    def lock_free(self, resource: tuple[object, ...], mode: Mode = Mode.X) -> bool:
-        """Lock a row or table for writing if that needs no wait; return whether it was locked."""
-        self.check_usable()
-        places = self._places(resource)[::-1]  # a sibling in the way costs no other hierarchy
-        for place in places:
-            held = self._held.get(place)
-            if held is not None and _covers(held, mode):
-                continue
-            if not self.forest.acquire_free(self, place, mode):
-                return False
-            self._held[place] = mode
-        return True
-
-    def _places(self, resource: tuple[object, ...]) -> list[tuple[object, ...]]:
-        """Return the places of a resource to be written: for all, and in its own space if any."""
-        space = self.hierarchy.space
-        return [resource] if space is None else [resource, _placed(resource, space)]
+    def version(self, spec: TableSpec, key: Key, otherwise: Row | None) -> Row | None:
+        """Return the nearest version of a row in its own or a superior's workspace. O(depth)."""
+        node: TransactionNode | None = self
+        while node is not None:
+            rows = node.workspace.rows.get(spec)
+            if rows is not None and key in rows:
+                return rows[key]
+            node = node.parent
+        return otherwise
 
     def dirty(self, spec: TableSpec, keys: Collection[Key] | None = None) -> dict[Key, Row | None]:
         """Return the nearest versions of a table's rows in this and its ancestors' workspaces.
@@ -992,210 +919,3 @@ class TransactionNode:
                     seen.setdefault(key, rows[key])
                 node = node.parent
         return seen
-
-    def lock_detector(self, rule: str) -> None:
-        """Lock the detector of a rule against other hierarchies, until the end of this one.
-
-        Raises
-        ------
-        SerializationConflict
-            Under SERIALIZABLE, if another hierarchy has committed a change of the detector, which
-            this one sees, after the snapshot from which this one reads. The next try locks the
-            detector first.
-        """
-        self.lock((f"detector of rule {rule}",), Mode.X, everywhere=True)
-        self.hierarchy.detectors.add(rule)
-        session = self.hierarchy.session
-        if session.is_serializable and session.began_s is not None:
-            changed_s = self.forest.detectors.get(rule)
-            if changed_s is not None and changed_s >= session.began_s:
-                self.hierarchy.run.detectors.add(rule)
-                conflict = SerializationConflict(
-                    f"rule {rule}: another transaction has fed its detector after the snapshot of "
-                    f"{self.path}; retry the transaction"
-                )
-                self.top.mark_rollback_only(conflict)  # whoever catches it
-                raise conflict
-
-    def lock_rows_of(self, spec: TableSpec) -> None:
-        """Take the intention lock to lock single rows of a table for writing."""
-        self.lock((spec.name,), Mode.IX)
-        self.will_declare(spec)
-
-    def read_locked(
-        self,
-        spec: TableSpec,
-        keys: Sequence[Key],
-        *,
-        inserting: bool = False,
-        to_write: bool = False,
-    ) -> dict[Key, Row | None]:
-        """Return rows by key, locked for writing, in a few round trips for any number of keys.
-
-        See `Hierarchy.read`.
-        """
-        keys = spec.in_order(keys)
-        return self.read(spec, keys, Mode.X, inserting=inserting, to_write=to_write)
-
-    def write_all(self, spec: TableSpec, versions: Sequence[Version]) -> None:
-        """Write rows that are locked and checked, then show them to the rules."""
-        self.check_may_write(spec)
-        if any(new is None for _, _, new in versions):
-            self._lock_cascades(spec)
-        if spec in self.forest.asked:
-            self._declare(spec, [row for _, *both in versions for row in both if row is not None])
-        with self.kin.latch:
-            for key, _, new in versions:
-                self.workspace.write(spec, key, new)
-        if self.log is not None:
-            for key, old, new in versions:
-                self.log.operated(self, _kind(old, new), spec.name, (key,))
-        if self.observer is not None:
-            for key, old, new in versions:
-                self.observer.wrote(self, _kind(old, new), spec.name, key)
-        self.forest.listener.changed_all(self, spec, versions)
-
-    def read(
-        self,
-        spec: TableSpec,
-        keys: list[Key],
-        mode: Mode,
-        *,
-        inserting: bool = False,
-        to_write: bool = False,
-    ) -> dict[Key, Row | None]:
-        mode = self._announced(spec, keys, mode)
-        if mode is Mode.X and keys:
-            self.will_declare(spec)
-        for key in keys:
-            self.lock((spec.name, key), mode)
-        if self.log is not None:
-            self.log.operated(self, "read", spec.name, keys)
-        base = self.hierarchy.read(
-            spec, keys, exclusive=mode is Mode.X, inserting=inserting, to_write=to_write
-        )
-        return {key: self.visible(spec, key, base) for key in keys}
-
-    def read_row(
-        self,
-        spec: TableSpec,
-        key: Key,
-        mode: Mode,
-        *,
-        inserting: bool = False,
-        to_write: bool = False,
-    ) -> Row | None:
-        """Return one row, locked; see `Hierarchy.read`. O(depth)."""
-        mode = self._announced(spec, (key,), mode)
-        if mode is Mode.X:
-            self.will_declare(spec)
-        self.lock((spec.name, key), mode)
-        if self.log is not None:
-            self.log.operated(self, "read", spec.name, (key,))
-        node: TransactionNode | None = self
-        while node is not None:
-            rows = node.workspace.rows.get(spec)
-            if rows is not None and key in rows:
-                return rows[key]  # the commit locks it on the server, if nothing has before
-            node = node.parent
-        return self.hierarchy.read(
-            spec, [key], exclusive=mode is Mode.X, inserting=inserting, to_write=to_write
-        )[key]
-
-    def _announced(self, spec: TableSpec, keys: Iterable[Key], mode: Mode) -> Mode:
-        """Return the mode in which to lock rows; note it if they were locked for reading before."""
-        run, base = self.hierarchy.run, self.hierarchy.base
-        if mode is not Mode.X:
-            return Mode.X if spec in run.announced else mode
-        if spec not in run.upgraded and any(base.is_shared(spec, key) for key in keys):
-            run.upgraded.add(spec)
-        return mode
-
-    def visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
-        node: TransactionNode | None = self
-        while node is not None:
-            rows = node.workspace.rows.get(spec)
-            if rows is not None:
-                row = rows.get(key, _ABSENT)
-                if row is not _ABSENT:
-                    return row  # type: ignore[no-any-return]  # the sentinel is excluded
-            node = node.parent
-        return base[key]
-
-    def write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
-        if self.forest.writers:
-            self.check_may_write(spec)
-        if new is None:
-            self._lock_cascades(spec)
-        if spec in self.forest.asked:
-            self._declare(spec, [row for row in (old, new) if row is not None])
-        with self.kin.latch:
-            self.workspace.write(spec, key, new)
-        if self.log is not None:
-            self.log.operated(self, _kind(old, new), spec.name, (key,))
-        if self.observer is not None:
-            self.observer.wrote(self, _kind(old, new), spec.name, key)
-        self.forest.listener.changed(self, spec, old, new)
-
-    def _lock_cascades(self, spec: TableSpec) -> None:
-        """Lock the tables in which a delete changes rows; a server locks these rows itself."""
-        for name in self.forest.store.cascades_from(spec.table):
-            known = self.forest.tables.named(name)
-            self.lock((name if known is None else known.name,), Mode.X)
-
-    def check_may_write(self, spec: TableSpec) -> None:
-        writers = self.forest.writers
-        if writers and spec in writers and writers[spec] != self.writer:
-            raise TableOwned(
-                f"table {spec.name} is written by {writers[spec]} alone, which has its rows in "
-                "memory: feed it an event that makes the change"
-            )
-
-    def lock(self, resource: tuple[object, ...], mode: Mode, *, everywhere: bool = False) -> None:
-        """Lock a table, or a part of it.
-
-        Under SERIALIZABLE only against the same hierarchy, but for rows to be written: of two
-        hierarchies of this process that want to write a row, one waits here, and may take its
-        snapshot later.
-
-        Parameters
-        ----------
-        everywhere : bool
-            Lock against all hierarchies anyway.
-        """
-        space = self.hierarchy.space
-        if space is not None and not everywhere:
-            if mode is Mode.X and len(resource) > 1:
-                self.lock(resource, mode, everywhere=True)
-            resource = _placed(resource, space)
-        self.check_usable()
-        held = self._held.get(resource)
-        if held is not None and _covers(held, mode):
-            return
-        if len(resource) > 1:
-            table_mode = self._held.get(resource[:1])
-            if table_mode is not None and _encloses(table_mode, mode):
-                return
-        self.forest.acquire(self, resource, mode)
-        self._held[resource] = mode
-        if self.observer is not None:
-            self.observer.granted(self, resource, mode)
-
-
-def _placed(resource: tuple[object, ...], space: str) -> tuple[object, ...]:
-    """Return the resource in place of a table, or a part of it, in a hierarchy's own space."""
-    return (f"{resource[0]}{space}", *resource[1:])
-
-
-def _kind(old: Row | None, new: Row | None) -> str:
-    return "insert" if old is None else "delete" if new is None else "write"
-
-
-def _covers(held: Mode, mode: Mode) -> bool:
-    """Return whether a held lock covers a request without asking the lock manager."""
-    return held is mode or held is Mode.X or (held is Mode.SIX and mode in (Mode.S, Mode.IX))
-
-
-def _encloses(held: Mode, mode: Mode) -> bool:
-    """Return whether a lock held on a table covers a request for something inside it."""
-    return held is Mode.X or (held in (Mode.S, Mode.SIX) and mode is Mode.S)

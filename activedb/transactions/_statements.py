@@ -28,12 +28,14 @@ from activedb.store.sql import (
     rows_by_default,
     tables_of,
 )
+from activedb.transactions._locking import lock, lock_predicate, lock_table, will_declare
+from activedb.transactions._rows import read_free, read_locked, read_rows, write_rows
 from lockmgr import Mode, OneOf, Predicate
 
 if TYPE_CHECKING:
     from activedb.transactions._node import TransactionNode, Version
 
-__all__ = ["default_of", "execute", "lock_free_rows", "query"]
+__all__ = ["default_of", "execute", "query"]
 
 
 _NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
@@ -63,7 +65,7 @@ def query(
     if keys is None:
         found = _select(t, plan.keys(plan.limit), parameters, to_write=spec)
         keys = [spec.key(plan.key(row)) for row in found]
-    t.read_locked(spec, keys)
+    read_locked(t, spec, keys)
     return _select(t, plan.plain, parameters, pinned=plan.pinned)
 
 
@@ -76,7 +78,7 @@ def execute(t: TransactionNode, statement: Any, parameters: Parameters = None) -
     else:
         versions = _changed(t, plan, spec, parameters)
     returned = None if plan.returning is None else _returned(t, plan, spec, versions)
-    t.write_all(spec, versions)
+    write_rows(t, spec, versions)
     return len(versions) if returned is None else returned
 
 
@@ -117,8 +119,8 @@ def _select(
         if not keys:
             return []
         if spec is to_write:
-            return t.read_locked(spec, keys).values()
-        return t.read(spec, keys, Mode.S).values()
+            return read_locked(t, spec, keys).values()
+        return read_rows(t, spec, keys, Mode.S).values()
 
     def find(
         spec: TableSpec, names: tuple[str, ...], values: list[tuple[Any, ...]]
@@ -152,7 +154,7 @@ def _select(
                 read(spec, keys)
                 locked.keys.setdefault(spec, set()).update(keys)
             else:
-                t.lock_table(spec, Mode.SIX if spec is to_write else Mode.S)
+                lock_table(t, spec, Mode.SIX if spec is to_write else Mode.S)
                 locked.keys.pop(spec, None)
             specs[spec] = None
         t.check_usable()
@@ -228,7 +230,7 @@ def _covered_rows(
     """
     if not t.hierarchy.may_ask(spec):
         return None
-    t.lock_predicate(spec, predicate, mode)
+    lock_predicate(t, spec, predicate, mode)
     if is_last and not t.hierarchy.session.relies_on_locks and t.log is None:
         t.hierarchy.asked(spec, predicate, ())
         return []
@@ -266,7 +268,7 @@ def _rows_by_key(t: TransactionNode, pinned: PinnedKeys, *, to_write: bool) -> l
     # The values of rows that are not written yet may look different at the server.
     if keys is None or t.hierarchy.base.is_locked(spec) or t.dirty(spec, keys):
         return None
-    rows = t.read_locked(spec, keys) if to_write else t.read(spec, keys, Mode.S)
+    rows = read_locked(t, spec, keys) if to_write else read_rows(t, spec, keys, Mode.S)
     t.forest.counters.add(_QUERIES["rows"])
     return _shown(spec, pinned, rows.values())
 
@@ -289,7 +291,7 @@ def _rows_by_predicate(
         return None
 
     def read(spec: TableSpec, keys: list[Key]) -> Iterable[Row | None]:
-        found.update(t.read_locked(spec, keys) if to_write else t.read(spec, keys, Mode.S))
+        found.update(read_locked(t, spec, keys) if to_write else read_rows(t, spec, keys, Mode.S))
         return found.values()
 
     found: dict[Key, Row | None] = {}
@@ -352,7 +354,8 @@ def _claim(
     if plan.limit == 0:
         return []
     if plan.skip_locked:
-        t.lock_rows_of(spec)
+        lock(t, (spec.name,), Mode.IX)
+        will_declare(t, spec)
     claimed: list[Key] = []
     seen: set[Key] = set()
     size = None if plan.limit is None else plan.limit + _AT_ONCE
@@ -363,9 +366,7 @@ def _claim(
             count = len(fresh) if plan.limit is None else plan.limit - len(claimed)
             batch, fresh = fresh[: min(count, _KEYS_MAX)], fresh[min(count, _KEYS_MAX) :]
             seen.update(batch)
-            locked = lock_free_rows(t, spec, batch)
-            if t.log is not None:
-                t.log.operated(t, "read", spec.name, locked)
+            locked = read_free(t, spec, batch)
             if plan.nowait and len(locked) < len(batch):
                 taken = next(key for key in batch if key not in locked)
                 raise LockNotAvailable(f"table {spec.name}: another transaction has row {taken!r}")
@@ -393,7 +394,7 @@ def _changed(
     pinned = pinned_keys(plan.select, parameters if isinstance(parameters, Mapping) else None)
     keys = _keys(spec, pinned)
     if keys is not None:
-        t.read_locked(spec, keys, to_write=True)
+        read_locked(t, spec, keys, to_write=True)
     for row in _select(t, plan.select, parameters, pinned=pinned, to_write=spec):
         values = tuple(row)
         key = spec.key(values[:width])
@@ -402,7 +403,7 @@ def _changed(
                 f"the update of {spec.name} finds several new values for the row {key!r}: make "
                 f"its condition join one row at most"
             )
-    old = t.read_locked(spec, list(found), to_write=True)
+    old = read_locked(t, spec, list(found), to_write=True)
     if plan.kind == "delete":
         return [(key, old[key], None) for key in found]
     missing = {n: d for n, d in spec.onupdates.items() if n not in plan.columns}
@@ -449,7 +450,7 @@ def _inserted(
         if key in new:
             raise RowExists(f"table {spec.name}: the statement inserts the key {key!r} twice")
         new[key] = row
-    before = t.read_locked(spec, list(new), inserting=True)
+    before = read_locked(t, spec, list(new), inserting=True)
     taken = next((key for key in new if before[key] is not None), None)
     if taken is not None:
         raise RowExists(f"table {spec.name}: a row with key {taken!r} exists; update it instead")
@@ -512,21 +513,3 @@ def _returned(
             names = row._fields[width:]
             found[spec.key(tuple(row[:width]))] = tuple(row[width:])
     return named_rows(names, (found[key] for key in keys))
-
-
-# -- locks acquired without waiting: NOWAIT and SKIP LOCKED ------------------------------------
-
-
-def lock_free_rows(
-    t: TransactionNode, spec: TableSpec, keys: Iterable[Key]
-) -> dict[Key, Row | None]:
-    """Lock the unlocked rows among `keys` exclusively, and read them.
-
-    Keys locked by another transaction, here or in another process, are left out. Never waits.
-    """
-    if spec in t.forest.asked and not t.lock_free((spec.name,), Mode.IX):
-        return {}
-    t.will_declare(spec)
-    free = [key for key in keys if t.lock_free((spec.name, key))]
-    base = t.hierarchy.read_free(spec, free)
-    return {key: t.visible(spec, key, base) for key in base}

@@ -43,14 +43,12 @@ __all__ = [
     "CycleEdge",
     "OpenNodes",
     "Standstill",
-    "begins_wait",
     "end_standstills",
+    "falls_asleep",
     "forget_all",
     "here",
     "is_anybody_stalled",
     "is_beside_others",
-    "is_soft",
-    "is_told_elsewhere",
     "open_on",
     "sleepers_in_plain_sql",
     "sleeping_for",
@@ -200,21 +198,32 @@ def open_on(thread: int) -> list[TransactionNode]:
     return list(_by_thread.get(thread, ()))
 
 
-def begins_wait(node: TransactionNode) -> tuple[CycleEdge, ...] | None:
+def falls_asleep(node: TransactionNode) -> None:
     """Note that this thread is about to sleep in a wait of `node`, which is queued already.
 
-    Returns the cycle that the wait closes, if it does. O(transactions open on the thread) while no
-    thread is stalled, else O(forest).
+    O(transactions open on the thread) while no thread is stalled, else O(forest).
+
+    Raises
+    ------
+    Standstill
+        If the wait could never end, because it closes a cycle through a thread.
     """
     if is_beside_others(node):
         plain = _plain_here(node.forest)
         stalled = _stalled_by(node, plain, node.forest)
         top = node.hierarchy.top_id
         _add(_key(node), _SleepingThread(node, stalled, plain, tops=lambda: [top]))
-    return find_standstill(_key(node)) if _sleepers else None
+    steps = find_standstill(_key(node)) if _sleepers else None
+    if steps is None:
+        return
+    first = steps[0].edge
+    if first is not None and first.kind is EdgeKind.SOFT and node.forest.locks.overtake(node.id):
+        return  # the requests ahead in the queue wait for this thread
+    if not _is_told_elsewhere(steps):
+        raise Standstill(steps)
 
 
-def is_told_elsewhere(steps: tuple[CycleEdge, ...]) -> bool:
+def _is_told_elsewhere(steps: tuple[CycleEdge, ...]) -> bool:
     """Wake the sleeper without a transaction in a cycle; return whether there is one."""
     for step in steps:
         with _latch:
@@ -225,13 +234,8 @@ def is_told_elsewhere(steps: tuple[CycleEdge, ...]) -> bool:
     return False
 
 
-def is_soft(steps: tuple[CycleEdge, ...]) -> bool:
-    """Return whether only its place in the queue blocks the first waiter of a cycle."""
-    return steps[0].edge is not None and steps[0].edge.kind is EdgeKind.SOFT
-
-
 def wait_is_over(node: TransactionNode) -> None:
-    """Undo `begins_wait`; has no effect without it."""
+    """Undo `falls_asleep`; has no effect without it."""
     _remove(_key(node))
 
 

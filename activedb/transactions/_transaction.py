@@ -25,7 +25,8 @@ from activedb.transactions._deadlines import Limit
 from activedb.transactions._forest import Forest
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import TransactionNode
-from activedb.transactions._statements import default_of, lock_free_rows
+from activedb.transactions._rows import read_free, read_row, read_rows, write_row
+from activedb.transactions._statements import default_of
 from activedb.transactions._states import State
 from lockmgr import Mode
 
@@ -137,7 +138,7 @@ class Transaction:
         if nowait:
             row = _got(node, spec, [wanted], for_update=for_update, nowait=nowait)[wanted]
         else:
-            row = node.read_row(spec, wanted, Mode.X if for_update else Mode.S)
+            row = read_row(node, spec, wanted, Mode.X if for_update else Mode.S)
         return None if row is None else spec.shown(row)
 
     def get_many(
@@ -186,9 +187,9 @@ class Transaction:
             given[spec.generated] = node.hierarchy.look_up(lambda session: session.next_key(spec))
         row = spec.complete(given)
         key = spec.key_of(row)
-        if node.read_row(spec, key, Mode.X, inserting=True) is not None:
+        if read_row(node, spec, key, Mode.X, inserting=True) is not None:
             raise RowExists(f"table {spec.name}: a row with key {key!r} exists; update it instead")
-        node.write(spec, key, None, row)
+        write_row(node, spec, key, None, row)
         return spec.shown(row)
 
     def update(self, table: Any, key: Any, /, *wrong: Any, **values: Any) -> Row:
@@ -212,7 +213,7 @@ class Transaction:
             if column not in values:
                 values[column] = default_of(node, default)
         new = spec.changed(old, values)
-        node.write(spec, key, old, new)
+        write_row(node, spec, key, old, new)
         return spec.shown(new)
 
     def delete(self, table: Any, key: Any) -> None:
@@ -227,7 +228,7 @@ class Transaction:
             node.refuse_write("a delete")
         spec = node.forest.tables.spec(table)
         key, old = _existing(node, spec, key)
-        node.write(spec, key, old, None)
+        write_row(node, spec, key, old, None)
 
     def query(self, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the rows of a SELECT over the versions that this transaction sees.
@@ -458,12 +459,10 @@ def _got(
     node: TransactionNode, spec: TableSpec, keys: list[Key], *, for_update: bool, nowait: bool
 ) -> dict[Key, Row | None]:
     if not nowait:
-        return node.read(spec, keys, Mode.X if for_update else Mode.S)
+        return read_rows(node, spec, keys, Mode.X if for_update else Mode.S)
     if not for_update:
         raise UnsupportedStatement("nowait goes together with for_update=True")
-    found = lock_free_rows(node, spec, keys)
-    if node.log is not None:
-        node.log.operated(node, "read", spec.name, found)
+    found = read_free(node, spec, keys)
     for key in keys:
         if key not in found:
             raise LockNotAvailable(f"table {spec.name}: another transaction has row {key!r}")
@@ -472,7 +471,7 @@ def _got(
 
 def _existing(node: TransactionNode, spec: TableSpec, key: Any) -> tuple[Key, Row]:
     wanted = spec.key(key)
-    row = node.read_row(spec, wanted, Mode.X, to_write=True)
+    row = read_row(node, spec, wanted, Mode.X, to_write=True)
     if row is None:
         raise RowNotFound(f"table {spec.name}: no row has the key {wanted!r}")
     return wanted, row

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from activedb.store.sql import Key, Row, TableSpec, listen_to_flushes
 from activedb.transactions._node import TransactionNode, Version, current_transaction
+from activedb.transactions._rows import lock_rows
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
@@ -86,6 +87,6 @@ class WatchedSessions:
             for spec, keys in by_spec.items():
                 in_order = sorted(keys)
                 for start in range(0, len(in_order), _KEYS_MAX):
-                    found = t.lock_rows(spec, in_order[start : start + _KEYS_MAX])
+                    found = lock_rows(t, spec, in_order[start : start + _KEYS_MAX])
                     rows.update({(spec, key): row for key, row in found.items()})
             yield t, rows

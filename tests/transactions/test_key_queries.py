@@ -367,7 +367,7 @@ def test_no_change_that_the_locks_of_a_query_allow_changes_its_result(
                 name, key, new = random.choice(list(changes(rows, random)))
                 written(t, schema, rows, name, key, new)
             found = sorted(map(tuple, t.query(query, given)), key=repr)
-            held = set(node_of(t)._held)
+            held = set(node_of(t).held)
         assert found == result(engine, schema, rows, query, given)
         by_key = {name for name, *key in held if key}
         worlds.met["by_key" if by_key else "by_table"] += 1
@@ -419,7 +419,7 @@ def test_equations_with_any_columns_select_what_they_say(engine: Engine) -> None
 
 
 def locks_of(t: adb.Transaction) -> set[tuple[object, ...]]:
-    return set(node_of(t)._held)
+    return set(node_of(t).held)
 
 
 @pytest.mark.parametrize("text_of", ["", "text "])
@@ -441,7 +441,7 @@ def test_statements_with_a_key_lock_its_row(bank: Bank, how: str, text_of: str) 
         assert ways[how](t) == found[how]
         keys = {(1,), (9,)} if how == "delete" else {(1,)}
         mode = Mode.S if how == "query" else Mode.X
-        assert node_of(t)._held == {("accounts", key): mode for key in keys}
+        assert node_of(t).held == {("accounts", key): mode for key in keys}
 
 
 @pytest.mark.parametrize("lazy", ["select", "joined", "selectin"])
@@ -615,10 +615,10 @@ def test_query_by_a_unique_value_locks_its_row_and_without_one_the_value(db: adb
     assert "queries_locking_tables" not in counted
     with db.transaction() as t:
         assert t.execute(update(users).where(users.c.name == "ann").values(name="eve")) == 1
-        assert node_of(t)._held == {("users", (1,)): Mode.X, ("users",): Mode.IX}
+        assert node_of(t).held == {("users", (1,)): Mode.X, ("users",): Mode.IX}
     with db.transaction() as t:
         assert t.query(select(users.c.name).where(users.c.name == "eve").with_for_update())
-        assert node_of(t)._held == {("users", (1,)): Mode.X, ("users",): Mode.IX}
+        assert node_of(t).held == {("users", (1,)): Mode.X, ("users",): Mode.IX}
 
 
 def test_query_by_a_unique_value_that_moves_meanwhile_finds_the_row_that_has_it(

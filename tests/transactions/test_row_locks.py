@@ -417,7 +417,7 @@ def test_rows_are_deleted_whatever_else_is_declared() -> None:
             t.insert(again, {"id": 1})
         with db.transaction() as t:
             t.delete(parents, 1)
-            assert ("keyless",) in node_of(t)._held
+            assert ("keyless",) in node_of(t).held
         with db.transaction() as t:
             assert t.query(select(parents)) == []
 

@@ -282,7 +282,7 @@ def test_function_that_met_a_conflict_locks_for_writing_what_it_reads(bank: Bank
     def look(t: Transaction, n: int) -> int:
         found = balance(bank, t, 1)
         node = node_of(t)
-        modes.append(node._held[f"accounts{node.hierarchy.space}", (1,)])
+        modes.append(node.held[f"accounts{node.hierarchy.space}", (1,)])
         return found
 
     def add(t: Transaction, n: int, found: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def mode_of(bank: Bank, t: Transaction, key: int) -> Mode:
     """The mode in which a transaction holds a row."""
-    return node_of(t)._held[bank.accounts.name, (key,)]
+    return node_of(t).held[bank.accounts.name, (key,)]
 
 
 class Upgrade:

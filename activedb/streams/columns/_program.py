@@ -43,7 +43,7 @@ from activedb.streams._stream_programs import (
     letter_of,
     post_process,
 )
-from activedb.transactions import Forest, TransactionNode
+from activedb.transactions import Forest, TransactionNode, lock_table
 from lockmgr import Mode
 
 __all__ = ["ChangedRows", "ColumnProgram", "ColumnTable"]
@@ -358,7 +358,7 @@ class ColumnProgram:
         self.take_back()
         self.of_rows()  # in case the last part was interrupted before this step
         for table in self._tables:
-            t.lock_table(table.kept.spec, Mode.X)
+            lock_table(t, table.kept.spec, Mode.X)
         self._before = self.state.copy()
         batch = ProgramBatch(self._run, events)
         results = self._run.feed(batch.columns, reached_us)
