@@ -28,7 +28,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import activedb
-from activedb.transactions import TransactionNode, current_transaction
+from activedb.transactions import TransactionNode, begin_subtransaction, current_transaction
 from benchmarks._nested_rows import Server, open_server, rows_of
 from benchmarks._report import Measurement, Metric, measure_in_turn, parser, show
 
@@ -136,7 +136,7 @@ class _Child:
     """A live child that does nothing."""
 
     def __init__(self, parent: TransactionNode):
-        self._child = parent.begin_subtransaction()
+        self._child = begin_subtransaction(parent)
 
     def close(self) -> None:
         self._child._abort()

@@ -103,8 +103,8 @@ MUTANTS = (
         "transactions-offer",
         "a transaction that shares its work offers its own locks, not those of its superiors",
         "activedb/transactions/_node.py",
-        "            if node.is_prepared or parent is None or parent._thread != node._thread:",
-        "            if True or parent is None or parent._thread != node._thread:",
+        "            if node.is_prepared or parent is None or parent.thread != node.thread:",
+        "            if True or parent is None or parent.thread != node.thread:",
         ("transactions",),
     ),
     Mutant(
@@ -135,7 +135,7 @@ MUTANTS = (
         "transactions-rollback-only",
         "an abort does not reach the inferiors",
         "activedb/transactions/_node.py",
-        "                    found.extend(node._inferiors)",
+        "                    found.extend(node.inferiors)",
         "                    pass",
         ("transactions",),
     ),
@@ -143,9 +143,9 @@ MUTANTS = (
         "transactions-join",
         "a parent commits before its children have ended",
         "activedb/transactions/_node.py",
-        "            if self._children:\n                self.join()\n"
-        "            if self._inferiors:",
-        "            if self._inferiors:",
+        "            if self.children:\n                self.join()\n"
+        "            if self.inferiors:",
+        "            if self.inferiors:",
         ("transactions",),
     ),
     Mutant(

@@ -38,7 +38,13 @@ from activedb.spelling import check_options, did_you_mean
 from activedb.store.journals import RuleRows
 from activedb.store.sql import Row
 from activedb.streams import StreamDeclaration
-from activedb.transactions import Forest, Transaction, TransactionNode, current_transaction
+from activedb.transactions import (
+    Forest,
+    Transaction,
+    TransactionNode,
+    begin_subtransaction,
+    current_transaction,
+)
 from activedb.trust import check_trusted
 from coupling import Coupling, OrderCycle, check_order
 
@@ -463,7 +469,7 @@ class Rules:
             return self._forest.run(load)
         if t.condition_of is not None:
             t.refuse_write("a change of a rule")
-        with t.begin_subtransaction() as s:
+        with begin_subtransaction(t) as s:
             return load(s)
 
     def load_file(
@@ -561,7 +567,7 @@ class Rules:
             )
         if t.condition_of is not None:
             t.refuse_write("a change of a rule")
-        with t.begin_subtransaction() as s:
+        with begin_subtransaction(t) as s:
             return self._texts.load(s, text, functions, any_stream=any_stream)
 
     @property

@@ -15,7 +15,7 @@ from activedb.firing._trigger_context import TriggerContext, TriggerContexts
 from activedb.firing._triggered import Cause, Fed, Triggered, is_systemic, moment_in
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
-from activedb.transactions import Transaction, TransactionNode, lock_detector
+from activedb.transactions import Transaction, TransactionNode, lock_detector, run_child
 
 __all__ = ["Feeding", "Refused"]
 
@@ -382,6 +382,6 @@ def _reading(subscription: Subscription, t: TransactionNode, work: Callable[[Tra
         return work(Transaction(c))
 
     try:
-        return t.run_child(read, label=f"{t.next_label()}.reading.{name}")
+        return run_child(t, read, label=f"{t.next_label()}.reading.{name}")
     except StoreError as error:
         raise error.during(f"in rule {name}") from error.__cause__

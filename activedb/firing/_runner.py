@@ -24,7 +24,15 @@ from activedb.firing._trigger_context import TriggerContexts
 from activedb.firing._triggered import SYSTEMIC, Cause, RulePart, Triggered, is_systemic, too_deep
 from activedb.metrics import NamedCounters
 from activedb.rules import OccurrenceSet, OnAbort
-from activedb.transactions import TransactionNode, is_again, is_stack_deep
+from activedb.transactions import (
+    TransactionNode,
+    is_again,
+    is_stack_deep,
+    run_child,
+    run_in_parallel,
+    run_on_fresh_stack,
+    try_child,
+)
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
@@ -202,7 +210,7 @@ class Runner:
             if len(calls) == 1:
                 _call_here(t, calls[0])
             else:
-                t.run_in_parallel(calls)
+                run_in_parallel(t, calls)
 
     def _calls_of_rule(
         self,
@@ -245,7 +253,8 @@ class Runner:
         try:
             if fails_alone:
                 self._quarantine.check(rule.name, t)
-            is_action_due = t.run_child(
+            is_action_due = run_child(
+                t,
                 partial(self.run_rule, item=item, depth=depth),
                 label=label,
                 rule=rule.name,
@@ -300,7 +309,7 @@ class Runner:
 def _call_here(t: TransactionNode, call: Callable[[], None]) -> None:
     """Run rules in children of `t`, on this thread unless its stack is nearly used up."""
     if is_stack_deep():
-        t.run_on_fresh_stack(call)
+        run_on_fresh_stack(t, call)
     else:
         call()
 
@@ -370,7 +379,7 @@ class _Beside:
 
     def run(self) -> bool:
         # The condition is queued first, so a thread runs it by the time the action begins.
-        self._s.run_in_parallel([self._guarded(0, self._evaluate), self._guarded(1, self._act)])
+        run_in_parallel(self._s, [self._guarded(0, self._evaluate), self._guarded(1, self._act)])
         of_condition, of_action = self._errors
         for error in (of_condition, of_action):
             if error is not None and not isinstance(error, Exception):
@@ -381,7 +390,7 @@ class _Beside:
             raise of_condition
         if isinstance(of_action, Deadlock) and not self._s.is_rollback_only:
             # The action began at its own risk and was the victim; now the condition holds.
-            self._s.run_child(self._alone, label=self._labels[1])
+            run_child(self._s, self._alone, label=self._labels[1])
         elif of_action is not None:
             raise of_action
         return True
@@ -410,7 +419,7 @@ class _Beside:
                 c.abort(f"the condition of rule {self._item.rule.name} is false")
 
         try:
-            self._s.try_child(evaluate, label=self._labels[0])
+            try_child(self._s, evaluate, label=self._labels[0])
         except TransactionAborted:
             if not self._is_false:
                 raise
@@ -424,4 +433,4 @@ class _Beside:
                 a.forest.dependencies.depend(a, self._condition)
             self._alone(a)
 
-        self._s.try_child(act, label=self._labels[1])
+        try_child(self._s, act, label=self._labels[1])

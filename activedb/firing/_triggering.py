@@ -31,7 +31,7 @@ from activedb.firing._triggered import Triggered, is_systemic, too_many_cycles
 from activedb.metrics import NamedCounters
 from activedb.rules import Catalog, Subscription, Taken
 from activedb.store.sql import Row, TableSpec
-from activedb.transactions import Run, State, TransactionNode, Version, lock_detector
+from activedb.transactions import Run, State, TransactionNode, Version, lock_detector, run_child
 from coupling import Coupling, CycleBoundReached
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class Triggering:
         self, t: TransactionNode, triggered: list[Triggered], label: str, us: int
     ) -> None:
         """Trigger as `trigger` does, but in a child of `t` at the time `us`."""
-        t.run_child(lambda s: self.trigger(s, triggered), label=label, timestamp=moment_of(us))
+        run_child(t, lambda s: self.trigger(s, triggered), label=label, timestamp=moment_of(us))
 
     def trigger_alone(
         self, t: TransactionNode, item: Triggered, label: str, us: int, identity: str

@@ -20,7 +20,7 @@ from activedb.streams._declaration import StreamDeclaration
 from activedb.streams._matched_elsewhere import MatchedElsewhere, refusal_of
 from activedb.streams._state import Refusals
 from activedb.streams._time import StreamTime
-from activedb.transactions import TransactionNode
+from activedb.transactions import TransactionNode, run_child
 
 __all__ = ["Completed", "STransactions"]
 
@@ -269,4 +269,4 @@ class STransactions:
     ) -> None:
         with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
             trigger = partial(self._triggering.trigger, triggered=triggered)
-            t.run_child(trigger, label=label, timestamp=timestamp)
+            run_child(t, trigger, label=label, timestamp=timestamp)

@@ -39,7 +39,7 @@ from activedb.streams._programs import (
     ProgramTable,
     take_tables,
 )
-from activedb.transactions import Forest, Transaction, TransactionNode
+from activedb.transactions import Forest, Transaction, TransactionNode, run_child
 
 __all__ = ["ProgramTransaction", "StreamPrograms", "letter_of", "post_process"]
 
@@ -197,7 +197,7 @@ def _inserted(t: TransactionNode, rows: _Rows) -> Exception | None:
     first = rows[0][0]
     try:
         with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
-            t.run_child(insert, label=f"{first.identity}.outputs", timestamp=first.timestamp)
+            run_child(t, insert, label=f"{first.identity}.outputs", timestamp=first.timestamp)
     except Exception as error:
         if is_systemic(error, t):
             raise
@@ -549,7 +549,7 @@ class StreamPrograms:
                 table.write(s, rows)
 
         if found:
-            t.run_child(write, label=label, timestamp=last.timestamp)
+            run_child(t, write, label=label, timestamp=last.timestamp)
         return [record for _, _, records in found for record in records]
 
     def _take_back_since(self, at: At) -> None:

@@ -8,6 +8,13 @@ from activedb.transactions._node import TransactionNode, Version, current_transa
 from activedb.transactions._observers import Link, Log, Observer
 from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._rows import read_locked, write_rows
+from activedb.transactions._spawning import (
+    begin_subtransaction,
+    run_child,
+    run_in_parallel,
+    run_on_fresh_stack,
+    try_child,
+)
 from activedb.transactions._states import State
 from activedb.transactions._threads import sleeping_for
 from activedb.transactions._transaction import Runs, TimedSpawns, Transaction, work_of
@@ -31,6 +38,7 @@ __all__ = [
     "Version",
     "WatchedSessions",
     "abandon_all",
+    "begin_subtransaction",
     "current_transaction",
     "is_again",
     "is_stack_deep",
@@ -39,7 +47,11 @@ __all__ = [
     "lock_table",
     "own_table",
     "read_locked",
+    "run_child",
+    "run_in_parallel",
+    "run_on_fresh_stack",
     "sleeping_for",
+    "try_child",
     "work_of",
     "write_rows",
 ]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from activedb.transactions._hierarchy import Kin
     from activedb.transactions._pool import Pool, PoolTask
 
-__all__ = ["Child", "add_sibling_notes", "is_again", "raise_first"]
+__all__ = ["Child", "add_sibling_notes", "await_all", "is_again", "raise_first"]
 
 
 T = TypeVar("T")
@@ -155,6 +155,18 @@ class Child(Generic[T]):
     def unseen_error(self) -> BaseException | None:
         """Return the child's error, unless `result` has raised it. REQUIRES: it has ended."""
         return None if self._seen else self._task.error
+
+
+def await_all(children: Sequence[Child[object]]) -> None:
+    """Wait for children; stop and raise if one was ended by an interrupt.
+
+    REQUIRES: the parent's thread, and its locks offered.
+    """
+    for child in children:
+        child.join()
+        error = child.unseen_error()
+        if error is not None and not isinstance(error, Exception):
+            raise error
 
 
 def raise_first(children: Sequence[Child[object]]) -> None:

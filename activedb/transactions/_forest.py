@@ -307,7 +307,7 @@ class Forest:
                 self.crossing.add(number, node)
             return
         with node.kin.latch:
-            parent._inferiors[node] = None
+            parent.inferiors[node] = None
             hierarchy.members.add(number)
             # A later mark of the parent reaches this node.
             node.rollback_reason = parent.rollback_reason
@@ -337,7 +337,7 @@ class Forest:
     def prepare(self, node: TransactionNode) -> None:
         """Prepare the first request of `node`; REQUIRES: it is not enrolled, or not prepared."""
         parent = node.parent
-        if not node.is_prepared and parent is not None and parent.is_on_thread_of(node):
+        if not node.is_prepared and parent is not None and parent.thread == node.thread:
             parent.offer_line()
         node.is_prepared = True
         self.enrol(node)
@@ -364,7 +364,7 @@ class Forest:
             node.log.ended(node)
         if parent is not None:
             with node.kin.latch:
-                parent._inferiors.pop(node, None)
+                parent.inferiors.pop(node, None)
                 node.hierarchy.members.discard(node.id)
         try:
             if node.id in self.dependencies.nodes:
@@ -421,7 +421,7 @@ def abandon_all(parent: int) -> None:
     lines = forget_all()
     for node in lines:  # grows while it is walked
         if not node.state.is_final:
-            lines.extend(node._inferiors)
+            lines.extend(node.inferiors)
             if node.parent is not None:
                 lines.append(node.parent)
             node.abandon(parent)
@@ -440,6 +440,6 @@ def _breaker(victim: TransactionNode, cycle: tuple[Edge, ...]) -> int:
     with found.kin.latch:
         sphere: list[TransactionNode] = [found]
         for node in sphere:  # grows while it is walked
-            sphere.extend(node._inferiors)
+            sphere.extend(node.inferiors)
     is_own_affair = any(node.id == before[0].waiter for node in sphere)
     return victim.id if is_own_affair else found.id

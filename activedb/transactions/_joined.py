@@ -324,7 +324,7 @@ class _CallerNode(TransactionNode):
 
     def adopt(self) -> None:
         """Make the calling thread the one that may use the transaction."""
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
 
     def begin_inside(self, kind: type[K], limit: Limit | None = None) -> K:
         """Begin and return a child of this kind."""

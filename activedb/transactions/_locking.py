@@ -260,7 +260,7 @@ def _awaited_offer(t: TransactionNode, report: DeadlockReport) -> Edge | None:
     while superior is not None and superior.id != first.waited_for:
         superior = superior.parent
     # On the same thread, the superior would have offered its locks before `t` could run.
-    return None if superior is None or superior.is_on_thread_of(t) else first
+    return None if superior is None or superior.thread == t.thread else first
 
 
 def _places(t: TransactionNode, resource: tuple[object, ...]) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""Node of the forest: life, children and row versions of one transaction."""
+"""Node of the forest: life, children and versions of one transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar, Token
 from datetime import datetime
 from functools import partial
@@ -28,7 +28,12 @@ from activedb.errors import (
 )
 from activedb.store.server import limited
 from activedb.store.sql import Key, Row, TableSpec
-from activedb.transactions._children import Child, add_sibling_notes, raise_first
+from activedb.transactions._children import (
+    Child,
+    add_sibling_notes,
+    await_all,
+    raise_first,
+)
 from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Kin, Workspace
 from activedb.transactions._observers import Log, Observer
@@ -69,9 +74,10 @@ def current_transaction() -> TransactionNode | None:
 
 
 class TransactionNode:
-    """A transaction of the forest: its life, its children and the rows that it sees and writes.
+    """A transaction of the forest: its life, its children and the versions that it sees.
 
-    Users have a `Transaction`, which is a handle of it.
+    Users have a `Transaction`, which is a handle of it. What it does is functions of it: see
+    `_locking`, `_rows` and `_spawning`.
 
     Only the thread that runs its block or function may use a node. Other threads may call only
     `cancel`, and inside activedb `mark_rollback_only` and `interrupt`. No method recurses along a
@@ -96,14 +102,22 @@ class TransactionNode:
     rollback_reason : ActiveDBError or None
         Why the transaction can only abort; see `mark_rollback_only`.
     kin : Kin
-        Shared by all transactions of the hierarchy; its latch guards `_inferiors`,
-        `rollback_reason`, `is_enrolled`, `_lent`, the end of `state` and the workspaces.
+        Shared by all transactions of the hierarchy; its latch guards `inferiors`,
+        `rollback_reason`, `is_enrolled`, `lent`, the end of `state` and the workspaces.
     running : object or None
         The work that the layer above runs in it.
     around : object or None
         The `running` of the nearest superior that has one.
     writer : str or None
         Its identity for tables that only certain transactions may write; see `Forest.writers`.
+    children : list of Child
+        Spawned and not joined yet.
+    inferiors : dict of TransactionNode to None
+        Live children, in the order of their begin.
+    thread : int
+        Identity of the thread that may use it.
+    lent : frozenset of int
+        Threads on which `run_in_parallel` runs its children.
     held : dict of resource to Mode
         The locks that it holds, so that a second read of a row needs no request; see `_locking`.
     declares : set of TableSpec
@@ -120,7 +134,9 @@ class TransactionNode:
     is_enrolled = False
     is_prepared = False
 
+    forest: Forest
     id: int
+    state: State
     _over_at_s: float
     _is_left = False
     """True if its block has been left; the context variable may still refer to it."""
@@ -139,6 +155,10 @@ class TransactionNode:
         timestamp: datetime | float | None = None,
         limit: Limit | None = None,
     ):
+        if parent is not None:
+            is_alive = parent.rollback_reason is None and parent.state is State.ACTIVE
+            if not is_alive or hierarchy.session.failure is not None:
+                parent._refuse()
         self.forest = forest
         self.hierarchy = hierarchy
         self.parent = parent
@@ -157,13 +177,13 @@ class TransactionNode:
             if timestamp is None:
                 self._timestamp = parent._timestamp
         self._spawned = 0
-        self._children: list[Child[object]] = []
-        self._inferiors: dict[TransactionNode, None] = {}
+        self.children: list[Child[object]] = []
+        self.inferiors: dict[TransactionNode, None] = {}
         self.held: dict[tuple[object, ...], Mode] = {}
         self.declares: set[TableSpec] = set()
         self.rollback_reason: ActiveDBError | None = None
-        self._thread = get_ident()
-        self._lent: frozenset[int] = frozenset()
+        self.thread = get_ident()
+        self.lent: frozenset[int] = frozenset()
         self._token: Token[TransactionNode | None] | None = None
         self._alarm: Alarm | None = None
         self._over_at_s = math.inf if parent is None else parent._over_at_s
@@ -239,10 +259,6 @@ class TransactionNode:
             return None
         return self.observer.carried(self)
 
-    def is_on_thread_of(self, other: TransactionNode) -> bool:
-        """Return whether both transactions share a thread: one waits while the other works."""
-        return self._thread == other._thread
-
     @property
     def top(self) -> TransactionNode:
         """Top-level transaction above it, or itself. O(depth)."""
@@ -277,7 +293,7 @@ class TransactionNode:
                 f"another one"
             )
         if self.parent is None:
-            self._thread = get_ident()
+            self.thread = get_ident()
         else:
             self._check_thread()
         self._token = _current.set(self)
@@ -302,7 +318,7 @@ class TransactionNode:
         trace: TracebackType | None,
     ) -> bool | None:
         assert self._token is not None
-        if self._thread != get_ident() and self.state is State.ACTIVE:
+        if self.thread != get_ident() and self.state is State.ACTIVE:
             self._end_elsewhere()
         try:
             if error is None:
@@ -332,7 +348,7 @@ class TransactionNode:
         This happens to generators that are resumed elsewhere. No thread is left in the block.
         """
         wrong = self._wrong_thread()
-        self._thread = get_ident()
+        self.thread = get_ident()
         self._is_left = True
         if self._waits is not None:
             self._waits.void()
@@ -387,8 +403,8 @@ class TransactionNode:
         )
         self.log = self.observer = self._alarm = None
         self._is_left = True
-        self._children = []
-        self._inferiors = {}
+        self.children = []
+        self.inferiors = {}
         self.state = State.ABORTED
 
     def _opened(self) -> None:
@@ -426,7 +442,7 @@ class TransactionNode:
                 with self.kin.latch:
                     self.kin.notify_all()  # a child may be waiting for one of them
             parent = node.parent
-            if node.is_prepared or parent is None or parent._thread != node._thread:
+            if node.is_prepared or parent is None or parent.thread != node.thread:
                 return
             node.is_prepared = True
             node = parent
@@ -448,21 +464,18 @@ class TransactionNode:
 
     def join(self) -> None:
         """Wait for the spawned children; raise the first undelivered error."""
-        if not self._children:
+        if not self.children:
             return
         self._check_thread()
         self.offer_line()
-        self._await_all(self._children)
-        children, self._children = self._children, []
+        await_all(self.children)
+        children, self.children = self.children, []
         raise_first(children)
 
-    def _await_all(self, children: list[Child[object]]) -> None:
-        """Wait for children; stop and raise if one was ended by an interrupt."""
-        for child in children:
-            child.join()
-            error = child.unseen_error()
-            if error is not None and not isinstance(error, Exception):
-                raise error
+    def next_label(self) -> str:
+        """Return the label of the next child: its number among this transaction's children."""
+        self._spawned += 1
+        return str(self._spawned)
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -497,7 +510,7 @@ class TransactionNode:
                 if node.rollback_reason is None and not node.state.is_final:
                     node.rollback_reason = reason
                     marked.append(node)
-                    found.extend(node._inferiors)
+                    found.extend(node.inferiors)
             if marked:
                 self.kin.notify_all()
         for node in marked:
@@ -535,10 +548,10 @@ class TransactionNode:
                 return
             sphere = [self]
             for node in sphere:  # grows while it is walked
-                sphere.extend(node._inferiors)
+                sphere.extend(node.inferiors)
         # Spare the statements of siblings: the thread of this transaction runs only its own
         # statements and those of its inferiors.
-        threads = None if self.parent is None else {node._thread for node in sphere}
+        threads = None if self.parent is None else {node.thread for node in sphere}
         try:
             self.hierarchy.session.cancel(threads, cut=time.monotonic() > cut_at_s)
         except ActiveDBError:
@@ -568,16 +581,16 @@ class TransactionNode:
 
         On any error the transaction aborts and the error is raised.
         """
-        if self._thread != get_ident() and self.state is State.ACTIVE:
+        if self.thread != get_ident() and self.state is State.ACTIVE:
             raise self._wrong_thread()
         try:
             self.check_usable()
-            if self._children:
+            if self.children:
                 self.join()
-            if self._inferiors:
+            if self.inferiors:
                 self._refuse_open_child()
             self.forest.listener.at_commit_point(self)
-            if self._children:
+            if self.children:
                 self.join()
             if self.id in self.forest.dependencies.nodes:
                 self.forest.dependencies.await_leave(self)
@@ -622,8 +635,8 @@ class TransactionNode:
         interrupt: BaseException | None = None
         sphere = [self]
         for node in sphere:  # grows while it is walked
-            children = node._children
-            if node._inferiors or not all(child.is_done for child in children):
+            children = node.children
+            if node.inferiors or not all(child.is_done for child in children):
                 reason = TransactionAborted(
                     f"the superior {self.path} was aborted", transaction=self.id
                 )
@@ -634,10 +647,10 @@ class TransactionNode:
                         child.join()
                     except BaseException as error:
                         interrupt = error
-            node._children = []
+            node.children = []
             if cause is not None:
                 add_sibling_notes(cause, children, node.rollback_reason)
-            sphere.extend(node._inferiors)
+            sphere.extend(node.inferiors)
         for node in reversed(sphere):
             node._end(State.ABORTED)
         if interrupt is not None:
@@ -664,7 +677,7 @@ class TransactionNode:
     def check_usable(self) -> None:
         """Raise unless this thread may use the transaction now, as each step of it requires."""
         if (
-            self._thread != get_ident()
+            self.thread != get_ident()
             or self.rollback_reason is not None
             or self.state is not State.ACTIVE
             or self.hierarchy.session.failure is not None
@@ -687,12 +700,12 @@ class TransactionNode:
         return reason.again()
 
     def _check_thread(self) -> None:
-        if self._thread != get_ident():
+        if self.thread != get_ident():
             raise self._wrong_thread()
 
     def _wrong_thread(self) -> WrongThread:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        owner = names.get(self._thread, "a thread that has ended")
+        owner = names.get(self.thread, "a thread that has ended")
         return WrongThread(
             f"transaction {self.path} runs on thread {owner!r} and was used by "
             f"{threading.current_thread().name!r}; give the work to a child with spawn(), and in "
@@ -721,177 +734,6 @@ class TransactionNode:
             if again.__cause__ is None:
                 raise again from error
             raise again  # which has a cause of its own
-
-    # -- children ------------------------------------------------------------------------
-
-    def begin_subtransaction(self, timeout: float | None = None) -> TransactionNode:
-        """Begin and return a sequential child, which has at most `timeout` seconds."""
-        self.check_usable()
-        limit = Limit.after(timeout)
-        if self._children:
-            self.offer_line()  # else they are offered when the child requests a lock
-        return self.begin_child(self.next_label(), limit=limit)
-
-    def spawn(
-        self, function: Callable[[TransactionNode], T], *, timeout: float | None = None
-    ) -> Child[T]:
-        """Run `function` in a parallel child, with retries; see `Transaction.spawn`."""
-        self.check_usable()
-        limit = Limit.after(timeout)
-        label = self.next_label()
-        self.offer_line()
-        child: Child[T] = Child(
-            self,
-            label,
-            lambda handle: self._try_child(function, label, limit, handle),
-            self.forest.pool,
-            self.forest.counters,
-        )
-        self._children.append(child)  # type: ignore[arg-type]  # results are read by type T only
-        return child
-
-    def _try_child(
-        self,
-        function: Callable[[TransactionNode], T],
-        label: str,
-        limit: Limit | None,
-        handle: Child[T],
-    ) -> T:
-        """Run a spawned child, with its retries, on the thread that has taken it."""
-
-        def attempt() -> T:
-            handle.check_not_cancelled()
-            if limit is not None and limit.left_s <= 0:
-                raise limit.error(handle.path)
-            # The parent works on its own thread meanwhile, so its locks are not offered here.
-            child = self.begin_child(label, limit=limit)
-            handle.began(child)
-            return child.call(function)
-
-        return self.forest.retries.run(
-            attempt,
-            name=lambda: f"transaction {handle.path}",
-            within=self,
-            limit=limit,
-            stopped=lambda: handle.is_cancelled,
-        )
-
-    def run_child(
-        self,
-        function: Callable[[TransactionNode], T],
-        *,
-        label: str,
-        rule: str | None = None,
-        deferred: bool = False,
-        priority: int | None = None,
-        group: int | None = None,
-        timestamp: datetime | float | None = None,
-    ) -> T:
-        """Run `function` in a child on this thread, retried when it is a deadlock victim.
-
-        Also allowed on a thread of `run_in_parallel`. `priority` and `group` are those of
-        `TransactionNode`.
-        """
-        if get_ident() not in self._lent:
-            self.check_usable()
-
-        def attempt() -> T:
-            if self._children and get_ident() == self._thread:
-                self.offer_line()  # else they are offered when the child requests a lock
-            child = self.begin_child(
-                label,
-                rule=rule,
-                deferred=deferred,
-                priority=priority,
-                group=group,
-                timestamp=timestamp,
-            )
-            return child.call(function)
-
-        return self.forest.retries.run(
-            attempt, name=lambda: f"transaction {self.path}/{label}", within=self
-        )
-
-    def try_child(self, function: Callable[[TransactionNode], T], *, label: str) -> T:
-        """Run `function` in a child on this thread, without a retry if it is a deadlock victim.
-
-        REQUIRES: this thread runs a call of `run_in_parallel`, which has offered the locks.
-        """
-        return self.begin_child(label).call(function)
-
-    def run_in_parallel(self, calls: Iterable[Callable[[], None]]) -> None:
-        """Make `calls`, each of which runs children of this transaction, on the pool's threads.
-
-        Waits for all of them, then raises the first error, with the others as notes.
-        """
-        self._run_lent((self.next_label(), call) for call in calls)
-
-    def run_on_fresh_stack(self, call: Callable[[], None]) -> None:
-        """Make a call, which runs children of this transaction, on a pool thread."""
-        self._run_lent([("", call)])  # no number: paths must not depend on the stack's depth
-
-    def _run_lent(self, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
-        self.check_usable()
-        self.offer_line()
-        before = len(self._children)
-        pool, counters = self.forest.pool, self.forest.counters
-        for label, call in calls:
-            self._children.append(Child(self, label, self._lent_to(call), pool, counters))
-        children = self._children[before:]
-        self._await_all(children)
-        del self._children[before:]
-        raise_first(children)
-
-    def _lent_to(self, call: Callable[[], None]) -> Callable[[Child[object]], None]:
-        """Wrap `call` so that this transaction may run children in it on another thread."""
-
-        def lent(_: Child[object]) -> None:
-            ident = get_ident()
-            if ident == self._thread:
-                call()
-                return
-            with self.kin.latch:
-                self._lent |= {ident}
-            try:
-                call()
-            finally:
-                with self.kin.latch:
-                    self._lent -= {ident}
-
-        return lent
-
-    def begin_child(
-        self,
-        label: str,
-        *,
-        rule: str | None = None,
-        deferred: bool = False,
-        priority: int | None = None,
-        group: int | None = None,
-        timestamp: datetime | float | None = None,
-        limit: Limit | None = None,
-    ) -> TransactionNode:
-        """Begin and return a child, on any thread that runs children of this transaction."""
-        is_alive = self.rollback_reason is None and self.state is State.ACTIVE
-        if not is_alive or self.hierarchy.session.failure is not None:
-            self._refuse()
-        return TransactionNode(
-            self.forest,
-            self.hierarchy,
-            self,
-            label=label,
-            rule=rule,
-            deferred=deferred,
-            priority=priority,
-            group=group,
-            timestamp=timestamp,
-            limit=limit,
-        )
-
-    def next_label(self) -> str:
-        """Return the label of the next child: its number among this transaction's children."""
-        self._spawned += 1
-        return str(self._spawned)
 
     # -- versions --------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from activedb.transactions._forest import Forest
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import TransactionNode
 from activedb.transactions._rows import read_free, read_row, read_rows, write_row
+from activedb.transactions._spawning import begin_subtransaction, spawn
 from activedb.transactions._statements import default_of
 from activedb.transactions._states import State
 from lockmgr import Mode
@@ -304,7 +305,7 @@ class Transaction:
             `TransactionTimeout`. The parent may catch that and continue, unless the child was
             waiting on the server: then the flat transaction of the whole hierarchy is broken.
         """
-        return Transaction(self._node.begin_subtransaction(timeout))
+        return Transaction(begin_subtransaction(self._node, timeout))
 
     def spawn(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
@@ -316,7 +317,7 @@ class Transaction:
         The locks of this transaction are offered to the child. For a time limit, use
         ``t.with_timeout(seconds).spawn(function, …)``.
         """
-        return self._node.spawn(work_of(function, "spawn()", args, kwargs))
+        return spawn(self._node, work_of(function, "spawn()", args, kwargs))
 
     def with_timeout(self, timeout: float) -> TimedSpawns:
         """Return an object to spawn children with a time limit: ``t.with_timeout(5).spawn(f, …)``.
@@ -425,8 +426,8 @@ class TimedSpawns:
 
         The limit begins now, and includes the wait for a thread and all tries.
         """
-        return self._parent.spawn(
-            work_of(function, "spawn()", args, kwargs), timeout=self._timeout_s
+        return spawn(
+            self._parent, work_of(function, "spawn()", args, kwargs), timeout=self._timeout_s
         )
 
 

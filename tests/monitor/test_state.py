@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 import activedb as adb
 from activedb.errors import TransactionStateError
+from activedb.transactions import TransactionNode
 from lockmgr import InRange, LockManager, OneOf, Predicate
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.ledger import at, declare, event
@@ -69,7 +70,7 @@ def test_state_forest_that_is_too_large_shows_the_oldest_hierarchies(memory: Any
             top = watched.db._forest.top_level()
             tops.append(top)
             for _ in range(200):
-                top.begin_child(top.next_label())
+                TransactionNode(top.forest, top.hierarchy, top, label=top.next_label())
         stack.callback(lambda: [top._abort() for top in tops])
         forest = watched.state()["forest"]
         assert forest["total"] == 603

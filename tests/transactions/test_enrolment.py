@@ -47,7 +47,7 @@ def enrolled_at_begin(forest: Forest) -> Iterator[None]:
     def eagerly(node: TransactionNode) -> None:
         begin(node)
         if node.parent is not None:
-            if node.parent.is_on_thread_of(node):
+            if node.parent.thread == node.thread:
                 node.parent.offer()
             forest.enrol(node)
 

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from activedb import State
 from activedb.errors import TransactionAborted, TransactionStateError, WrongThread
 from activedb.store.server import until_s
-from activedb.transactions import Transaction, current_transaction
+from activedb.transactions import Transaction, current_transaction, run_child, run_in_parallel
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.nodes import node_of
 
@@ -35,8 +35,8 @@ USES: dict[str, Callable[[Transaction, Any], object]] = {
     "spawn": lambda t, table: t.spawn(lambda s: None),
     "spawn with a limit": lambda t, table: t.with_timeout(5).spawn(lambda s: None),
     "offer": lambda t, table: node_of(t).offer(),
-    "run_child": lambda t, table: node_of(t).run_child(lambda s: None, label="x"),
-    "run_in_parallel": lambda t, table: node_of(t).run_in_parallel([]),
+    "run_child": lambda t, table: run_child(node_of(t), lambda s: None, label="x"),
+    "run_in_parallel": lambda t, table: run_in_parallel(node_of(t), []),
     "commit": lambda t, table: node_of(t).commit(),
     "abort": lambda t, table: t.abort("from elsewhere"),
 }
@@ -221,13 +221,13 @@ def test_rules_in_parallel_may_run_children_of_their_triggering_transaction(bank
             if threading.get_ident() != home:
                 with pytest.raises(WrongThread):
                     t.get(bank.accounts, 2)
-            node_of(t).run_child(lambda s: Transaction(s).get(bank.accounts, 1), label="r")
+            run_child(node_of(t), lambda s: Transaction(s).get(bank.accounts, 1), label="r")
 
         t.update(bank.accounts, 1, balance=11)
-        node_of(t).run_in_parallel([call, call])
-        assert not node_of(t)._lent
+        run_in_parallel(node_of(t), [call, call])
+        assert not node_of(t).lent
         with pytest.raises(WrongThread):
-            in_thread(lambda: node_of(t).run_child(lambda s: None, label="x")).result(PATIENCE_S)
+            in_thread(lambda: run_child(node_of(t), lambda s: None, label="x")).result(PATIENCE_S)
         t.update(bank.accounts, 1, balance=12)
 
     bank.db.run(parent)
