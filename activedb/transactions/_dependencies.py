@@ -382,7 +382,7 @@ class Dependencies:
         """
         with self.latch:
             heir = self.pinned(on)
-            if heir is None or dependent.is_inferior_of(heir):
+            if heir is None or heir in dependent.line[1:]:
                 return  # it has committed, or shares the fate of a common superior
             self._enter(dependent)
             try:
@@ -529,7 +529,7 @@ class Dependencies:
         All of them are rollback-only, or are about to end anyway.
         """
         with self.latch:
-            found = [h for h in self._causal.values() if _is_in_sphere(h.cause, node)]
+            found = [h for h in self._causal.values() if node in h.cause.line]
         if found and node.parent is None:
             node.hierarchy.session.cancel()  # a dependent may be using its connection
         interrupt: BaseException | None = None
@@ -606,10 +606,6 @@ class Dependencies:
             f"{self.nodes[edge.dependent].path} waits for the end of {self.nodes[edge.on].path}"
             for edge in cycle
         )
-
-
-def _is_in_sphere(node: TransactionNode, above: TransactionNode) -> bool:
-    return node is above or node.is_inferior_of(above)
 
 
 def _closed(node: TransactionNode) -> TransactionCancelled:

@@ -438,8 +438,5 @@ def _breaker(victim: TransactionNode, cycle: tuple[Edge, ...]) -> int:
         found = found.parent
         del before[0]
     with found.kin.latch:
-        sphere: list[TransactionNode] = [found]
-        for node in sphere:  # grows while it is walked
-            sphere.extend(node.inferiors)
-    is_own_affair = any(node.id == before[0].waiter for node in sphere)
+        is_own_affair = any(node.id == before[0].waiter for node in found.sphere())
     return victim.id if is_own_affair else found.id

@@ -200,7 +200,7 @@ def declare(t: TransactionNode, spec: TableSpec, rows: Sequence[Row] | None) -> 
 def _acquire(t: TransactionNode, resource: tuple[object, ...], mode: Mode) -> None:
     """Request a lock from the lock manager; raises the errors of `lock`."""
     current = current_transaction()
-    if current is not None and current is not t and current.is_inferior_of(t):
+    if current is not None and current is not t and t in current.line:
         raise TransactionStateError(
             f"transaction {t.path} has the open subtransaction {current.path} on this thread; use "
             f"that one until it ends"
@@ -256,11 +256,9 @@ def _awaited_offer(t: TransactionNode, report: DeadlockReport) -> Edge | None:
     is_line = first.waiter == t.id and first.kind is EdgeKind.HELD
     if not is_line or any(edge.kind is not EdgeKind.COMMIT for edge in others):
         return None
-    superior = t.parent
-    while superior is not None and superior.id != first.waited_for:
-        superior = superior.parent
     # On the same thread, the superior would have offered its locks before `t` could run.
-    return None if superior is None or superior.thread == t.thread else first
+    is_beside = any(s.id == first.waited_for and s.thread != t.thread for s in t.line[1:])
+    return first if is_beside else None
 
 
 def _places(t: TransactionNode, resource: tuple[object, ...]) -> list[tuple[object, ...]]:

@@ -135,9 +135,14 @@ class TransactionNode:
     is_prepared = False
 
     forest: Forest
+    kin: Kin
     id: int
     state: State
+    condition_of: str | None
+    log: Log | None
+    observer: Observer | None
     _over_at_s: float
+    _timestamp: datetime | float | None
     _is_left = False
     """True if its block has been left; the context variable may still refer to it."""
 
@@ -155,10 +160,22 @@ class TransactionNode:
         timestamp: datetime | float | None = None,
         limit: Limit | None = None,
     ):
-        if parent is not None:
+        if parent is None:
+            self.kin = Kin()
+            self.condition_of = self.log = None
+            self.observer = forest.observer  # observes the hierarchy to its end
+            self._over_at_s = math.inf
+        else:
             is_alive = parent.rollback_reason is None and parent.state is State.ACTIVE
             if not is_alive or hierarchy.session.failure is not None:
                 parent._refuse()
+            self.kin = parent.kin
+            self.condition_of = parent.condition_of
+            self.log, self.observer = parent.log, parent.observer
+            self.around = parent.around if parent.running is None else parent.running
+            self._over_at_s = parent._over_at_s
+            if timestamp is None:
+                timestamp = parent._timestamp
         self.forest = forest
         self.hierarchy = hierarchy
         self.parent = parent
@@ -169,13 +186,7 @@ class TransactionNode:
         self.state = State.ACTIVE
         self.workspace = Workspace()
         self.label = label
-        self.kin: Kin = Kin() if parent is None else parent.kin
-        self.condition_of: str | None = None if parent is None else parent.condition_of
         self._timestamp = timestamp
-        if parent is not None:
-            self.around = parent.around if parent.running is None else parent.running
-            if timestamp is None:
-                self._timestamp = parent._timestamp
         self._spawned = 0
         self.children: list[Child[object]] = []
         self.inferiors: dict[TransactionNode, None] = {}
@@ -186,12 +197,8 @@ class TransactionNode:
         self.lent: frozenset[int] = frozenset()
         self._token: Token[TransactionNode | None] | None = None
         self._alarm: Alarm | None = None
-        self._over_at_s = math.inf if parent is None else parent._over_at_s
         self._waits: limited | None = None  # limits the waits of its block
         self._among: OpenNodes | None = None  # transactions open on its thread
-        self.log: Log | None = None if parent is None else parent.log
-        # The observers at the begin of a hierarchy observe it to its end.
-        self.observer: Observer | None = forest.observer if parent is None else parent.observer
         forest.begin(self)
         if self.log is not None:
             self.log.began(self)
@@ -210,12 +217,7 @@ class TransactionNode:
     @property
     def path(self) -> str:
         """Place in the hierarchy, the same in every retry of the same work. O(depth)."""
-        labels = []
-        node: TransactionNode | None = self
-        while node is not None:
-            labels.append(node.label)
-            node = node.parent
-        return "/".join(reversed(labels))
+        return "/".join([node.label for node in reversed(self.line)])
 
     @property
     def description(self) -> str:
@@ -260,19 +262,26 @@ class TransactionNode:
         return self.observer.carried(self)
 
     @property
+    def line(self) -> list[TransactionNode]:
+        """The transaction and its superiors, the top-level transaction last. O(depth)."""
+        found = []
+        node: TransactionNode | None = self
+        while node is not None:
+            found.append(node)
+            node = node.parent
+        return found
+
+    @property
     def top(self) -> TransactionNode:
         """Top-level transaction above it, or itself. O(depth)."""
-        node: TransactionNode = self
-        while node.parent is not None:
-            node = node.parent
-        return node
+        return self.line[-1]
 
-    def is_inferior_of(self, other: TransactionNode) -> bool:
-        """Return whether `other` is a proper ancestor; O(depth)."""
-        node = self.parent
-        while node is not None and node is not other:
-            node = node.parent
-        return node is not None
+    def sphere(self) -> list[TransactionNode]:
+        """Return the transaction and its live inferiors, parents first. REQUIRES: `kin.latch`."""
+        found = [self]
+        for node in found:  # grows while it is walked
+            found.extend(node.inferiors)
+        return found
 
     @property
     def timestamp(self) -> datetime | float:
@@ -296,13 +305,7 @@ class TransactionNode:
             self.thread = get_ident()
         else:
             self._check_thread()
-        self._token = _current.set(self)
-        if self._over_at_s < math.inf:
-            self._waits = limited(self._over_at_s)
-            self._waits.__enter__()
         self._opened()
-        if self.observer is not None:
-            self.observer.entered(self)
         if self.parent is None:
             try:
                 self.forest.listener.began(self)
@@ -323,24 +326,16 @@ class TransactionNode:
         try:
             if error is None:
                 self.commit()
-                return False
-            self._abort(error)
-            if self._is_own_abort(error):
-                return True
-            self._raise_rollback_reason_instead_of(error)
-            return False
+            else:
+                self._abort(error)
+                self._raise_rollback_reason_instead_of(error)
+            return self._is_own_abort(error)
         except TransactionAborted as aborted:
             if self._is_own_abort(aborted):
                 return True
             raise
         finally:
-            if self.observer is not None:
-                self.observer.left(self)
-            if self._waits is not None:
-                self._waits.__exit__(None, None, None)
             self._closed()
-            self._is_left = True
-            _current.reset(self._token)
 
     def _end_elsewhere(self) -> None:
         """Abort and raise `WrongThread`: the block ends on another thread than it began on.
@@ -350,28 +345,22 @@ class TransactionNode:
         wrong = self._wrong_thread()
         self.thread = get_ident()
         self._is_left = True
+        self._token = None  # the other thread's
         if self._waits is not None:
             self._waits.void()
+            self._waits = None
         try:
             self._abort(wrong)
         finally:
             self._closed()
-            if self.observer is not None:
-                self.observer.left(self)
         raise wrong
 
-    def _is_own_abort(self, error: BaseException) -> bool:
+    def _is_own_abort(self, error: BaseException | None) -> bool:
         return isinstance(error, TransactionAborted) and error.transaction == self.id
 
     def call(self, function: Callable[[TransactionNode], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
-        if self._over_at_s < math.inf:
-            self._waits = limited(self._over_at_s)
-            self._waits.__enter__()
-        token = _current.set(self)
         self._opened()
-        if self.observer is not None:
-            self.observer.entered(self)
         try:
             if self.parent is None:
                 self.forest.listener.began(self)
@@ -382,12 +371,7 @@ class TransactionNode:
             self._raise_rollback_reason_instead_of(error)
             raise
         finally:
-            if self.observer is not None:
-                self.observer.left(self)
-            if self._waits is not None:
-                self._waits.__exit__(None, None, None)
             self._closed()
-            _current.reset(token)
         return result
 
     @property
@@ -408,18 +392,32 @@ class TransactionNode:
         self.state = State.ABORTED
 
     def _opened(self) -> None:
-        """Note that the transaction is open on this thread, where it must continue and end."""
+        """Open the transaction on this thread, where it must continue and end."""
+        self._token = _current.set(self)
+        if self._over_at_s < math.inf:
+            self._waits = limited(self._over_at_s)
+            self._waits.__enter__()
         self._among = here.nodes
         self._among.append(self)
+        if self.observer is not None:
+            self.observer.entered(self)
 
     def _closed(self) -> None:
-        """Note that it is no longer open; transactions opened later may still be."""
+        """Close it on this thread; transactions opened later may still be open."""
+        if self.observer is not None:
+            self.observer.left(self)
+        if self._waits is not None:
+            self._waits.__exit__(None, None, None)
         among, self._among = self._among, None
         if among is not None:
             if among and among[-1] is self:
                 among.pop()
             elif self in among:  # not found in a forked child
                 among.remove(self)
+        self._is_left = True
+        token, self._token = self._token, None
+        if token is not None:
+            _current.reset(token)
 
     # -- locks and children -----------------------------------------------------------------
 
@@ -546,9 +544,7 @@ class TransactionNode:
         with self.kin.latch:
             if self.state.is_final:
                 return
-            sphere = [self]
-            for node in sphere:  # grows while it is walked
-                sphere.extend(node.inferiors)
+            sphere = self.sphere()
         # Spare the statements of siblings: the thread of this transaction runs only its own
         # statements and those of its inferiors.
         threads = None if self.parent is None else {node.thread for node in sphere}
@@ -676,17 +672,16 @@ class TransactionNode:
 
     def check_usable(self) -> None:
         """Raise unless this thread may use the transaction now, as each step of it requires."""
+        if self.thread != get_ident() and self.state is State.ACTIVE:
+            raise self._wrong_thread()
         if (
-            self.thread != get_ident()
-            or self.rollback_reason is not None
+            self.rollback_reason is not None
             or self.state is not State.ACTIVE
             or self.hierarchy.session.failure is not None
         ):
-            self._refuse(get_ident())
+            self._refuse()
 
-    def _refuse(self, ident: int | None = None) -> None:
-        if ident is not None and self.state is State.ACTIVE:
-            self._check_thread()
+    def _refuse(self) -> Never:
         if self.rollback_reason is not None:
             raise self.rollback_error()
         failure = self.hierarchy.session.failure
@@ -753,11 +748,9 @@ class TransactionNode:
         Complexity: O(versions), or O(depth * keys) if only those of some keys are wanted.
         """
         seen: dict[Key, Row | None] = {}
-        node: TransactionNode | None = self
         with self.kin.latch:
-            while node is not None:
+            for node in self.line:
                 rows = node.workspace.rows.get(spec, {})
                 for key in rows if keys is None else [key for key in keys if key in rows]:
                     seen.setdefault(key, rows[key])
-                node = node.parent
         return seen

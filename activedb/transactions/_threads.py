@@ -463,11 +463,7 @@ def _stalled_by(
 
     Includes those of its connections, which stay open between their blocks. O(open + depth).
     """
-    line = set()
-    found = node
-    while found is not None:
-        line.add(found)
-        found = found.parent
+    line = set() if node is None else set(node.line)
     callers = [forest.joined.top_of(use.connection) for use in plain]
     nodes = [*here.nodes, *[top for top in callers if top is not None]]
     stalled = tuple([n for n in nodes if n not in line and not n.state.is_final])
