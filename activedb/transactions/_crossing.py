@@ -28,8 +28,8 @@ from activedb.transactions._observers import Link
 from activedb.transactions._threads import open_on, sleepers_in_plain_sql
 
 if TYPE_CHECKING:
+    from activedb.transactions._forest import Forest
     from activedb.transactions._node import TransactionNode
-    from lockmgr import LockManager
 
 __all__ = ["Crossing", "cycle_through"]
 
@@ -67,17 +67,8 @@ class Crossing:
     Latch: ``_latch``; no other latch is taken under it.
     """
 
-    def __init__(
-        self,
-        locks: Callable[[], LockManager],
-        look: Callable[[], list[Backend]],
-        broke: Callable[[], object],
-        plain: Callable[[], list[UserConnection]],
-    ):
-        self._locks = locks
-        self._look = look
-        self._broke = broke
-        self._plain = plain
+    def __init__(self, forest: Forest):
+        self._forest = forest
         self._latch = threading.Lock()
         self._tops: dict[int, TransactionNode] = {}
         self._is_needed = threading.Event()
@@ -120,7 +111,7 @@ class Crossing:
                     self._is_needed.clear()
             try:
                 called = [top.hierarchy.session.called_s for top in tops]
-                called += [use.called_s for use in self._plain()]
+                called += [use.called_s for use in self._forest.store.plain_uses()]
                 now_s = time.monotonic()
                 new_s, polled_s = now_s - polled_s, now_s
                 if all(seconds < _LOOK_AFTER_S for seconds in called):
@@ -143,7 +134,7 @@ class Crossing:
     def look_once(self, tops: Iterable[TransactionNode]) -> bool:
         """Ask the server for its waits, and break a deadlock; return whether one is suspected."""
         try:
-            backends = {backend.number: backend for backend in self._look()}
+            backends = {backend.number: backend for backend in self._forest.store.backends()}
         except ActiveDBError:
             return False  # the server is away; its users get their own errors
         # Only transactions begun on the server: waits are published per transaction, not process.
@@ -159,8 +150,9 @@ class Crossing:
             }
             for number, backend in backends.items()
         }
-        plain = {u.backend: u for u in self._plain() if u.backend is not None}
-        asleep = _Asleep(ours, plain, edges)
+        uses = self._forest.store.plain_uses()
+        plain = {use.backend: use for use in uses if use.backend is not None}
+        asleep = _Asleep(self._forest, ours, plain, edges)
         for number in asleep.waits.keys() & waits.keys():
             waits[number] |= asleep.waits[number]
         cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
@@ -177,7 +169,7 @@ class Crossing:
 
     def _local_edges(self) -> dict[int, set[int]]:
         """Return the local waits between hierarchies, by their top-level transactions."""
-        snapshot = self._locks().snapshot()
+        snapshot = self._forest.locks.snapshot()
         top_of: dict[int, int] = {}
         for view in snapshot.transactions:
             top_of[view.tid] = view.tid if view.parent is None else top_of[view.parent]
@@ -231,7 +223,7 @@ class Crossing:
                 (asleep.refuse[step] for step in of_threads if step in asleep.refuse), None
             )
             if refuse is not None:
-                self._broke()
+                self._forest.counters.add("deadlocks_crossing")
                 refuse()
                 return
             is_own = (
@@ -260,7 +252,7 @@ class Crossing:
         )
         deadlock.exhausted = True  # only the end of the hierarchy releases its locks
         if not top.is_rollback_only:  # its end may take longer than one poll
-            self._broke()
+            self._forest.counters.add("deadlocks_crossing")
             if top.observer is not None:
                 top.observer.deadlocked(top, tuple(links))
             top.interrupt(deadlock)
@@ -291,10 +283,10 @@ class Crossing:
             )
             deadlock.exhausted = True
         if top is None:
-            self._broke()
+            self._forest.counters.add("deadlocks_crossing")
             plain[sleeping].interrupt(error)
         elif not top.is_rollback_only:
-            self._broke()
+            self._forest.counters.add("deadlocks_crossing")
             top.interrupt(error)
 
 
@@ -342,6 +334,7 @@ class _Asleep:
 
     def __init__(
         self,
+        forest: Forest,
         ours: Mapping[int, TransactionNode],
         plain: Mapping[int, UserConnection],
         edges: Mapping[int, Iterable[int]],
@@ -351,7 +344,7 @@ class _Asleep:
         self.refuse: dict[tuple[int, int], Callable[[], object]] = {}
         self._in_statements(ours, plain)
         if ours:
-            self._here(ours, edges)
+            self._here(forest, ours, edges)
 
     def _in_statements(
         self, ours: Mapping[int, TransactionNode], plain: Mapping[int, UserConnection]
@@ -369,10 +362,13 @@ class _Asleep:
                     self.waits.setdefault(other, set()).add(number)
 
     def _here(
-        self, ours: Mapping[int, TransactionNode], edges: Mapping[int, Iterable[int]]
+        self,
+        forest: Forest,
+        ours: Mapping[int, TransactionNode],
+        edges: Mapping[int, Iterable[int]],
     ) -> None:
         number_of = {top.id: number for number, top in ours.items()}
-        for sleeper in sleepers_in_plain_sql(next(iter(ours.values())).forest):
+        for sleeper in sleepers_in_plain_sql(forest):
             for use in sleeper.plain:
                 number = use.backend
                 if number is None:

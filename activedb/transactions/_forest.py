@@ -1,4 +1,4 @@
-"""Forest of transactions of one database: life, locks, waits and retries."""
+"""Forest: top-level transactions of one database, the begin and end of all, and what they share."""
 
 from __future__ import annotations
 
@@ -124,12 +124,7 @@ class Forest:
         self.tables = Tables(store.schema, keeps_doubles=not store.is_shared)
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
-        self.crossing = Crossing(
-            lambda: self.locks,
-            store.backends,
-            lambda: self.counters.add("deadlocks_crossing"),
-            store.plain_uses,
-        )
+        self.crossing = Crossing(self)
         self._ids = itertools.count(1)
         self.whole_tables = WholeTables()
         self.asked: set[TableSpec] = set()  # tables in which predicates have been locked
