@@ -2,12 +2,12 @@
 
 from activedb.transactions._children import Child, is_again
 from activedb.transactions._forest import Forest, Listener, abandon_all
-from activedb.transactions._hierarchy import Run
 from activedb.transactions._locking import lock, lock_detector, lock_table, own_table
 from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Link, Log, Observer
 from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._rows import read_locked, write_rows
+from activedb.transactions._run import Run
 from activedb.transactions._spawning import (
     begin_subtransaction,
     run_child,

@@ -30,8 +30,9 @@ from activedb.errors import (
 )
 from activedb.store.session import Session
 from activedb.store.sql import Key, LockedRows, Row, Tables, TableSpec, Unlocked
-from activedb.transactions._hierarchy import Hierarchy, Run, Workspace
+from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._node import TransactionNode, current_transaction
+from activedb.transactions._run import Run
 from activedb.transactions._states import State
 from activedb.transactions._threads import (
     Standstill,

@@ -23,19 +23,21 @@ from activedb.store.sql import Row, Tables, TableSpec
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._dependencies import CausalHierarchy, Dependencies
-from activedb.transactions._hierarchy import Hierarchy, Lending, Run
+from activedb.transactions._hierarchy import Hierarchy, Lending
 from activedb.transactions._joined import Joined
 from activedb.transactions._node import TransactionNode, Version, current_transaction
 from activedb.transactions._observers import Log, Observer, Observers
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
-from activedb.transactions._retries import Retries, Upgrades
+from activedb.transactions._retries import Retries
+from activedb.transactions._run import Run
 from activedb.transactions._states import State
 from activedb.transactions._threads import (
     end_standstills,
     forget_all,
     is_anybody_stalled,
 )
+from activedb.transactions._upgrades import Upgrades
 from activedb.transactions._whole_tables import WholeTables
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import (

@@ -21,8 +21,9 @@ from activedb.errors import (
 )
 from activedb.store.session import ExternalSession, borrow, connection_of, listen_to
 from activedb.transactions._deadlines import Limit
-from activedb.transactions._hierarchy import Hierarchy, Run
+from activedb.transactions._hierarchy import Hierarchy
 from activedb.transactions._node import TransactionNode
+from activedb.transactions._run import Run
 from activedb.transactions._states import State
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from activedb.transactions import _statements
 from activedb.transactions._children import Child
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._forest import Forest
-from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import TransactionNode
 from activedb.transactions._rows import read_free, read_row, read_rows, write_row
+from activedb.transactions._run import Run
 from activedb.transactions._spawning import begin_subtransaction, spawn
 from activedb.transactions._statements import default_of
 from activedb.transactions._states import State

@@ -14,7 +14,7 @@ from activedb.errors import InvalidRow, SerializationConflict
 from activedb.store.flush import Change
 from activedb.store.session._flat import Use
 from activedb.store.sql import TableSpec
-from activedb.transactions._hierarchy import Run
+from activedb.transactions._run import Run
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import opened
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, Integer, MetaData, Table
 
 from activedb.store.sql import TableSpec
-from activedb.transactions._hierarchy import Base
+from activedb.transactions._base import Base
 
 SPECS = [
     TableSpec(Table(name, MetaData(), Column("id", Integer, primary_key=True))) for name in "ab"

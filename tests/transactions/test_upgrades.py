@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from activedb.transactions._retries import ANNOUNCED_MIN
+from activedb.transactions._upgrades import ANNOUNCED_MIN
 from lockmgr import Mode
 from tests.databases import in_thread
 from tests.nodes import node_of
