@@ -46,6 +46,7 @@ from activedb.streams import FutureLimit, Stream, StreamOptions, StreamRun, Stre
 from activedb.timers import Timekeeper
 from activedb.transactions import (
     Forest,
+    Limit,
     Run,
     Runs,
     Transaction,
@@ -403,7 +404,7 @@ class Database:
         if connection is not None:
             return Transaction(self._forest.joined.block(connection, policy, timeout=timeout))
         run = Run(of_application=True, isolation=policy)
-        return Transaction(self._forest.top_level(run, timeout=timeout))
+        return Transaction(self._forest.top_level(run, Limit.after(timeout)))
 
     def connection(self) -> AbstractContextManager[Connection]:
         """Return a SQLAlchemy connection for plain SQL: ``with db.connection() as c:``.

@@ -1,6 +1,7 @@
 """Forest of nested transactions: states, threads, versions, delegation. See README.md."""
 
 from activedb.transactions._children import Child, is_again
+from activedb.transactions._deadlines import Limit
 from activedb.transactions._forest import Forest, Listener, abandon_all
 from activedb.transactions._locking import lock, lock_detector, lock_table, own_table
 from activedb.transactions._node import TransactionNode, Version, current_transaction
@@ -24,6 +25,7 @@ from lockmgr import Snapshot
 __all__ = [
     "Child",
     "Forest",
+    "Limit",
     "Link",
     "Listener",
     "Log",

@@ -115,42 +115,27 @@ class CausalHierarchy(Hierarchy):
         exclusive: bool,
         inserting: bool = False,
         to_write: bool = False,
+        asker: Hierarchy | None = None,
     ) -> dict[Key, Row | None]:
         """Return rows as the cause sees them, locked on the server for its hierarchy."""
-        return self.lend(self, spec, keys, exclusive=exclusive, inserting=inserting)
-
-    def lend(
-        self,
-        asker: Hierarchy,
-        spec: TableSpec,
-        keys: Sequence[Key],
-        *,
-        exclusive: bool,
-        inserting: bool = False,
-    ) -> dict[Key, Row | None]:
-        """See `Hierarchy`."""
-        self._note_asker(asker, spec, keys)
+        self._note_asker(asker or self, spec, keys)
         with self._lender() as lender:
             if lender is None:
                 return super().read(spec, keys, exclusive=exclusive, inserting=inserting)
             self._bring(lender, spec, keys)
-            base = lender.lend(self, spec, keys, exclusive=exclusive, inserting=inserting)
+            base = lender.read(spec, keys, exclusive=exclusive, inserting=inserting, asker=self)
             return self._noted(spec, base, exclusive=exclusive)
 
-    def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
-        """Read exclusively without waiting; rows locked by other transactions are left out."""
-        return self.lend_free(self, spec, keys)
-
-    def lend_free(
-        self, asker: Hierarchy, spec: TableSpec, keys: Sequence[Key]
+    def read_free(
+        self, spec: TableSpec, keys: Sequence[Key], *, asker: Hierarchy | None = None
     ) -> dict[Key, Row | None]:
-        """See `Hierarchy`."""
-        self._note_asker(asker, spec, keys)
+        """Read exclusively without waiting; rows locked by other transactions are left out."""
+        self._note_asker(asker or self, spec, keys)
         with self._lender() as lender:
             if lender is None:
                 return super().read_free(spec, keys)
             self._bring(lender, spec, keys)
-            return self._noted(spec, lender.lend_free(self, spec, keys), exclusive=True)
+            return self._noted(spec, lender.read_free(spec, keys, asker=self), exclusive=True)
 
     def lock_table(self, spec: TableSpec) -> None:
         """Lock a whole table on the server, for the hierarchy of the cause while that is live."""

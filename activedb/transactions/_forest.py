@@ -182,15 +182,18 @@ class Forest:
 
     # -- top-level transactions ------------------------------------------------------------
 
-    def top_level(self, run: Run | None = None, *, timeout: float | None = None) -> TransactionNode:
-        """Return a new top-level transaction, used as ``with forest.top_level() as t:``.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds from now after which it aborts with `TransactionTimeout`.
-        """
-        return self._top_level(run or Run(), Limit.after(timeout))
+    def top_level(self, run: Run | None = None, limit: Limit | None = None) -> TransactionNode:
+        """Return a new top-level transaction, used as ``with forest.top_level() as t:``."""
+        if self._is_closed:
+            raise database_closed()
+        run = run or Run()
+        hierarchy = Hierarchy(self.store.session(run.isolation), run)
+        run.tries += 1
+        top = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
+        around = current_transaction()
+        if around is not None:
+            top.condition_of = around.condition_of  # beside a condition, reads only, too
+        return top
 
     def run(
         self,
@@ -225,7 +228,7 @@ class Forest:
 
         def attempt() -> T:
             try:
-                return self._top_level(work, limit).call(function)
+                return self.top_level(work, limit).call(function)
             except BaseException as error:
                 self._upgrades.failed(work, error)
                 on_failed()
@@ -234,9 +237,7 @@ class Forest:
         with nullcontext() if limit is None else limited(limit.at_s):
             try:
                 return self.retries.run(
-                    attempt,
-                    name=lambda: f"transaction {work.name}",
-                    limit=limit,
+                    attempt, name=lambda: f"transaction {work.name}", limit=limit
                 )
             except BaseException as error:
                 self.listener.gave_up(work, error)
@@ -259,7 +260,7 @@ class Forest:
         with self.dependencies.latch:
             heir = self.dependencies.pinned(cause)
             if heir is None:
-                return self._top_level(run, None)
+                return self.top_level(run)
             lender = cause.hierarchy
             if lender.lending is None:
                 lender.lending = Lending()
@@ -270,17 +271,6 @@ class Forest:
             dependent = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule)
             self.dependencies.began(dependent, heir)
             return dependent
-
-    def _top_level(self, run: Run, limit: Limit | None) -> TransactionNode:
-        if self._is_closed:
-            raise database_closed()
-        hierarchy = Hierarchy(self.store.session(run.isolation), run)
-        run.tries += 1
-        top = TransactionNode(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
-        around = current_transaction()
-        if around is not None:
-            top.condition_of = around.condition_of  # beside a condition, reads only, too
-        return top
 
     # -- services for nodes ----------------------------------------------------------------
 

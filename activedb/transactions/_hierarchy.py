@@ -134,6 +134,7 @@ class Hierarchy:
         exclusive: bool,
         inserting: bool = False,
         to_write: bool = False,
+        asker: Hierarchy | None = None,
     ) -> dict[Key, Row | None]:
         """Return committed rows, locked on the server once per hierarchy and mode.
 
@@ -151,6 +152,8 @@ class Hierarchy:
             True if the rows are about to be written. Those that are locked for reading are locked
             for writing along with the write, in the same round trip; under SERIALIZABLE at once,
             so that a conflict shows early.
+        asker : Hierarchy, optional
+            The hierarchy that reads through this one; only a `CausalHierarchy` has to know.
         """
         base = self.base
         is_late = to_write and self.session.locks_late(spec)
@@ -227,7 +230,9 @@ class Hierarchy:
             if any(predicate.covers(row) for predicate in predicates):
                 raise answer_changed(spec, key)
 
-    def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
+    def read_free(
+        self, spec: TableSpec, keys: Sequence[Key], *, asker: Hierarchy | None = None
+    ) -> dict[Key, Row | None]:
         """Read exclusively without waiting; rows locked by other transactions are left out."""
         base = self.base
         with self.latch:
@@ -240,24 +245,6 @@ class Hierarchy:
             base.fetched(spec, rows, exclusive=True)
             taken = {key for key in unread if key not in rows}
             return base.rows(spec, [key for key in keys if key not in taken])
-
-    def lend(
-        self,
-        asker: Hierarchy,
-        spec: TableSpec,
-        keys: Sequence[Key],
-        *,
-        exclusive: bool,
-        inserting: bool = False,
-    ) -> dict[Key, Row | None]:
-        """Read as `read` does, for a hierarchy that reads through this one."""
-        return self.read(spec, keys, exclusive=exclusive, inserting=inserting)
-
-    def lend_free(
-        self, asker: Hierarchy, spec: TableSpec, keys: Sequence[Key]
-    ) -> dict[Key, Row | None]:
-        """Read as `read_free` does, for a hierarchy that reads through this one."""
-        return self.read_free(spec, keys)
 
     def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
         """Do nothing; a `CausalHierarchy` records which hierarchies read through it."""

@@ -584,7 +584,10 @@ class TransactionNode:
             if self.children:
                 self.join()
             if self.inferiors:
-                self._refuse_open_child()
+                raise TransactionStateError(
+                    f"transaction {self.path} has an open subtransaction; end that one first, at "
+                    f"best by using it in a with block"
+                )
             self.forest.listener.at_commit_point(self)
             if self.children:
                 self.join()
@@ -663,12 +666,6 @@ class TransactionNode:
         self.forest.end(self)
 
     # -- checks ----------------------------------------------------------------------------
-
-    def _refuse_open_child(self) -> None:
-        raise TransactionStateError(
-            f"transaction {self.path} has an open subtransaction; end that one first, at best by "
-            f"using it in a with block"
-        )
 
     def check_usable(self) -> None:
         """Raise unless this thread may use the transaction now, as each step of it requires."""

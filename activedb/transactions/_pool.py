@@ -48,17 +48,18 @@ class PoolTask(Generic[T]):
     """Call that a pool thread, or a waiting thread, makes exactly once.
 
     All fields are guarded by the pool's latch, except for the outcome of the call, which one
-    thread writes before it sets `done`, and others read afterwards.
+    thread writes before it sets `done`, and others read afterwards: `error`, None if there was
+    none, and the result.
     """
 
-    __slots__ = ("_call", "_error", "_pool", "_result", "claimed", "done", "sleepers")
+    __slots__ = ("_call", "_pool", "_result", "claimed", "done", "error", "sleepers")
 
     def __init__(self, pool: Pool, call: Callable[[], T]):
         self._pool = pool
         self._call: Callable[[], T] | None = call
         self._result: T
         # The outcome if an interrupt comes between claiming the task and making the call.
-        self._error: BaseException | None = KeyboardInterrupt("interrupted before it began")
+        self.error: BaseException | None = KeyboardInterrupt("interrupted before it began")
         self.claimed = False
         self.done = False
         self.sleepers: list[_TaskWaiter] = []
@@ -70,23 +71,18 @@ class PoolTask(Generic[T]):
     def result(self) -> T:
         """Wait for the call, then return its result or raise its error."""
         self._pool.wait(self)
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._result
-
-    @property
-    def error(self) -> BaseException | None:
-        """Error raised by the call, once it is done."""
-        return self._error
 
     def make_call(self) -> None:
         """Make the call on this thread. REQUIRES: this thread has claimed the task."""
         assert self._call is not None
         try:
             self._result = self._call()
-            self._error = None
+            self.error = None
         except BaseException as error:
-            self._error = error
+            self.error = error
         finally:
             self._call = None
 
