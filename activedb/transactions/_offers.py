@@ -51,7 +51,7 @@ class Offers:
         kin : Kin
             Latch and pauses of the hierarchy.
         edge : Edge
-            The wait of the child for the superior; see `Forest.acquire`.
+            The wait of the child for the superior; see `_locking.lock`.
         """
         assert edge.resource is not None
         assert edge.against is not None

@@ -70,8 +70,7 @@ class Run:
     isolation : str
         Its isolation policy; see `Settings.isolation`.
     detectors : set of str
-        Rules whose detectors a try under SERIALIZABLE has locked too late; see
-        `TransactionNode.lock_detector`.
+        Rules whose detectors a try under SERIALIZABLE has locked too late; see `lock_detector`.
     is_refused : bool
         True if the server has refused a row of a try under SERIALIZABLE.
     tries : int
