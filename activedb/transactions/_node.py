@@ -128,11 +128,16 @@ class TransactionNode:
         True if its superiors on this thread have offered their locks since it began.
     """
 
+    # CPython keeps an object with more than 30 attributes of its own in a slower way, so what few
+    # transactions set is set on the class.
     running: Any = None
     around: Any = None
     writer: str | None = None
+    lent: frozenset[int] = frozenset()
     is_enrolled = False
     is_prepared = False
+    _spawned = 0
+    _alarm: Alarm | None = None
 
     forest: Forest
     kin: Kin
@@ -141,6 +146,7 @@ class TransactionNode:
     condition_of: str | None
     log: Log | None
     observer: Observer | None
+    rollback_reason: ActiveDBError | None
     _over_at_s: float
     _timestamp: datetime | float | None
     _is_left = False
@@ -162,7 +168,7 @@ class TransactionNode:
     ):
         if parent is None:
             self.kin = Kin()
-            self.condition_of = self.log = None
+            self.condition_of = self.log = self.rollback_reason = None
             self.observer = forest.observer  # observes the hierarchy to its end
             self._over_at_s = math.inf
         else:
@@ -187,16 +193,12 @@ class TransactionNode:
         self.workspace = Workspace()
         self.label = label
         self._timestamp = timestamp
-        self._spawned = 0
         self.children: list[Child[object]] = []
         self.inferiors: dict[TransactionNode, None] = {}
         self.held: dict[tuple[object, ...], Mode] = {}
         self.declares: set[TableSpec] = set()
-        self.rollback_reason: ActiveDBError | None = None
         self.thread = get_ident()
-        self.lent: frozenset[int] = frozenset()
         self._token: Token[TransactionNode | None] | None = None
-        self._alarm: Alarm | None = None
         self._waits: limited | None = None  # limits the waits of its block
         self._among: OpenNodes | None = None  # transactions open on its thread
         forest.begin(self)
@@ -329,12 +331,13 @@ class TransactionNode:
             else:
                 self._abort(error)
                 self._raise_rollback_reason_instead_of(error)
-            return self._is_own_abort(error)
+            return error is not None and self._is_own_abort(error)
         except TransactionAborted as aborted:
             if self._is_own_abort(aborted):
                 return True
             raise
         finally:
+            self._is_left = True
             self._closed()
 
     def _end_elsewhere(self) -> None:
@@ -355,7 +358,7 @@ class TransactionNode:
             self._closed()
         raise wrong
 
-    def _is_own_abort(self, error: BaseException | None) -> bool:
+    def _is_own_abort(self, error: BaseException) -> bool:
         return isinstance(error, TransactionAborted) and error.transaction == self.id
 
     def call(self, function: Callable[[TransactionNode], T]) -> T:
@@ -414,7 +417,6 @@ class TransactionNode:
                 among.pop()
             elif self in among:  # not found in a forked child
                 among.remove(self)
-        self._is_left = True
         token, self._token = self._token, None
         if token is not None:
             _current.reset(token)
