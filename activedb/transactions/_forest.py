@@ -387,20 +387,17 @@ class Forest:
                 del self._hierarchies[node.id]
                 self.crossing.remove(node)
                 if not committed:
-                    self._close_session(node.hierarchy)
+                    try:
+                        hierarchy.session.close()
+                    except ActiveDBError:
+                        # The connection is gone, and with it the server's side.
+                        self.counters.add("sessions_lost")
                 if causal is not None:
                     self.dependencies.ended(node)
             self.counters.add(_ENDED[parent is None, committed])
             if node.observer is not None:
                 node.observer.ended(node)
             self.listener.ended(node)
-
-    def _close_session(self, hierarchy: Hierarchy) -> None:
-        try:
-            hierarchy.session.close()
-        except ActiveDBError:
-            # The connection is gone, and with it the server's side of the transaction.
-            self.counters.add("sessions_lost")
 
 
 def abandon_all(parent: int) -> None:

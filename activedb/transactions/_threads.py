@@ -80,14 +80,6 @@ here = _OpenTransactions()
 """Holder of `nodes`, the transactions open on the calling thread; each one entered adds itself."""
 
 
-def _no_transactions() -> Iterable[int]:
-    return ()
-
-
-def _do_nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class _SleepingThread:
     """Thread that sleeps while transactions are open on it that its wait does not belong to.
@@ -117,9 +109,9 @@ class _SleepingThread:
     stalled: tuple[TransactionNode, ...]
     plain: tuple[UserConnection, ...]
     tops: Callable[[], Iterable[int]]
-    awaited: Callable[[], Iterable[int]] = _no_transactions
-    look_again: Callable[[], object] = _do_nothing
-    refuse: Callable[[], object] = _do_nothing
+    awaited: Callable[[], Iterable[int]] = lambda: ()
+    look_again: Callable[[], object] = lambda: None
+    refuse: Callable[[], object] = lambda: None
     is_refused_first: bool = False
 
 
